@@ -1,0 +1,47 @@
+# Two commands for a newcomer: `make tour` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+JOBS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tour test lint figures test-triton-versions clean
+
+help: ## what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
+
+setup: $(STAMP) ## build .venv with all that is needed
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+tour: $(STAMP) ## see the product at work, in about a minute; ends with a page
+	$(BIN)/tilesmith tour
+
+test: $(STAMP) lint ## lint, types and all tests that this machine can run
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+lint: $(STAMP) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+figures: $(STAMP) ## write the tables of README and docs anew from benchmarks/results
+	$(BIN)/python -m tilesmith.lab.report.figures
+
+test-triton-versions: $(STAMP) ## the toolchain's tests on every supported Triton release
+	for version in 3.6 3.7 3.8 3.9; do \
+	  $(PYTHON) -m venv --clear .venv-triton-$$version \
+	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch \
+	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' "triton==$$version.*" \
+	  && .venv-triton-$$version/bin/python -m pytest -n $(JOBS) -q tests/toolchain tests/ops \
+	  || exit 1; \
+	done
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .venv-triton-* .pytest_cache .ruff_cache .mypy_cache build dist tilesmith-tour.html
+	find src tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,277 @@
+"""What an operator means and what it must cost, said once.
+
+A `Spec` joins an operator with its definition in plain PyTorch, the sizes it is tried on, how to make inputs, the
+fewest bytes and flops it can do with, and what a user would pick instead. `check`, `bench` and `inspect` work on specs
+alone, so a file outside this package that defines `SPEC` gets all of the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Inputs = dict[str, Any]
+
+
+class SpecError(Exception):
+    """A file or module does not hold a usable SPEC; the message is one line for the user."""
+
+
+class Case:
+    """One size an operator is tried on: `Case("tiny", rows=4, cols=200)`, read back as `case.rows`."""
+
+    def __init__(self, name: str, **sizes: int) -> None:
+        self.name = name
+        self.sizes = sizes
+
+    def __getattr__(self, size: str) -> int:
+        try:
+            return self.__dict__["sizes"][size]  # type: ignore[no-any-return]  # __dict__ holds Any
+        except KeyError:
+            raise AttributeError(f"case {self.__dict__.get('name')!r} has no size {size!r}") from None
+
+    def __repr__(self) -> str:
+        return f"Case({self.name!r}, {', '.join(f'{name}={size}' for name, size in self.sizes.items())})"
+
+    def with_sizes(self, **sizes: int) -> Case:
+        """The same case at other sizes; unknown names are refused."""
+        unknown = sorted(set(sizes) - set(self.sizes))
+        if unknown:
+            raise SpecError(f"case {self.name!r} has sizes {', '.join(self.sizes)}, not {', '.join(unknown)}")
+        return Case(self.name, **{**self.sizes, **sizes})
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that must happen: each input byte read once, each output byte written once, the formula's flops."""
+
+    bytes: int
+    flops: int
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.bytes + other.bytes, self.flops + other.flops)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The floor of one case, forward and backward apart."""
+
+    forward: Work
+    backward: Work | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory. Calling a layout gives a tensor of the same shape, laid out so."""
+
+    name: str
+    arrange: Callable[[Tensor], Tensor] = field(repr=False)
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return self.arrange(tensor)
+
+
+def _row_strided(tensor: Tensor) -> Tensor:
+    """Each row followed by a gap, as in a slice of a wider matrix."""
+    if tensor.ndim == 0:
+        return tensor
+    wider = tensor.new_empty((*tensor.shape[:-1], tensor.shape[-1] + 3))
+    return _filled(wider[..., : tensor.shape[-1]], tensor)
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    """First and last dimension change places in memory, so columns are far apart. A vector gets stride two."""
+    if tensor.ndim < 2:
+        return _filled(tensor.new_empty((*tensor.shape, 2))[..., 0], tensor)
+    flipped = tensor.transpose(0, -1)
+    return _filled(tensor.new_empty(flipped.shape).transpose(0, -1), tensor)
+
+
+def _offset(tensor: Tensor) -> Tensor:
+    """Starts one element into its storage, so that no vector load is aligned."""
+    return _filled(tensor.new_empty(tensor.numel() + 1)[1:].view(tensor.shape), tensor)
+
+
+def _expanded(tensor: Tensor) -> Tensor:
+    """One row seen again and again: stride zero along the first dimension."""
+    if tensor.ndim < 2 or tensor.shape[0] == 0:
+        return tensor
+    return tensor[:1].clone().expand(tensor.shape)
+
+
+def _filled(place: Tensor, values: Tensor) -> Tensor:
+    return place.copy_(values)
+
+
+CONTIGUOUS = Layout("contiguous", lambda tensor: tensor.contiguous())
+LAYOUTS: tuple[Layout, ...] = (
+    CONTIGUOUS,
+    Layout("row-strided", _row_strided),
+    Layout("transposed", _transposed),
+    Layout("offset", _offset),
+    Layout("expanded", _expanded),
+)
+
+MakeInputs = Callable[..., Mapping[str, Any] | Sequence[Any] | Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One operator: its meaning, its sizes, its floor, its rivals.
+
+    `make_inputs(case, dtype, device, layout)` returns the operator's arguments by name (or in order). Leave `layout`
+    out of its parameters and every floating-point tensor it returns is laid out by the caller instead.
+    `cost(case, dtype)` returns a `Cost`. A rival takes the operator's own arguments; one that raises ImportError is
+    reported as missing.
+    """
+
+    name: str
+    op: Callable[..., Any]
+    reference: Callable[..., Any]
+    cases: Sequence[Case]
+    make_inputs: MakeInputs
+    cost: Callable[[Case, torch.dtype], Cost] | None = None
+    rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    formula: str = ""
+    dtypes: Sequence[torch.dtype] = (torch.float32, torch.float16, torch.bfloat16)
+    layouts: Sequence[Layout] = LAYOUTS
+    differentiable: bool = True
+
+    def __post_init__(self) -> None:
+        for needed in ("op", "reference", "make_inputs"):
+            if not callable(getattr(self, needed)):
+                raise SpecError(f"SPEC {self.name!r}: {needed} is {getattr(self, needed)!r}, not a function")
+        for needed, kind in (("cases", Case), ("dtypes", torch.dtype), ("layouts", Layout)):
+            given = getattr(self, needed)
+            if not given:
+                raise SpecError(f"SPEC {self.name!r} has no {needed}: give it at least one")
+            for one in given:
+                if not isinstance(one, kind):
+                    raise SpecError(f"SPEC {self.name!r}: {needed} holds {one!r}, which is not a {kind.__name__}")
+        names = [case.name for case in self.cases]
+        if len(set(names)) != len(names):
+            raise SpecError(f"SPEC {self.name!r} has two cases of one name: {', '.join(names)}")
+
+    def case(self, name: str) -> Case:
+        for case in self.cases:
+            if case.name == name:
+                return case
+        raise SpecError(f"{self.name} has no case {name!r}; it has {', '.join(case.name for case in self.cases)}")
+
+    def inputs(self, case: Case, dtype: torch.dtype, device: torch.device | str, layout: Layout = CONTIGUOUS) -> Inputs:
+        """The operator's arguments by name, freshly made."""
+        try:
+            accepts_layout = "layout" in inspect.signature(self.make_inputs).parameters
+            made = self.make_inputs(case, dtype, device, *((layout,) if accepts_layout else ()))
+        except Exception as error:
+            reason = described(error, source_of(self.make_inputs))
+            raise SpecError(f"{self.name}: make_inputs fails for {case!r}, {dtype}: {reason}") from error
+        inputs = self._by_name(made)
+        if not accepts_layout:
+            inputs = {name: layout(value) if is_differentiable(value) else value for name, value in inputs.items()}
+        return inputs
+
+    def _by_name(self, made: object) -> Inputs:
+        if isinstance(made, Mapping):
+            return dict(made)
+        if made is None:
+            raise SpecError(f"{self.name}: make_inputs returns nothing; it must return the operator's arguments")
+        values = made if isinstance(made, list | tuple) else [made]
+        try:
+            parameters = list(inspect.signature(self.op).parameters)
+        except ValueError:
+            raise SpecError(f"{self.name}: op does not tell its parameters, so make_inputs must give a dict") from None
+        if len(values) > len(parameters):
+            raise SpecError(f"{self.name}: make_inputs gives {len(values)} values, but op takes {len(parameters)}")
+        return dict(zip(parameters, values, strict=False))
+
+
+def called(function: Callable[..., Any], inputs: Inputs) -> Any:
+    """The function on these inputs: by name where it knows the names, otherwise in order, as PyTorch's own need it."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return function(*inputs.values())
+    known = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    if inputs.keys() <= known or any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return function(**inputs)
+    return function(*inputs.values())
+
+
+def is_differentiable(value: object) -> bool:
+    """Whether a gradient can flow to this argument."""
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def source_of(function: Callable[..., Any]) -> str | None:
+    """The file of the module that defines a function; None for what is built in."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    return getattr(module, "__file__", None)
+
+
+def described(error: BaseException, source: str | None) -> str:
+    """An error in one line, with the innermost place it came through in the folder of that source file."""
+    lines = [_printable(line) for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines) if len(lines) <= 3 else f"{lines[0]} … {lines[-1]}"
+    place, traceback = "", error.__traceback__
+    while traceback is not None and source is not None:
+        file = Path(traceback.tb_frame.f_code.co_filename)
+        if file.parent == Path(source).parent:
+            place = f" ({file.name}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
+
+
+def _printable(line: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in line).split())
+
+
+def load_file(path: Path) -> Spec:
+    """The SPEC of a user's own file. Everything that can be wrong with the file becomes one clear line."""
+    if not path.is_file():
+        raise SpecError(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}")
+    given, path = path, path.absolute()
+    # A name of its own for each file: one called torch.py must not stand for torch.
+    name = f"tilesmith_file_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    source = importlib.util.spec_from_file_location(name, path)
+    if source is None or source.loader is None:
+        raise SpecError(f"{given}: not a Python file")
+    module = importlib.util.module_from_spec(source)
+    sys.modules[name] = module  # Triton looks a kernel's source up through its module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # the file may import its neighbours, which must not hide anyone else's
+    try:
+        source.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise SpecError(f"{given}{_why_not_imported(error, str(path))}") from error
+    return of_module(module, str(given))
+
+
+def _why_not_imported(error: BaseException, file: str) -> str:
+    if isinstance(error, SpecError):
+        return f": {error}"
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"{f':{error.lineno}' if error.lineno else ''}: syntax error: {error.msg}"
+    return f": fails when imported: {described(error, file)}"
+
+
+def of_module(module: ModuleType, where: str) -> Spec:
+    """The SPEC that a module defines."""
+    if not hasattr(module, "SPEC"):
+        raise SpecError(f"{where}: defines no SPEC; see `tilesmith.Spec` for what it holds")
+    if not isinstance(module.SPEC, Spec):
+        raise SpecError(f"{where}: SPEC is a {type(module.SPEC).__name__}, not a tilesmith.Spec")
+    return module.SPEC

@@ -1,0 +1,24 @@
+"""What all tests share: a cache of their own, and GPU tests left out where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads what was tuned on this machine, nor writes there."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("TILESMITH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
