@@ -1,0 +1,88 @@
+"""A compiled kernel and what its binary says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilesmith.toolchain.compiler import amd, nvidia
+from tilesmith.toolchain.compiler.assembly import Access
+from tilesmith.toolchain.compiler.targets import Target
+
+_TEXTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One kernel compiled for one target. All counts are per thread unless they say otherwise.
+
+    - `num_warps`: warps of a block, those that the compiler added for warp specialisation included.
+    - `registers`: 32-bit registers; on AMD, vector and accumulation registers together.
+    - `scalar_registers`: AMD's registers that a whole wave shares; None on NVIDIA.
+    - `spill_bytes`: bytes moved to and from memory because registers ran out, each instruction counted once.
+    - `stack_bytes`: local memory, which holds spilled registers and what `device_print` needs.
+    - `shared_bytes`: shared memory of one block, without what the hardware reserves.
+    - `tensor_cores`, `async_copies`: whether any instruction uses matrix units, or copies global to shared memory
+      without passing through registers.
+    - `accesses`: the instructions that touch global memory, by source line.
+    - `assembly`: ttir, ttgir, llir, and ptx with sass or amdgcn. Reading sass takes most of a second.
+    """
+
+    target: Target
+    kernel: str
+    num_warps: int
+    registers: int
+    scalar_registers: int | None
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    tensor_cores: bool
+    async_copies: bool
+    accesses: tuple[Access, ...] = field(repr=False)
+    assembly: Mapping[str, str] = field(repr=False, compare=False)
+
+    @property
+    def vector_bytes(self) -> int:
+        """The widest global access; 0 where there is none."""
+        return max((access.vector_bytes for access in self.accesses), default=0)
+
+
+class Assembly(Mapping[str, str]):
+    """The texts of a compilation by name; SASS is disassembled when it is first read."""
+
+    def __init__(self, texts: Mapping[str, str], cubin: bytes | None) -> None:
+        self._texts = dict(texts)
+        self._cubin = cubin
+
+    def __getitem__(self, name: str) -> str:
+        if name == "sass" and self._cubin is not None and name not in self._texts:
+            self._texts[name] = nvidia.disassemble(self._cubin)
+        return self._texts[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._texts
+        if self._cubin is not None and "sass" not in self._texts:
+            yield "sass"
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def read_binary(target: Target, compiled: Any) -> Binary:
+    """The facts of one of Triton's compiled kernels."""
+    cubin: bytes | None = compiled.asm.get("cubin")
+    assembly = Assembly({name: compiled.asm[name] for name in _TEXTS if name in compiled.asm}, cubin)
+    kernel: str = compiled.metadata.name
+    facts = amd.read_facts(assembly["amdgcn"]) if cubin is None else nvidia.read_facts(kernel, assembly, cubin)
+    return Binary(
+        target=target,
+        kernel=kernel,
+        num_warps=compiled.metadata.num_warps,
+        shared_bytes=compiled.metadata.shared,
+        assembly=assembly,
+        **vars(facts),
+    )

@@ -1,0 +1,63 @@
+"""Why a kernel does not compile, in one text a user can act on."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from triton.compiler.errors import CompilationError
+
+from tilesmith.toolchain.compiler.targets import Target
+
+_LONGEST_DIAGNOSTIC = 300
+
+
+class CompileError(Exception):
+    """A kernel that a target's compiler refuses. `line` is the kernel's own source line, where Triton names one."""
+
+    def __init__(self, target: Target, kernel: str, message: str, file: str, line: int | None) -> None:
+        place = file if line is None else f"{file}:{line}"
+        super().__init__(f"{kernel} does not compile for {target} ({place})\n{message}")
+        self.target = target
+        self.kernel = kernel
+        self.message = message
+        self.file = file
+        self.line = line
+
+
+def explain(error: Exception, target: Target, function: Any, diagnostics: str) -> CompileError:
+    """What Triton raised, with the diagnostics its native part wrote, as a CompileError."""
+    line = _first_line(function) + error.node.lineno - 1 if isinstance(error, CompilationError) else None
+    # An error inside a helper arrives wrapped once per call; only the innermost says what is wrong.
+    while isinstance(error.__cause__, CompilationError):
+        error = error.__cause__
+    message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    message = re.sub(r"\s*Repro command:.*", "", message).rstrip()
+    reasons = [text.strip()[:_LONGEST_DIAGNOSTIC] for text in diagnostics.splitlines() if "error:" in text]
+    message = "\n".join([message or type(error).__name__, *reasons])
+    return CompileError(target, function.__name__, message, function.fn.__code__.co_filename, line)
+
+
+def _first_line(function: Any) -> int:
+    """The line of `def`: Triton numbers lines from there, Python from the decorator."""
+    above: int = next(place for place, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
+    return int(function.starting_line_number) + above
+
+
+@contextmanager
+def captured_stderr() -> Iterator[BinaryIO]:
+    """Collects what native code writes to the process's standard error."""
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield log
+        finally:
+            os.dup2(original, 2)
+            os.close(original)

@@ -1,0 +1,45 @@
+"""Arguments on the host: an interpreted kernel needs memory that numpy can reach, wherever its tensors live."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from triton.runtime.jit import TensorWrapper
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+class HostCopies:
+    """Host copies of a launch's tensors. Whole storages are copied, so that views which share memory still do."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def hosted(self, value: Any) -> Any:
+        """The same argument in host memory; what is there already is not copied."""
+        if isinstance(value, tuple):
+            elements = [self.hosted(element) for element in value]
+            return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
+        if isinstance(value, TensorDescriptor):
+            descriptor = copy.copy(value)
+            descriptor.base = self.hosted(value.base)
+            return descriptor
+        if isinstance(value, TensorWrapper):
+            return TensorWrapper(self.hosted(value.base), value.dtype)
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            return self._copy(value)
+        return value
+
+    def write_back(self) -> None:
+        """What the kernel wrote becomes visible in the tensors it was given."""
+        for original, host in self._copies.values():
+            original.copy_(host)
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._copies:
+            content = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            self._copies[storage.data_ptr()] = (content, content.cpu())
+        host = self._copies[storage.data_ptr()][1].untyped_storage()
+        return torch.empty(0, dtype=tensor.dtype).set_(host, tensor.storage_offset(), tensor.shape, tensor.stride())

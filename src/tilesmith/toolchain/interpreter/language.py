@@ -1,0 +1,151 @@
+"""`triton.language` as interpreted kernels see it: the same names, bound to a builder that computes on numpy arrays.
+
+The changes are worked out once and put in place only while a kernel runs, so that compiling in between is untouched.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter as stock
+from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
+from triton.runtime.jit import JITFunction
+
+from tilesmith.toolchain.interpreter import libdevice
+from tilesmith.toolchain.interpreter.memory import is_user_code
+from tilesmith.toolchain.interpreter.mends import Builder, numpy_dtype
+from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
+from tilesmith.toolchain.interpreter.rewriting import Rewriter
+
+_ABSENT = object()
+
+
+class Language:
+    """The builder, what it means to Triton's front end, and the attributes of `triton.language` to exchange for it."""
+
+    def __init__(self) -> None:
+        self.builder = Builder()
+        self.semantic = TritonSemantic(self.builder)
+        self._changes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._replacements: dict[int, Callable[..., Any]] = {}
+        self._rewriter = Rewriter(self.semantic, self._replacements)
+        self.rewritten = self._rewriter.rewritten
+        self._change_builtins()
+        self._change_structure()
+        self._change_functions_of_numbers()
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """While a kernel runs, its calls of `triton.language` and of other @triton.jit functions come here."""
+        before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in self._changes.values()]
+        try:
+            for owner, name, value in self._changes.values():
+                setattr(owner, name, value)
+            yield
+        finally:
+            for owner, name, value in before:
+                if value is not _ABSENT:
+                    setattr(owner, name, value)
+                elif name in vars(owner):
+                    delattr(owner, name)
+
+    def set_attr(self, owner: Any, name: str, value: Any) -> None:
+        """Notes a change; the later one of two holds. Triton's own patching functions call it by this name."""
+        self._changes[id(owner), name] = (owner, name, value)
+        # A kernel that imported a function by name still holds the original, and finds this one by identity.
+        if hasattr(owner, name):
+            self._replacements[id(getattr(owner, name))] = value
+
+    def _change_builtins(self) -> None:
+        for owner in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
+            for name in dir(owner):
+                member = inspect.getattr_static(owner, name)
+                if tl.core.is_builtin(member):
+                    self.set_attr(owner, name, self._with_semantic(member))
+
+    def _with_semantic(self, member: Callable[..., Any]) -> Callable[..., Any]:
+        semantic = self.semantic
+        function = getattr(member, "__wrapped__", member)  # the wrapper only checks for what is passed here
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            options["_semantic"] = semantic
+            return function(*arguments, **options)
+
+        return call
+
+    def _change_structure(self) -> None:
+        """What stock patching changes, and over it what that gets wrong."""
+        _patch_lang_tensor(tl.tensor, self)
+        for owner in (tl, tl.core):
+            _patch_lang_core(owner, self)
+            self.set_attr(owner, "range", self._range)
+        self.set_attr(stock, "_get_np_dtype", numpy_dtype)
+        self.set_attr(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)
+        self.set_attr(tl.tensor, "__bool__", _truth)
+        for owner in (JITFunction, stock.InterpretedFunction):
+            self.set_attr(owner, "__call__", lambda function, *a, **k: self.rewritten(function)(*a, **k))
+        for name, member in vars(tl.tensor).items():
+            if isinstance(member, JITFunction):
+                self.set_attr(tl.tensor, name, _method(member))
+        reductions = Reductions(self.semantic)
+        for name in ("reduce", "associative_scan"):
+            for owner in (tl, tl.core, tl.tensor):
+                self.set_attr(owner, name, _plain_function(getattr(reductions, name)))
+
+    def _change_functions_of_numbers(self) -> None:
+        """Python's own names that Triton's compiler gives another meaning, and the mathematics of libdevice."""
+        self._replacements[id(builtins.range)] = self._range
+        self._replacements[id(builtins.min)] = partial(
+            _least, builtins.min, partial(tl.minimum, _semantic=self.semantic)
+        )
+        self._replacements[id(builtins.max)] = partial(
+            _least, builtins.max, partial(tl.maximum, _semantic=self.semantic)
+        )
+        for owner, name, function in libdevice.functions(self.semantic):
+            self.set_attr(owner, name, function)
+
+    def _range(self, first: Any, last: Any = None, step: Any = None, **hints: Any) -> Iterator[Any]:
+        """`range` whose variable is a tensor, as in compiled kernels: it wraps like one and has its methods."""
+        start, stop = (0, first) if last is None else (first, last)
+        bounds = [self.semantic.to_tensor(bound) for bound in (start, stop, 1 if step is None else step)]
+        scalar = max((bound.dtype for bound in bounds), key=lambda dtype: dtype.primitive_bitwidth)
+        for value in builtins.range(*(int(bound.handle.data.item()) for bound in bounds)):
+            yield tl.tensor(TensorHandle(np.array([value], dtype=numpy_dtype(scalar)), scalar), scalar)
+
+
+def _plain_function(bound_method: Callable[..., Any]) -> Callable[..., Any]:
+    """As an attribute of a class a plain function takes the instance first; a bound method would not."""
+    return lambda *arguments, **options: bound_method(*arguments, **options)
+
+
+def _method(function: JITFunction) -> Callable[..., Any]:
+    return lambda tensor, *arguments, **options: function(tensor, *arguments, **options)
+
+
+def _least(choose: Callable[..., Any], combine: Callable[[Any, Any], Any], *values: Any) -> Any:
+    """Python's min or max; of tensors, lane by lane."""
+    if not any(isinstance(value, tl.tensor) for value in values):
+        return choose(*values)
+    result = values[0]
+    for value in values[1:]:
+        result = combine(result, value)
+    return result
+
+
+def _truth(tensor: Any) -> bool:
+    """Whether a scalar is true. Triton's own code asks blocks too, only to tell them from None."""
+    data = tensor.handle.data
+    if data.size == 1:
+        return bool(data.item())
+    if is_user_code(sys._getframe(1).f_code.co_filename):
+        raise AmbiguousTruth(f"a block of shape {list(data.shape)} has no single truth value; use tl.where, & or |")
+    return True

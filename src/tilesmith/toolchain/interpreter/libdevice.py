@@ -1,0 +1,76 @@
+"""The functions of `triton.language.extra.libdevice` for the interpreter, where plain Triton only has empty stubs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
+from triton.language.semantic import TritonSemantic
+
+from tilesmith.toolchain.interpreter.mends import handle_of, values_of
+
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    **{
+        name: getattr(torch, name)
+        for name in (
+            *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh"),
+            *("erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "fmax", "fmin", "fmod", "hypot", "lgamma"),
+            *(
+                "log",
+                "log10",
+                "log1p",
+                "log2",
+                "pow",
+                "rsqrt",
+                "signbit",
+                "sin",
+                "sinh",
+                "sqrt",
+                "tan",
+                "tanh",
+                "trunc",
+            ),
+        )
+    },
+    "fast_cosf": torch.cos,
+    "fast_dividef": torch.div,
+    "fast_expf": torch.exp,
+    "fast_log2f": torch.log2,
+    "fast_logf": torch.log,
+    "fast_powf": torch.pow,
+    "fast_sinf": torch.sin,
+    "fast_tanf": torch.tan,
+    "fast_tanhf": torch.tanh,
+    "finitef": torch.isfinite,
+    "isinf": torch.isinf,
+    "isnan": torch.isnan,
+    "nearbyint": torch.round,
+    "rint": torch.round,
+    "div_rn": torch.div,
+    "sqrt_rn": torch.sqrt,
+}
+
+
+def functions(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Each module that has such a function, its name there, and what to call instead."""
+    for module in (libdevice, cuda_libdevice):
+        for name, function in _FUNCTIONS.items():
+            if hasattr(module, name):
+                yield module, name, _on_tensors(function, semantic)
+
+
+def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic) -> Callable[..., Any]:
+    def call(*arguments: Any, **unused: Any) -> Any:
+        tensors = [semantic.to_tensor(argument) for argument in arguments]
+        # Scalars take the type of the block they meet, as in Triton's own choice among libdevice's variants.
+        widest = max(tensors, key=lambda tensor: len(tensor.shape))
+        result = function(*(torch.from_numpy(values_of(tensor.handle).copy()) for tensor in tensors)).numpy()
+        scalar = tl.int32 if result.dtype == bool else widest.dtype
+        handle = handle_of(result, scalar)
+        return tl.tensor(handle, tl.block_type(scalar, list(result.shape)) if widest.shape else scalar)
+
+    return call

@@ -1,0 +1,268 @@
+"""What an interpreted kernel may touch, who watches it do so, and what is said when it reaches elsewhere."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+Program = tuple[int, int, int]
+
+_NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load, store or atomic of one program: every lane's address, and which lanes take part.
+
+    `line` is the kernel author's own: the innermost frame outside Triton. `argument` is the parameter the pointer came
+    from, None where it was made from an integer. `value` is what is written, widened to float32 from bf16 and fp8.
+    """
+
+    kind: str
+    program: Program
+    kernel: str
+    file: str
+    line: int
+    addresses: NDArray[np.uint64]
+    mask: NDArray[np.bool_]
+    element_bytes: int
+    value: NDArray[Any] | None = None
+    argument: str | None = None
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One `tl.dot` of one program: [m, k] @ [k, n], `batch` times, in Triton's names for the formats."""
+
+    program: Program
+    kernel: str
+    file: str
+    line: int
+    batch: int
+    m: int
+    n: int
+    k: int
+    operand_format: str
+    accumulator_format: str
+
+
+class OutOfBounds(Exception):
+    """A kernel reaches outside the memory of its tensor arguments; the access was not performed."""
+
+    def __init__(self, message: str, access: Access, bad_lanes: NDArray[np.bool_]) -> None:
+        super().__init__(message)
+        self.access = access
+        self.bad_lanes = bad_lanes
+
+
+class Observer:
+    """Sees what interpreted kernels do. Override what you need."""
+
+    def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
+        """A launch begins: the @triton.jit function, its grid and its arguments by name."""
+
+    def load(self, access: Access) -> None:
+        """A program is about to load."""
+
+    def store(self, access: Access) -> None:
+        """A program is about to store."""
+
+    def atomic(self, access: Access) -> None:
+        """A program is about to do an atomic operation."""
+
+    def dot(self, dot: Dot) -> None:
+        """A program multiplies two blocks."""
+
+    def out_of_bounds(self, error: OutOfBounds) -> None:
+        """An access leaves every argument. Return to go on as if the bad lanes were masked off; by default it ends."""
+        raise error
+
+
+class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]  # Triton ships no types
+    """A pointer type that remembers its argument. Block operations hand the type on, and so also where it came from."""
+
+    def __init__(self, element_type: Any, argument: str) -> None:
+        super().__init__(element_type)
+        self.argument = argument
+
+
+@dataclass(frozen=True)
+class Region:
+    """The memory of one tensor argument: all of its storage, since a view's strides may reach any of it."""
+
+    name: str
+    start: int
+    end: int
+    data: int
+    element_bytes: int
+    elements: int
+    contiguous: bool
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> Region:
+        storage = tensor.untyped_storage()
+        start = storage.data_ptr()
+        return cls(
+            name=name,
+            start=start,
+            end=start + storage.nbytes(),
+            data=tensor.data_ptr(),
+            element_bytes=tensor.element_size(),
+            elements=tensor.numel(),
+            contiguous=tensor.is_contiguous(),
+        )
+
+    def contains(self, first: int, last: int) -> bool:
+        return self.start <= first and last <= self.end
+
+    def distance(self, address: int) -> int:
+        return max(self.start - address, address - self.end + 1, 0)
+
+    def describe(self, address: int) -> str:
+        index = (address - self.data) // self.element_bytes
+        if self.contiguous:
+            count = f"which has {self.elements} element{'' if self.elements == 1 else 's'}"
+        else:
+            first = (self.start - self.data) // self.element_bytes
+            last = (self.end - self.data) // self.element_bytes - 1
+            count = f"whose storage holds elements {first} to {last}"
+        return f"{self.name}[{index}], {count}"
+
+
+class Memory:
+    """The tensors of one launch. Every access of the kernel is shown to the observers and held inside them.
+
+    A pointer must stay in the storage of the argument it came from, even where another's happens to lie beside it. One
+    whose origin is unknown may reach any tensor.
+    """
+
+    def __init__(self, kernel: str, arguments: Mapping[str, object], observers: Sequence[Observer]) -> None:
+        self.kernel = kernel
+        self.observers = observers
+        self._regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
+        self._others: list[Region] = []
+
+    def admit(
+        self,
+        kind: str,
+        program: Program,
+        pointers: Any,
+        mask: NDArray[np.bool_],
+        element_bytes: int,
+        value: NDArray[Any] | None = None,
+    ) -> NDArray[np.bool_]:
+        """The lanes that may be performed: those of the mask, without what an observer let pass out of bounds."""
+        addresses = pointers.data
+        active = addresses if mask.all() else addresses[mask]
+        own = self._regions.get(getattr(pointers.dtype, "argument", ""))
+        within = self._hold(own, active, element_bytes)
+        if within and not self.observers:
+            return mask
+        file, line = kernel_position(sys._getframe(1))
+        access = Access(
+            kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None
+        )
+        for observer in self.observers:
+            getattr(observer, kind)(access)
+        return mask if within else self._refuse(access, own)
+
+    def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:
+        if active.size == 0:
+            return True
+        first, last = int(active.min()), int(active.max()) + element_bytes
+        if own is not None:
+            return own.contains(first, last)
+        if any(region.contains(first, last) for region in self._reachable()):
+            return True
+        if self._lanes_inside(active, element_bytes, self._reachable()).all():
+            return True
+        self._others = _live_tensors()
+        return bool(self._lanes_inside(active, element_bytes, self._reachable()).all())
+
+    def _reachable(self) -> list[Region]:
+        return [*self._regions.values(), *self._others]
+
+    @staticmethod
+    def _lanes_inside(
+        addresses: NDArray[np.uint64], element_bytes: int, regions: Iterable[Region]
+    ) -> NDArray[np.bool_]:
+        inside = np.zeros(addresses.shape, dtype=bool)
+        for region in regions:
+            if region.end - region.start >= element_bytes:
+                inside |= (addresses >= np.uint64(region.start)) & (addresses <= np.uint64(region.end - element_bytes))
+        return inside
+
+    def _refuse(self, access: Access, own: Region | None) -> NDArray[np.bool_]:
+        reachable = self._reachable() if own is None else [own]
+        inside = self._lanes_inside(access.addresses, access.element_bytes, reachable)
+        bad = access.mask & ~inside
+        nameable = list(self._regions.values()) if own is None else [own]
+        error = OutOfBounds(self._message(access, bad, nameable), access, bad)
+        if not self.observers:
+            raise error
+        for observer in self.observers:
+            observer.out_of_bounds(error)
+        allowed: NDArray[np.bool_] = access.mask & inside
+        return allowed
+
+    def _message(self, access: Access, bad: NDArray[np.bool_], regions: list[Region]) -> str:
+        # An address before zero has wrapped round to the far end.
+        address = int(access.addresses[bad].astype(np.int64).flat[0])
+        direction = {"load": "load from", "store": "store to", "atomic": "atomic on"}[access.kind]
+        if regions:
+            place = min(regions, key=lambda region: region.distance(address)).describe(address)
+        else:
+            place = f"address {address:#x}, where no tensor lies"
+        return (
+            f"{access.kernel} ({access.file}:{access.line}), program {access.program}: {direction} {place}"
+            f" ({np.count_nonzero(bad)} of {access.mask.size} lanes out of bounds)"
+        )
+
+
+def tensors_in(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among a kernel's arguments, by the name a message gives them."""
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, triton.runtime.jit.TensorWrapper | TensorDescriptor):
+            yield from tensors_in({name: value.base})
+        elif isinstance(value, tuple):
+            yield from tensors_in({f"{name}[{index}]": element for index, element in enumerate(value)})
+
+
+def _live_tensors() -> list[Region]:
+    """Every tensor in host memory: a pointer that a kernel loads from a table of addresses may lead to any of them."""
+    regions = []
+    for each in gc.get_objects():
+        if type(each) in (torch.Tensor, torch.nn.Parameter) and each.device.type == "cpu":
+            with suppress(RuntimeError):  # sparse and wrapped tensors have no memory of their own
+                regions.append(Region.of("", each))
+    return regions
+
+
+def is_user_code(file: str) -> bool:
+    """Whether a frame of this file is a kernel author's, rather than Triton's or the interpreter's."""
+    return not file.startswith(_NOT_USER_CODE)
+
+
+def kernel_position(frame: FrameType | None) -> tuple[str, int]:
+    """File and line of the innermost frame that is the kernel author's own source."""
+    while frame is not None:
+        if is_user_code(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "<unknown>", 0

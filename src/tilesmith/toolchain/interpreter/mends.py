@@ -1,0 +1,262 @@
+"""Triton's interpreter, with its arithmetic put right and its memory accesses guarded.
+
+The stock interpreter keeps bfloat16 and 8-bit floats as integers and computes on those. Here each operation on them
+widens to float32, computes, and rounds once. Where older releases differ from hardware in other ways (NaN in min and
+max, one-bit arithmetic, histograms), all releases behave like hardware.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime.interpreter import (
+    InterpreterBuilder,
+    InterpreterOptions,
+    TensorHandle,
+    _get_np_dtype,
+    _interpreter,
+    _ir,
+)
+
+from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
+from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, widen
+from tilesmith.toolchain.versions import fused_multiply_add_is_exact
+
+Array = NDArray[Any]
+Handle = Any  # Triton's TensorHandle: numpy data beside a scalar Triton type
+Type = Any  # Triton's dtype
+
+
+def numpy_dtype(dtype: Type) -> np.dtype[Any]:
+    """The numpy type of a Triton type's elements. Stock builds its table anew for every call, a fifth of all time."""
+    scalar = dtype.scalar
+    if scalar.is_ptr():
+        return np.dtype(np.uint64)
+    if scalar.name not in _numpy_dtypes:
+        _numpy_dtypes[scalar.name] = _get_np_dtype(scalar)
+    return _numpy_dtypes[scalar.name]
+
+
+_numpy_dtypes: dict[str, np.dtype[Any]] = {}
+
+
+def values_of(handle: Handle) -> Array:
+    """What a handle's data mean as numbers."""
+    format_name = handle.dtype.scalar.name
+    data: Array = handle.data
+    return widen(data, format_name) if is_narrow(format_name) else data
+
+
+def handle_of(values: Array, scalar: Type, *, toward_zero: bool = False) -> Handle:
+    """Numbers rounded to a scalar type."""
+    if is_narrow(scalar.name):
+        return TensorHandle(narrow(values, scalar.name, toward_zero=toward_zero), scalar)
+    rounded = values.astype(numpy_dtype(scalar), copy=False)
+    if toward_zero:
+        away = np.abs(rounded) > np.abs(values)
+        rounded = np.where(away, np.nextafter(rounded, rounded.dtype.type(0)), rounded)
+    return TensorHandle(rounded, scalar)
+
+
+def same_argument(first: Handle, second: Handle) -> Type:
+    """The type of a block that mixes two: a pointer forgets its argument unless both came from the same."""
+    if getattr(first.dtype, "argument", None) == getattr(second.dtype, "argument", None):
+        return second.dtype.scalar
+    return tl.pointer_type(second.dtype.element_ty)
+
+
+class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no types
+    """Performs the operations of one program at a time, on numpy arrays."""
+
+    memory: Memory
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Checking every integer addition for overflow makes a kernel about three times slower; hardware wraps too.
+        self.options = InterpreterOptions(sanitize_overflow=False)
+        self.grid_idx: Program = (0, 0, 0)
+
+    # Casts
+
+    def get_bf16(self, value: float) -> Handle:
+        return handle_of(np.array([value], dtype=np.float32), tl.bfloat16)
+
+    def cast_impl(self, src: Handle, dst_type: Type) -> Handle:
+        return handle_of(values_of(src), dst_type.scalar)
+
+    def create_fp_to_fp(self, src: Handle, dst_type: Type, rounding_mode: Any) -> Handle:
+        if "fp8e4b15" in (src.dtype.scalar.name, dst_type.scalar.name):
+            return super().create_fp_to_fp(src, dst_type, rounding_mode)
+        return handle_of(values_of(src), dst_type.scalar, toward_zero=rounding_mode == _ir.ROUNDING_MODE.RTZ)
+
+    # Arithmetic
+
+    def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[[Array, Array], Array]) -> Handle:
+        if lhs.data.dtype == np.bool_ and rhs.data.dtype == np.bool_:
+            # An int1 wraps like every integer: numpy would saturate True + True and refuse True - True.
+            return TensorHandle((op(lhs.data.astype(np.int8), rhs.data.astype(np.int8)) & 1).astype(np.bool_), tl.int1)
+        output = op(values_of(lhs), values_of(rhs))
+        if output.dtype == np.bool_:
+            return TensorHandle(output, tl.int1)
+        return handle_of(output, lhs.dtype.scalar)
+
+    def unary_op(self, arg: Handle, op: Callable[[Array], Array]) -> Handle:
+        return handle_of(op(values_of(arg)), arg.dtype.scalar)
+
+    def create_minnumf(self, lhs: Handle, rhs: Handle) -> Handle:
+        return self.binary_op(lhs, rhs, np.fmin)
+
+    def create_maxnumf(self, lhs: Handle, rhs: Handle) -> Handle:
+        return self.binary_op(lhs, rhs, np.fmax)
+
+    def create_clampf(self, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
+        clamped = np.fmin(np.fmax(values_of(arg), values_of(lo)), values_of(hi))
+        if propagate_nans != _ir.PROPAGATE_NAN.NONE:
+            clamped = np.where(np.isnan(values_of(arg)), values_of(arg), clamped)
+        return handle_of(clamped, arg.dtype.scalar)
+
+    def create_fma(self, x: Handle, y: Handle, z: Handle) -> Handle:
+        scalar = z.dtype.scalar
+        if fused_multiply_add_is_exact() and not is_narrow(scalar.name):
+            return super().create_fma(x, y, z)
+        # A product of two float32 is exact in float64, so that only the sum is rounded.
+        product = values_of(x).astype(np.float64) * values_of(y)
+        return handle_of(product + values_of(z), scalar)
+
+    def create_ashr(self, lhs: Handle, rhs: Handle) -> Handle:
+        # Releases before 3.8 change the operands' own data.
+        return super().create_ashr(TensorHandle(lhs.data, lhs.dtype), TensorHandle(rhs.data, rhs.dtype))
+
+    def create_select(self, cond: Handle, lhs: Handle, rhs: Handle) -> Handle:
+        return TensorHandle(np.where(cond.data, lhs.data, rhs.data), same_argument(lhs, rhs))
+
+    def create_cat(self, lhs: Handle, rhs: Handle) -> Handle:
+        return TensorHandle(super().create_cat(lhs, rhs).data, same_argument(lhs, rhs))
+
+    def create_join(self, lhs: Handle, rhs: Handle) -> Handle:
+        return TensorHandle(super().create_join(lhs, rhs).data, same_argument(lhs, rhs))
+
+    def create_histogram(self, data: Handle, bins: int, mask: Handle | None) -> Handle:
+        # Values outside the bins are dropped, also one equal to their number, which numpy would count in the last.
+        values = data.data if mask is None else data.data[mask.data]
+        values = values[(values >= 0) & (values < bins)]
+        return TensorHandle(np.bincount(values.astype(np.int64), minlength=bins).astype(np.int32), tl.int32)
+
+    def create_dot(self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
+        if self.memory.observers:
+            self._show_dot(a, b, d)
+        # Tensor cores accumulate products of 16-bit floats in float32 and round the result once.
+        compute = np.float32 if d.data.dtype == np.float16 else d.data.dtype
+        product = np.matmul(values_of(a).astype(compute), values_of(b).astype(compute))
+        return handle_of(product + d.data, d.dtype.scalar)
+
+    def _show_dot(self, a: Handle, b: Handle, d: Handle) -> None:
+        *batch, m, k = a.data.shape
+        dot = Dot(
+            self.grid_idx,
+            self.memory.kernel,
+            *kernel_position(sys._getframe(1)),
+            batch=int(np.prod(batch)),
+            m=m,
+            n=b.data.shape[-1],
+            k=k,
+            operand_format=a.dtype.scalar.name,
+            accumulator_format=d.dtype.scalar.name,
+        )
+        for observer in self.memory.observers:
+            observer.dot(dot)
+
+    # Memory. Cache hints are passed differently by each release and mean nothing here.
+
+    def create_load(self, ptr: Handle, *hints: Any) -> Handle:
+        return self.create_masked_load(ptr, _every_lane(ptr), None)
+
+    def create_store(self, ptr: Handle, val: Handle, *hints: Any) -> None:
+        self.create_masked_store(ptr, val, _every_lane(ptr))
+
+    def create_masked_load(
+        self, ptrs: Handle, mask: Handle, other: Handle | None, *hints: Any, **named_hints: Any
+    ) -> Handle:
+        return self._load("load", ptrs, mask, other)
+
+    def create_masked_store(self, ptrs: Handle, value: Handle, mask: Handle, *hints: Any, **named_hints: Any) -> None:
+        self._store("store", ptrs, value, mask)
+
+    def create_atomic_load(self, ptr: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+        return self._load("atomic", ptr, mask, None)
+
+    def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
+        self._store("atomic", ptr, val, mask)
+
+    def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
+        element = desc.base.get_element_ty()
+        if is_narrow(element.name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
+            pointers, mask = desc.materialize_pointers(indices)
+            return self._load("load", pointers, mask, handle_of(np.full(pointers.data.shape, np.nan), element))
+        return super().create_descriptor_load(desc, indices, *hints)
+
+    def create_atomic_rmw(self, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+        lanes = self._admit("atomic", ptr, mask, values_of(val))
+        if val.dtype.scalar == tl.bfloat16 and rmwOp == _ir.ATOMIC_OP.FADD:
+            return self._add_bfloat16(ptr, val, lanes)
+        return super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
+
+    def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
+        lanes = self._admit("atomic", ptr, _every_lane(ptr), values_of(val))
+        if lanes.all():
+            return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+        found = np.zeros(ptr.data.shape, dtype=cmp.data.dtype)
+        chosen = [
+            TensorHandle(np.broadcast_to(each.data, ptr.data.shape)[lanes], each.dtype) for each in (ptr, cmp, val)
+        ]
+        found[lanes] = super().create_atomic_cas(*chosen, sem, scope).data
+        return TensorHandle(found, cmp.dtype.scalar)
+
+    def _load(self, kind: str, pointers: Handle, mask: Handle, other: Handle | None) -> Handle:
+        element = pointers.get_element_ty()
+        dtype = numpy_dtype(element)
+        filler = np.zeros(pointers.data.shape, dtype) if other is None else other.data
+        lanes = self._admit(kind, pointers, mask, None)
+        return TensorHandle(_interpreter.load(pointers.data, lanes, filler, dtype), element)
+
+    def _store(self, kind: str, pointers: Handle, value: Handle, mask: Handle) -> None:
+        lanes = self._admit(kind, pointers, mask, values_of(value))
+        # As many bytes are written as the data hold, so they must be of the pointer's own width.
+        data = value.data.astype(numpy_dtype(pointers.get_element_ty()), copy=False)
+        _interpreter.store(pointers.data, data, lanes)
+
+    def _admit(self, kind: str, pointers: Handle, mask: Handle, value: Array | None) -> NDArray[np.bool_]:
+        # Releases before 3.9 pass a descriptor's mask as a bare array, whose `data` is its buffer.
+        lanes = np.broadcast_to(np.asarray(mask.data), pointers.data.shape)
+        element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        return self.memory.admit(kind, self.grid_idx, pointers, lanes, element_bytes, value)
+
+    def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
+        """Adds in rounds, so that lanes of one address see each other's sums."""
+        found = np.zeros(pointers.data.shape, dtype=np.uint16)
+        waiting = lanes.copy()
+        while waiting.any():
+            _, first = np.unique(np.where(waiting, pointers.data, 0), return_index=True)
+            now = np.zeros_like(waiting)
+            now.flat[first] = True
+            now &= waiting
+            found = _interpreter.load(pointers.data, now, found, np.dtype(np.uint16))
+            total = widen(found, "bf16") + values_of(addend)
+            _interpreter.store(pointers.data, narrow(total, "bf16"), now)
+            waiting &= ~now
+        return TensorHandle(found, tl.bfloat16)
+
+
+def _every_lane(pointers: Handle) -> Handle:
+    return TensorHandle(np.ones(pointers.data.shape, dtype=bool), tl.int1)
+
+
+def pointer_to(address: int, element_type: Type, argument: str) -> Any:
+    """A tensor argument as the kernel sees it: a pointer that knows its argument."""
+    pointer = ArgumentPointer(element_type, argument)
+    return tl.tensor(TensorHandle(np.array([address], dtype=np.uint64), pointer), tl.pointer_type(element_type))

@@ -1,0 +1,85 @@
+"""Floating-point formats numpy does not have: bfloat16 and the 8-bit floats, as arrays of their bits.
+
+`widen` gives the exact float32 values of such bits, `narrow` rounds float32 values to the nearest bits, ties to even.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+BitArray = NDArray[Any]
+
+BFLOAT16 = "bf16"
+_FLOAT8 = {
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e4b8": torch.float8_e4m3fnuz,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+}
+
+
+def is_narrow(format_name: str) -> bool:
+    """Whether Triton's format of this name is one that only `widen` and `narrow` understand."""
+    return format_name == BFLOAT16 or format_name in _FLOAT8
+
+
+def widen(bits: BitArray, format_name: str) -> FloatArray:
+    """The float32 values of bits; every value of a narrow format is one of float32, so nothing is lost."""
+    if format_name == BFLOAT16:
+        shifted: NDArray[np.uint32] = bits.astype(np.uint32) << np.uint32(16)
+        return shifted.view(np.float32)
+    values: FloatArray = _float8_values(format_name)[bits]
+    return values
+
+
+def narrow(values: NDArray[Any], format_name: str, *, toward_zero: bool = False) -> BitArray:
+    """The bits nearest to these values, ties to even, or the next ones toward zero where that is asked for."""
+    exact = np.ascontiguousarray(values if values.dtype == np.float32 else _to_odd(values))
+    bits = _to_bfloat16(exact) if format_name == BFLOAT16 else _to_float8(exact, format_name)
+    if toward_zero:
+        # Bits are sign and magnitude: one less is the neighbour toward zero, also from infinity.
+        away = np.abs(widen(bits, format_name)) > np.abs(exact)
+        bits = bits - away.astype(bits.dtype)
+    return bits.reshape(np.shape(values))
+
+
+def _to_odd(values: NDArray[Any]) -> FloatArray:
+    """Cut to float32, with the last bit set where something was lost, so that the second rounding decides rightly."""
+    wide = values.astype(np.float64)
+    nearest = wide.astype(np.float32)
+    bits = nearest.view(np.uint32)
+    toward_zero = bits - (np.abs(nearest) > np.abs(wide))
+    cut: NDArray[np.uint32] = (toward_zero | (nearest != wide)).astype(np.uint32)
+    return cut.view(np.float32)
+
+
+def _to_bfloat16(values: FloatArray) -> NDArray[np.uint16]:
+    bits = values.view(np.uint32)
+    last_kept = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = (bits + np.uint32(0x7FFF) + last_kept) >> np.uint32(16)
+    # Rounding could carry a NaN's payload into infinity or the sign; setting its quiet bit cannot.
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    kept: NDArray[np.uint32] = np.where(np.isnan(values), quiet, rounded)
+    return kept.astype(np.uint16)
+
+
+def _to_float8(values: FloatArray, format_name: str) -> NDArray[np.uint8]:
+    # NVIDIA's conversions saturate: whatever is too large, infinity too, becomes the largest finite value.
+    dtype = _FLOAT8[format_name]
+    largest = torch.finfo(dtype).max
+    clamped = torch.from_numpy(values.copy()).clamp(-largest, largest)
+    bits: NDArray[np.uint8] = clamped.to(dtype).view(torch.uint8).numpy()
+    return bits
+
+
+@functools.cache
+def _float8_values(format_name: str) -> FloatArray:
+    every = torch.arange(256, dtype=torch.uint8).view(_FLOAT8[format_name])
+    values: FloatArray = every.to(torch.float32).numpy()
+    return values

@@ -1,0 +1,163 @@
+"""`tl.reduce` and `tl.associative_scan` for the interpreter: whole slices at a time, with anyone's combine function.
+
+The stock interpreter calls the combine function once per element. Here it is called on blocks: about log2(n) times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import TensorHandle
+
+from tilesmith.toolchain.interpreter.mends import handle_of, values_of
+from tilesmith.toolchain.interpreter.numerics import is_narrow
+
+Array = NDArray[Any]
+Combine = Callable[[list[Array], list[Array]], list[Array]]
+
+
+class AmbiguousTruth(ValueError):
+    """A kernel asks whether a whole block is true."""
+
+
+def tensor_of(data: Array, scalar: Any) -> Any:
+    """Raw data as a Triton tensor: a scalar where it has no dimensions."""
+    if data.ndim == 0:
+        return tl.tensor(TensorHandle(data.reshape(1), scalar), scalar)
+    return tl.tensor(TensorHandle(data, scalar), tl.block_type(scalar, list(data.shape)))
+
+
+class Reductions:
+    """The two functions, for one semantic."""
+
+    def __init__(self, semantic: TritonSemantic) -> None:
+        self._semantic = semantic
+
+    def reduce(self, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **unused: Any) -> Any:
+        """What `tl.reduce` does."""
+        if isinstance(input, tl.tensor):
+            return self.reduce((input,), axis, combine_fn, keep_dims)[0]
+        shape = input[0].handle.data.shape
+        axis = _from_front(axis, len(shape))
+        scalars = [tensor.dtype for tensor in input]
+        slices = [_axis_first(tensor.handle.data, axis) for tensor in input]
+        reduced = _known_reduction(combine_fn, slices, scalars)
+        if reduced is None:
+            reduced = _by_halves(slices, self._combine(combine_fn, scalars))
+        if _plain(keep_dims):
+            kept = [1 if axis in (None, dimension) else length for dimension, length in enumerate(shape)]
+            reduced = [data.reshape(kept) for data in reduced]
+        return tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
+
+    def associative_scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **unused: Any) -> Any:
+        """What `tl.associative_scan` does."""
+        if isinstance(input, tl.tensor):
+            return self.associative_scan((input,), axis, combine_fn, reverse)[0]
+        axis = _from_front(axis, input[0].handle.data.ndim)
+        direction = slice(None, None, -1 if _plain(reverse) else 1)
+        scalars = [tensor.dtype for tensor in input]
+        slices = [_axis_first(tensor.handle.data, axis)[direction] for tensor in input]
+        scanned = _by_doubling(slices, self._combine(combine_fn, scalars))
+        restored = [np.ascontiguousarray(np.moveaxis(data[direction], 0, axis)) for data in scanned]
+        return tuple(tensor_of(data, scalar) for data, scalar in zip(restored, scalars, strict=True))
+
+    def _combine(self, combine_fn: Any, scalars: Sequence[Any]) -> Combine:
+        def call(left: list[Array], right: list[Array]) -> list[Array]:
+            sides = zip((*left, *right), (*scalars, *scalars), strict=True)
+            results = combine_fn(*(tensor_of(data, scalar) for data, scalar in sides))
+            results = results if isinstance(results, tuple | tl.tuple) else (results,)
+            return [
+                self._block(result, scalar, data.shape)
+                for result, scalar, data in zip(results, scalars, left, strict=True)
+            ]
+
+        def combine(left: list[Array], right: list[Array]) -> list[Array]:
+            try:
+                return call(left, right)
+            except AmbiguousTruth:
+                return lane_by_lane(left, right)
+
+        def lane_by_lane(left: list[Array], right: list[Array]) -> list[Array]:
+            """For a combine function that branches on its values."""
+            results = [np.empty_like(data) for data in left]
+            for lane in np.ndindex(left[0].shape):
+                combined = call([np.asarray(data[lane]) for data in left], [np.asarray(data[lane]) for data in right])
+                for result, value in zip(results, combined, strict=True):
+                    result[lane] = value
+            return results
+
+        return combine
+
+    def _block(self, result: Any, scalar: Any, shape: tuple[int, ...]) -> Array:
+        """What a combine function returned, as a block; a constant stands for every lane."""
+        data: Array = self._semantic.cast(self._semantic.to_tensor(result), scalar).handle.data
+        return np.broadcast_to(data, shape) if shape else data.reshape(())
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, tl.constexpr) else value
+
+
+def _from_front(axis: Any, rank: int) -> int | None:
+    axis = _plain(axis)
+    if axis is not None and not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a block of {rank} dimensions")
+    return None if axis is None else axis % rank
+
+
+def _axis_first(data: Array, axis: int | None) -> Array:
+    return data.reshape(-1) if axis is None else np.moveaxis(data, axis, 0)
+
+
+def _by_halves(slices: list[Array], combine: Combine) -> list[Array]:
+    """Neighbours combined until one is left, which keeps their order. Triton's axes are powers of two."""
+    while len(slices[0]) > 1:
+        slices = combine([data[0::2] for data in slices], [data[1::2] for data in slices])
+    return [np.asarray(data[0]) for data in slices]
+
+
+def _by_doubling(slices: list[Array], combine: Combine) -> list[Array]:
+    """Each element takes in what lies 1, 2, 4, … before it. Blocks must stay powers of two, so the ends wrap round."""
+    length, distance = len(slices[0]), 1
+    while distance < length:
+        combined = combine([np.roll(data, distance, axis=0) for data in slices], slices)
+        slices = [np.concatenate([old[:distance], new[distance:]]) for old, new in zip(slices, combined, strict=True)]
+        distance *= 2
+    return slices
+
+
+def _known_reduction(combine_fn: Any, slices: list[Array], scalars: Sequence[Any]) -> list[Array] | None:
+    """The result by numpy where the combine function is Triton's own and that gives the same; None otherwise."""
+    values, scalar = slices[0], scalars[0]
+    if combine_fn is tl.standard._sum_combine:
+        # Sums of 16-bit floats are rounded after each addition on hardware, and so they are by halves.
+        if is_narrow(scalar.name) or values.dtype == np.float16:
+            return None
+        last = np.ascontiguousarray(np.moveaxis(values, 0, -1))  # numpy sums pairwise along contiguous memory only
+        return [np.asarray(last.sum(axis=-1, dtype=values.dtype))]
+    for extreme, names in _EXTREMES.items():
+        if any(combine_fn is getattr(tl.standard, name) for name in names):
+            return _extreme(slices, scalar, extreme)
+    return None
+
+
+def _extreme(slices: list[Array], scalar: Any, extreme: np.ufunc) -> list[Array]:
+    values = values_of(TensorHandle(slices[0], scalar))
+    best = np.asarray(extreme.reduce(values, axis=0))
+    results = [handle_of(best, scalar).data]
+    if len(slices) == 2:
+        # NaN loses every comparison, so the index is that of the first value equal to the best one.
+        first = np.argmax((values == best) | np.isnan(best), axis=0)
+        results.append(np.take_along_axis(slices[1], np.expand_dims(first, 0), axis=0)[0])
+    return results
+
+
+_EXTREMES = {
+    np.fmax: ("_elementwise_max", "_argmax_combine_tie_break_left", "_argmax_combine_tie_break_fast"),
+    np.fmin: ("_elementwise_min", "_argmin_combine_tie_break_left", "_argmin_combine_tie_break_fast"),
+}

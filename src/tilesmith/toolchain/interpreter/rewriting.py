@@ -1,0 +1,198 @@
+"""A kernel's source as Python that means what it means to Triton's compiler.
+
+Plain Python reads some of it differently: `a and b` or `a < b < c` would ask a whole block whether it is true, an
+assigned number would stay a Python number, a loop variable would have no `.to`. Such expressions become calls here. The
+new function keeps the kernel's globals, closure, defaults, file and line numbers, and adds nothing to its module.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import CellType, CodeType, FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import triton.language as tl
+from triton.language.semantic import TritonSemantic
+from triton.runtime.jit import JITFunction
+
+_PREFIX = "_interpreted_"
+_FACTORY = f"{_PREFIX}factory"
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Is: "is_",
+    ast.IsNot: "is_not",
+}
+
+
+@functools.cache
+def _jit_function_of(function: FunctionType) -> JITFunction:
+    return JITFunction(function)
+
+
+def as_jit_function(kernel: Any) -> JITFunction:
+    """A @triton.jit function as its compilable form, also where TRITON_INTERPRET has made it something else."""
+    return kernel if isinstance(kernel, JITFunction) else _jit_function_of(kernel.fn)
+
+
+class Rewriter:
+    """Rewrites functions once each. `replacements` are Triton functions that need another form here, by identity."""
+
+    def __init__(self, semantic: TritonSemantic, replacements: Mapping[int, Callable[..., Any]]) -> None:
+        self._helpers = _helpers(semantic)
+        self._replacements = replacements
+        self._rewritten: WeakKeyDictionary[FunctionType, tuple[str, FunctionType]] = WeakKeyDictionary()
+
+    def rewritten(self, kernel: Any) -> FunctionType:
+        """The Python function to call for a @triton.jit function."""
+        kernel = as_jit_function(kernel)
+        source, function = self._rewritten.get(kernel.fn, (None, None))
+        if function is None or source != kernel.src:
+            function = self._rewrite(kernel)
+            self._rewritten[kernel.fn] = (kernel.src, function)
+        return function
+
+    def _rewrite(self, kernel: Any) -> FunctionType:
+        original: FunctionType = kernel.fn
+        cells = dict(zip(original.__code__.co_freevars, original.__closure__ or (), strict=True))
+        bound = {f"{_PREFIX}{name}": helper for name, helper in self._helpers.items()}
+        bound |= {name: value for name, value in self._shadowing(original) if name not in cells}
+        cells |= {name: CellType(value) for name, value in bound.items()}
+        code = _compile(kernel, list(cells))
+        function = FunctionType(
+            code,
+            original.__globals__,
+            original.__name__,
+            original.__defaults__,
+            tuple(cells[name] for name in code.co_freevars),
+        )
+        function.__kwdefaults__ = original.__kwdefaults__
+        return function
+
+    def _shadowing(self, original: FunctionType) -> Iterator[tuple[str, Any]]:
+        """Global names the kernel uses whose values need another form: `min`, or `from triton.language import load`."""
+        for name in original.__code__.co_names:
+            value = original.__globals__.get(name, getattr(builtins, name, None))
+            if id(value) in self._replacements:
+                yield name, self._replacements[id(value)]
+
+
+def _compile(kernel: Any, free_names: list[str]) -> CodeType:
+    """The kernel's code as that of an inner function whose free names are given."""
+    definition = _Transformer().visit(ast.parse(kernel.src)).body[0]
+    definition.decorator_list = []
+    ast.increment_lineno(definition, _definition_line(kernel) - 1)
+    module = ast.parse(f"def {_FACTORY}({', '.join(free_names)}): pass")
+    factory = module.body[0]
+    assert isinstance(factory, ast.FunctionDef)
+    factory.body = [definition]
+    ast.fix_missing_locations(module)
+    outer = _inner_code(compile(module, kernel.fn.__code__.co_filename, "exec"), _FACTORY)
+    return _inner_code(outer, definition.name)
+
+
+def _inner_code(code: CodeType, name: str) -> CodeType:
+    return next(inner for inner in code.co_consts if isinstance(inner, CodeType) and inner.co_name == name)
+
+
+def _definition_line(kernel: Any) -> int:
+    """The line of the kernel's `def` in its file; decorators stand before it, inner functions after."""
+    beginning = next(index for index, line in enumerate(kernel.raw_src) if re.match(r"\s*def\s", line))
+    return int(kernel.starting_line_number) + beginning
+
+
+class _Transformer(ast.NodeTransformer):
+    """Replaces what Python and Triton read differently."""
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        node.value = _call("assigned", node.value)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is not None and not ast.unparse(node.annotation).endswith("constexpr"):
+            node.value = _call("assigned", node.value)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        name = "all_of" if isinstance(node.op, ast.And) else "any_of"
+        return ast.copy_location(_call(name, *(_delayed(value) for value in node.values)), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(_call("negated", node.operand), node) if isinstance(node.op, ast.Not) else node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            return node
+        names = ast.Tuple([ast.Constant(_COMPARISONS[type(each)]) for each in node.ops], ast.Load())
+        return ast.copy_location(_call("chained", names, node.left, *node.comparators), node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        self.generic_visit(node)
+        node.test = _call("holds", node.test)
+        return node
+
+
+def _call(helper: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(f"{_PREFIX}{helper}", ast.Load()), list(arguments), [])
+
+
+def _delayed(value: ast.expr) -> ast.expr:
+    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return ast.Lambda(nothing, value)
+
+
+def _helpers(semantic: TritonSemantic) -> dict[str, Callable[..., Any]]:
+    def assigned(value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(assigned(element) for element in value)
+        return semantic.to_tensor(value, False)
+
+    def combined(values: Iterator[Any], decisive: bool, combine: Callable[[Any, Any], Any]) -> Any:
+        """Compile-time values decide or drop out; the tensors that remain are combined lane by lane."""
+        tensors, last = [], None
+        for last in values:
+            if isinstance(last, tl.tensor):
+                tensors.append(last)
+            elif bool(last) is decisive:
+                return last
+        if not tensors:
+            return last
+        result = tensors.pop()
+        while tensors:
+            result = combine(tensors.pop(), result)
+        return result
+
+    def all_of(*delayed: Callable[[], Any]) -> Any:
+        return combined((value() for value in delayed), False, semantic.logical_and)
+
+    def any_of(*delayed: Callable[[], Any]) -> Any:
+        return combined((value() for value in delayed), True, semantic.logical_or)
+
+    def negated(value: Any) -> Any:
+        return semantic.not_(value) if isinstance(value, tl.tensor) else not value
+
+    def chained(names: tuple[str, ...], *operands: Any) -> Any:
+        pairs = zip(names, operands, operands[1:], strict=False)
+        results = (getattr(operator, name)(left, right) for name, left, right in pairs)
+        return combined(results, False, semantic.logical_and)
+
+    def holds(condition: Any) -> bool:
+        return bool(condition.handle) if isinstance(condition, tl.tensor) else bool(condition)
+
+    helpers = (assigned, all_of, any_of, negated, chained, holds)
+    return {helper.__name__: helper for helper in helpers}

@@ -1,0 +1,19 @@
+"""What differs between the Triton releases this package supports (3.6 to 3.9), as far as the toolchain notices it."""
+
+from __future__ import annotations
+
+import functools
+
+import triton
+
+
+@functools.cache
+def triton_version() -> tuple[int, int]:
+    """Major and minor number of the installed Triton."""
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def fused_multiply_add_is_exact() -> bool:
+    """Whether the stock interpreter rounds `tl.fma` once, as hardware does. Before 3.9 it rounds the product too."""
+    return triton_version() >= (3, 9)
