@@ -1,0 +1,61 @@
+"""Checks of an operator's arguments, with errors that name the argument, what it is and what it must be."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_KNOWN = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATING)
+
+
+def require_floating(operator: str, **tensors: Tensor) -> None:
+    """Each is a dense floating-point tensor."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{operator}: {name} is a {type(tensor).__name__}, but must be a tensor")
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{operator}: {name} has layout {_short(tensor.layout)}, but must be a dense tensor")
+        if tensor.dtype not in FLOATING:
+            raise TypeError(f"{operator}: {name} has dtype {_short(tensor.dtype)}, but must be one of {_KNOWN}")
+
+
+def require_same_device(operator: str, **tensors: Tensor | None) -> None:
+    """All given tensors lie on one device."""
+    placed = [(name, tensor.device) for name, tensor in tensors.items() if tensor is not None]
+    for name, device in placed[1:]:
+        if device != placed[0][1]:
+            raise ValueError(
+                f"{operator}: {name} is on {device}, but {placed[0][0]} is on {placed[0][1]}; they must share a device"
+            )
+
+
+def require_dimensions(operator: str, name: str, tensor: Tensor, at_least: int) -> None:
+    if tensor.ndim < at_least:
+        raise ValueError(
+            f"{operator}: {name} has {tensor.ndim} dimensions (shape {tuple(tensor.shape)}), "
+            f"but must have at least {at_least}"
+        )
+
+
+def require_vector(operator: str, name: str, vector: Tensor | None, length: int, of: str) -> None:
+    """A vector with one element for each column of another tensor."""
+    if vector is None:
+        return
+    if vector.ndim != 1:
+        raise ValueError(
+            f"{operator}: {name} has shape {tuple(vector.shape)}, but must be a vector of {length} elements"
+        )
+    if vector.shape[0] != length:
+        raise ValueError(f"{operator}: {name} has {vector.shape[0]} elements, but {of} has {length} columns")
+
+
+def require_number(operator: str, name: str, value: object, *, at_least: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymFloat, torch.SymInt)):
+        raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be a number")
+    if not value >= at_least:
+        raise ValueError(f"{operator}: {name} is {value}, but must be at least {at_least:g}")
+
+
+def _short(value: object) -> str:
+    return str(value).removeprefix("torch.")

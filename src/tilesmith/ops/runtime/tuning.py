@@ -1,0 +1,145 @@
+"""What was measured on this device: the fastest configuration per kernel and bucket of sizes, and where PyTorch wins.
+
+Nothing is tuned behind the user's back: `tilesmith tune` measures, and calls only look up. So no training step stalls,
+and no tuning can start inside a CUDA-graph capture.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import torch
+
+from tilesmith import storage
+from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.config import Config, ConfigType, bucket, neighbours
+
+SCHEMA = 1
+NOTICEABLE = 0.98  # a candidate must take less than this share of the best time: smaller gains are noise
+Table = dict[str, Any]
+
+
+def table_path(device: torch.device) -> Path:
+    name = re.sub(r"\W+", "-", torch.cuda.get_device_name(device)).strip("-").lower()
+    return storage.cache_directory() / "tuned" / f"{name}.json"
+
+
+@lru_cache
+def _table(device: torch.device) -> Table:
+    table = storage.read_json(table_path(device))
+    if table is None:
+        return _new_table()
+    if not _is_table(table):
+        warnings.warn(f"{table_path(device)} is not a tuning table of this version and is ignored", stacklevel=2)
+        return _new_table()
+    return table
+
+
+def _is_table(table: Any) -> TypeGuard[Table]:
+    """Whether a file's content has the shape that `keep` gives it."""
+    return (
+        isinstance(table, dict)
+        and table.get("schema") == SCHEMA
+        and all(isinstance(table.get(section), dict) for section in ("configs", "winners"))
+        and all(isinstance(entries, dict) for section in ("configs", "winners") for entries in table[section].values())
+    )
+
+
+def _new_table() -> Table:
+    return {"schema": SCHEMA, "configs": {}, "winners": {}}
+
+
+def stored(device: torch.device, kernels: str, sizes: str, default: ConfigType) -> ConfigType | None:
+    """The configuration being tried or tuned for these kernels and sizes on this device, if there is one."""
+    if (kernels, sizes) in _trials:
+        return _trials[kernels, sizes]  # type: ignore[return-value]  # of the type that these kernels choose among
+    if device.type != "cuda":
+        return None
+    entry = _table(device)["configs"].get(kernels, {}).get(sizes)
+    if entry is None:
+        return None
+    try:
+        config = type(default)(**entry["config"])
+        for name, value in config.fields().items():
+            if type(value) is not type(default.fields()[name]):
+                raise TypeError(f"{name} is {value!r}")
+        return config
+    except (TypeError, KeyError) as error:
+        warnings.warn(f"the tuned configuration of {kernels} for {sizes} is damaged and ignored: {error}", stacklevel=2)
+        return None
+
+
+_trials: dict[tuple[str, str], Config] = {}
+
+
+@contextmanager
+def trying(kernels: str, sizes: str, config: Config) -> Iterator[None]:
+    """Inside, these kernels run with this configuration on these sizes."""
+    _trials[kernels, sizes] = config
+    dispatch.forget()
+    try:
+        yield
+    finally:
+        del _trials[kernels, sizes]
+        dispatch.forget()
+
+
+def bucket_of(tensors: Sequence[torch.Tensor]) -> str:
+    """What dispatch is decided by: the dtype and the size of the first tensor, its columns apart."""
+    shape = tensors[0].shape
+    columns = shape[-1] if shape else 1
+    rows = tensors[0].numel() // columns if columns else 0
+    return f"{bucket(rows)}x{bucket(columns)} {str(tensors[0].dtype).removeprefix('torch.')}"
+
+
+def prefers_torch(device: torch.device, operator: str, sizes: str) -> bool:
+    """Whether PyTorch's own was measured faster for this operator and these sizes on this device."""
+    return device.type == "cuda" and _table(device)["winners"].get(operator, {}).get(sizes) == "torch"
+
+
+def keep(device: torch.device, section: str, name: str, sizes: str, value: Any) -> bool:
+    """Write one result into the device's table, beside what other processes have written meanwhile."""
+    refuse_during_capture()
+
+    def with_result(table: Table | None) -> Table:
+        if not _is_table(table):
+            table = _new_table()
+        table[section].setdefault(name, {})[sizes] = value
+        return table
+
+    kept = storage.update_json(table_path(device), with_result)
+    _table.cache_clear()
+    dispatch.forget()
+    return kept
+
+
+def refuse_during_capture() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("tuning is not possible inside a CUDA-graph capture: run `tilesmith tune` beforehand")
+
+
+def search(start: ConfigType, measure: Callable[[ConfigType], float], most: int = 40) -> tuple[ConfigType, float]:
+    """The fastest configuration found by walking from `start` to whichever neighbour is faster, and its time.
+
+    `measure` gives milliseconds, or infinity where a configuration does not compile, does not fit or is wrong.
+    """
+    refuse_during_capture()
+    times: dict[Config, float] = {start: measure(start)}
+    best = start
+    improved = True
+    while improved and len(times) < most:
+        improved = False
+        for candidate in neighbours(best):
+            if candidate in times or len(times) >= most:
+                continue
+            times[candidate] = measure(candidate)
+            if times[candidate] < times[best] * NOTICEABLE:
+                best, improved = candidate, True
+                break
+    return best, times[best]

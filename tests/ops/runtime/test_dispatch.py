@@ -1,0 +1,172 @@
+"""Who computes a call, and with what configuration."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import tilesmith as ts
+from tilesmith.ops import SPECS, configured
+from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.plan import Plan
+from tilesmith.spec import Case, Inputs, Spec
+from tilesmith.toolchain import interpreter
+
+silu, rms_norm = SPECS["silu"].op, SPECS["rms_norm"].op
+
+
+@pytest.fixture(autouse=True)
+def state_put_back() -> Iterator[None]:
+    with ts.use("auto"):
+        dispatch.forget()  # or calls would take a way that an earlier test has made them learn
+        yield
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that were run, in order."""
+    names: list[str] = []
+    run = Plan.run
+
+    def noted(plan: Plan, arguments: Any) -> Any:
+        names.append(plan.kernels)
+        return run(plan, arguments)
+
+    monkeypatch.setattr(Plan, "run", noted)
+    return names
+
+
+@pytest.mark.parametrize("mode", ["auto", "triton", "torch"])
+def test_on_a_cpu_pytorch_computes(spec: Spec, inputs: Inputs, runs: list[str], mode: Any) -> None:
+    with ts.use(mode):
+        spec.op(**inputs)
+    assert not runs
+
+
+def test_on_a_cpu_the_kernels_compute_where_the_interpreter_is_asked_for(
+    operator: Operator, inputs: Inputs, runs: list[str]
+) -> None:
+    with ts.use("interpret"):
+        operator(**inputs)
+    with interpreter.interpreting():
+        operator(**inputs)
+    assert runs == [operator.forward.name] * 2
+
+
+def test_an_interpreter_that_comes_and_goes_is_noticed(operator: Operator, inputs: Inputs, runs: list[str]) -> None:
+    operator(**inputs)
+    with interpreter.interpreting():
+        operator(**inputs)
+    operator(**inputs)
+    assert runs == [operator.forward.name]
+
+
+def test_torch_wins_over_an_interpreter_around_it(spec: Spec, inputs: Inputs, runs: list[str]) -> None:
+    with ts.use("torch"), interpreter.interpreting():
+        spec.op(**inputs)
+    assert not runs
+
+
+def test_a_mode_holds_from_the_call_on(runs: list[str]) -> None:
+    ts.use("interpret")
+    silu(torch.ones(4))
+    ts.use("torch")
+    silu(torch.ones(4))
+    assert runs == ["silu_forward"]
+
+
+def test_a_mode_ends_with_its_block() -> None:
+    with ts.use("interpret"):
+        assert dispatch.state().mode == "interpret"
+        with ts.use("torch"):
+            assert dispatch.state().mode == "torch"
+        assert dispatch.state().mode == "interpret"
+    assert dispatch.state().mode == "auto"
+
+
+def test_a_mode_ends_when_its_block_fails() -> None:
+    with pytest.raises(ZeroDivisionError), ts.use("interpret"):
+        raise ZeroDivisionError
+    assert dispatch.state().mode == "auto"
+
+
+def test_an_unknown_mode_is_refused_and_changes_nothing() -> None:
+    with pytest.raises(ValueError, match="use: mode is 'cuda', but must be one of auto, triton, torch, interpret"):
+        ts.use("cuda")  # type: ignore[arg-type]  # what is tested
+    assert dispatch.state().mode == "auto"
+
+
+def test_a_mode_and_a_configuration_do_not_undo_each_other() -> None:
+    with ts.use("interpret"), configured(BLOCK_SIZE=64):
+        assert dispatch.state() == dispatch.State("interpret", (("BLOCK_SIZE", 64),))
+        with configured(num_warps=2), ts.use("torch"):
+            assert dispatch.state() == dispatch.State("torch", (("BLOCK_SIZE", 64), ("num_warps", 2)))
+        assert dispatch.state() == dispatch.State("interpret", (("BLOCK_SIZE", 64),))
+
+
+def test_other_threads_see_the_mode() -> None:
+    """Autograd computes gradients in threads of its own."""
+    seen: list[str] = []
+    with ts.use("interpret"):
+        thread = threading.Thread(target=lambda: seen.append(dispatch.state().mode))
+        thread.start()
+        thread.join()
+    assert seen == ["interpret"]
+
+
+def test_a_backward_outside_the_block_of_its_forward_still_runs_the_kernels(runs: list[str]) -> None:
+    x = torch.randn(5, 24, requires_grad=True)
+    with ts.use("interpret"):
+        y = silu(x)
+    y.sum().backward()
+    assert runs == ["silu_forward", "silu_backward"]
+    assert x.grad is not None
+    sigmoid = torch.sigmoid(x.detach())
+    torch.testing.assert_close(x.grad, sigmoid * (1 + x.detach() * (1 - sigmoid)))
+
+
+def planned(spec: Spec, case: Case) -> list[Plan]:
+    with recorded_plans() as plans:
+        spec.op(**spec.inputs(case, torch.float32, "meta"))
+    return plans
+
+
+def test_every_field_of_a_configuration_can_be_set(spec: Spec, small_case: Case) -> None:
+    for choice in [choice for plan in planned(spec, small_case) for choice in plan.choices]:
+        for name, value in choice.config.fields().items():
+            other = value * 2 if value else 1
+            with configured(**{name: other}):
+                plans = planned(spec, small_case)
+                assert any(chosen.config.fields()[name] == other for plan in plans for chosen in plan.choices)
+                for launch in [launch for plan in plans for launch in plan.launches]:
+                    assert launch.arguments.get(name, other) == other
+                    assert launch.options().get(name, other) == other
+
+
+def test_a_configuration_reaches_the_launch() -> None:
+    with configured(BLOCK_SIZE=64, num_warps=2):
+        (plan,) = planned(SPECS["silu"], Case("", rows=3, cols=200))
+    (launch,) = plan.launches
+    assert launch.arguments["BLOCK_SIZE"] == 64
+    assert launch.options()["num_warps"] == 2
+    assert launch.grid[0] >= 600 // 64
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 64, 8192])
+def test_results_do_not_depend_on_the_configuration(spec: Spec, inputs: Inputs, block_size: int) -> None:
+    with ts.use("interpret"), configured(BLOCK_SIZE=block_size, num_warps=1):
+        torch.testing.assert_close(spec.op(**inputs), spec.reference(**inputs))
+
+
+def test_fields_that_a_configuration_does_not_have_change_nothing(spec: Spec, small_case: Case) -> None:
+    before = [launch for plan in planned(spec, small_case) for launch in plan.launches]
+    with configured(NO_SUCH_FIELD=3):
+        after = [launch for plan in planned(spec, small_case) for launch in plan.launches]
+    assert [launch.config for launch in before] == [launch.config for launch in after]
+    assert [launch.grid for launch in before] == [launch.grid for launch in after]

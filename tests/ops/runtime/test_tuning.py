@@ -1,0 +1,259 @@
+"""The table of tuned configurations, shared between processes and read with suspicion; and the search that fills it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tilesmith.ops.runtime import dispatch, tuning
+from tilesmith.ops.runtime.config import Config
+
+DEVICE = torch.device("cuda", 0)
+DEVICE_NAME = "NVIDIA H200 (pretended)"
+
+
+@dataclass(frozen=True)
+class BlockConfig(Config):
+    BLOCK_SIZE: int = 64
+
+
+DEFAULT = BlockConfig()
+RESULTS = 60  # that each of two processes writes: enough for them to meet
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The path of an empty table for a device that is not here."""
+    monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: DEVICE_NAME)
+    tuning._table.cache_clear()
+    yield tuning.table_path(DEVICE)
+    tuning._table.cache_clear()
+
+
+def keep(config: BlockConfig, kernels: str = "silu_forward", sizes: str = "1024 float32") -> bool:
+    return tuning.keep(DEVICE, "configs", kernels, sizes, {"config": config.fields(), "ms": 0.5})
+
+
+def stored(kernels: str = "silu_forward", sizes: str = "1024 float32") -> BlockConfig | None:
+    return tuning.stored(DEVICE, kernels, sizes, DEFAULT)
+
+
+class TestTable:
+    def test_is_named_after_the_device(self, table: Path, tmp_path: Path) -> None:
+        assert table == tmp_path / "tuned" / "nvidia-h200-pretended.json"
+
+    def test_is_empty_at_first(self) -> None:
+        assert stored() is None
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
+
+    def test_gives_back_what_it_was_given(self) -> None:
+        assert keep(BlockConfig(num_warps=8, BLOCK_SIZE=256))
+        assert stored() == BlockConfig(num_warps=8, BLOCK_SIZE=256)
+        assert stored(sizes="2048 float32") is None
+        assert stored(kernels="silu_backward") is None
+
+    def test_keeps_entries_beside_each_other(self) -> None:
+        keep(BlockConfig(BLOCK_SIZE=1), sizes="a")
+        keep(BlockConfig(BLOCK_SIZE=2), sizes="b")
+        keep(BlockConfig(BLOCK_SIZE=3), kernels="other", sizes="a")
+        assert tuning.keep(DEVICE, "winners", "silu", "c", "torch")
+        assert (stored(sizes="a"), stored(sizes="b")) == (BlockConfig(BLOCK_SIZE=1), BlockConfig(BLOCK_SIZE=2))
+        assert stored(kernels="other", sizes="a") == BlockConfig(BLOCK_SIZE=3)
+        assert tuning.prefers_torch(DEVICE, "silu", "c")
+
+    def test_the_latest_result_holds(self) -> None:
+        keep(BlockConfig(BLOCK_SIZE=1))
+        keep(BlockConfig(BLOCK_SIZE=2))
+        assert stored() == BlockConfig(BLOCK_SIZE=2)
+
+    def test_a_result_makes_later_calls_choose_anew(self) -> None:
+        before = dispatch.epoch
+        keep(DEFAULT)
+        assert dispatch.epoch != before
+
+    def test_says_nothing_about_a_cpu(self) -> None:
+        keep(DEFAULT)
+        assert tuning.stored(torch.device("cpu"), "silu_forward", "1024 float32", DEFAULT) is None
+
+    def test_torch_wins_only_where_it_was_measured_to(self) -> None:
+        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", "tilesmith")
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
+        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", "torch")
+        assert tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
+        assert not tuning.prefers_torch(torch.device("cpu"), "silu", "1x1 float32")
+        assert not tuning.prefers_torch(DEVICE, "add", "1x1 float32")
+
+    @pytest.mark.parametrize("content", ["{not json", "", "\x00\xff", "[]", "3", '{"schema": 99, "configs": {}}'])
+    def test_of_another_kind_is_ignored_with_a_warning(self, table: Path, content: str) -> None:
+        table.parent.mkdir()
+        table.write_text(content)
+        with pytest.warns(Warning, match="ignored"):
+            assert stored() is None
+
+    @pytest.mark.filterwarnings("ignore:.*ignored")
+    @pytest.mark.parametrize("content", ["{not json", "[]", '{"schema": 99}', '{"schema": 1}'])
+    def test_of_another_kind_is_replaced_by_the_next_result(self, table: Path, content: str) -> None:
+        table.parent.mkdir()
+        table.write_text(content)
+        assert keep(BlockConfig(BLOCK_SIZE=8))
+        assert stored() == BlockConfig(BLOCK_SIZE=8)
+
+    @pytest.mark.filterwarnings("ignore:.*ignored")
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            {"schema": 1},
+            {"schema": 1, "configs": [], "winners": []},
+            {"schema": 1, "configs": {"silu_forward": []}, "winners": {"silu": 3}},
+        ],
+        ids=["no sections", "lists for sections", "lists in sections"],
+    )
+    def test_with_damaged_sections_is_no_reason_to_fail(self, table: Path, damage: Any) -> None:
+        table.parent.mkdir()
+        table.write_text(json.dumps(damage))
+        assert stored() is None
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
+
+    @pytest.mark.parametrize(
+        "entry",
+        [3, [], {}, {"config": 3}, {"config": {"NO_SUCH_FIELD": 3}}, {"config": {"BLOCK_SIZE": "wide"}}],
+        ids=str,
+    )
+    def test_a_damaged_entry_is_ignored_with_a_warning(self, table: Path, entry: Any) -> None:
+        table.parent.mkdir()
+        table.write_text(json.dumps({"schema": 1, "configs": {"silu_forward": {"1024 float32": entry}}, "winners": {}}))
+        with pytest.warns(Warning, match="silu_forward for 1024 float32 is damaged"):
+            assert stored() is None
+
+    def test_that_cannot_be_written_costs_a_warning(self, table: Path) -> None:
+        table.parent.write_text("a file where the directory should be")
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            assert not keep(DEFAULT)
+
+    def test_two_processes_that_write_at_once_keep_both_results(self, table: Path) -> None:
+        program = f"""
+import sys, torch
+torch.cuda.get_device_name = lambda device: {DEVICE_NAME!r}
+from tilesmith.ops.runtime import tuning
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range({RESULTS}):
+    assert tuning.keep(torch.device("cuda", 0), "winners", sys.argv[1], str(number), "torch")
+"""
+        writers = [
+            subprocess.Popen([sys.executable, "-c", program, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for name in ("one", "other")
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write(b"go\n")
+            writer.stdin.close()
+        assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+        winners = json.loads(table.read_text())["winners"]
+        assert {name: len(results) for name, results in winners.items()} == {"one": RESULTS, "other": RESULTS}
+
+
+class TestTrying:
+    def test_a_configuration_on_trial_comes_before_the_table(self) -> None:
+        keep(BlockConfig(BLOCK_SIZE=1))
+        with tuning.trying("silu_forward", "1024 float32", BlockConfig(BLOCK_SIZE=2)):
+            assert stored() == BlockConfig(BLOCK_SIZE=2)
+            assert stored(sizes="2048 float32") is None
+        assert stored() == BlockConfig(BLOCK_SIZE=1)
+
+    def test_makes_calls_choose_anew_before_and_after(self) -> None:
+        epochs = [dispatch.epoch]
+        with tuning.trying("silu_forward", "1024 float32", DEFAULT):
+            epochs.append(dispatch.epoch)
+        epochs.append(dispatch.epoch)
+        assert len(set(epochs)) == 3
+
+    def test_ends_when_the_trial_fails(self) -> None:
+        with pytest.raises(ZeroDivisionError), tuning.trying("silu_forward", "1024 float32", DEFAULT):
+            raise ZeroDivisionError
+        assert stored() is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "name"),
+    [
+        ((100, 512), torch.float32, "128x512 float32"),
+        ((128, 257), torch.bfloat16, "128x512 bfloat16"),
+        ((3, 5, 7), torch.float16, "16x8 float16"),
+        ((9,), torch.float32, "1x16 float32"),
+        ((), torch.float32, "1x1 float32"),
+        ((0, 4), torch.float32, "1x4 float32"),
+        ((4, 0), torch.float32, "1x1 float32"),
+    ],
+)
+def test_dispatch_is_decided_by_buckets_of_rows_and_columns(
+    shape: tuple[int, ...], dtype: torch.dtype, name: str
+) -> None:
+    assert tuning.bucket_of([torch.empty(shape, dtype=dtype, device="meta")]) == name
+
+
+class TestSearch:
+    @staticmethod
+    def valley(block_size: int, warps: int) -> Callable[[BlockConfig], float]:
+        """Fastest at one point, slower with every doubling away from it."""
+        return lambda config: (
+            1.0 + abs(math.log2(config.BLOCK_SIZE / block_size)) + abs(math.log2(config.num_warps / warps))
+        )
+
+    @pytest.mark.parametrize(("block_size", "warps"), [(64, 4), (512, 4), (8, 1), (1024, 16)])
+    def test_walks_down_to_the_fastest(self, block_size: int, warps: int) -> None:
+        best, time = tuning.search(DEFAULT, self.valley(block_size, warps))
+        assert (best.BLOCK_SIZE, best.num_warps) == (block_size, warps)
+        assert time == 1.0
+
+    def test_goes_round_what_does_not_compile(self) -> None:
+        valley = self.valley(512, 8)
+        best, _ = tuning.search(
+            DEFAULT, lambda config: math.inf if config.BLOCK_SIZE == 128 and config.num_warps == 4 else valley(config)
+        )
+        assert (best.BLOCK_SIZE, best.num_warps) == (512, 8)
+
+    def test_leaves_a_start_that_does_not_compile(self) -> None:
+        valley = self.valley(32, 4)
+        best, time = tuning.search(DEFAULT, lambda config: math.inf if config == DEFAULT else valley(config))
+        assert best.BLOCK_SIZE == 32
+        assert math.isfinite(time)
+
+    def test_stays_where_nothing_works(self) -> None:
+        assert tuning.search(DEFAULT, lambda config: math.inf) == (DEFAULT, math.inf)
+
+    def test_does_not_move_for_noise(self) -> None:
+        best, _ = tuning.search(DEFAULT, lambda config: 1.0 if config == DEFAULT else 0.99)
+        assert best == DEFAULT
+
+    def test_measures_nothing_twice_and_no_more_than_it_may(self) -> None:
+        measured: list[BlockConfig] = []
+
+        def measure(config: BlockConfig) -> float:
+            measured.append(config)
+            return 1.0 / (1 + len(measured))
+
+        tuning.search(DEFAULT, measure, most=12)
+        assert len(measured) == len(set(measured)) == 12
+
+
+def test_nothing_is_tuned_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="not possible inside a CUDA-graph capture"):
+        tuning.search(DEFAULT, lambda config: 1.0)
+    with pytest.raises(RuntimeError, match="not possible inside a CUDA-graph capture"):
+        keep(DEFAULT)

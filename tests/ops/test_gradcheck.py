@@ -1,0 +1,58 @@
+"""Gradients against finite differences, in double precision, through the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.lab.check import interpretable
+from tilesmith.ops import SPECS
+from tilesmith.spec import Case, Spec, is_differentiable
+
+LARGEST_IN_FULL = 4  # elements along any side where every entry of the Jacobian is looked at
+MOST_BYTES = 1 << 15
+
+DIFFERENTIABLE = pytest.mark.parametrize(
+    "spec", [spec for spec in SPECS.values() if spec.differentiable], ids=lambda spec: str(spec.name)
+)
+
+
+def differentiable_part(spec: Spec, case: Case) -> tuple[Callable[..., Any], list[Tensor]]:
+    """The operator as a function of its differentiable arguments alone, and those."""
+    torch.manual_seed(0)
+    inputs = spec.inputs(case, torch.float64, "cpu")
+    leaves = {name: value.requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
+
+    def function(*values: Tensor) -> Any:
+        return spec.op(**{**inputs, **dict(zip(leaves, values, strict=True))})
+
+    return function, list(leaves.values())
+
+
+@DIFFERENTIABLE
+def test_every_entry_of_the_jacobian(spec: Spec) -> None:
+    case = spec.cases[-1]
+    shrunk = case.with_sizes(**{name: min(size, LARGEST_IN_FULL) for name, size in case.sizes.items()})
+    function, leaves = differentiable_part(spec, shrunk)
+    with ts.use("interpret"):
+        assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6)
+
+
+@DIFFERENTIABLE
+def test_the_jacobian_at_real_sizes_in_a_random_direction(spec: Spec) -> None:
+    small = [case for case in spec.cases if interpretable(spec, case) and _bytes(spec, case) <= MOST_BYTES]
+    assert len(small) >= 2
+    for case in small:
+        function, leaves = differentiable_part(spec, case)
+        with ts.use("interpret"):
+            assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-5, fast_mode=True)
+
+
+def _bytes(spec: Spec, case: Case) -> int:
+    made = spec.inputs(case, torch.float64, "meta").values()
+    return sum(value.nbytes for value in made if isinstance(value, Tensor))

@@ -1,0 +1,40 @@
+"""Every operator against its reference, in the interpreter: results and gradients in every dtype and layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilesmith.lab.check import Trial, interpretable, run
+from tilesmith.ops import SPECS
+from tilesmith.spec import CONTIGUOUS, Case, Layout, Spec
+
+# Above this a case takes the interpreter seconds per layout; the layouts are tried on the smaller ones.
+MOST_BYTES_IN_EVERY_LAYOUT = 1 << 17
+
+
+def layouts(spec: Spec, case: Case) -> tuple[Layout, ...]:
+    if spec.cost is not None and spec.cost(case, torch.float32).forward.bytes > MOST_BYTES_IN_EVERY_LAYOUT:
+        return (CONTIGUOUS,)
+    return tuple(spec.layouts)
+
+
+TRIALS = [
+    pytest.param(spec, case, dtype, id=f"{spec.name}-{case.name}-{str(dtype).removeprefix('torch.')}")
+    for spec in SPECS.values()
+    for case in spec.cases
+    if interpretable(spec, case)
+    for dtype in spec.dtypes
+]
+
+
+@pytest.mark.parametrize(("spec", "case", "dtype"), TRIALS)
+def test_agrees_with_its_reference(spec: Spec, case: Case, dtype: torch.dtype) -> None:
+    for layout in layouts(spec, case):
+        results = list(run(Trial(spec, case, dtype, layout, device="cpu")))
+        assert results
+        assert not [result for result in results if not result.passed]
+
+
+def test_every_operator_is_tried_at_several_sizes(spec: Spec) -> None:
+    assert sum(interpretable(spec, case) for case in spec.cases) >= 3

@@ -1,0 +1,107 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions and base classes not at all.
+"""Operators inside torch.compile: one graph, the same numbers, no compilation too many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, backward, forward_and_backward, leaves_of, tensors_of
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+
+import tilesmith as ts
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.spec import Case, Inputs, Spec
+
+
+@pytest.fixture(autouse=True)
+def compiled_afresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with ts.use("interpret"):
+        yield
+    torch._dynamo.reset()
+
+
+class Counting:
+    """A backend of torch.compile that runs graphs as they are and remembers what they call of ours."""
+
+    def __init__(self) -> None:
+        self.graphs: list[list[str]] = []
+        self.backend = aot_autograd(
+            fw_compiler=self._keep, bw_compiler=lambda graph, examples: make_boxed_func(graph.forward)
+        )
+
+    def _keep(self, graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        self.graphs.append([str(node.target) for node in graph.graph.nodes if "tilesmith" in str(node.target)])
+        return make_boxed_func(graph.forward)
+
+
+def test_compiles_to_one_graph_that_calls_our_kernels(operator: Operator, inputs: Inputs) -> None:
+    counting = Counting()
+    compiled = torch.compile(operator, fullgraph=True, backend=counting.backend)
+    assert_same(forward_and_backward(compiled, inputs), forward_and_backward(operator, inputs))
+    assert len(counting.graphs) == 1
+    assert any(operator.forward.name in call for call in counting.graphs[0])
+
+
+def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, small_case: Case) -> None:
+    counting = Counting()
+    compiled = torch.compile(spec.op, fullgraph=True, dynamic=True, backend=counting.backend)
+    for more in (0, 1, 2, 5):
+        case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
+        inputs = spec.inputs(case, torch.float32, "cpu")
+        assert_same(forward_and_backward(compiled, inputs), forward_and_backward(spec.op, inputs))
+    assert len(counting.graphs) == 1
+
+
+def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: Spec, small_case: Case) -> None:
+    counting = Counting()
+    compiled = torch.compile(spec.op, fullgraph=True, backend=counting.backend)
+    for more in (0, 1, 2, 5):
+        case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
+        forward_and_backward(compiled, spec.inputs(case, torch.float32, "cpu"))
+    assert len(counting.graphs) <= 2
+
+
+def test_a_compiled_function_follows_a_later_change_of_mode(spec: Spec, inputs: Inputs) -> None:
+    counting = Counting()
+    compiled = torch.compile(spec.op, fullgraph=True, backend=counting.backend)
+    compiled(*inputs.values())
+    with ts.use("torch"):
+        compiled(*inputs.values())
+    assert counting.graphs[0]
+    assert not counting.graphs[1]
+
+
+def test_compiles_between_other_operations(spec: Spec, inputs: Inputs) -> None:
+    def block(*arguments: Any) -> list[Tensor]:
+        doubled = [
+            value * 2 if isinstance(value, Tensor) and value.is_floating_point() else value for value in arguments
+        ]
+        return [torch.tanh(output) for output in tensors_of(spec.op(*doubled))]
+
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    assert_same(forward_and_backward(compiled, inputs), forward_and_backward(block, inputs))
+
+
+def test_bad_input_is_refused_inside_a_compiled_function_too(spec: Spec, inputs: Inputs) -> None:
+    compiled = torch.compile(spec.op, fullgraph=False, backend="eager")
+    whole_numbers = {
+        name: value.long() if isinstance(value, Tensor) else value for name, value in leaves_of(inputs).items()
+    }
+    with pytest.raises(TypeError, match=f"{spec.name}: .* has dtype int64"):
+        compiled(*whole_numbers.values())
+
+
+def test_gradient_checkpointing_recomputes_the_same(spec: Spec, inputs: Inputs) -> None:
+    def checkpointed(*arguments: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(spec.op, *arguments, use_reentrant=False)
+
+    assert_same(forward_and_backward(checkpointed, inputs), forward_and_backward(spec.op, inputs))
+    leaves = leaves_of(inputs)
+    backward(tensors_of(torch.compile(checkpointed, backend="aot_eager")(*leaves.values())))

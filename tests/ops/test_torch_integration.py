@@ -1,0 +1,149 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions and base classes not at all.
+"""Operators as PyTorch sees them: in its dispatcher, on tensors without memory, under tracers and listeners."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, backward, forward_and_backward, leaves_of, tensors_of
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tilesmith as ts
+from tilesmith.ops.runtime.kernels import Kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.spec import LAYOUTS, Case, Inputs, Layout, Spec, is_differentiable
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    with ts.use("interpret"):
+        yield
+
+
+class Listener(TorchDispatchMode):
+    """Remembers every call of one of our torch operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "tilesmith":
+            self.calls.append((func, tuple(one.detach() if isinstance(one, Tensor) else one for one in args)))
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of(spec: Spec, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
+    """What one forward and backward calls of our torch operators, and with what."""
+    listener = Listener()
+    with listener:
+        outputs = tensors_of(spec.op(*leaves_of(inputs).values()))
+        if spec.differentiable:
+            backward(outputs)
+    return listener.calls
+
+
+def declared_kernels() -> dict[str, Kernels]:
+    """Everything that `@kernels` made in the operators' modules."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("tilesmith.ops.")]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Kernels)]
+    return {f"tilesmith::{kernels.name}": kernels for kernels in found}
+
+
+def test_a_listener_sees_the_operator(spec: Spec, operator: Operator, inputs: Inputs) -> None:
+    with Listener() as listener:
+        result = forward_and_backward(operator, inputs)
+    assert listener.calls[0][0] is operator.forward.dispatched
+    assert_same(result, forward_and_backward(spec.reference, inputs))
+
+
+def test_opcheck_accepts_the_operator(operator: Operator, inputs: Inputs) -> None:
+    torch.library.opcheck(getattr(torch.ops.tilesmith, operator.forward.name), tuple(leaves_of(inputs).values()))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.name))
+def test_opcheck_accepts_every_kernel_of_the_operator(spec: Spec, small_case: Case, layout: Layout) -> None:
+    for function, arguments in calls_of(spec, spec.inputs(small_case, torch.float32, "cpu", layout)):
+        torch.library.opcheck(function, arguments)
+
+
+def test_opcheck_was_given_every_kernel_there_is() -> None:
+    called = {
+        function.name().removesuffix(".default")
+        for spec in ts.ops.SPECS.values()
+        for function, _ in calls_of(spec, spec.inputs(spec.cases[0], torch.float32, "cpu"))
+    }
+    assert called == set(declared_kernels())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.name))
+@pytest.mark.parametrize("stand_in", ["meta", "fake"])
+def test_stand_ins_have_the_look_of_the_result(spec: Spec, small_case: Case, layout: Layout, stand_in: str) -> None:
+    inputs = spec.inputs(small_case, torch.bfloat16, "cpu", layout)
+    real = tensors_of(spec.op(**inputs))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        imagine = mode.from_tensor if stand_in == "fake" else (lambda tensor: tensor.to("meta"))
+    imagined_inputs = {name: imagine(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    imagined = tensors_of(spec.op(**imagined_inputs))
+    assert [look(one) for one in imagined] == [look(one) for one in real]
+    assert {one.device.type for one in imagined} == {"cpu" if stand_in == "fake" else "meta"}
+
+
+def look(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def test_gradients_flow_on_meta_tensors(spec: Spec, small_case: Case) -> None:
+    leaves = leaves_of(spec.inputs(small_case, torch.float32, "meta"))
+    outputs = tensors_of(spec.op(*leaves.values()))
+    torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+    for value in leaves.values():
+        if is_differentiable(value):
+            assert value.grad.shape == value.shape
+            assert value.grad.device.type == "meta"
+
+
+def test_make_fx_traces_forward_and_backward(operator: Operator, inputs: Inputs) -> None:
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    names = [name for name, value in inputs.items() if isinstance(value, Tensor)]
+
+    def step(*values: Tensor) -> list[Tensor]:
+        found = forward_and_backward(operator, {**inputs, **dict(zip(names, values, strict=True))})
+        return list(found.values())
+
+    traced = make_fx(step)(*tensors)
+    targets = [node.target for node in traced.graph.nodes]
+    assert operator.forward.dispatched in targets
+    for ours, right in zip(traced(*tensors), step(*tensors), strict=True):
+        torch.testing.assert_close(ours, right)
+
+
+def test_a_lazily_negated_tensor_counts_as_negated(spec: Spec, inputs: Inputs) -> None:
+    negated = {name: torch._neg_view(value) if is_differentiable(value) else value for name, value in inputs.items()}
+    assert any(isinstance(value, Tensor) and value.is_neg() for value in negated.values())
+    plainly = {name: -value if is_differentiable(value) else value for name, value in inputs.items()}
+    ours, right = tensors_of(spec.op(**negated)), tensors_of(spec.op(**plainly))
+    for one, other in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Marked(Tensor):
+    """A tensor class of a user's own."""
+
+
+def test_a_tensor_subclass_is_left_to_pytorch(spec: Spec, inputs: Inputs) -> None:
+    marked = {name: value.as_subclass(Marked) if is_differentiable(value) else value for name, value in inputs.items()}
+    with Listener() as listener:
+        made = tensors_of(spec.op(**marked))
+    assert not listener.calls
+    assert all(isinstance(one, Marked) for one in made)
+    for one, right in zip(made, tensors_of(spec.reference(**inputs)), strict=True):
+        torch.testing.assert_close(one.as_subclass(Tensor), right)

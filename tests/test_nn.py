@@ -1,0 +1,150 @@
+"""Modules that stand in for torch's own: the same state, the same results, the same gradients."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith import nn
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    with ts.use("interpret"):
+        yield
+
+
+def results(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor | None]:
+    """The output, and the gradients of the input and of every parameter."""
+    x = x.detach().clone().requires_grad_()
+    y = module(x)
+    module.zero_grad()
+    y.backward(torch.arange(y.numel()).mul(1.7).sin().view(y.shape))
+    return {"y": y.detach(), "x": x.grad, **{name: parameter.grad for name, parameter in module.named_parameters()}}
+
+
+def filled(module: torch.nn.Module) -> torch.nn.Module:
+    """Weights of one would hide that they are left out."""
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    return module
+
+
+RMS_NORMS: list[dict[str, Any]] = [
+    {"normalized_shape": 24},
+    {"normalized_shape": [24]},
+    {"normalized_shape": (3, 8)},
+    {"normalized_shape": torch.Size((2, 3, 4))},
+    {"normalized_shape": 24, "eps": 0.1},
+    {"normalized_shape": (3, 8), "eps": 1e-5},
+    {"normalized_shape": 24, "elementwise_affine": False},
+    {"normalized_shape": (3, 8), "elementwise_affine": False, "eps": 0.0},
+]
+
+
+@pytest.mark.parametrize("options", RMS_NORMS, ids=str)
+class TestRMSNorm:
+    def pair(self, options: dict[str, Any]) -> tuple[torch.nn.Module, torch.nn.Module]:
+        ours, torchs = nn.RMSNorm(**options), torch.nn.RMSNorm(**options)
+        ours.load_state_dict(filled(torchs).state_dict())
+        return ours, torchs
+
+    def x_for(self, options: dict[str, Any]) -> Tensor:
+        shape = options["normalized_shape"]
+        return torch.randn(5, 2, *((shape,) if isinstance(shape, int) else shape))
+
+    def test_computes_what_torchs_own_does(self, options: dict[str, Any]) -> None:
+        ours, torchs = self.pair(options)
+        x = self.x_for(options)
+        torch.testing.assert_close(results(ours, x), results(torchs, x))
+
+    def test_takes_any_layout(self, options: dict[str, Any]) -> None:
+        ours, torchs = self.pair(options)
+        x = self.x_for(options)
+        transposed = x.transpose(0, -1).contiguous().transpose(0, -1)
+        torch.testing.assert_close(results(ours, transposed), results(torchs, x))
+
+    def test_either_loads_the_others_state(self, options: dict[str, Any]) -> None:
+        ours, torchs = filled(nn.RMSNorm(**options)), torch.nn.RMSNorm(**options)
+        torchs.load_state_dict(ours.state_dict())
+        again = nn.RMSNorm(**options)
+        again.load_state_dict(torchs.state_dict())
+        assert list(again.state_dict()) == list(torchs.state_dict())
+        for name, value in ours.state_dict().items():
+            torch.testing.assert_close(again.state_dict()[name], value, rtol=0, atol=0)
+
+    def test_survives_being_copied_and_stored(self, options: dict[str, Any]) -> None:
+        module, _ = self.pair(options)
+        stored = io.BytesIO()
+        torch.save(module, stored)
+        stored.seek(0)
+        x = self.x_for(options)
+        for other in (
+            copy.deepcopy(module),
+            pickle.loads(pickle.dumps(module)),
+            torch.load(stored, weights_only=False),
+        ):
+            torch.testing.assert_close(results(other, x), results(module, x), rtol=0, atol=0)
+
+    def test_compiles_to_one_graph(self, options: dict[str, Any]) -> None:
+        ours, _ = self.pair(options)
+        x = self.x_for(options)
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(ours, fullgraph=True, backend="aot_eager")(x), ours(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_rms_norm_without_eps_takes_the_rounding_of_the_inputs_dtype(dtype: torch.dtype) -> None:
+    x = torch.full((2, 16), 1e-3, dtype=dtype)
+    torch.testing.assert_close(nn.RMSNorm(16, dtype=dtype)(x), torch.nn.RMSNorm(16, dtype=dtype)(x))
+
+
+def test_rms_norm_is_one_of_torchs() -> None:
+    """So that code that looks for norms by class, to leave them out of weight decay, finds this one."""
+    assert isinstance(nn.RMSNorm(4), torch.nn.RMSNorm)
+
+
+@pytest.mark.parametrize("shape", [(5, 23), (8, 3), (24,), (3,), ()], ids=str)
+def test_rms_norm_refuses_an_input_of_another_shape(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^RMSNorm: x has shape .*, but must end in normalized_shape \(3, 8\)"):
+        nn.RMSNorm((3, 8))(torch.randn(shape))
+
+
+def test_silu_computes_what_torchs_own_does() -> None:
+    x = torch.randn(3, 40)
+    torch.testing.assert_close(results(nn.SiLU(), x), results(torch.nn.SiLU(), x))
+
+
+def test_silu_has_no_state_to_exchange() -> None:
+    nn.SiLU().load_state_dict(torch.nn.SiLU().state_dict())
+    torch.nn.SiLU().load_state_dict(nn.SiLU().state_dict())
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(nn.SiLU())))
+    torch.testing.assert_close(copied(torch.ones(3)), torch.nn.functional.silu(torch.ones(3)))
+
+
+def test_silu_leaves_its_input_alone() -> None:
+    x = torch.randn(3, 40)
+    before = x.clone()
+    nn.SiLU()(x)
+    torch.testing.assert_close(x, before, rtol=0, atol=0)
+
+
+def test_modules_move_to_another_dtype() -> None:
+    block = torch.nn.Sequential(nn.RMSNorm(16), nn.SiLU()).to(torch.bfloat16)
+    assert block(torch.randn(3, 16, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_operators_themselves_can_be_copied_and_pickled() -> None:
+    """A model may hold one as an attribute, as an activation function is held."""
+    silu = ts.ops.SPECS["silu"].op
+    assert copy.deepcopy(silu) is silu
+    assert pickle.loads(pickle.dumps(silu)) is silu
