@@ -79,7 +79,7 @@ class ForwardConfig(Config):
     in_registers: bool = True  # whole rows are kept between the sum and the scaling
 
 
-def forward_config(walk: Rows, element_bytes: int, most_warps: int) -> ForwardConfig:
+def forward_config(walk: Rows, element_bytes: int) -> ForwardConfig:
     if walk.column_strides[0] != 1:  # neighbouring rows are neighbours in memory: read them together
         return ForwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=256, in_registers=False)
     block_size = bucket(walk.columns)
@@ -91,7 +91,7 @@ def forward_config(walk: Rows, element_bytes: int, most_warps: int) -> ForwardCo
         return ForwardConfig(num_warps=1, ROWS=2 if walk.rows > 4096 else 1, BLOCK_SIZE=block_size)
     # One warp per KiB of row, rounded down: 4096×5120 bf16 takes 22.3 µs with eight warps, 25.3 with sixteen.
     row_bytes = walk.columns * element_bytes
-    warps = min(max(bucket(row_bytes // 1024 + 1) // 2, 4), most_warps)
+    warps = min(max(bucket(row_bytes // 1024 + 1) // 2, 4), 32)
     # Small blocks waste least on odd widths; wide rows want large ones: 4096×32768 129 µs with 8192, 130 with 4096.
     block_size = 4096 // element_bytes if row_bytes <= 16384 else 16384 // element_bytes
     return ForwardConfig(num_warps=warps, BLOCK_SIZE=block_size, in_registers=False)
@@ -106,8 +106,7 @@ def forward(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 def plan_forward(plan: Plan, x: Operand, weight: Operand | None, eps: float) -> Operand:
     y = plan.empty_like(x)
     walk = as_rows(x.shape, x.strides, y.strides)
-    default = forward_config(walk, x.element_bytes, plan.architecture.warps_per_block)
-    config = plan.choose(default, walk.columns_bucket, x.dtype)
+    config = plan.choose(forward_config(walk, x.element_bytes), walk.columns_bucket, x.dtype)
     arguments = {
         "x_ptr": x, "weight_ptr": weight, "y_ptr": y, "eps": float(eps), **walk.arguments("x", "y"),
         "weight_stride": weight.strides[0] if weight else 0, "HAS_WEIGHT": weight is not None,

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+ConfigType = TypeVar("ConfigType", bound="Config")
+
 
 @dataclass(frozen=True)
 class Config:
-    """How one kernel is launched. Fields in capitals go to the kernel as compile-time constants; others are options."""
+    """How one kernel is launched. Fields in capitals go to the kernel as compile-time constants; others are options.
+
+    A default counts warps of 32 threads; `for_warps_of` makes them fewer where a warp has 64.
+    """
 
     num_warps: int = 4
     num_stages: int = 2
@@ -18,11 +23,11 @@ class Config:
     def constants(self) -> dict[str, Any]:
         return {name: value for name, value in dataclasses.asdict(self).items() if name.isupper()}
 
+    def for_warps_of(self: ConfigType, threads: int) -> ConfigType:
+        return dataclasses.replace(self, num_warps=max(self.num_warps * 32 // threads, 1))
+
     def fields(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-
-ConfigType = TypeVar("ConfigType", bound=Config)
 
 
 def replaced(config: ConfigType, fields: dict[str, Any]) -> ConfigType:

@@ -118,6 +118,7 @@ class Plan:
 
     def choose(self, default: ConfigType, *bucket: object) -> ConfigType:
         """The configuration to launch with: a sweep's, else one tuned here for these sizes, else the default."""
+        default = default.for_warps_of(self.architecture.warp_size)
         name = " ".join(str(part).removeprefix("torch.") for part in bucket)
         config = tuning.stored(self.device, self.kernels, name, default) or default
         config = replaced(config, dict(dispatch.state().overrides))
