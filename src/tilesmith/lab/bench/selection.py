@@ -1,0 +1,109 @@
+"""What a benchmark goes through: the chosen cases, dtypes, modes, providers and sweep points of a spec, as units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tilesmith.lab.bench.result import MODES, OURS
+from tilesmith.lab.bench.subjects import providers
+from tilesmith.lab.bench.sweeps import points
+from tilesmith.lab.bench.units import Source, Unit, sweepable_arguments
+from tilesmith.spec import Case, Spec
+
+# Smaller cases are there to be checked, not to be fast: all they would show is what a launch costs.
+SMALLEST_BYTES = 1 << 18
+DEFAULT_DTYPE = torch.bfloat16
+SHORT_DTYPES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+class SelectionError(Exception):
+    """Nothing can be chosen that way; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Names as a user gives them; None for what is usual."""
+
+    cases: Sequence[str] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    dtypes: Sequence[str] | None = None
+    modes: Sequence[str] | None = None
+    rivals: Sequence[str] | None = None
+    sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+def units(spec: Spec, source: Source, selection: Selection) -> tuple[Unit, ...]:
+    """Every combination, one case after another. Raises SelectionError, or SpecError for a case that is not there."""
+    chosen_cases, chosen_dtypes = _cases(spec, selection), _dtypes(spec, selection.dtypes)
+    if selection.sweep:
+        _require_fields(spec, source, chosen_cases[0], chosen_dtypes[0], selection.sweep)
+    return tuple(
+        Unit(case, dtype, mode, provider, config)
+        for case in chosen_cases
+        for dtype in chosen_dtypes
+        for mode in _modes(spec, selection.modes)
+        for provider in _providers(spec, selection)
+        for config in points(selection.sweep)
+    )
+
+
+def _cases(spec: Spec, selection: Selection) -> list[Case]:
+    if selection.cases is None:
+        # Where every size is given, one case is as good as another.
+        chosen = [case for case in spec.cases if _is_large(spec, case)] or list(spec.cases)
+    elif list(selection.cases) == ["all"]:
+        chosen = list(spec.cases)
+    else:
+        chosen = [spec.case(name) for name in selection.cases]
+    if not selection.sizes:
+        return chosen
+    if selection.sizes.keys() >= chosen[0].sizes.keys():
+        return [Case("custom", **chosen[0].with_sizes(**selection.sizes).sizes)]
+    return [case.with_sizes(**selection.sizes) for case in chosen]
+
+
+def _is_large(spec: Spec, case: Case) -> bool:
+    return spec.cost is None or spec.cost(case, DEFAULT_DTYPE).forward.bytes >= SMALLEST_BYTES
+
+
+def _dtypes(spec: Spec, names: Sequence[str] | None) -> list[torch.dtype]:
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in spec.dtypes}
+    if names is None:
+        return [DEFAULT_DTYPE if DEFAULT_DTYPE in spec.dtypes else spec.dtypes[0]]
+    if list(names) == ["all"]:
+        return list(spec.dtypes)
+    full = [SHORT_DTYPES.get(name, name) for name in names]
+    unknown = [name for name in full if name not in known]
+    if unknown:
+        raise SelectionError(f"{spec.name} has no dtype {', '.join(unknown)}; it has {', '.join(known)}")
+    return [known[name] for name in full]
+
+
+def _modes(spec: Spec, names: Sequence[str] | None) -> Sequence[str]:
+    if names is None:
+        return ("fwd", "bwd") if spec.differentiable else ("fwd",)
+    unknown = [name for name in names if name not in MODES]
+    if unknown:
+        raise SelectionError(f"--mode: {', '.join(unknown)} is not one of {', '.join(MODES)}")
+    return names
+
+
+def _providers(spec: Spec, selection: Selection) -> list[str]:
+    if selection.sweep:
+        return [OURS]
+    known = providers(spec)
+    return known if selection.rivals is None else [name for name in known if name in (OURS, *selection.rivals)]
+
+
+def _require_fields(spec: Spec, source: Source, case: Case, dtype: torch.dtype, sweep: Mapping[str, object]) -> None:
+    """A swept field that no kernel has would give the same time again and again, as if it did not matter."""
+    known = source.fields(spec, case, dtype) if source.fields else sweepable_arguments(spec)
+    unknown = [name for name in sweep if name not in known]
+    if unknown:
+        what = "kernel configuration" if source.fields else "argument of its operator"
+        has = ", ".join(known) if known else "none"
+        raise SelectionError(f"--sweep: {spec.name} has no {what} {', '.join(unknown)}; it has {has}")

@@ -1,0 +1,113 @@
+"""Clocks, power and reasons for throttling, read while a benchmark runs: a throttled run must be marked as one."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+IDLE = 0x01
+# NVML's bits. Idle clocks, clocks set by an administrator and a display's needs are no throttling.
+REASONS = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+_ENOUGH_SECONDS = 5
+_QUERY = ("clocks.sm", "power.draw", "clocks_throttle_reasons.active")
+
+
+@dataclass(frozen=True)
+class Reading:
+    clock_mhz: float
+    power_w: float
+    reasons: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was read over a stretch of time."""
+
+    clock_mhz: float | None
+    power_w: float | None
+    throttled: list[str]
+
+
+class Sensors:
+    """Collects readings. Asked by the process that waits, so that it costs the timed one nothing."""
+
+    def __init__(self, read: Callable[[], Reading | None], seconds_apart: float) -> None:
+        self._read = read
+        self._seconds_apart = seconds_apart
+        self._next = 0.0
+        self._readings: list[Reading] = []
+
+    def sample(self) -> None:
+        """Take a reading if the last one is long enough ago."""
+        if time.monotonic() < self._next:
+            return
+        reading = self._read()
+        self._next = time.monotonic() + self._seconds_apart
+        if reading is not None:
+            self._readings.append(reading)
+
+    def taken(self) -> Seen:
+        """What was seen since the last time this was asked."""
+        # An idle GPU, while a kernel compiles or the host prepares inputs, has clocks that no timed call ran at.
+        readings, self._readings = [one for one in self._readings if not one.reasons & IDLE], []
+        if not readings:
+            return Seen(None, None, [])
+        throttled = [name for bit, name in REASONS.items() if any(reading.reasons & bit for reading in readings)]
+        return Seen(
+            median(reading.clock_mhz for reading in readings),
+            median(reading.power_w for reading in readings),
+            throttled,
+        )
+
+
+def of_first_gpu() -> Sensors:
+    """Through NVML where its Python package is installed, else through nvidia-smi; silent where neither answers."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # not installed, no driver, no permission: each raises something else
+        return Sensors(_from_nvidia_smi, seconds_apart=1.0)
+
+    def read() -> Reading | None:
+        try:
+            return Reading(
+                nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+                nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            )
+        except (nvml.NVMLError, AttributeError):  # not every driver and package knows every question
+            return None
+
+    return Sensors(read, seconds_apart=0.1)
+
+
+def _from_nvidia_smi() -> Reading | None:
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"],
+            capture_output=True, text=True, check=True, timeout=_ENOUGH_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parsed(answer.stdout)
+
+
+def parsed(line: str) -> Reading | None:
+    """A reading as nvidia-smi prints it: `1980, 412.50, 0x0000000000000004`."""
+    try:
+        clock, power, reasons = (part.strip() for part in line.strip().split(","))
+        return Reading(float(clock), float(power), int(reasons, 16))
+    except ValueError:
+        return None

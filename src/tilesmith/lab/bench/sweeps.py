@@ -1,0 +1,62 @@
+"""Sweeps: every combination of some fields of a kernel's configuration, and what each made of the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from tilesmith.lab.report.bench_result import counts
+
+
+class SweepError(Exception):
+    """A sweep that cannot be made sense of; the message is one line for the user."""
+
+
+def parse(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """`["BLOCK_SIZE=64,128", "num_warps=4"]` by field."""
+    fields: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip() or not all(value.strip() for value in values.split(",")):
+            raise SweepError(f"--sweep {text!r}: expected FIELD=VALUE,VALUE,… such as BLOCK_SIZE=64,128,256")
+        if name.strip() in fields:
+            raise SweepError(f"--sweep: {name.strip()} is given twice")
+        fields[name.strip()] = [_value(value.strip()) for value in values.split(",")]
+    return fields
+
+
+def points(fields: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination; one empty point where nothing is swept."""
+    return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
+
+
+def unreached(row: Mapping[str, Any]) -> list[str]:
+    """Swept fields that no launch has with the swept value, so that the row shows something else."""
+    launches = row["launches"]
+    return [
+        name
+        for name, value in row["config"].items()
+        # A field in small letters may decide the grid alone, or be an argument of another name than the constant.
+        if (name.isupper() or any(_values(one, name) for one in launches))
+        and not any(value in _values(one, name) for one in launches)
+    ]
+
+
+def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The fastest point that is right."""
+    return min((row for row in rows if counts(row)), key=lambda row: float(row["device_ms"]), default=None)
+
+
+def _values(launch: Mapping[str, Any], name: str) -> list[Any]:
+    """What a launch has under this name: as a constant of the kernel, or as an option."""
+    return [place[name] for place in (launch.get("constants") or {}, launch) if name in place]
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,355 @@
+"""Is it right? An operator against its reference: the result and every gradient, over cases, dtypes and layouts.
+
+The reference runs in float64 on the same values, and once more in the dtype under test, which shows how exact an answer
+can be expected. Memory is filled with NaN before the operator allocates it, so an element it forgets shows. On a CPU
+the kernels run in the interpreter, and a wrong element is traced to the program and the line that stored it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.comparison import Comparison, compare, identical
+from tilesmith.lab.stores import StoreLog
+from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, is_differentiable, source_of
+from tilesmith.toolchain import interpreter
+
+# Larger cases are left to a GPU: the interpreter takes about a millisecond per program and operation.
+MOST_BYTES_INTERPRETED = 1 << 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """One comparison. `error` and `allowed` are relative to the size of the reference's values."""
+
+    op: str
+    case: str
+    dtype: str
+    layout: str
+    what: str  # "forward", "gradient x"; "backward" where it raises, "input x" where that was changed
+    error: float
+    allowed: float
+    passed: bool
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination to be tried."""
+
+    spec: Spec
+    case: Case
+    dtype: torch.dtype
+    layout: Layout
+    device: str
+
+    def result(self, what: str, error: float, allowed: float, message: str = "") -> Result:
+        dtype = str(self.dtype).removeprefix("torch.")
+        passed = not message
+        return Result(self.spec.name, self.case.name, dtype, self.layout.name, what, error, allowed, passed, message)
+
+    def failure(self, what: str, message: str) -> Result:
+        return self.result(what, float("inf"), 0.0, message)
+
+
+def check(
+    spec: Spec,
+    *,
+    cases: Iterable[Case] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    layouts: Sequence[Layout] | None = None,
+    device: str | None = None,
+) -> Iterator[Result]:
+    """Compare the operator of a spec with its reference. Results come one by one, as they are found."""
+    for trial in trials(spec, cases=cases, dtypes=dtypes, layouts=layouts, device=device):
+        yield from run(trial)
+
+
+def trials(
+    spec: Spec,
+    *,
+    cases: Iterable[Case] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    layouts: Sequence[Layout] | None = None,
+    device: str | None = None,
+) -> list[Trial]:
+    """What `check` goes through: on a CPU those of the spec's cases that the interpreter takes in reasonable time."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
+    return [
+        Trial(spec, case, dtype, layout, device)
+        for case in chosen
+        for dtype in dtypes or spec.dtypes
+        for layout in layouts or spec.layouts
+    ]
+
+
+def interpretable(spec: Spec, case: Case) -> bool:
+    """Whether the interpreter takes seconds, not hours, for this case."""
+    if spec.cost is not None:
+        try:
+            return spec.cost(case, spec.dtypes[0]).forward.bytes <= MOST_BYTES_INTERPRETED
+        except Exception as error:
+            raise SpecError(
+                f"{spec.name}: cost fails for {case!r}: {described(error, source_of(spec.cost))}"
+            ) from error
+    try:
+        inputs = spec.inputs(case, spec.dtypes[0], "meta")  # sizes without the memory
+    except SpecError:
+        inputs = spec.inputs(case, spec.dtypes[0], "cpu")
+    return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor)) <= MOST_BYTES_INTERPRETED
+
+
+def run(trial: Trial) -> Iterator[Result]:
+    """Try one combination: the result, each gradient, and that the inputs are as they were."""
+    try:
+        with _seeded(trial.device), _poisoned_memory():
+            inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
+            expected = _Expected(trial, inputs)
+    except (SpecError, torch.AcceleratorError) as error:
+        if not isinstance(error, torch.AcceleratorError) and not isinstance(error.__cause__, torch.AcceleratorError):
+            raise
+        yield trial.failure("forward", "not tried: the GPU takes no more work after the error before")
+        return
+    stores = StoreLog()
+    tried = _Tried(trial, inputs, expected, stores)
+    if tried.failures:
+        yield from tried.failures
+        return
+    several = len(expected.exact) > 1
+    for number, (ours, exact, torchs) in enumerate(zip(tried.outputs, expected.exact, expected.plain, strict=True)):
+        yield _compared(trial, f"forward {number}" if several else "forward", ours, exact, torchs, stores)
+    for name in expected.differentiable:
+        yield from _gradient_results(trial, name, tried, expected, stores)
+    if not trial.spec.name.endswith("_"):  # as in PyTorch, such a name says that the operator works in place
+        yield from _unchanged(trial, inputs, expected.inputs, stores)
+
+
+class _Call:
+    """One call of a function, and the gradients of what came out."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str]) -> None:
+        self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
+        made = called(function, {**inputs, **self._leaves})
+        made = [made] if isinstance(made, Tensor) else made
+        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
+            raise TypeError(f"gives a {type(made).__name__}, not a tensor or a tuple of tensors")
+        self.attached = list(made)
+        self.outputs = [output.detach() for output in made]
+
+    def gradients(self, cotangents: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
+        followed = [
+            (output, cotangent.to(output.dtype))
+            for output, cotangent in zip(self.attached, cotangents, strict=True)
+            if output.requires_grad and cotangent is not None
+        ]
+        if not followed or not self._leaves:
+            return dict.fromkeys(self._leaves)
+        outputs, weights = zip(*followed, strict=True)
+        found = torch.autograd.grad(
+            outputs, list(self._leaves.values()), weights, retain_graph=True, allow_unused=True
+        )  # fmt: skip
+        return dict(zip(self._leaves, found, strict=True))
+
+
+class _Expected:
+    """What the reference makes of the inputs: exactly, and in the dtype under test."""
+
+    def __init__(self, trial: Trial, inputs: Inputs) -> None:
+        spec = trial.spec
+        self.inputs = _copied(inputs, None)
+        self.differentiable = [
+            name for name, value in inputs.items() if spec.differentiable and is_differentiable(value)
+        ]
+        try:
+            exact = _Call(spec.reference, _copied(inputs, torch.float64), self.differentiable)
+            self.cotangents = [
+                trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device))
+                if output.requires_grad
+                else None
+                for output in exact.attached
+            ]
+            plain = _Call(spec.reference, _copied(inputs, None), self.differentiable)
+            self.exact, self.exact_gradients = exact.outputs, exact.gradients(self.cotangents)
+            self.plain, self.plain_gradients = plain.outputs, plain.gradients(self.cotangents)
+        except Exception as error:
+            reason = described(error, source_of(spec.reference))
+            raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
+
+
+class _Tried:
+    """What the operator makes of the inputs. Where it does not get through, `failures` says why."""
+
+    def __init__(self, trial: Trial, inputs: Inputs, expected: _Expected, stores: StoreLog) -> None:
+        self.failures: list[Result] = []
+        stage = "forward"
+        try:
+            with _poisoned_memory(), _kernels_on(trial.device, stores):
+                call = _Call(trial.spec.op, inputs, expected.differentiable)
+                self.outputs = call.outputs
+                self.failures = list(_misshapen(trial, call.outputs, expected.plain))
+                if not self.failures:
+                    stage = "backward"
+                    self.gradients = call.gradients(expected.cotangents)
+                    self.second_gradients = call.gradients(expected.cotangents)
+        except (interpreter.KernelError, interpreter.OutOfBounds) as error:
+            self.failures = [trial.failure(stage, str(error))]
+        except Exception as error:
+            self.failures = [trial.failure(stage, described(error, source_of(trial.spec.op)))]
+
+
+def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Iterator[Result]:
+    """What is wrong with outputs before a single value is looked at."""
+    if len(outputs) != len(wanted):
+        yield trial.failure("forward", f"gives {len(outputs)} tensors, but the reference gives {len(wanted)}")
+        return
+    for number, (output, like) in enumerate(zip(outputs, wanted, strict=True)):
+        what = f"forward {number}" if len(wanted) > 1 else "forward"
+        if output.shape != like.shape:
+            yield trial.failure(what, f"has shape {tuple(output.shape)}, but must have {tuple(like.shape)}")
+        elif output.dtype != like.dtype:
+            yield trial.failure(what, f"has dtype {output.dtype}, but must have {like.dtype}")
+        elif output.device != like.device:
+            yield trial.failure(what, f"is on {output.device}, but must be on {like.device}")
+        elif output.is_complex():
+            yield trial.failure(what, "is complex, which cannot be compared")
+
+
+def _gradient_results(
+    trial: Trial, name: str, tried: _Tried, expected: _Expected, stores: StoreLog
+) -> Iterator[Result]:
+    what = f"gradient {name}"
+    exact, torchs = expected.exact_gradients[name], expected.plain_gradients[name]
+    ours, again = tried.gradients[name], tried.second_gradients[name]
+    if ours is None and exact is None:
+        return
+    if ours is None:
+        yield trial.failure(
+            what, f"no gradient reaches {name}; an operator without gradients says differentiable=False in its SPEC"
+        )
+        return
+    exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
+    torchs = exact.to(ours.dtype) if torchs is None else torchs
+    yield _compared(trial, what, ours, exact, torchs, stores)
+    if again is None:
+        yield trial.failure(what, f"a second backward gives {name} no gradient")
+    elif not identical(ours, again):  # the order of atomics may change the rounding, which the rule leaves room for
+        second = _compared(trial, what, again, exact, torchs, stores)
+        if not second.passed:
+            message = f"a second backward gives another gradient: {second.message}"
+            yield trial.result(what, second.error, second.allowed, message)
+
+
+def _compared(trial: Trial, what: str, ours: Tensor, exact: Tensor, torchs: Tensor, stores: StoreLog) -> Result:
+    comparison = compare(ours, exact, torchs)
+    message = "" if comparison.passed else _explained(comparison, ours, exact, stores)
+    return trial.result(what, comparison.error, comparison.allowed, message)
+
+
+def _explained(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
+    """What is wrong, at which element, and who stored that where it is known."""
+    element = _element(comparison, ours, exact, stores)
+    if comparison.wrong_elements == 0:
+        return (
+            f"every element is within its own limit, but all together are off by {comparison.error:.3g} of the "
+            f"reference's norm, allowed {comparison.allowed:.3g}; nearest to its limit: {element}"
+        )
+    if comparison.wrong_elements == 1:
+        return element
+    return f"{element}; {comparison.wrong_elements} of {ours.numel()} elements are wrong"
+
+
+def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
+    index = comparison.worst
+    got, wanted = ours[index].item(), exact[index].item()
+    place = f"element {list(index)}" if index else "the value"
+    writer = stores.writer_of(ours, index)
+    written_by_kernels = writer is None and stores.wrote_into(ours)
+    if written_by_kernels and _is_poison(got, ours.dtype):
+        return f"{place} was never written; it must be {wanted:g}"
+    text = "{} is {}, but must be {}".format(place, *_told_apart(got, wanted))
+    if comparison.worst_error < float("inf"):
+        text += f" (off by {comparison.worst_error:.2g}, allowed {comparison.worst_allowed:.2g})"
+    if writer is not None:
+        return f"{text}; stored by {writer}"
+    if written_by_kernels:
+        return f"{text}; not stored by a kernel"
+    if got != got:
+        return f"{text}; memory holds NaN before the run, so it may never have been written"
+    return text
+
+
+def _is_poison(value: Any, dtype: torch.dtype) -> bool:
+    """Whether this is what memory is filled with before the run."""
+    return bool(
+        value != value or (not dtype.is_floating_point and dtype != torch.bool and value == torch.iinfo(dtype).max)
+    )
+
+
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Two numbers with as many digits as it takes to see that they differ."""
+    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(6, 18)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+
+
+def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -> Iterator[Result]:
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and not identical(value, before[name]):
+            changed = (value != before[name]) & ~((value != value) & (before[name] != before[name]))
+            index = [int(part) for part in changed.nonzero()[0]]
+            was, now = _told_apart(before[name][tuple(index)].item(), value[tuple(index)].item())
+            writer = stores.writer_of(value, index)
+            stored = f"; stored by {writer}" if writer else ""
+            message = f"the operator changes its input: element {index} was {was} and is {now} afterwards{stored}"
+            yield trial.failure(f"input {name}", message)
+
+
+def _copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
+    """The same values in memory of their own, floating-point ones in another dtype if asked."""
+    return {
+        name: value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in inputs.items()
+    }
+
+
+@contextmanager
+def _seeded(device: str) -> Iterator[None]:
+    """The same random numbers every time, and the caller's own go on as if nothing had been."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
+        torch.manual_seed(0)
+        yield
+
+
+@contextmanager
+def _poisoned_memory() -> Iterator[None]:
+    """Memory that PyTorch allocates holds NaN until it is written."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # a module property
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*deterministic")  # that we ask for it is our own affair
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # likewise
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
+
+
+@contextmanager
+def _kernels_on(device: str, stores: StoreLog) -> Iterator[None]:
+    if device == "cpu":
+        with interpreter.interpreting(stores):
+            yield
+    else:
+        yield
+        torch.cuda.synchronize()  # a kernel that fails is told of here, not at whoever comes next

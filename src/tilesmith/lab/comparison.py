@@ -1,0 +1,78 @@
+"""The rule of correctness: how far a tensor may be from the reference's.
+
+As far as twice the error that plain PyTorch makes in the same dtype, plus the dtype's own rounding: in the norm over
+all elements, and at each one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+TIMES_PYTORCH = 2.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far off a tensor is. `error` and `allowed` are norms, relative to that of the reference."""
+
+    error: float
+    allowed: float
+    wrong_elements: int
+    worst: tuple[int, ...]  # the element furthest beyond its own limit, or nearest to it
+    worst_error: float
+    worst_allowed: float
+
+    @property
+    def passed(self) -> bool:
+        return self.wrong_elements == 0 and self.error <= self.allowed  # NaN passes nothing
+
+
+def compare(ours: Tensor, exact: Tensor, torchs: Tensor) -> Comparison:
+    """Our values against the reference's in float64, as plain PyTorch's in our dtype measure up to them."""
+    if ours.numel() == 0:
+        return Comparison(0.0, 0.0, 0, (), 0.0, 0.0)
+    error, torchs_error = _error(ours, exact), _error(torchs, exact)
+    # Where PyTorch overflows in this dtype, its answer counts as right too, and says nothing about rounding elsewhere.
+    overflows = ~torchs_error.isfinite()
+    error = error.masked_fill(overflows & _same(ours, torchs), 0.0)
+    torchs_error = torchs_error.masked_fill(overflows, 0.0)
+    rounding = torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
+    size = exact.double().abs().nan_to_num(nan=0.0, posinf=0.0).masked_fill(overflows, 0.0)
+    typical = size.norm() / size.numel() ** 0.5
+    allowed = TIMES_PYTORCH * torchs_error.max() + 2 * rounding * torch.maximum(size, typical)
+    excess = torch.where(error.isnan(), torch.inf, error - allowed)
+    worst = tuple(int(part) for part in torch.unravel_index(excess.argmax(), ours.shape))
+    return Comparison(
+        error=_ratio(error.norm(), size.norm()),
+        allowed=TIMES_PYTORCH * _ratio(torchs_error.norm(), size.norm()) + rounding,
+        wrong_elements=int((excess > 0).sum()),
+        worst=worst,
+        worst_error=float(error[worst]),
+        worst_allowed=float(allowed[worst]),
+    )
+
+
+def identical(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two tensors hold the same values, NaN at the same places included."""
+    if one is None or other is None:
+        return one is other
+    return bool(_same(one, other).all())
+
+
+def _same(one: Tensor, other: Tensor) -> Tensor:
+    return (one == other) | ((one != one) & (other != other))
+
+
+def _error(values: Tensor, exact: Tensor) -> Tensor:
+    """How far off each element is; zero where both are the same infinity or both NaN."""
+    difference = (values.double() - exact.double()).abs()
+    if not values.is_floating_point():
+        difference = difference.clamp(min=1.0)  # large integers that differ may be the same in float64
+    return difference.masked_fill(_same(values, exact), 0.0)
+
+
+def _ratio(one: Tensor, other: Tensor) -> float:
+    return float(one / other) if other > 0 else float(one)

@@ -1,0 +1,103 @@
+"""Choosing a profiler, running a command under it, reading what it left."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilesmith.hardware.machine import Machine
+from tilesmith.lab.profile import nsight, proton_tree, rocprof, torch_trace
+from tilesmith.lab.profile.commands import is_python, runnable
+from tilesmith.lab.profile.runner import INTERRUPTED
+from tilesmith.lab.profile.summary import ProfileError, Summary
+
+_SECONDS_TO_FINISH = 60
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A profiler: the GPUs it needs, if any; how to get it; the command line that records; what reads the record."""
+
+    name: str
+    vendors: Sequence[str]
+    installation: str
+    command: Callable[[Sequence[str], Path], list[str]]
+    read: Callable[[Path], Summary]
+
+
+TOOLS = {
+    tool.name: tool
+    for tool in (
+        Tool("torch", (), "pip install torch", torch_trace.command, torch_trace.read),
+        Tool("proton", ("nvidia", "amd"), "it comes with Triton: pip install triton",
+             proton_tree.command, proton_tree.read),
+        Tool("ncu", ("nvidia",), "it comes with the CUDA toolkit, in the package nsight-compute",
+             nsight.command, nsight.read),
+        Tool("rocprofv3", ("amd",), "it comes with ROCm, in the package rocprofiler-sdk; put /opt/rocm/bin on the PATH",
+             rocprof.trace_command, rocprof.read_trace),
+        Tool("rocprof-compute", ("amd",), "it comes with ROCm, in the package rocprofiler-compute",
+             rocprof.counters_command, rocprof.read_counters),
+    )
+}  # fmt: skip
+
+
+def choose(name: str, command: Sequence[str], machine: Machine) -> Tool:
+    """The tool by that name. `auto` is PyTorch's profiler for Python, which works anywhere and costs little; for any
+    other program the vendor's. Raises ProfileError where it cannot be used here."""
+    if name == "auto":
+        name = "torch" if is_python(command) else _for_any_program(command, machine)
+    if name not in TOOLS:
+        raise ProfileError(f"--tool is {name!r}, but must be one of auto, {', '.join(TOOLS)}")
+    tool = TOOLS[name]
+    vendor = machine.gpu.vendor if machine.gpu else None
+    if name not in machine.profilers:
+        raise ProfileError(f"{name} is not installed: {tool.installation}")
+    if tool.vendors and vendor not in tool.vendors:
+        needed = " or ".join({"nvidia": "NVIDIA", "amd": "AMD"}[one] for one in tool.vendors)
+        raise ProfileError(f"{name} needs a GPU by {needed}, and there is none here; --tool torch profiles the CPU")
+    return tool
+
+
+def _for_any_program(command: Sequence[str], machine: Machine) -> str:
+    runnable(command)
+    if machine.gpu is None:
+        raise ProfileError(f"{command[0]} is no Python program, and without a GPU only those can be profiled")
+    return "ncu" if machine.gpu.vendor == "nvidia" else "rocprofv3"
+
+
+def fresh_folder(out: Path, tool: Tool) -> Path:
+    """A folder that no earlier run has written to: what is found there afterwards is of this run."""
+    number = 1
+    while (folder := out / f"{tool.name}-{number}").exists():
+        number += 1
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ProfileError(f"cannot write to {out}: {error.strerror}") from error
+    return folder
+
+
+def run(command: Sequence[str]) -> int:
+    """Run with our own input and output, and return the exit status. Ctrl-C reaches the command too, which then gets
+    the time to write down what was recorded."""
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        raise ProfileError(f"cannot run {command[0]}: {error.strerror}") from error
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        try:
+            process.wait(timeout=_SECONDS_TO_FINISH)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.kill()
+            process.wait()
+        return INTERRUPTED
+
+
+def discard_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,113 @@
+"""What a profiler recorded, in the few figures that say where to look first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tilesmith.lab.report.content import Block, Cell, Column, Facts, Points, Table
+
+SHOWN = 15
+_NAME_WIDTH = 60
+
+
+class ProfileError(Exception):
+    """What is missing or wrong, in one line for the user."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel, or an operator on the CPU, over all its calls. None is what the tool does not tell."""
+
+    name: str
+    calls: int
+    total_us: float
+    tb_per_s: float | None = None
+    memory_percent: float | None = None
+    compute_percent: float | None = None
+    occupancy_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`launch_us` is what the host spends on one launch; `busy_percent` how much of the time a kernel was running."""
+
+    what: str
+    entries: Sequence[Entry]
+    launches: int | None = None
+    launch_us: float | None = None
+    busy_percent: float | None = None
+    notes: Sequence[str] = ()
+    files: Sequence[tuple[str, str]] = field(default_factory=list)
+    """Paths of what was recorded, each with how to open it."""
+
+
+def busy_percent(intervals: Iterable[tuple[float, float]]) -> float | None:
+    """The share of the time between the first start and the last end in which anything ran."""
+    ordered = sorted(intervals)
+    if not ordered:
+        return None
+    covered, reached = 0.0, ordered[0][0]
+    for start, end in ordered:
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    span = reached - ordered[0][0]
+    return 100 * covered / span if span else None
+
+
+def blocks(summary: Summary) -> list[Block]:
+    """The summary for reading, most telling first."""
+    total = sum(entry.total_us for entry in summary.entries)
+    facts = {f"Time in {summary.what}": _time(total)} if summary.entries else {}
+    if summary.busy_percent is not None:
+        facts["Busy"] = f"{summary.busy_percent:.0f} % of the time from the first kernel to the last"
+    if summary.launches is not None:
+        facts["Launches"] = f"{summary.launches:,}"
+    if summary.launch_us is not None:
+        facts["Launch overhead"] = f"{summary.launch_us:.1f} µs of host time for each"
+    found: list[Block] = [Facts(facts), _table(summary, total)] if summary.entries else []
+    if summary.notes:
+        found.append(Points(summary.notes))
+    return found
+
+
+def _table(summary: Summary, total: float) -> Table:
+    entries = sorted(summary.entries, key=lambda entry: -entry.total_us)
+    known = [
+        (heading, name, unit)
+        for heading, name, unit in (
+            ("TB/s", "tb_per_s", ""), ("memory", "memory_percent", " %"), ("compute", "compute_percent", " %"),
+            ("occupancy", "occupancy_percent", " %"),
+        )
+        if any(getattr(entry, name) is not None for entry in entries)
+    ]  # fmt: skip
+    rows = [
+        [
+            Cell(_shortened(entry.name)), Cell(f"{entry.calls:,}"), Cell(_time(entry.total_us)),
+            Cell(_time(entry.total_us / entry.calls)), Cell(f"{entry.total_us / total:.0%}" if total else "–"),
+            *(Cell(_value(getattr(entry, name), unit)) for _, name, unit in known),
+        ]
+        for entry in entries[:SHOWN]
+    ]  # fmt: skip
+    left_out = f", the {SHOWN} longest of {len(entries)}" if len(entries) > SHOWN else ""
+    columns = [Column("name"), *(Column(name, "number") for name in ("calls", "total", "each", "share"))]
+    return Table(
+        f"{summary.what.capitalize()}{left_out}", [*columns, *(Column(one[0], "number") for one in known)], rows
+    )
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.0f}{unit}" if unit else f"{value:.3g}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…"
+
+
+def _time(microseconds: float) -> str:
+    for unit, scale in (("s", 1e6), ("ms", 1e3)):
+        if microseconds >= scale:
+            return f"{microseconds / scale:.3g} {unit}"
+    return f"{microseconds:.3g} µs"

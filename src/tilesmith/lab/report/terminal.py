@@ -1,0 +1,69 @@
+"""Sections on a terminal. Names and messages are printed as they are: nothing in them is read as markup."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from tilesmith.lab.report.content import Block, Charts, Facts, Listing, Paragraph, Points, Table, Tone
+
+_STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red"}
+
+# Leaves room for what is said about the code on a terminal of 80 columns; the page shows all of it.
+_CODE_WIDTH = 36
+
+
+def show_heading(console: Console, title: str, lead: str) -> None:
+    """The heading of a section and its first sentence, before its result is known."""
+    console.print()
+    console.print(Text(title, style="bold"))
+    console.print(Text(lead, style="dim"))
+    console.print()
+
+
+def show_block(console: Console, block: Block) -> None:
+    """One part of a section. Listings are not wrapped, so that they can be copied."""
+    console.print(_rendered(block), soft_wrap=isinstance(block, Listing))
+    console.print()
+
+
+def _rendered(block: Block) -> RenderableType:
+    match block:
+        case Table():
+            return _table(block)
+        case Facts():
+            grid = _grid()
+            for name, value in block.values.items():
+                grid.add_row(Text(name, style="dim"), Text(value))
+            return grid
+        case Points():
+            grid = _grid()
+            for sentence in block.sentences:
+                grid.add_row("•", Text(sentence))
+            return grid
+        case Paragraph():
+            return Text(block.text)
+        case Listing():
+            return Text(block.text, style=_STYLES[block.tone])
+        case Charts():
+            return Group(*(_table(chart.table) for chart in block.charts))
+
+
+def _grid() -> Grid:
+    return Grid(box=None, pad_edge=False, show_header=False)
+
+
+def _table(table: Table) -> RenderableType:
+    grid = Grid(box=None, pad_edge=False)
+    for column in table.columns:
+        grid.add_column(
+            Text(column.heading),
+            justify="right" if column.holds == "number" else "left",
+            no_wrap=column.holds == "code",
+            max_width=_CODE_WIDTH if column.holds == "code" else None,
+            header_style="dim",
+        )
+    for row in table.rows:
+        grid.add_row(*(Text(cell.text, style=_STYLES[cell.tone]) for cell in row))
+    return Group(Text(table.caption, style="italic"), grid)

@@ -1,0 +1,73 @@
+"""The stopwatch and the limits of a real GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from tilesmith.lab.bench.gpu import GpuStopwatch
+from tilesmith.lab.bench.limits import COPIED_BYTES, of_this_gpu
+from tilesmith.lab.bench.timing import CaptureRefused, Outputs, Rotation, measure
+from tilesmith.lab.bench.units import Measurer, Source, Unit
+from tilesmith.ops import SPECS
+
+pytestmark = pytest.mark.gpu
+ABOUT = {"device": "test", "driver": "test", "torch": torch.__version__}
+
+
+def copying(source: torch.Tensor) -> Outputs:
+    return (source.clone(),)
+
+
+def test_the_same_work_timed_twice_agrees_within_the_stated_noise() -> None:
+    stopwatch = GpuStopwatch()
+    calls = [partial(copying, torch.randn(1 << 26, device="cuda")) for _ in range(2)]
+    first, second = (measure(stopwatch, calls, Rotation(2)).timing for _ in range(2))
+    assert abs(first.device_ms - second.device_ms) <= (first.noise + second.noise) * first.device_ms
+    assert first.method.startswith("graph")
+
+
+def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same() -> None:
+    stopwatch = GpuStopwatch()
+    x = torch.randn(1 << 20, device="cuda")
+
+    def waiting() -> Outputs:
+        return (x * float(x.sum().item()),)
+
+    with pytest.raises(CaptureRefused):
+        stopwatch.capture([waiting])
+    timing = measure(stopwatch, [waiting, waiting], Rotation(2)).timing
+    assert timing.method.startswith("events")
+    assert timing.device_ms > 0
+    assert torch.randn(1, device="cuda").isfinite().all(), "random numbers still work"
+
+
+def test_limits_are_plausible_and_kept() -> None:
+    stopwatch = GpuStopwatch()
+    limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=True)
+    assert 10 * stopwatch.cache_bytes < COPIED_BYTES, "the copy comes from memory"
+    assert 0.9 < limits.read_tb_per_s / limits.copy_tb_per_s < 1.3
+    assert limits.matmul_tflop_per_s["bf16"] > limits.matmul_tflop_per_s["fp32"]
+    assert limits.launch_us is not None
+    assert 0.3 < limits.launch_us < 20
+    assert of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False) == limits
+
+
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
+@pytest.mark.parametrize("name", ["silu", "rms_norm"])
+def test_an_operator_is_measured_beside_pytorch(name: str, mode: str) -> None:
+    spec, stopwatch = SPECS[name], GpuStopwatch()
+    limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False)
+    measurer = Measurer(Source(lambda: spec), stopwatch, limits, warm=False)
+    case = spec.case("large")
+    rows = [measurer.row(Unit(case, torch.bfloat16, mode, provider)) for provider in ("tilesmith", "torch")]
+    for row in rows:
+        assert row.error is None
+        assert row.checked
+        assert row.percent_of_limit is not None
+        assert 10 < row.percent_of_limit < 103
+        assert row.peak_bytes
+    assert rows[0].launches
+    assert (rows[0].kept_bytes is None) == (mode == "fwd")

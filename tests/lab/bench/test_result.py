@@ -1,0 +1,133 @@
+"""Results as data: strict JSON, provenance, comparison with an older run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilesmith.lab.bench.baseline import BaselineError, compared, regressions
+from tilesmith.lab.bench.result import Row, commit, result
+from tilesmith.lab.bench.table import blocks
+from tilesmith.lab.report.content import Points, Table
+
+
+def row(provider: str = "tilesmith", **known: Any) -> Row:
+    figures: dict[str, Any] = {
+        "device_ms": 0.1,
+        "device_ms_spread": 0.001,
+        "noise": 0.01,
+        "host_us": 10.0,
+        "checked": True,
+    }
+    return Row("silu", "large", {"rows": 4}, "bfloat16", "fwd", provider, **{**figures, **known})
+
+
+def made(*rows: Row, device: str = "H200", partial: bool = False) -> dict[str, Any]:
+    return result(
+        rows, about={"device": device, "driver": "580", "torch": "2.11", "triton": "3.6"}, limits=None, partial=partial
+    )
+
+
+def test_holds_what_the_contract_promises_in_strict_json() -> None:
+    content = made(row(percent_of_limit=float("nan"), wall_ms=float("inf"), throttled=["power cap"]))
+    read = json.loads(json.dumps(content, allow_nan=False))
+    promised = {"tilesmith", "schema", "device", "driver", "torch", "triton", "commit", "date", "partial", "throttled"}
+    assert promised | {"limits", "rows"} <= read.keys()
+    in_rows = {
+        "op", "case", "sizes", "dtype", "mode", "provider", "kind", "device_ms", "device_ms_spread", "samples",
+        "method", "host_us", "wall_ms", "bytes", "flops", "tb_per_s", "tflop_per_s", "percent_of_limit", "floor_ms",
+        "peak_bytes", "kept_bytes", "error", "checked", "config", "verdict",
+    }  # fmt: skip
+    assert in_rows <= read["rows"][0].keys()
+    assert read["rows"][0]["percent_of_limit"] is None
+    assert read["throttled"][0]["reasons"] == "power cap"
+
+
+def test_the_commit_is_that_of_our_own_checkout_only(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=/dev/null"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+
+    assert commit(tmp_path) is None
+    git("init")
+    (tmp_path / "__init__.py").write_text("")
+    assert commit(tmp_path) is None, "the package is not part of the checkout it lies in"
+    git("add", "__init__.py")
+    git("commit", "-m", "first")
+    clean = commit(tmp_path)
+    assert clean is not None
+    assert len(clean) == 40
+    (tmp_path / "__init__.py").write_text("changed")
+    assert commit(tmp_path) == f"{clean}-dirty"
+
+
+@pytest.mark.parametrize(
+    ("new_ms", "verdict"), [(0.1, "equal"), (0.1019, "equal"), (0.103, "slower"), (0.097, "faster"), (0.0985, "equal")]
+)
+def test_only_what_exceeds_the_noise_of_both_runs_has_changed(new_ms: float, verdict: str) -> None:
+    (change,) = compared(made(row()), made(row(device_ms=new_ms)))
+    assert change.verdict == verdict
+
+
+def test_a_regression_is_ours_alone() -> None:
+    old, new = made(row(), row("torch")), made(row(), row("torch", device_ms=0.2))
+    assert [change.verdict for change in compared(old, new)] == ["equal", "slower"]
+    assert regressions(compared(old, new)) == []
+    assert len(regressions(compared(old, made(row(device_ms=0.2))))) == 1
+
+
+def test_a_time_that_is_gone_is_a_regression() -> None:
+    (change,) = regressions(compared(made(row()), made(row(device_ms=None, error="refused"))))
+    assert change.text == "had a time, now: refused"
+
+
+def test_points_of_a_sweep_are_compared_each_with_itself() -> None:
+    old = made(row(config={"BLOCK": 1}), row(config={"BLOCK": 2}, device_ms=0.2))
+    new = made(row(config={"BLOCK": 2}, device_ms=0.2), row(config={"BLOCK": 1}))
+    assert [change.verdict for change in compared(old, new)] == ["equal", "equal"]
+
+
+@pytest.mark.parametrize("old", [{}, {"schema": 99, "rows": []}, {**made(row(), device="A100")}])
+def test_what_cannot_be_compared_is_refused(old: dict[str, Any]) -> None:
+    with pytest.raises(BaselineError):
+        compared(old, made(row()))
+
+
+def shown(*rows: Row, **about: Any) -> tuple[list[Table], str]:
+    parts = list(blocks(made(*rows, **about)))
+    sentences = [sentence for part in parts if isinstance(part, Points) for sentence in part.sentences]
+    return [part for part in parts if isinstance(part, Table)], "\n".join(sentences)
+
+
+def test_the_table_prints_a_loss_as_plainly_as_a_win() -> None:
+    (table,), _ = shown(
+        row(), row("torch", device_ms=0.2), row("liger", device_ms=0.05), row("compile", device_ms=0.1005)
+    )
+    standings = {cells[0].text: cells[-1].text for cells in table.rows}
+    assert standings == {"tilesmith": "", "torch": "2.00 × faster", "liger": "2.00 × slower", "compile": "equal"}
+
+
+def test_the_table_compares_nothing_with_what_is_refused() -> None:
+    (table,), sentences = shown(row(device_ms=None, error="refused, because it is wrong", checked=False), row("torch"))
+    assert [cells[0].text for cells in table.rows] == ["torch"]
+    assert table.rows[0][-1].text == ""
+    assert "tilesmith: refused, because it is wrong" in sentences
+
+
+def test_a_sweep_marks_the_best_and_what_reaches_no_kernel() -> None:
+    reached = [{"kernel": "k", "constants": {"BLOCK": 1}, "registers": 32, "spill_bytes": 8, "occupancy": 0.5}]
+    tables, sentences = shown(
+        row(config={"BLOCK": 1}, launches=reached, device_ms=0.2), row(config={"BLOCK": 2}, launches=reached)
+    )
+    assert [cells[-1].text for cells in tables[0].rows] == ["best", ""] or [
+        cells[-1].text for cells in tables[0].rows
+    ] == ["", "best"]
+    assert "BLOCK reaches no kernel" in sentences
+
+
+def test_an_interrupted_run_says_so() -> None:
+    assert "Partial" in shown(row(), partial=True)[1]

@@ -1,0 +1,97 @@
+"""Floors, shares of the limit and verdicts, by hand-made figures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilesmith.lab.bench.limits import Limits
+from tilesmith.lab.bench.result import Row
+from tilesmith.lab.bench.roofline import floor, place, verdict, work_of
+from tilesmith.spec import Case, Cost, Spec, Work
+
+LIMITS = Limits(
+    copy_tb_per_s=4.0,
+    read_tb_per_s=4.4,
+    matmul_tflop_per_s={"bf16": 700.0, "tf32": 350.0, "fp32": 50.0},
+    launch_us=2.0,
+    launch_host_us=5.0,
+    cache_bytes=50 << 20,
+    source="made up",
+)
+BF16 = torch.bfloat16
+
+
+def row(device_ms: float | None, host_us: float = 1.0) -> Row:
+    return Row("op", "case", {}, "bfloat16", "fwd", "tilesmith", device_ms=device_ms, host_us=host_us)
+
+
+def said(device_ms: float, work: Work | None, host_us: float = 1.0) -> str:
+    one = row(device_ms, host_us)
+    if work is not None:
+        place(one, work, LIMITS, BF16)
+    return verdict(one, work, LIMITS, BF16) or ""
+
+
+def test_the_floor_is_the_longer_of_bytes_and_flops() -> None:
+    assert floor(Work(int(4.4e9), 1), LIMITS, BF16).ms == pytest.approx(1.0)
+    assert floor(Work(1, int(700e9)), LIMITS, BF16).ms == pytest.approx(1.0)
+    assert floor(Work(1, int(350e9)), LIMITS, torch.float32).ms == pytest.approx(1.0)
+
+
+def test_the_share_of_the_limit_is_floor_over_time() -> None:
+    one = row(device_ms=2.0)
+    place(one, Work(int(4.4e9), 10), LIMITS, BF16)
+    assert one.percent_of_limit == pytest.approx(50.0)
+    assert one.tb_per_s == pytest.approx(2.2)
+    assert one.notes == []
+
+
+def test_above_the_limit_is_an_error_in_the_count() -> None:
+    one = row(device_ms=0.9)
+    work = Work(int(4.4e9), 10)
+    place(one, work, LIMITS, BF16)
+    assert "111 % of the limit is not possible" in one.notes[0]
+    assert (verdict(one, work, LIMITS, BF16) or "").startswith("error in the count")
+
+
+def test_what_fits_in_the_cache_claims_no_share() -> None:
+    one = row(device_ms=0.001)
+    place(one, Work(1 << 20, 10), LIMITS, BF16)
+    assert one.in_cache
+    assert one.percent_of_limit is None
+
+
+@pytest.mark.parametrize(
+    ("device_ms", "work", "host_us", "expected"),
+    [
+        (1.05, Work(int(4.4e9), 10), 1.0, "memory-bound: 4.19 TB/s, 95% of the memory limit. It is at the limit"),
+        (
+            1.4,
+            Work(int(4.4e9), 10),
+            1.0,
+            "memory-bound: 3.14 TB/s, 71% of the memory limit. Look for bytes moved twice",
+        ),
+        (1.3, Work(10, int(700e9)), 1.0, "compute-bound: 538 TFLOP/s, 77% of the matrix rate. Try larger tiles"),
+        (4.0, Work(int(4.4e9), int(70e9)), 1.0, "latency-bound: neither bytes (25%"),
+        (0.01, Work(1 << 10, 10), 30.0, "launch-bound: the host needs 30.0 µs per call, the device 10.0"),
+        (0.003, Work(1 << 10, 10), 1.0, "launch-bound: 3.0 µs, and launching alone takes 2.0"),
+        (1.0, None, 1.0, "not placed: the spec gives no cost"),
+    ],
+)
+def test_the_verdict_names_what_holds_it_back(
+    device_ms: float, work: Work | None, host_us: float, expected: str
+) -> None:
+    assert said(device_ms, work, host_us).startswith(expected)
+
+
+def test_work_is_that_of_the_mode() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    spec = Spec(
+        name="double", op=double, reference=double, cases=[Case("one")], make_inputs=lambda *_: {},
+        cost=lambda case, dtype: Cost(Work(1, 2), Work(10, 20)),
+    )  # fmt: skip
+    works = {mode: work_of(spec, spec.cases[0], BF16, mode) for mode in ("fwd", "bwd", "both")}
+    assert works == {"fwd": Work(1, 2), "bwd": Work(10, 20), "both": Work(11, 22)}

@@ -1,0 +1,96 @@
+"""What a benchmark goes through, and what it refuses to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilesmith.lab.bench.selection import Selection, SelectionError, units
+from tilesmith.lab.bench.sweeps import SweepError, parse, points
+from tilesmith.lab.bench.units import Source
+from tilesmith.spec import Case, Cost, Spec, SpecError, Work
+
+
+def double(x: Tensor, block_size: int = 64) -> Tensor:
+    return 2 * x
+
+
+SPEC = Spec(
+    name="double",
+    op=double,
+    reference=lambda x: 2 * x,
+    cases=[Case("tiny", rows=2, cols=2), Case("large", rows=4096, cols=4096), Case("wide", rows=4, cols=1 << 20)],
+    make_inputs=lambda case, dtype, device: {"x": torch.randn(case.rows, case.cols, dtype=dtype, device=device)},
+    cost=lambda case, dtype: Cost(Work(2 * case.rows * case.cols * dtype.itemsize, case.rows * case.cols)),
+    rivals={"torch": lambda x: 2 * x, "liger": lambda x: 2 * x},
+)
+SOURCE = Source(lambda: SPEC)
+
+
+def chosen(selection: Selection) -> list[tuple[str, str, str, str]]:
+    dtypes = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    return [(unit.case.name, dtypes[unit.dtype], unit.mode, unit.provider) for unit in units(SPEC, SOURCE, selection)]
+
+
+def test_by_default_large_cases_in_bf16_against_everyone() -> None:
+    everyone = chosen(Selection())
+    assert [unit[0] for unit in everyone if unit[2:] == ("fwd", "tilesmith")] == ["large", "wide"]
+    assert {unit[1] for unit in everyone} == {"bf16"}
+    assert {unit[2] for unit in everyone} == {"fwd", "bwd"}
+    assert [unit[3] for unit in everyone][:4] == ["tilesmith", "torch", "compile", "liger"]
+
+
+def test_names_choose() -> None:
+    selection = Selection(cases=["tiny"], dtypes=["fp32", "float16"], modes=["both"], rivals=["liger"])
+    assert chosen(selection) == [
+        ("tiny", dtype, "both", provider) for dtype in ("fp32", "fp16") for provider in ("tilesmith", "liger")
+    ]
+
+
+def test_all_sizes_make_one_case_and_some_change_each() -> None:
+    whole = units(SPEC, SOURCE, Selection(sizes={"rows": 3, "cols": 5}, modes=["fwd"], rivals=[]))
+    assert [(unit.case.name, unit.case.sizes) for unit in whole] == [("custom", {"rows": 3, "cols": 5})]
+    part = units(SPEC, SOURCE, Selection(cases=["all"], sizes={"cols": 5}, modes=["fwd"], rivals=[]))
+    assert [(unit.case.name, unit.case.cols) for unit in part] == [("tiny", 5), ("large", 5), ("wide", 5)]
+
+
+@pytest.mark.parametrize(
+    ("selection", "complaint"),
+    [
+        (Selection(cases=["huge"]), "double has no case 'huge'"),
+        (Selection(sizes={"depth": 3}), "not depth"),
+        (Selection(dtypes=["int8"]), "double has no dtype int8; it has float32, float16, bfloat16"),
+        (Selection(modes=["sideways"]), "--mode: sideways is not one of fwd, bwd, both"),
+        (Selection(sweep={"BLOCK": [1]}), "--sweep: double has no argument of its operator BLOCK; it has block_size"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(selection: Selection, complaint: str) -> None:
+    with pytest.raises((SelectionError, SpecError), match=complaint.replace("[", r"\[")):
+        units(SPEC, SOURCE, selection)
+
+
+def test_a_sweep_is_every_combination_of_ours_alone() -> None:
+    swept = units(SPEC, SOURCE, Selection(cases=["tiny"], modes=["fwd"], sweep={"block_size": [64, 128]}))
+    assert [(unit.provider, unit.config) for unit in swept] == [
+        ("tilesmith", {"block_size": 64}),
+        ("tilesmith", {"block_size": 128}),
+    ]
+
+
+def test_sweeps_are_read_as_numbers_where_they_are() -> None:
+    fields = parse(["BLOCK_SIZE=64,128", "flag=true", "scale=0.5", "order=rows"])
+    assert fields == {"BLOCK_SIZE": [64, 128], "flag": [True], "scale": [0.5], "order": ["rows"]}
+    assert len(points({"a": [1, 2], "b": [3, 4, 5]})) == 6
+    assert points({}) == [{}]
+
+
+@pytest.mark.parametrize("text", ["BLOCK_SIZE", "=1", "BLOCK_SIZE=", "BLOCK_SIZE=1,,2"])
+def test_a_sweep_without_values_is_refused(text: str) -> None:
+    with pytest.raises(SweepError, match="expected FIELD=VALUE"):
+        parse([text])
+
+
+def test_a_field_swept_twice_is_refused() -> None:
+    with pytest.raises(SweepError, match="given twice"):
+        parse(["a=1", "a=2"])

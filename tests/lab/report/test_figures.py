@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilesmith.lab.report.figures import main
+
+FIXTURE: dict[str, Any] = json.loads(Path(__file__).with_name("bench_fixture.json").read_text())
+REPOSITORY = Path(__file__).parents[3]
+PAGE = "Speed\n\n<!-- figures: rms_norm -->\n| old |\n<!-- end figures -->\n\nMore words.\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "benchmarks/results").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(PAGE)
+    return tmp_path
+
+
+def store(project: Path, name: str, **changes: Any) -> None:
+    (project / "benchmarks/results" / name).write_text(json.dumps({**FIXTURE, **changes}))
+
+
+def renewed(project: Path) -> str:
+    assert main(["--root", str(project)]) == 0
+    return (project / "README.md").read_text()
+
+
+def test_the_tables_of_this_project_are_up_to_date() -> None:
+    assert main(["--check", "--root", str(REPOSITORY)]) == 0
+
+
+def test_writes_what_was_measured_and_where_it_comes_from(project: Path) -> None:
+    store(project, "h200.json")
+    text = renewed(project)
+    assert (
+        "| large 16384 × 4096 bf16 | forward | 63.8 ± 0.38 µs | 4.21 | 4.21 | 99 % | liger | 66.6 µs | 1.04 × faster |"
+        in text
+    )
+    assert (
+        "| widest 4096 × 32768 bf16 | forward | 133 ± 0.8 µs | 4.05 | 4.05 | 95 % | compile | 131 µs | 1.01 × slower |"
+        in text
+    )
+    assert "NVIDIA H200, driver 580.00; PyTorch 2.11.0, Triton 3.6.0; commit f1x7ure; 2026-11-14" in text
+    assert "`benchmarks/results/h200.json`" in text
+    assert "stopped before its end" in text
+    assert "matmul" not in text
+    assert "| old |" not in text
+    assert text.startswith("Speed\n\n<!-- figures: rms_norm -->\n")
+    assert text.endswith("\n<!-- end figures -->\n\nMore words.\n")
+
+
+def test_writing_twice_changes_nothing(project: Path) -> None:
+    store(project, "h200.json")
+    assert renewed(project) == renewed(project)
+
+
+def test_check_tells_stale_pages_from_fresh_ones_and_writes_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store(project, "h200.json")
+    assert main(["--check", "--root", str(project)]) == 1
+    assert "README.md: out of date" in capsys.readouterr().out
+    assert (project / "README.md").read_text() == PAGE
+    renewed(project)
+    assert main(["--check", "--root", str(project)]) == 0
+
+
+def test_takes_the_newest_result_of_each_device(project: Path) -> None:
+    store(project, "a-new.json", date="2026-12-01T00:00:00+00:00", commit="newer")
+    store(project, "b-old.json")
+    store(project, "other.json", device="NVIDIA H100")
+    text = renewed(project)
+    assert "newer" in text
+    assert "b-old.json" not in text
+    assert text.index("NVIDIA H100") < text.index("NVIDIA H200")
+
+
+def test_a_newer_result_of_another_operator_does_not_hide_an_older_one(project: Path) -> None:
+    store(project, "old.json")
+    rows = [row for row in FIXTURE["rows"] if row["op"] == "matmul"]
+    store(project, "new.json", date="2026-12-01T00:00:00+00:00", rows=rows)
+    assert "old.json" in renewed(project)
+
+
+def test_says_so_where_nothing_was_measured(project: Path) -> None:
+    (project / "docs/silu.md").write_text("<!-- figures: silu -->\n<!-- end figures -->\n")
+    store(project, "h200.json")  # its silu rows failed or are predicted
+    renewed(project)
+    assert (project / "docs/silu.md").read_text() == (
+        "<!-- figures: silu -->\n_Not measured yet._\n<!-- end figures -->\n"
+    )
+
+
+def test_works_before_there_are_any_results_or_pages(tmp_path: Path) -> None:
+    assert main(["--check", "--root", str(tmp_path)]) == 0
+
+
+def test_a_case_of_ours_that_failed_is_not_hidden(project: Path) -> None:
+    rows = json.loads(json.dumps(FIXTURE["rows"]))
+    rows[0].update(device_ms=None, checked=False, error="wrong")
+    store(project, "h200.json", rows=rows)
+    assert "| medium 16384 × 512 bf16 | forward | failed: no time |" in renewed(project)
+
+
+@pytest.mark.parametrize("page", ["<!-- figures: silu -->\nno end", f"<!-- figures: silu -->\n{PAGE}"])
+def test_refuses_a_page_whose_marker_is_not_closed(
+    project: Path, page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "README.md").write_text(page)
+    assert main(["--root", str(project)]) == 2
+    assert "<!-- figures: silu --> is not followed by <!-- end figures -->" in capsys.readouterr().err
+    assert (project / "README.md").read_text() == page
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}'])
+def test_refuses_a_file_that_is_no_result(project: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "benchmarks/results/broken.json").write_text(content)
+    assert main(["--root", str(project)]) == 2
+    assert "broken.json holds no result" in capsys.readouterr().err

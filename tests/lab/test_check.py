@@ -1,0 +1,439 @@
+"""The check is checked: right kernels pass it, and each way to be wrong fails it with a message that helps."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilesmith.lab import Result, check
+from tilesmith.lab.check import trials
+from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Cost, Layout, Spec, SpecError, Work, load_file
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+MULTIPLY = KERNELS / "multiply.py"
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def line_of(path: Path, text: str) -> int:
+    return next(number for number, line in enumerate(path.read_text().splitlines(), start=1) if text in line)
+
+
+def broken_copy(folder: Path, right: str, wrong: str) -> Path:
+    source = MULTIPLY.read_text()
+    assert source.count(right) == 1, f"{right!r} must be one place in the kernel"
+    copy = folder / "broken.py"
+    copy.write_text(source.replace(right, wrong))
+    return copy
+
+
+def checked(
+    spec: Spec, dtype: torch.dtype = torch.float32, layout: Layout = CONTIGUOUS, device: str = "cpu"
+) -> list[Result]:
+    return list(check(spec, cases=[spec.cases[-1]], dtypes=[dtype], layouts=[layout], device=device))
+
+
+def small(spec: Spec) -> Spec:
+    return replace(spec, cases=[spec.case("odd")])
+
+
+def failure(results: list[Result], what: str) -> Result:
+    """The only failure there is."""
+    failures = [result for result in results if not result.passed]
+    assert [one.what for one in failures] == [what], failures
+    return failures[0]
+
+
+def simple(op: Callable[..., Any], reference: Callable[..., Any] = lambda x: x * 2, **fields: Any) -> Spec:
+    """A spec of functions in plain PyTorch on a small vector x."""
+    made = {
+        "name": "simple",
+        "cases": [Case("five", elements=5)],
+        "make_inputs": lambda case, dtype, device: {"x": torch.randn(case.elements, dtype=dtype, device=device)},
+        "dtypes": [torch.float32],
+        "layouts": [CONTIGUOUS],
+    }
+    return Spec(op=op, reference=reference, **{**made, **fields})
+
+
+class TestRightKernels:
+    @pytest.mark.parametrize("file", ["multiply.py", "largest_of_rows.py"])
+    def test_pass_in_every_dtype_and_layout(self, file: str) -> None:
+        results = list(check(small(load_file(KERNELS / file)), device="cpu"))
+        assert [result for result in results if not result.passed] == []
+        assert {result.dtype for result in results} == {"float32", "float16", "bfloat16"}
+        assert {result.layout for result in results} == {layout.name for layout in LAYOUTS}
+
+    def test_have_their_result_and_each_gradient_compared(self) -> None:
+        results = checked(small(load_file(MULTIPLY)))
+        assert [result.what for result in results] == ["forward", "gradient x", "gradient y"]
+
+    def test_have_each_of_several_outputs_compared(self) -> None:
+        results = checked(load_file(KERNELS / "largest_of_rows.py"))
+        assert [result.what for result in results] == ["forward 0", "forward 1"]
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    def test_pass_on_a_gpu(self, dtype: torch.dtype) -> None:
+        for file in ("multiply.py", "largest_of_rows.py"):
+            results = checked(load_file(KERNELS / file), dtype, device="cuda")
+            assert [result for result in results if not result.passed] == []
+
+    def test_leave_the_callers_random_numbers_alone(self) -> None:
+        torch.manual_seed(7)
+        expected = torch.rand(3)
+        torch.manual_seed(7)
+        checked(small(load_file(MULTIPLY)))
+        assert torch.equal(torch.rand(3), expected)
+
+    def test_leave_determinism_as_it_was(self) -> None:
+        checked(small(load_file(MULTIPLY)))
+        assert not torch.are_deterministic_algorithms_enabled()
+
+    def test_may_change_an_input_where_the_name_says_so(self) -> None:
+        in_place = simple(lambda x: x.mul_(2), name="double_", differentiable=False)
+        assert all(result.passed for result in checked(in_place))
+        assert not all(result.passed for result in checked(replace(in_place, name="double")))
+
+
+# What is replaced in the kernel, by what, which comparison fails, and what the message says.
+# {line} stands for the line with the text that follows the |.
+MISTAKES = {
+    "zeros": (
+        "    z = x * y\n", "    z = x * y * 0\n", "forward",
+        r"element \[\d+, \d+\] is -?0, but must be .*; stored by program \(\d, 0, 0\) of multiply_kernel, "
+        r"broken.py:{line}; 129 of 129 elements are wrong|tl.store(z_ptr",
+    ),
+    "half precision": (
+        "    z = x * y\n", "    z = (x * y).to(tl.float16).to(tl.float32)\n", "forward",
+        r"element .* \(off by .*, allowed .*\); stored by .*broken.py:{line}; \d+ of 129 elements|tl.store(z_ptr",
+    ),
+    "one wrong element at the end": (
+        "    z = x * y\n", "    z = tl.where(offsets == n_elements - 1, 0.0, x * y)\n", "forward",
+        r"element \[2, 42\] is 0, but must be .*; stored by program \(2, 0, 0\) of multiply_kernel, broken.py:{line}$"
+        r"|tl.store(z_ptr",
+    ),
+    "one wrong program": (
+        "    z = x * y\n", "    z = tl.where(program == 1, x + y, x * y)\n", "forward",
+        r"stored by program \(1, 0, 0\) of multiply_kernel, broken.py:{line}; 64 of 129|tl.store(z_ptr",
+    ),
+    "a store without its mask": (
+        "z.to(z_ptr.dtype.element_ty), mask=mask)", "z.to(z_ptr.dtype.element_ty))", "forward",
+        r"multiply_kernel \(.*broken.py:{line}\), program \(2, 0, 0\): store to z_ptr\[129\], which has 129 elements"
+        r"|tl.store(z_ptr",
+    ),
+    "a load without its mask": (
+        "x_ptr + offsets, mask=mask).to(tl.float32)\n    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)\n    z",
+        "x_ptr + offsets).to(tl.float32)\n    y = tl.load(y_ptr + offsets, mask=mask).to(tl.float32)\n    z", "forward",
+        r"multiply_kernel \(.*broken.py:{line}\), program \(2, 0, 0\): load from x_ptr\[129\]|x = tl.load(x_ptr",
+    ),
+    "an element that is never written": (
+        "z.to(z_ptr.dtype.element_ty), mask=mask)",
+        "z.to(z_ptr.dtype.element_ty), mask=offsets < n_elements - 1)", "forward",
+        r"element \[2, 42\] was never written; it must be -?[\d.]+$|",
+    ),
+    "a program that never runs": (
+        "multiply_kernel[(triton.cdiv(x.numel(), BLOCK_SIZE),)](x, y",
+        "multiply_kernel[(x.numel() // BLOCK_SIZE,)](x, y", "forward",
+        r"element \[2, 42\] was never written|",
+    ),
+    "an element that is left at zero": (
+        "z = torch.empty_like(x)\n        multiply_kernel[(triton.cdiv(x.numel(), BLOCK_SIZE),)](x, y",
+        "z = torch.zeros_like(x)\n        multiply_kernel[(x.numel() // BLOCK_SIZE,)](x, y", "forward",
+        r"element \[2, 42\] is 0, but must be .*; not stored by a kernel$|",
+    ),
+    "NaN": (
+        "    z = x * y\n", "    z = tl.where(offsets == 70, float('nan'), x * y)\n", "forward",
+        r"element \[1, 27\] is nan, but must be .*; stored by program \(1, 0, 0\).*broken.py:{line}$|tl.store(z_ptr",
+    ),
+    "a missing gradient": (
+        "        return dx, dy\n", "        return None, dy\n", "gradient x",
+        r"no gradient reaches x; an operator without gradients says differentiable=False|",
+    ),
+    "a gradient with a wrong sign": (
+        "    dx = dz * y\n", "    dx = -dz * y\n", "gradient x",
+        r"stored by program \(\d, 0, 0\) of multiply_backward_kernel, broken.py:{line}; 129 of 129|tl.store(dx_ptr",
+    ),
+    "a second backward that differs": (
+        "        return dx, dy\n", "        return dx * context.backwards, dy\n", "gradient x",
+        r"a second backward gives another gradient: element \[\d+, \d+\] is .*, but must be|",
+    ),
+    "a second backward without a gradient": (
+        "        return dx, dy\n", "        return dx, dy if context.backwards == 1 else None\n", "gradient y",
+        r"a second backward gives y no gradient|",
+    ),
+    "a second backward that raises": (
+        "        context.backwards += 1\n",
+        "        context.backwards += 1\n        assert context.backwards == 1, 'used up'\n", "backward",
+        r"AssertionError: used up \(broken.py:{line}\)|used up",
+    ),
+    "a wrong shape": (
+        "        return z\n", "        return z.flatten()\n", "forward",
+        r"has shape \(129,\), but must have \(3, 43\)|",
+    ),
+    "a wrong dtype": (
+        "        return z\n", "        return z.double()\n", "forward",
+        r"has dtype torch.float64, but must have torch.float32|",
+    ),
+    "one output too many": (
+        "        return z\n", "        return z, z.clone()\n", "forward",
+        r"gives 2 tensors, but the reference gives 1|",
+    ),
+    "no output": (
+        "    return Multiply.apply(x, y)\n", "    Multiply.apply(x, y)\n", "forward",
+        r"TypeError: gives a NoneType, not a tensor or a tuple of tensors|",
+    ),
+    "an operator that raises": (
+        "    return Multiply.apply(x, y)\n", "    raise ValueError('not\\nfor me [red]')\n", "forward",
+        r"ValueError: not for me \[red\] \(broken.py:{line}\)$|raise ValueError",
+    ),
+    "a kernel that raises": (
+        "    z = x * y\n", "    z = x * y\n    tl.static_assert(BLOCK_SIZE == 1, 'too large')\n", "forward",
+        r"multiply_kernel \(.*broken.py:{line}\), program \(0, 0, 0\): .*too large|static_assert",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("right", "wrong", "what", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistake_fails_with_element_program_and_line(
+    tmp_path: Path, right: str, wrong: str, what: str, message: str
+) -> None:
+    copy = broken_copy(tmp_path, right, wrong)
+    pattern, marked = message.rsplit("|", 1)
+    if marked:
+        pattern = pattern.replace("{line}", str(line_of(copy, marked)))
+    assert re.search(pattern, failure(checked(small(load_file(copy))), what).message)
+
+
+def test_changed_input_fails_beside_the_gradient_it_spoils(tmp_path: Path) -> None:
+    copy = broken_copy(tmp_path, "    z = x * y\n", "    z = x * y\n    tl.store(x_ptr + offsets, x + 1, mask=mask)\n")
+    failures = [result for result in checked(small(load_file(copy))) if not result.passed]
+    assert [result.what for result in failures] == ["gradient y", "input x"]
+    assert re.search(
+        r"changes its input: element \[0, 0\] was .* and is .* afterwards; stored by program \(0, 0, 0\) of "
+        rf"multiply_kernel, broken.py:{line_of(copy, 'tl.store(x_ptr')}$",
+        failures[1].message,
+    )
+
+
+class TestPrecision:
+    @pytest.mark.parametrize(
+        ("dtype", "coarser"),
+        [
+            (torch.float32, "float16"),
+            (torch.float32, "bfloat16"),
+            (torch.float16, "bfloat16"),
+            (torch.bfloat16, "float8e5"),
+        ],
+        ids=str,
+    )
+    def test_a_result_in_a_coarser_dtype_fails(self, tmp_path: Path, dtype: torch.dtype, coarser: str) -> None:
+        copy = broken_copy(tmp_path, "    z = x * y\n", f"    z = (x * y).to(tl.{coarser}).to(tl.float32)\n")
+        result = failure(checked(small(load_file(copy)), dtype), "forward")
+        assert result.error > result.allowed
+
+    def test_error_only_in_the_norm_says_so_with_figures(self) -> None:
+        def slightly_off(x: Tensor) -> Tensor:
+            return 2 * x + 3 * torch.finfo(x.dtype).eps * x.abs().mean() * torch.ones_like(x)
+
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            return {"x": torch.linspace(1, 2, case.elements, dtype=dtype, device=device)}
+
+        spec = simple(slightly_off, make_inputs=make_inputs, cases=[Case("many", elements=4000)], differentiable=False)
+        result = failure(checked(spec), "forward")
+        assert result.error > result.allowed
+        assert re.match(
+            rf"every element is within its own limit, but all together are off by {result.error:.3g} of the "
+            rf"reference's norm, allowed {result.allowed:.3g}; nearest to its limit: element \[\d+\] is ",
+            result.message,
+        )
+
+    def test_one_element_slightly_off_among_very_many_fails_though_the_norm_does_not_show_it(self) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            return {"x": torch.ones(case.elements, dtype=dtype, device=device)}
+
+        def one_off(x: Tensor) -> Tensor:
+            y = x * 2
+            y[-1] += 1e-5
+            return y
+
+        spec = simple(one_off, make_inputs=make_inputs, cases=[Case("many", elements=100_000)], differentiable=False)
+        result = failure(checked(spec), "forward")
+        assert result.error < result.allowed
+        assert result.message.startswith("element [99999] is 2.00001, but must be 2 (off by 1e-05")
+
+    def test_the_worst_element_is_named_not_the_one_with_the_largest_error(self) -> None:
+        values = torch.tensor([1e6, 1.0, 1.0, 1.0])
+        spec = simple(
+            lambda x: 2 * x + torch.tensor([0.375, 0.0, 0.3, 0.0]),
+            make_inputs=lambda case, dtype, device: {"x": values.clone()},
+            differentiable=False,
+        )
+        message = failure(checked(spec), "forward").message
+        assert message == "element [2] is 2.3, but must be 2 (off by 0.3, allowed 0.24)"  # [0] may be off by 0.48
+
+    def test_numbers_are_shown_with_the_digits_that_differ(self) -> None:
+        result = failure(checked(simple(lambda x: x * 2 * (1 + 2**-19), differentiable=False)), "forward")
+        shown = re.search(r"is (\S+), but must be (\S+) ", result.message)
+        assert shown is not None
+        assert shown[1] != shown[2]
+
+    def test_where_pytorch_overflows_its_answer_is_right(self) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            return {"x": torch.tensor([60000.0, 1.0, 2.0], dtype=dtype, device=device)}
+
+        spec = simple(lambda x: x + x, make_inputs=make_inputs, dtypes=[torch.float16], differentiable=False)
+        assert all(result.passed for result in checked(spec, torch.float16))
+        forgets = replace(spec, op=lambda x: torch.where(x > 1000, torch.nan, x + x))
+        assert failure(checked(forgets, torch.float16), "forward").message.startswith("element [0] is nan")
+        coarse = replace(spec, op=lambda x: torch.where(x > 1000, torch.inf, x + x + 0.01))
+        assert failure(checked(coarse, torch.float16), "forward").message.startswith("element [1] is 2.00")
+
+    def test_infinity_and_nan_of_the_reference_are_expected(self) -> None:
+        spec = simple(torch.log, lambda x: torch.log(x), differentiable=False,
+                      make_inputs=lambda case, dtype, device: {"x": torch.tensor([0.0, -1.0, 2.0])})  # fmt: skip
+        assert all(result.passed for result in checked(spec))
+        finite = replace(spec, op=lambda x: torch.log(x).nan_to_num())
+        message = failure(checked(finite), "forward").message
+        assert re.match(r"element \[0\] is -3.40282e\+38, but must be -inf; 2 of 3 elements are wrong", message)
+
+    def test_integers_must_be_equal_however_large(self) -> None:
+        spec = simple(lambda x: x + 1, lambda x: x, dtypes=[torch.int64],
+                      make_inputs=lambda case, dtype, device: {"x": torch.tensor([2**60], dtype=dtype)})  # fmt: skip
+        assert "element [0] is" in failure(checked(spec, torch.int64), "forward").message
+        assert all(result.passed for result in checked(replace(spec, op=torch.clone), torch.int64))
+
+    def test_truth_values_are_compared(self) -> None:
+        spec = simple(lambda x: x > 0, lambda x: x > 0)
+        assert all(result.passed for result in checked(spec))
+        assert not checked(replace(spec, op=lambda x: x < 0))[0].passed
+
+
+class TestOddOperators:
+    def test_scalar_output(self) -> None:
+        spec = simple(lambda x: x.sum(), lambda x: x.sum(), layouts=LAYOUTS)
+        for layout in LAYOUTS:
+            assert all(result.passed for result in checked(spec, layout=layout))
+        result = failure(checked(simple(lambda x: x.sum() + 1, lambda x: x.sum())), "forward")
+        assert result.message.startswith("the value is ")
+
+    def test_empty_output(self) -> None:
+        spec = simple(lambda x: x * 2, make_inputs=lambda case, dtype, device: {"x": torch.empty(0, 3, dtype=dtype)})
+        assert [result.passed for result in checked(spec)] == [True, True]
+
+    def test_gradient_where_the_reference_has_none_must_be_zero(self) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            return {"x": torch.randn(3, dtype=dtype), "unused": torch.randn(3, dtype=dtype)}
+
+        spec = simple(lambda x, unused: x * 2 + 0 * unused, lambda x, unused: x * 2, make_inputs=make_inputs)
+        assert all(result.passed for result in checked(spec))
+        leaking = replace(spec, op=lambda x, unused: x * 2 + unused - unused.detach())
+        assert "but must be 0" in failure(checked(leaking), "gradient unused").message
+
+    def test_rounding_that_differs_between_two_backwards_is_no_mistake(self, tmp_path: Path) -> None:
+        copy = broken_copy(
+            tmp_path, "        return dx, dy\n", "        return dx * (1 + context.backwards * 2**-24), dy\n"
+        )
+        assert all(result.passed for result in checked(small(load_file(copy))))
+
+    def test_output_of_a_torch_function_in_memory_a_kernel_used_before_is_not_blamed_on_the_kernel(
+        self, tmp_path: Path
+    ) -> None:
+        copy = broken_copy(tmp_path, "        return z\n", "        return z.copy_(x)\n")
+        message = failure(checked(small(load_file(copy))), "forward").message
+        assert "stored by program" not in message
+        assert re.match(r"element \[\d+, \d+\] is .*, but must be", message)
+
+    def test_unwritten_output_without_any_kernel_is_suspected(self) -> None:
+        result = failure(checked(simple(lambda x: torch.empty_like(x), differentiable=False)), "forward")
+        assert "memory holds NaN before the run, so it may never have been written" in result.message
+
+    def test_unwritten_integers_are_found(self, tmp_path: Path) -> None:
+        source = (KERNELS / "largest_of_rows.py").read_text()
+        forgets = source.replace(
+            "tl.store(place_ptr + chosen, place)", "tl.store(place_ptr + chosen, place, mask=chosen < 2)"
+        )
+        assert forgets != source
+        (tmp_path / "forgets.py").write_text(forgets)
+        results = checked(load_file(tmp_path / "forgets.py"))
+        assert failure(results, "forward 1").message.startswith("element [2] was never written; it must be ")
+
+    def test_gap_between_rows_is_poisoned(self) -> None:
+        def reads_the_gap(x: Tensor) -> Tensor:
+            wider = x.as_strided((x.shape[0], x.shape[1] + 1), x.stride()) if x.stride(0) > x.shape[1] else x
+            return 2 * x + 0 * wider.sum(1, keepdim=True)
+
+        spec = simple(
+            reads_the_gap, differentiable=False, make_inputs=lambda case, dtype, device: {"x": torch.randn(4, 5)}
+        )
+        row_strided = next(layout for layout in LAYOUTS if layout.name == "row-strided")
+        assert "is nan" in failure(checked(spec, layout=row_strided), "forward").message
+        assert checked(spec)[0].passed
+
+    def test_complex_results_are_refused_rather_than_half_compared(self) -> None:
+        spec = simple(lambda x: torch.complex(x, x), lambda x: torch.complex(x, -x), differentiable=False)
+        assert failure(checked(spec), "forward").message == "is complex, which cannot be compared"
+
+    def test_an_error_of_the_gpu_fails_what_comes_after_it(self) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+        result = failure(checked(simple(torch.clone, make_inputs=make_inputs)), "forward")
+        assert result.message == "not tried: the GPU takes no more work after the error before"
+
+    @pytest.mark.gpu
+    def test_messages_on_a_gpu_name_the_element(self, tmp_path: Path) -> None:
+        copy = broken_copy(
+            tmp_path, "z.to(z_ptr.dtype.element_ty), mask=mask)",
+            "z.to(z_ptr.dtype.element_ty), mask=offsets < n_elements - 1)",
+        )  # fmt: skip
+        message = failure(checked(small(load_file(copy)), device="cuda"), "forward").message
+        assert re.match(r"element \[2, 42\] is nan, but must be .*; memory holds NaN before the run", message)
+
+
+class TestSpecsThatCannotBeUsed:
+    def test_reference_that_raises(self) -> None:
+        def reference(x: Tensor) -> Tensor:
+            raise RuntimeError("no idea")
+
+        expected = (
+            r"simple: the reference fails for Case\('five', elements=5\), torch.float32: RuntimeError: no idea \("
+        )
+        with pytest.raises(SpecError, match=expected + r"test_check.py:\d+\)"):
+            checked(simple(torch.clone, reference))
+
+    def test_cost_that_raises(self) -> None:
+        def cost(case: Case, dtype: torch.dtype) -> Cost:
+            return Cost(Work(case.columns, 0))
+
+        with pytest.raises(SpecError, match=r"simple: cost fails for Case.*: AttributeError: case 'five' has no size"):
+            trials(simple(torch.clone, cost=cost), device="cpu")
+
+
+class TestWhatIsTried:
+    def test_large_cases_are_left_to_a_gpu(self) -> None:
+        spec = load_file(MULTIPLY)
+        assert {trial.case.name for trial in trials(spec, device="cpu")} == {"one", "odd"}
+        assert {trial.case.name for trial in trials(spec, device="cuda")} == {"one", "odd", "large"}
+
+    def test_size_is_found_without_allocating_it(self) -> None:
+        devices = []
+
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            devices.append(device)
+            return {"x": torch.randn(case.elements, dtype=dtype, device=device)}
+
+        huge = simple(torch.clone, make_inputs=make_inputs, cases=[Case("huge", elements=1 << 40)])
+        assert trials(huge, device="cpu") == []
+        assert devices == ["meta"]
+
+    def test_inputs_that_cannot_be_made_without_memory_are_made_with_it(self) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+            x = torch.randn(case.elements, dtype=dtype, device=device)
+            return {"x": x / float(x.abs().max())}
+
+        assert len(trials(simple(torch.clone, make_inputs=make_inputs), device="cpu")) == 1
