@@ -1,0 +1,244 @@
+"""`tilesmith bench`: how fast, beside what a user would pick instead, against the hardware's limit."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
+
+if TYPE_CHECKING:
+    from tilesmith.lab.bench.children import Job
+    from tilesmith.lab.bench.selection import Selection
+
+DEFAULT_DEVICE = "h200"
+SHORT_DEVICES = {"4090": "rtx4090"}
+
+
+def bench(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OP… | FILE.py…]", help="Operators, or files with a SPEC. Default: all."),
+    ] = None,
+    cases: Annotated[
+        str | None, typer.Option(help="Cases by name, with commas, or all. Default: the large ones.")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=N", help="A size of the cases; may be repeated.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=0, help="Short for --size rows=N.")] = None,
+    cols: Annotated[int | None, typer.Option(min=0, help="Short for --size cols=N.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16, with commas, or all.")] = None,
+    mode: Annotated[str | None, typer.Option(help="fwd, bwd, both, with commas. Default: fwd,bwd.")] = None,
+    against: Annotated[str | None, typer.Option(help="Rivals by name, with commas, or none. Default: all.")] = None,
+    sweep: Annotated[list[str] | None, typer.Option(metavar="FIELD=A,B", help="Try values; may be repeated.")] = None,
+    warm: Annotated[bool, typer.Option("--warm", help="Let inputs stay in the L2 cache.")] = False,
+    measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure this GPU's limits anew.")] = False,
+    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, 4090.")] = None,
+    baseline: Annotated[Path | None, typer.Option(metavar="OLD.json", help="Compare with an older --json.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows as CSV.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the charts as an image.")] = None,
+) -> None:
+    """How fast, beside what a user would pick instead, against the hardware's limit.
+
+    Every operator is checked first, and what is wrong gets no time. Without a GPU, or with --device, the floor that a
+    datasheet allows is predicted instead. Exit status 1 if an operator is refused, slower than
+    --baseline, or the run was interrupted.
+    """
+    import torch
+
+    from tilesmith.lab.bench.selection import Selection
+
+    measuring = torch.cuda.is_available() and device is None
+    old, sizes = _read_baseline(baseline, measuring), _sizes(size or [], rows, cols)
+    selection = Selection(
+        # Without a GPU the small cases have their use too: they are those that the interpreter can check.
+        cases=_listed(cases) if measuring or cases or sizes else ["all"],
+        sizes=sizes,
+        dtypes=_listed(dtype),
+        modes=_listed(mode),
+        rivals=_listed(against) if measuring else [],
+        sweep=_swept(sweep or []),
+    )
+    result = _run(_jobs(what or [], selection, _start(measuring, device, warm, measure_limits)), measuring)
+    try:
+        _write(result, [(json, write_json), (csv, _csv), (html, _html), (png, _png)])
+    finally:
+        _show(result)
+    if _refused(result) or _regressed(old, result) or result["partial"]:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _sizes(texts: Sequence[str], rows: int | None, cols: int | None) -> dict[str, int]:
+    sizes = {name: value for name, value in {"rows": rows, "cols": cols}.items() if value is not None}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not value.isdecimal():
+            refuse(f"--size {text!r}: expected NAME=N such as rows=4096")
+        sizes[name] = int(value)
+    return sizes
+
+
+def _swept(texts: Sequence[str]) -> dict[str, list[Any]]:
+    from tilesmith.lab.bench.sweeps import SweepError, parse
+
+    try:
+        return parse(texts)
+    except SweepError as error:
+        refuse(str(error))
+
+
+def _read_baseline(path: Path | None, measuring: bool) -> Any | None:
+    import json
+
+    if path is None:
+        return None
+    if not measuring:
+        refuse(
+            "--baseline compares measured times, and nothing is measured here: there is no GPU, or --device is given"
+        )
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        refuse(f"--baseline {path}: {error}")
+
+
+def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bool) -> Callable[..., Any]:
+    from tilesmith.hardware.devices import device
+    from tilesmith.lab.bench.units import start_measuring, start_predicting
+
+    if measuring:
+        return partial(start_measuring, warm=warm, limits_anew=limits_anew)
+    named = SHORT_DEVICES.get(device_name or "", device_name or DEFAULT_DEVICE)
+    try:
+        device(named)
+    except ValueError as error:
+        refuse(f"--{error}")
+    return partial(start_predicting, device_name=named)
+
+
+def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any]) -> list[Job]:
+    from tilesmith.cli.benched import source_of
+    from tilesmith.cli.check import chosen_specs
+    from tilesmith.lab.bench.children import Job
+    from tilesmith.lab.bench.selection import SelectionError, units
+    from tilesmith.lab.bench.subjects import providers
+    from tilesmith.spec import SpecError
+
+    specs = chosen_specs(names)
+    known = list(dict.fromkeys(provider for spec in specs for provider in providers(spec)))
+    unknown = [name for name in selection.rivals or () if name not in (*known, "none")]
+    if unknown:
+        refuse(f"--against: {', '.join(unknown)} is not one of {', '.join(known[1:])}")
+    jobs = []
+    for name, spec in zip(names or [spec.name for spec in specs], specs, strict=True):
+        source = source_of(spec, name)
+        try:
+            jobs.append(Job(spec.name, source, units(spec, source, selection), start))
+        except (SelectionError, SpecError) as error:
+            refuse(str(error))
+    return jobs
+
+
+def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
+    from rich.progress import Progress
+
+    from tilesmith.lab.bench.children import Event, Started
+    from tilesmith.lab.bench.result import Row
+    from tilesmith.lab.bench.sensors import of_first_gpu
+    from tilesmith.lab.bench.session import collect
+
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=sum(len(job.units) for job in jobs))
+
+        def report(job: Job, event: Event) -> None:
+            if isinstance(event, Started):
+                unit = event.unit
+                progress.update(task, description=f"{job.op} {unit.case.name} {unit.mode} {unit.provider}")
+            progress.advance(task, isinstance(event, Row))
+
+        return collect(jobs, sensors=of_first_gpu() if measuring else None, report=report)
+
+
+def _write(
+    result: dict[str, Any], writers: Sequence[tuple[Path | None, Callable[[Path, dict[str, Any]], None]]]
+) -> None:
+    for path, write in writers:
+        if path is not None:
+            write(path, result)
+
+
+def _csv(path: Path, result: dict[str, Any]) -> None:
+    import json
+
+    text = io.StringIO()
+    rows = [
+        {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in row.items()}
+        for row in result["rows"]
+    ]
+    writer = csv_format.DictWriter(text, list(rows[0]) if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
+    write_result(path, text.getvalue())
+
+
+def _html(path: Path, result: dict[str, Any]) -> None:
+    from tilesmith.lab.report.bench_page import write_html
+
+    write_result(path, write_html(result))
+
+
+def _png(path: Path, result: dict[str, Any]) -> None:
+    from tilesmith import storage
+    from tilesmith.lab.report.bench_chart import ChartError, png
+
+    try:
+        storage.write_atomically(path, png(result))
+    except ChartError as error:
+        refuse(f"--png: {error}")
+    except OSError as error:
+        refuse(f"cannot write {path}: {error.strerror or error}")
+
+
+def _show(result: dict[str, Any]) -> None:
+    from tilesmith.lab.bench.table import blocks
+    from tilesmith.lab.report.terminal import show_block
+
+    for block in blocks(result):
+        show_block(console, block)
+
+
+def _refused(result: dict[str, Any]) -> bool:
+    from tilesmith.lab.bench.result import OURS
+
+    return any(row["error"] for row in result["rows"] if row["provider"] == OURS)
+
+
+def _regressed(old: Any | None, result: dict[str, Any]) -> bool:
+    from tilesmith.lab.bench.baseline import BaselineError, compared, regressions
+
+    if old is None:
+        return False
+    try:
+        changes = compared(old, result)
+    except BaselineError as error:
+        refuse(f"--baseline: {error}")
+    for change in changes:
+        if change.verdict != "equal":
+            console.print(f"{change.verdict}: {change.name}: {change.text}", markup=False, soft_wrap=True)
+    console.print(
+        f"{sum(change.verdict == 'equal' for change in changes)} of {len(changes)} rows equal to the baseline"
+    )
+    return bool(regressions(changes))

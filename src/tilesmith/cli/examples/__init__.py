@@ -1,0 +1,1 @@
+"""Kernels to look at: each is a file that `tilesmith check` takes."""

@@ -1,0 +1,77 @@
+"""`tilesmith ops`: the operators, what they compute, what they must cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilesmith import __version__
+from tilesmith.cli.terminal import console, operators, write_json
+
+if TYPE_CHECKING:
+    from tilesmith.spec import Spec
+
+_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def ops(
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON.")] = None,
+) -> None:
+    """The operators: formula, dtypes, gradient, bytes and flops per element."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [_row(spec) for spec in operators().values()]
+    if json:
+        write_json(json, {"tilesmith": __version__, "operators": rows})
+    table = Table(box=None, pad_edge=False)
+    for heading in ("operator", "formula", "dtypes", "gradient"):
+        table.add_column(heading)
+    for heading in ("bytes", "flops"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row["name"],
+            Text(row["formula"]),
+            " ".join(_SHORT.get(dtype, dtype) for dtype in row["dtypes"]),
+            "yes" if row["differentiable"] else "no",
+            _forward_and_backward(row, "bytes"),
+            _forward_and_backward(row, "flops"),
+        )
+    console.print(table)
+    console.print("\nBytes and flops, forward / backward: the least there can be per element of the first")
+    console.print("input, in bf16, for the largest case.")
+
+
+def _row(spec: Spec) -> dict[str, Any]:
+    import inspect
+
+    import torch
+
+    return {
+        "name": spec.name,
+        "formula": spec.formula,
+        "signature": f"{spec.name}{inspect.signature(spec.op)}",
+        "dtypes": [str(dtype).removeprefix("torch.") for dtype in spec.dtypes],
+        "differentiable": spec.differentiable,
+        "per_element": _per_element(spec, torch.bfloat16),
+    }
+
+
+def _per_element(spec: Spec, dtype: Any) -> dict[str, dict[str, float]]:
+    """Bytes and flops of the largest case, divided by the elements of the first input."""
+    assert spec.cost is not None, "every operator of this package says what it must cost"
+    case = spec.cases[-1]
+    cost = spec.cost(case, dtype)
+    elements = next(iter(spec.inputs(case, dtype, "meta").values())).numel()
+    return {
+        direction: {"bytes": round(work.bytes / elements, 2), "flops": round(work.flops / elements, 2)}
+        for direction, work in (("forward", cost.forward), ("backward", cost.backward))
+        if work is not None
+    }
+
+
+def _forward_and_backward(row: dict[str, Any], what: str) -> str:
+    return " / ".join(f"{work[what]:g}" for work in row["per_element"].values())

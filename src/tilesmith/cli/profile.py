@@ -1,0 +1,104 @@
+"""`tilesmith profile`: a command under a profiler, and what to open afterwards."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilesmith import __version__
+from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
+
+if TYPE_CHECKING:
+    from tilesmith.lab.profile.summary import Summary
+
+
+def profile(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="What to run, such as: python train.py")],
+    tool: Annotated[str, typer.Option(help="auto, torch, proton, ncu, rocprofv3 or rocprof-compute.")] = "auto",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Each run gets a folder of its own in it.")] = Path(
+        "tilesmith-profile"
+    ),
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary as a page.")] = None,
+) -> None:
+    """Run a command under a profiler that is here; say where its time went and what to open for more.
+
+    Exit status 1 if the command fails, 2 if it or the profiler is not there.
+    """
+    from tilesmith.hardware.machine import examine
+    from tilesmith.lab.profile.session import choose, discard_if_empty, fresh_folder, run
+    from tilesmith.lab.profile.summary import ProfileError
+
+    try:
+        chosen = choose(tool, command, examine())
+        line = chosen.command(command, folder := fresh_folder(out, chosen))
+        _say(f"{chosen.name}: {shlex.join(command)}")
+        status = run(line)
+    except ProfileError as error:
+        refuse(str(error))
+    try:
+        summary = chosen.read(folder)
+    except ProfileError as error:
+        discard_if_empty(folder)
+        _say(str(error))
+        _end(status or CHECK_FAILED)
+    _show(summary)
+    if json:
+        write_json(json, _findings(summary, chosen.name, command, status))
+    if html:
+        write_result(html, _page(summary, chosen.name, command))
+    _end(status)
+
+
+def _end(status: int) -> None:
+    """Say how the command ended where it did not end well, and end likewise."""
+    from tilesmith.lab.profile.runner import INTERRUPTED
+
+    if status == INTERRUPTED:
+        _say("interrupted: only what was recorded until then is kept")
+        raise typer.Exit(INTERRUPTED)
+    if status:
+        _say(f"the command failed with status {status}; what it said is above")
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show(summary: Summary) -> None:
+    from tilesmith.lab.profile.summary import blocks
+    from tilesmith.lab.report.terminal import show_block
+
+    console.print()
+    for block in blocks(summary):
+        show_block(console, block)
+    for path, how in summary.files:
+        _say(f"{path}\n  {how}")
+
+
+def _findings(summary: Summary, tool: str, command: list[str], status: int) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"tilesmith": __version__, "tool": tool, "command": command, "status": status, **asdict(summary)}
+
+
+def _page(summary: Summary, tool: str, command: list[str]) -> str:
+    from tilesmith.lab.profile.summary import blocks
+    from tilesmith.lab.report.content import Facts, Section
+    from tilesmith.lab.report.page import render
+
+    return render(
+        "base.html",
+        title=f"Profile of {shlex.join(command)}",
+        summary="Where the time went.",
+        sections=[
+            Section("Summary", f"As {tool} recorded it.", blocks(summary)),
+            Section("For more", "What was recorded, and how to open it.", [Facts(dict(summary.files))]),
+        ],
+        provenance={"Made": time.strftime("%Y-%m-%d %H:%M %Z"), "By": f"tilesmith profile, version {__version__}"},
+    )
+
+
+def _say(text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False)

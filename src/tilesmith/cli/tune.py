@@ -1,0 +1,71 @@
+"""`tilesmith tune`: measure on this device which configurations are fastest and where PyTorch wins, and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilesmith.cli.check import chosen_specs
+from tilesmith.cli.terminal import console, refuse
+
+if TYPE_CHECKING:
+    from tilesmith.ops.runtime.tuned_case import Tuned
+
+
+def tune(
+    what: Annotated[list[str] | None, typer.Argument(metavar="[OP…]", help="Operators. Default: all.")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="A case by name; may be repeated.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
+) -> None:
+    """Measure and keep the fastest configurations for this GPU.
+
+    For each case of each operator, block sizes are walked from the built-in choice to whichever neighbour is faster,
+    and PyTorch's own is timed beside the result. Later calls look the winners up; nothing is ever tuned during them.
+    """
+    jobs = _jobs(what or [], case or [], dtype or [])
+    import torch
+
+    if not torch.cuda.is_available():
+        refuse("tuning measures kernels on a GPU, and there is none here; see `tilesmith doctor`")
+    from rich.progress import Progress
+
+    from tilesmith.ops.runtime import tuning
+    from tilesmith.ops.runtime.tuned_case import tune_case
+
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("tuning", total=len(jobs))
+        for spec, one_case, one_dtype in jobs:
+            progress.update(task, description=f"{spec.name} {one_case.name} {one_dtype}")
+            progress.console.print(_line(spec, one_case, tune_case(spec, one_case, one_dtype)))
+            progress.advance(task)
+    console.print(f"kept in {tuning.table_path(torch.device('cuda', torch.cuda.current_device()))}")
+
+
+def _jobs(names: Sequence[str], cases: Sequence[str], dtypes: Sequence[str]) -> list[tuple[Any, Any, Any]]:
+    from tilesmith.ops import SPECS
+    from tilesmith.spec import SpecError
+
+    for name in names:
+        if name not in SPECS:
+            refuse(f"{name!r} is not an operator; there are {', '.join(SPECS)}")
+    specs = chosen_specs(names)
+    known = {str(one).removeprefix("torch.") for spec in specs for one in spec.dtypes}
+    if unknown := set(dtypes) - known:
+        refuse(f"{', '.join(sorted(unknown))} is not one of {', '.join(sorted(known))}")
+    try:
+        return [
+            (spec, case, dtype)
+            for spec in specs
+            for case in ([spec.case(name) for name in cases] or spec.cases)
+            for dtype in spec.dtypes
+            if not dtypes or str(dtype).removeprefix("torch.") in dtypes
+        ]
+    except SpecError as error:
+        refuse(str(error))
+
+
+def _line(spec: Any, case: Any, tuned: Tuned) -> str:
+    ours = f"{tuned.before_ms:.4f} → {tuned.after_ms:.4f} ms"
+    return f"{spec.name} {case.name} {tuned.dtype}: {ours}, torch {tuned.torch_ms:.4f} ms"

@@ -1,0 +1,121 @@
+"""`tilesmith bench` where there is no GPU: predictions, refusals, files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from tilesmith.cli import app
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+SMALL = ["--rows", "4", "--cols", "64"]
+WRONG = """
+import torch
+from tilesmith.spec import Case, Cost, Spec, Work
+
+SPEC = Spec(
+    name="wrong", op=lambda x: x, reference=lambda x: 2 * x, dtypes=(torch.float32,), differentiable=False,
+    cases=[Case("small", rows=4)], cost=lambda case, dtype: Cost(Work(8 * case.rows, case.rows)),
+    make_inputs=lambda case, dtype, device: {"x": torch.randn(case.rows, dtype=dtype, device=device)},
+)
+"""
+
+
+def bench(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_predicts_and_checks_what_is_small_enough(tmp_path: Path) -> None:
+    files = [tmp_path / "result.json", tmp_path / "result.csv"]
+    result = bench("silu", *SMALL, "--mode", "fwd,bwd", "--json", files[0], "--csv", files[1])
+    assert result.exit_code == 0, result.output
+    assert "predicted, not measured" in result.output
+    content = json.loads(files[0].read_text())
+    assert [(row["mode"], row["kind"], row["checked"], row["device_ms"]) for row in content["rows"]] == [
+        ("fwd", "predicted", True, None),
+        ("bwd", "predicted", True, None),
+    ]
+    assert content["rows"][0]["floor_ms"] == pytest.approx(2 * 4 * 64 * 2 / 4.8e9)
+    assert "predicted" in content["device"]
+    assert [row["mode"] for row in csv.DictReader(files[1].open())] == ["fwd", "bwd"]
+
+
+@pytest.mark.parametrize(("name", "tb_per_s"), [("a100", 2.039), ("4090", 1.008)])
+def test_predicts_for_a_named_device(name: str, tb_per_s: float, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    assert bench("silu", "--cases", "large", "--mode", "fwd", "--device", name, "--json", path).exit_code == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["floor_ms"] == pytest.approx(row["bytes"] / tb_per_s / 1e9, rel=1e-3)
+    assert row["checked"] is None, "too large for the interpreter"
+
+
+def test_refuses_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(WRONG)
+    result = bench(path)
+    assert result.exit_code == 1
+    assert "refused, because it is wrong" in " ".join(result.output.split())
+
+
+def test_a_sweep_shows_what_each_point_makes_of_the_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    result = bench(
+        "silu", *SMALL, "--mode", "fwd", "--sweep", "BLOCK_SIZE=64,128", "--sweep", "num_warps=1", "--json", path
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["launches"][0]["constants"]["BLOCK_SIZE"] for row in rows] == [64, 128]
+    assert [row["launches"][0]["num_warps"] for row in rows] == [1, 1]
+    assert all(row["launches"][0]["registers"] > 0 and row["checked"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["--sweep", "BLOCK=1"],
+            "silu has no kernel configuration BLOCK; it has num_warps, num_stages, ROWS, BLOCK_SIZE",
+        ),
+        (["--sweep", "BLOCK_SIZE"], "expected FIELD=VALUE"),
+        (["--device", "abacus"], "--device: unknown device 'abacus'; known are h200"),
+        (["--cases", "huge"], "silu has no case 'huge'"),
+        (["--size", "rows"], "--size 'rows': expected NAME=N"),
+        (["--size", "depth=3"], "not depth"),
+        (["--mode", "up"], "--mode: up is not one of"),
+        (["--dtype", "int8"], "silu has no dtype int8"),
+        (["--baseline", "old.json"], "--baseline compares measured times"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
+    result = bench("silu", *arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_what_is_no_operator_is_refused() -> None:
+    assert "is neither an operator" in bench("nonsense").stderr
+
+
+def test_an_image_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = bench("silu", *SMALL, "--mode", "fwd", "--png", tmp_path / "chart.png")
+    assert result.exit_code == 2
+    assert "--png: a PNG is drawn with matplotlib" in result.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_line_after_the_result() -> None:
+    result = bench("silu", *SMALL, "--mode", "fwd", "--json", "/proc/nowhere/result.json")
+    assert result.exit_code == 2
+    assert "cannot write" in result.stderr
+    assert "predicted, not measured" in result.output

@@ -1,0 +1,315 @@
+"""`tilesmith check` as a user meets it: right and wrong files, one line for each mistake, no half-written results."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tilesmith.cli import app
+from tilesmith.ops import SPECS
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "check.md"
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+COMMAND = [sys.executable, "-c", "from tilesmith.cli import main; main()", "check"]
+KEYS = {"op", "case", "dtype", "layout", "what", "error", "allowed", "passed", "message"}
+
+SIMPLE = """
+import time
+import torch
+from tilesmith import Case, Spec
+
+def op(x):
+    return x * 2
+
+def make_inputs(case, dtype, device):
+    return torch.randn(case.elements, dtype=dtype, device=device)
+
+SPEC = Spec(
+    name="double", op=op, reference=lambda x: x + x, cases=[Case("five", elements=5)], make_inputs=make_inputs,
+    differentiable=False, dtypes=[torch.float32],
+)
+"""
+
+runner = CliRunner()
+
+
+class Checked(NamedTuple):
+    exit_code: int
+    output: str
+
+
+def checked(*arguments: str | Path) -> Checked:
+    result = runner.invoke(app, ["check", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return Checked(result.exit_code, result.output)
+
+
+def written(folder: Path, text: str, name: str = "kernel.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def line_of(path: Path, text: str) -> int:
+    return next(number for number, line in enumerate(path.read_text().splitlines(), start=1) if text in line)
+
+
+def strict(path: Path) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+class TestRight:
+    def test_operators_of_the_package(self) -> None:
+        result = checked("rms_norm", "silu", "add", "--layout", "row-strided")  # tests of the operators try the others
+        assert result.exit_code == 0
+        assert re.findall(r"^(\w+): right, \d+ comparisons", result.output, re.MULTILINE) == ["rms_norm", "silu", "add"]
+
+    def test_one_operator_in_one_dtype_case_and_layout(self) -> None:
+        result = checked("silu", "--dtype", "bfloat16", "--case", "odd", "--layout", "transposed")
+        assert result.exit_code == 0
+        assert result.output.splitlines()[-1] == "all 2 comparisons passed"
+
+    @pytest.mark.parametrize("file", ["multiply.py", "largest_of_rows.py"])
+    def test_files_outside_the_package(self, file: str) -> None:
+        result = checked(KERNELS / file, "--case", "odd")
+        assert result.exit_code == 0
+        assert f"{Path(file).stem}: right" in result.output
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU every case is tried")
+    def test_cases_left_to_a_gpu_are_named(self) -> None:
+        result = checked(KERNELS / "multiply.py", "--dtype", "float32", "--layout", "contiguous")
+        assert "only on a GPU: large" in result.output
+
+    def test_file_that_prints_is_heard(self, tmp_path: Path) -> None:
+        file = written(
+            tmp_path, SIMPLE.replace("    return x * 2", "    print('[bold]x is', len(x))\n    return x * 2")
+        )
+        result = checked(file)
+        assert result.exit_code == 0
+        assert "[bold]x is 5\n" in result.output
+
+
+class TestWrong:
+    @pytest.fixture
+    def broken(self, tmp_path: Path) -> Path:
+        source = (KERNELS / "multiply.py").read_text()
+        broken = source.replace("    z = x * y\n", "    z = tl.where(offsets == n_elements - 1, 0.0, x * y)\n")
+        assert broken != source
+        return written(tmp_path, broken, "broken.py")
+
+    def test_copy_of_a_kernel_ends_with_1_and_says_where(self, broken: Path) -> None:
+        result = checked(broken, "--case", "odd", "--dtype", "float32", "--layout", "contiguous")
+        assert result.exit_code == 1
+        lines = result.output.splitlines()
+        assert re.fullmatch(
+            r"wrong multiply odd float32 contiguous, forward \(error [\d.e-]+, allowed [\d.e-]+\): "
+            r"element \[2, 42\] is 0, but must be \S+ \(off by \S+, allowed \S+\); "
+            rf"stored by program \(2, 0, 0\) of multiply_kernel, broken.py:{line_of(broken, 'tl.store(z_ptr')}",
+            lines[0],
+        )
+        assert lines[1].startswith("multiply: 1 wrong, 3 comparisons")
+        assert lines[2] == "1 of 3 comparisons failed"
+
+    def test_many_failures_do_not_fill_the_screen_but_the_json_has_them_all(self, broken: Path, tmp_path: Path) -> None:
+        result = checked(broken, "--case", "odd", "--json", tmp_path / "result.json")
+        assert result.exit_code == 1
+        assert result.output.count("wrong multiply") == 10
+        assert "… and 5 more; --json FILE has them all" in result.output
+        failed = [one for one in strict(tmp_path / "result.json")["results"] if not one["passed"]]
+        assert len(failed) == 15
+
+    def test_operator_that_raises_ends_with_1_and_its_line(self, tmp_path: Path) -> None:
+        file = written(tmp_path, SIMPLE.replace("    return x * 2", "    raise ValueError('[/] no [red]way[3, 5]')"))
+        result = checked(file, "--layout", "contiguous")
+        assert result.exit_code == 1
+        first = result.output.splitlines()[0]
+        assert first == (
+            "wrong double five float32 contiguous, forward: ValueError: [/] no [red]way[3, 5] (kernel.py:7)"
+        )
+
+    def test_error_in_a_kernel_ends_with_1_and_its_line(self, tmp_path: Path) -> None:
+        source = (KERNELS / "multiply.py").read_text().replace("    z = x * y\n", "    z = x * y.no_such_thing\n")
+        file = written(tmp_path, source)
+        result = checked(file, "--case", "odd", "--layout", "contiguous")
+        assert result.exit_code == 1
+        place = rf"kernel.py:{line_of(file, 'no_such_thing')}"
+        assert re.search(rf"multiply_kernel \(.*{place}\), program \(0, 0, 0\): AttributeError", result.output)
+
+
+class TestUnusable:
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("x = 1\n", "defines no SPEC"),
+            ("def broken(:\n", ":1: syntax error: invalid syntax"),
+            ("SPEC = 'mine'\n", "SPEC is a str, not a tilesmith.Spec"),
+            ("import not_there_at_all\n", "fails when imported: ModuleNotFoundError"),
+            (SIMPLE.replace("case.elements", "case.rows"),
+             "double: make_inputs fails for Case('five', elements=5), torch.float32: "
+             "AttributeError: case 'five' has no size 'rows' (kernel.py:10)"),
+            (SIMPLE.replace("x + x", "x.no_such_thing"), "the reference fails for Case('five', elements=5)"),
+            (SIMPLE.replace("lambda x: x + x", "lambda x: None"), "TypeError: gives a NoneType, not a tensor"),
+        ],
+        ids=["no SPEC", "syntax", "not a SPEC", "import", "make_inputs", "reference", "reference without result"],
+    )  # fmt: skip
+    def test_file_gets_one_line_and_2(self, tmp_path: Path, text: str, message: str) -> None:
+        result = checked(written(tmp_path, text), "--json", tmp_path / "result.json")
+        assert result.exit_code == 2
+        (line,) = result.output.splitlines()
+        assert line.startswith("tilesmith: ")
+        assert message in line
+        assert not (tmp_path / "result.json").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["nothing.py"], "nothing.py: no such file"),
+            (["rms_norn"], f"'rms_norn' is neither an operator ({', '.join(SPECS)}) nor a Python file"),
+            (["silu", "--dtype", "fp8"], "dtype 'fp8' is not one of float32, float16, bfloat16"),
+            (["silu", "--layout", "diagonal"], "layout 'diagonal' is not one of contiguous, row-strided"),
+            (["silu", "--case", "huge"], "silu has no case 'huge'; it has one, odd"),
+        ],
+        ids=["no file", "no operator", "no dtype", "no layout", "no case"],
+    )
+    def test_argument_gets_one_line_and_2(self, arguments: list[str], message: str) -> None:
+        result = checked(*arguments)
+        assert result.exit_code == 2
+        (line,) = result.output.splitlines()
+        assert message in line
+
+    def test_one_bad_file_of_two_stops_before_the_first_is_run(self, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, SIMPLE), tmp_path / "nothing.py")
+        assert result.exit_code == 2
+        assert "right" not in result.output
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU every case is tried")
+    def test_only_large_cases_are_not_called_right(self, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, SIMPLE.replace("elements=5", "elements=10_000_000")))
+        assert result.exit_code == 2
+        assert "without a GPU every case is too large (five)" in result.output
+
+
+class TestJson:
+    def test_has_the_documented_keys(self, tmp_path: Path) -> None:
+        assert checked(written(tmp_path, SIMPLE), "--json", tmp_path / "result.json").exit_code == 0
+        content = strict(tmp_path / "result.json")
+        assert set(content) == {"tilesmith", "results"}
+        assert [set(result) for result in content["results"]] == [KEYS] * 5
+        assert all(result["passed"] is True and result["message"] == "" for result in content["results"])
+
+    @pytest.mark.parametrize("wrong", ["x / 0", "x * float('nan')", "x.double()"], ids=["inf", "nan", "no number"])
+    def test_has_no_infinity_and_no_nan(self, tmp_path: Path, wrong: str) -> None:
+        file = written(tmp_path, SIMPLE.replace("x * 2", wrong))
+        assert checked(file, "--json", tmp_path / "result.json").exit_code == 1
+        result = strict(tmp_path / "result.json")["results"][0]
+        assert (result["passed"], result["error"]) == (False, None)
+        assert result["message"]
+
+    def test_to_an_unwritable_path_gets_one_line_and_2(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        result = checked(written(tmp_path, SIMPLE), "--json", tmp_path / "file" / "result.json")
+        assert result.exit_code == 2
+        assert result.output.splitlines()[-1].startswith(f"tilesmith: cannot write {tmp_path}/file/result.json: ")
+
+
+class TestProcess:
+    """What only shows in a process of its own."""
+
+    def test_interrupted_leaves_nothing_and_no_traceback(self, tmp_path: Path) -> None:
+        file = written(tmp_path, SIMPLE.replace("return x * 2", "print('working', flush=True)\n    time.sleep(60)"))
+        command = [*COMMAND, str(file), "--json", str(tmp_path / "result.json")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "working\n"
+            process.send_signal(signal.SIGINT)
+            output, error = process.communicate(timeout=30)
+        assert process.returncode not in (0, 1, 2)
+        assert "Traceback" not in output + error
+        assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["kernel.py"]
+
+    def test_piped_output_is_plain_lines(self, tmp_path: Path) -> None:
+        file = written(tmp_path, SIMPLE.replace("x * 2", "x * 3"))
+        done = subprocess.run([*COMMAND, str(file)], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr == ""
+        assert not CONTROL_CHARACTERS.search(done.stdout)
+        lines = done.stdout.splitlines()
+        assert [line.split()[0] for line in lines] == [*["wrong"] * 5, "double:", "5"]
+        assert max(map(len, lines)) > 100  # not broken at the width of a terminal that is not there
+
+    def test_terminal_shows_what_is_being_tried(self, tmp_path: Path) -> None:
+        file = written(tmp_path, SIMPLE.replace("return x * 2", "time.sleep(0.3)\n    return x * 2"))
+        output = _on_a_terminal([*COMMAND, str(file)])
+        assert "double five float32 row-strided" in output
+        assert re.search(r"2/5", output)
+        assert "all 5 comparisons passed" in output
+
+    def test_works_where_triton_itself_was_told_to_interpret(self, tmp_path: Path) -> None:
+        command = [*COMMAND, str(KERNELS / "multiply.py"), "--case", "odd", "--layout", "contiguous"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"}, check=False
+        )
+        assert done.stdout.splitlines()[-1] == "all 9 comparisons passed"
+
+
+def _on_a_terminal(command: list[str]) -> str:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        output = b""
+        try:
+            while piece := os.read(ours, 4096):
+                output += piece
+        except OSError:  # how Linux says that the other end is closed
+            pass
+    os.close(ours)
+    assert process.returncode == 0
+    return output.decode()
+
+
+@pytest.fixture
+def example() -> str:
+    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    return str(example)
+
+
+class TestDocumentation:
+    def test_example_passes(self, example: str, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, example, "my_kernel.py"))
+        assert result.exit_code == 0
+        assert "vector_add: right, 30 comparisons" in result.output
+
+    def test_example_without_its_mask_fails_as_the_page_says(self, example: str, tmp_path: Path) -> None:
+        broken = example.replace("x + y, mask=mask)", "x + y)")
+        assert broken != example
+        result = checked(written(tmp_path, broken, "my_kernel.py"))
+        assert result.exit_code == 1
+        assert "store to z_ptr[1]" in result.output
+
+    @pytest.mark.parametrize(
+        "phrase",
+        [
+            "was never written", "not stored by a kernel", "it may never have been written", "elements are wrong",
+            "every element is within its own limit", "no gradient reaches", "a second backward gives another gradient",
+            "the operator changes its input",
+        ],
+    )  # fmt: skip
+    def test_messages_are_those_of_the_check(self, phrase: str) -> None:
+        assert phrase in DOCUMENTATION.read_text()
+        source = Path(sys.modules["tilesmith.lab.check"].__file__ or "").read_text()
+        assert phrase in source

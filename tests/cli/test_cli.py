@@ -1,0 +1,67 @@
+"""The command line as a whole: it starts fast, and what it shares does what it says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tilesmith import __version__
+from tilesmith.cli import app
+from tilesmith.cli.terminal import operators, write_json
+
+runner = CliRunner()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["doctor", "--help"], ["check", "--help"]], ids=" ".join
+)
+def test_help_is_fast_because_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom tilesmith.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert done.stdout
+
+
+def test_version_is_the_packages() -> None:
+    assert runner.invoke(app, ["--version"]).output == f"tilesmith {__version__}\n"
+
+
+def test_unknown_command_is_wrong_usage() -> None:
+    assert runner.invoke(app, ["chekc"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["check", "ops", "doctor", "tour", "tune"])
+def test_every_command_explains_itself(command: str) -> None:
+    result = runner.invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_json_is_strict(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_json(path, {"a": [float("inf"), 1.5, (float("nan"),)], "b": {"c": -float("inf"), "d": "nan"}})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    content = json.loads(path.read_text(), parse_constant=refuse)
+    assert content == {"a": [None, 1.5, [None]], "b": {"c": None, "d": "nan"}}
+
+
+def test_missing_triton_gets_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for module in [name for name in sys.modules if name.startswith("tilesmith.ops")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(typer.Exit):
+        operators()
+    assert capsys.readouterr().err == (
+        "tilesmith: the operators need triton, which is not installed; `tilesmith doctor` says how to get it\n"
+    )

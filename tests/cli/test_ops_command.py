@@ -1,0 +1,37 @@
+import json
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from tilesmith.cli import app
+from tilesmith.ops import SPECS
+
+runner = CliRunner()
+
+
+def test_lists_every_operator_on_one_line() -> None:
+    result = runner.invoke(app, ["ops"])
+    assert result.exit_code == 0
+    for name, spec in SPECS.items():
+        assert re.search(rf"^{name} +{re.escape(spec.formula)} +fp32 fp16 bf16 +yes +\d", result.output, re.MULTILINE)
+
+
+def test_says_what_rms_norm_must_cost() -> None:
+    # Forward reads x and writes y; backward reads dy and x and writes dx: 2 bytes each in bf16. The weight is little.
+    assert re.search(r"^rms_norm .* 4 / 6 +4 / ", runner.invoke(app, ["ops"]).output, re.MULTILINE)
+
+
+def test_json_holds_the_same(tmp_path: Path) -> None:
+    assert runner.invoke(app, ["ops", "--json", str(tmp_path / "ops.json")]).exit_code == 0
+    rows = {row["name"]: row for row in json.loads((tmp_path / "ops.json").read_text())["operators"]}
+    assert set(rows) == set(SPECS)
+    assert rows["silu"]["dtypes"] == ["float32", "float16", "bfloat16"]
+    assert rows["silu"]["per_element"]["forward"] == {"bytes": 4.0, "flops": 5.0}
+    assert "x" in rows["silu"]["signature"]
+
+
+def test_unwritable_file_gets_one_line(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["ops", "--json", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.output.splitlines() == [f"tilesmith: cannot write {tmp_path}: Is a directory"]

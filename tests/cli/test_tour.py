@@ -1,0 +1,198 @@
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from tilesmith.cli import chapters
+from tilesmith.cli.tour import tour
+from tilesmith.lab import check
+from tilesmith.lab.bench.result import Row, result
+from tilesmith.lab.report.bench_result import duration, duration_with_spread
+from tilesmith.lab.report.content import Headline, Table, Tone
+from tilesmith.spec import Spec, load_file
+
+app = typer.Typer()
+app.command()(tour)
+runner = CliRunner()
+
+
+class Toured(NamedTuple):
+    exit_code: int
+    output: str
+    page: str
+    found: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def toured(tmp_path_factory: pytest.TempPathFactory) -> Toured:
+    folder = tmp_path_factory.mktemp("tour")
+    result = runner.invoke(app, ["--html", str(folder / "tour.html"), "--json", str(folder / "tour.json")])
+    page = (folder / "tour.html").read_text(encoding="utf-8")
+    return Toured(result.exit_code, result.output, page, json.loads((folder / "tour.json").read_text()))
+
+
+def test_ends_well_and_names_the_page(toured: Toured) -> None:
+    assert toured.exit_code == 0
+    assert re.search(r"All of it as a page: .*tour\.html$", toured.output.rstrip())
+
+
+def test_piped_output_has_no_control_characters(toured: Toured) -> None:
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", toured.output)
+
+
+def test_operators_are_right_including_gradients(toured: Toured) -> None:
+    results = toured.found["check"]["results"]
+    assert {result["op"] for result in results} == {"rms_norm", "silu"}
+    assert {"forward", "gradient x", "gradient weight"} == {result["what"] for result in results}
+    assert all(result["passed"] for result in results)
+
+
+def test_broken_kernel_is_caught_by_the_size_that_shows_it(toured: Toured) -> None:
+    broken = toured.found["broken"]
+    assert broken["caught"]
+    verdicts = {result["case"]: result["passed"] for result in broken["results"]}
+    assert verdicts == {"power-of-two": True, "odd": False}
+    for text in (toured.output, toured.page):
+        assert re.search(r"broken_rms_norm\.py:\d+", text)
+        assert "but must be" in text
+
+
+def test_compiles_for_both_vendors(toured: Toured) -> None:
+    targets = toured.found["compiled"]["targets"]
+    assert set(targets) == {"cuda:90", "hip:gfx942"}
+    for facts in targets.values():
+        assert 0 < facts["registers"] <= 512
+        assert 0 < facts["occupancy"] <= 1
+        assert {access["kind"] for access in facts["accesses"]} == {"load", "store"}
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_every_access_is_as_wide_as_the_hardware_allows(toured: Toured, target: str) -> None:
+    narrow = [
+        access for access in toured.found["compiled"]["targets"][target]["accesses"] if access["vector_bytes"] < 16
+    ]
+    assert narrow == []
+
+
+def test_bench_is_measured_with_a_gpu_and_predicted_without(toured: Toured) -> None:
+    rows = [row for one in toured.found["bench"] for row in one["rows"]]
+    assert {row["kind"] for row in rows} == {"measured" if torch.cuda.is_available() else "predicted"}
+    assert {row["mode"] for row in rows} == {"fwd", "bwd"}
+    assert all(row["error"] is None for row in rows)
+    for row in rows:
+        figure = duration_with_spread(row) if torch.cuda.is_available() else duration(row["floor_ms"])
+        assert figure in toured.page
+
+
+def test_predicted_floors_are_bytes_over_the_datasheet_bandwidth() -> None:
+    tensor, weight = 2 * 16384 * 4096, 2 * 4096
+    bytes_moved = {"fwd": 2 * tensor + weight, "bwd": 3 * tensor + 2 * weight}
+    told = chapters._predicted()
+    for prediction, tb_per_s in zip(told.findings["bench"], (4.8, 3.35, 5.3), strict=True):
+        floors = {row["mode"]: row["floor_ms"] for row in prediction["rows"]}
+        assert floors == pytest.approx({mode: moved / (tb_per_s * 1e9) for mode, moved in bytes_moved.items()})
+    table = told.blocks[0]
+    assert isinstance(table, Table)
+    assert "predicted, not measured" in table.caption
+    assert all("predicted" in headline.meaning for headline in told.headlines)
+    assert [cell.text for cell in table.rows[0]] == ["H200", "55.9 µs", "83.9 µs", "4.80"]
+
+
+def timed(provider: str, milliseconds: float | None, **known: Any) -> Row:
+    sizes = {"rows": 16384, "cols": 4096}
+    return Row("rms_norm", "large", sizes, "bfloat16", "fwd", provider, device_ms=milliseconds, noise=0.01, **known)
+
+
+def measured(*rows: Row, partial: bool = False) -> chapters.Told:
+    return chapters._measured_told(result(rows, about={"device": "Test GPU"}, limits=None, partial=partial))
+
+
+@pytest.mark.parametrize(("torch_ms", "tone"), [(0.126, "good"), (0.0631, "plain"), (0.05, "bad")])
+def test_measured_times_stand_beside_pytorch_and_a_loss_is_shown(torch_ms: float, tone: Tone) -> None:
+    told = measured(timed("tilesmith", 0.063), timed("torch", torch_ms))
+    assert told.passed
+    assert told.headlines == [
+        Headline("63.0 µs", f"rms_norm forward on Test GPU, measured; torch takes {duration(torch_ms)}", tone)
+    ]
+    table = told.blocks[0]
+    assert isinstance(table, Table)
+    assert {row[0].text: row[1].text for row in table.rows} == {"tilesmith": "63.0 µs", "torch": duration(torch_ms)}
+
+
+def test_operator_that_gets_no_time_fails_the_tour() -> None:
+    told = measured(timed("tilesmith", None, error="refused, because it is wrong: forward"), timed("torch", 0.1))
+    assert not told.passed
+    assert told.headlines[0].figure == "no time"
+
+
+def test_interrupted_measurement_fails_the_tour() -> None:
+    assert not measured(timed("tilesmith", 0.063), partial=True).passed
+
+
+def test_page_holds_the_figures_of_the_run(toured: Toured) -> None:
+    for facts in toured.found["compiled"]["targets"].values():
+        assert f">{facts['registers']}<" in toured.page
+    assert f"{len(toured.found['check']['results'])} right" in toured.page
+    assert toured.found["machine"]["torch"] in toured.page
+    assert "http" not in toured.page
+
+
+def test_commands_to_go_on_with_exist(toured: Toured) -> None:
+    from tilesmith.cli import app as tilesmith
+
+    names = {command.name or command.callback.__name__ for command in tilesmith.registered_commands if command.callback}
+    offered = set(re.findall(r"^tilesmith (\w+)", toured.output, re.MULTILINE))
+    assert offered == {"check", "bench", "ops", "doctor"}
+    assert offered <= names
+
+
+def test_page_that_cannot_be_written_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(chapters, "chapters", lambda machine: [])
+    result = runner.invoke(app, ["--html", str(tmp_path)])
+    assert result.exit_code == 2
+    assert [line for line in result.output.splitlines() if "cannot write" in line] == result.output.splitlines()
+
+
+def test_wrong_operator_is_reported_and_fails_the_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = load_file(Path(str(chapters.BROKEN)))
+    monkeypatch.setattr(chapters, "SPECS", {"broken": broken})
+    monkeypatch.setattr(chapters, "CHECKED", {"broken": ("odd",)})
+    only = [chapters.Chapter("Is it right?", "", chapters._right)]
+    monkeypatch.setattr(chapters, "chapters", lambda machine: only)
+    result = runner.invoke(app, ["--html", str(tmp_path / "tour.html")])
+    assert result.exit_code == 1
+    assert "5 wrong" in (tmp_path / "tour.html").read_text()
+
+
+def test_missed_mistake_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_mistake(path: Path) -> Spec:
+        spec = load_file(path)
+        return replace(spec, op=spec.reference)
+
+    monkeypatch.setattr(chapters, "load_file", without_mistake)
+    told = chapters._broken(lambda doing: None)
+    assert not told.passed
+    assert told.headlines[0].figure == "missed"
+
+
+def test_broken_kernel_has_one_mistake_only(tmp_path: Path) -> None:
+    source = Path(str(chapters.BROKEN)).read_text()
+    mended = source.replace("tl.sum(x * x)", "tl.sum(tl.where(columns < n_columns, x * x, 0.0))")
+    assert mended != source
+    (tmp_path / "mended.py").write_text(mended)
+    assert all(result.passed for result in check(load_file(tmp_path / "mended.py"), device="cpu"))
+
+
+def test_refuses_where_triton_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    result = runner.invoke(app, ["--html", str(tmp_path / "tour.html")])
+    assert result.exit_code == 2
+    assert "the tour runs Triton kernels. Triton is not installed" in result.output
+    assert not (tmp_path / "tour.html").exists()

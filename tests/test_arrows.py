@@ -1,0 +1,170 @@
+"""Imports point down only, and Triton's internals stay in one room."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tilesmith
+
+SOURCE = Path(tilesmith.__file__).parent
+
+# From the bottom. A room may import every floor below; rooms of one floor stand side by side, neither importing the
+# other, but for the foundation.
+FLOORS = (
+    {"spec", "storage", "toolchain", "hardware"},
+    {"ops", "lab"},
+    {"nn"},
+    {"models", "patch"},
+    {"training", "workshop"},
+    {"cli", "__main__"},
+)
+FOUNDATION = FLOORS[0]
+
+# What `tilesmith/__init__.py` offers under a shorter name, and the room that it comes from.
+RE_EXPORTED = dict.fromkeys(("Case", "Cost", "Layout", "Spec", "Work"), "spec") | {"use": "ops"}
+OF_THE_PACKAGE = {"__version__"}
+
+INTERNALS = ("triton.runtime", "triton.compiler", "triton.backends", "triton._C", "triton.knobs")
+INTERNALS_ONLY_IN = "toolchain"
+
+
+def imported_names(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything imported anywhere in a module, inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from ((node.lineno, str(name.value)) for name in node.args if isinstance(name, ast.Constant))
+
+
+def uses_of_internals(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Internals that are reached through `triton` itself, without an import of their own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_internal(ast.unparse(node)):
+            yield node.lineno, ast.unparse(node)
+
+
+def is_internal(name: str) -> bool:
+    return any(name == internal or name.startswith(f"{internal}.") for internal in INTERNALS)
+
+
+def room_of(name: str) -> str | None:
+    """The room that a dotted name of ours lies in; None where it is not ours or belongs to the package as a whole."""
+    first, _, rest = name.partition(".")
+    if first != "tilesmith" or not rest:
+        return None
+    room = rest.split(".")[0]
+    return RE_EXPORTED.get(room, None if room in OF_THE_PACKAGE else room)
+
+
+def floor_of(room: str) -> int:
+    for number, floor in enumerate(FLOORS):
+        if room in floor:
+            return number
+    raise AssertionError(f"tilesmith.{room} is on no floor: say in {Path(__file__).name} where it belongs")
+
+
+def may_import(room: str, other: str) -> bool:
+    if floor_of(room) == floor_of(other):
+        return room == other or room in FOUNDATION or room == "__main__"
+    return floor_of(room) > floor_of(other)
+
+
+def violations(source: str, module: str) -> list[str]:
+    """What a module of this dotted name must not import, one line each."""
+    tree = ast.parse(source)
+    room = module.split(".")[1]
+    found = []
+    for line, name in imported_names(tree, module.rpartition(".")[0]):
+        other = room_of(name)
+        if other is not None and not may_import(room, other):
+            found.append(f"{module}:{line} imports {name}")
+        if room != INTERNALS_ONLY_IN and is_internal(name):
+            found.append(f"{module}:{line} imports {name}")
+    if room != INTERNALS_ONLY_IN:
+        found += [f"{module}:{line} uses {name}" for line, name in uses_of_internals(tree)]
+    return found
+
+
+def modules() -> dict[str, Path]:
+    """Every module below the package; the package's own face imports rooms only when they are asked for."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts != ("__init__",):
+            found[".".join(("tilesmith", *parts))] = path
+    return found
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_down(module: str) -> None:
+    assert violations(modules()[module].read_text(), module) == []
+
+
+def test_the_package_itself_imports_no_room_until_it_is_asked_for() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not [name for node in at_once for _, name in imported_names(node, "tilesmith") if room_of(name)]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tilesmith.ops.silu", "from tilesmith.lab import check"),
+        ("tilesmith.ops.silu", "import tilesmith.lab.check"),
+        ("tilesmith.ops.silu", "from tilesmith import lab"),
+        ("tilesmith.ops.silu", "from ..lab import check"),
+        ("tilesmith.ops.rms_norm.forward", "from ... import nn"),
+        ("tilesmith.ops.silu", "def f():\n    from tilesmith.nn import SiLU"),
+        ("tilesmith.ops.silu", "import importlib\nimportlib.import_module('tilesmith.cli')"),
+        ("tilesmith.lab.check", "from tilesmith.ops import SPECS"),
+        ("tilesmith.lab.check", "if TYPE_CHECKING:\n    from tilesmith import use"),
+        ("tilesmith.toolchain.launcher", "from tilesmith.ops.runtime import plan"),
+        ("tilesmith.toolchain.launcher", "def f():\n    from tilesmith.lab import check"),
+        ("tilesmith.hardware.machine", "from tilesmith.lab import check"),
+        ("tilesmith.spec", "from tilesmith import nn"),
+        ("tilesmith.nn", "from tilesmith.models import llama"),
+        ("tilesmith.models.llama", "import tilesmith.training"),
+        ("tilesmith.patch.llama", "import tilesmith.models.llama"),
+        ("tilesmith.workshop.engine", "from tilesmith.training import loop"),
+        ("tilesmith.training.loop", "from tilesmith.cli import main"),
+        ("tilesmith.ops.silu", "from triton import knobs"),
+        ("tilesmith.ops.silu", "import triton\ntriton.knobs.runtime.debug = True"),
+        ("tilesmith.ops.silu", "from triton.runtime.jit import JITFunction"),
+        ("tilesmith.lab.check", "import triton.compiler as compiler"),
+        ("tilesmith.cli.doctor", "def f():\n    import triton.backends.nvidia"),
+        ("tilesmith.cli.doctor", "from triton._C import libtriton"),
+    ],
+)
+def test_a_planted_violation_is_found(module: str, source: str) -> None:
+    assert violations(source, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tilesmith.ops.silu", "import triton\nimport triton.language as tl\nfrom triton.testing import do_bench"),
+        ("tilesmith.ops.silu", "from tilesmith.ops.runtime.plan import Plan\nfrom tilesmith.spec import Spec"),
+        ("tilesmith.ops.rms_norm.forward", "from . import backward\nfrom ..runtime import plan"),
+        ("tilesmith.lab.check", "from tilesmith import Spec, __version__\nimport tilesmith.toolchain.interpreter"),
+        ("tilesmith.toolchain.launcher", "from triton import knobs\nfrom triton.runtime.jit import JITFunction"),
+        ("tilesmith.hardware.machine", "from tilesmith.toolchain import compiler\nfrom tilesmith import storage"),
+        ("tilesmith.nn", "from tilesmith.ops import silu"),
+        ("tilesmith.cli.check", "from tilesmith.lab import check\nfrom tilesmith.ops import SPECS\nimport torch"),
+    ],
+)
+def test_what_is_allowed_passes(module: str, source: str) -> None:
+    assert violations(source, module) == []
+
+
+def test_a_room_that_is_on_no_floor_is_noticed() -> None:
+    with pytest.raises(AssertionError, match=r"tilesmith\.attic is on no floor"):
+        violations("from tilesmith.attic import dust", "tilesmith.ops.silu")
