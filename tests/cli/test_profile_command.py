@@ -12,7 +12,10 @@ import tilesmith
 from tilesmith.cli import app
 
 # The commands run in folders of their own, where a relative path to the package would lead nowhere.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tilesmith.__file__).parents[1])}
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(tilesmith.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+}
 PROGRAM = "from tilesmith.cli import main; main()"
 WORK = """
 import sys

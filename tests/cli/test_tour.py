@@ -196,3 +196,13 @@ def test_refuses_where_triton_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert result.exit_code == 2
     assert "the tour runs Triton kernels. Triton is not installed" in result.output
     assert not (tmp_path / "tour.html").exists()
+
+
+def test_names_a_program_that_the_shell_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After `make tour` the program is in .venv, which nobody has put on the path yet."""
+    monkeypatch.setattr(sys, "argv", [".venv/bin/tilesmith"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert chapters._program() == ".venv/bin/tilesmith"
+    found = tmp_path / "tilesmith"
+    found.touch(mode=0o755)
+    assert chapters._program() == "tilesmith"

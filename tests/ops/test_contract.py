@@ -131,6 +131,11 @@ class TestBadInput:
             with pytest.raises(ValueError, match="eps is -1"):
                 rms_norm(torch.ones(3, 8), torch.ones(8), -1.0)
 
+    def test_true_is_no_number_even_after_one_was(self) -> None:
+        rms_norm(torch.ones(3, 8), torch.ones(8), 1)
+        with pytest.raises(TypeError, match="eps is a bool"):
+            rms_norm(torch.ones(3, 8), torch.ones(8), True)
+
 
 class TestEmptyTensors:
     @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), (0,), (3, 0, 5), (2, 3, 0)], ids=str)

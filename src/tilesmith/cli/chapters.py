@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -370,12 +372,22 @@ def _prediction(device_name: str) -> dict[str, Any]:
 
 
 def _next() -> Told:
+    program = _program()
     commands = (
-        "tilesmith check rms_norm   # every case, dtype and layout",
-        "tilesmith bench rms_norm   # how fast: measured beside rivals, or predicted without a GPU",
-        "tilesmith ops              # the operators: formula, dtypes, gradient, cost",
-        "tilesmith doctor           # what to install for more",
+        f"{program} check rms_norm   # every case, dtype and layout",
+        f"{program} bench rms_norm   # how fast: measured beside rivals, or predicted without a GPU",
+        f"{program} ops              # the operators: formula, dtypes, gradient, cost",
+        f"{program} doctor           # what to install for more",
     )
     own = Paragraph("The check takes any file with a SPEC. To begin your own, copy the broken kernel and mend it:")
-    copying = f"cp {shlex.quote(str(BROKEN))} my_kernel.py\ntilesmith check my_kernel.py"
+    copying = f"cp {shlex.quote(str(BROKEN))} my_kernel.py\n{program} check my_kernel.py"
     return Told((Listing("\n".join(commands)), own, Listing(copying)))
+
+
+def _program() -> str:
+    """What to type to run this program: its name, or its path where the shell does not find it by name."""
+    started = Path(sys.argv[0])
+    if shutil.which("tilesmith") or started.name != "tilesmith":
+        return "tilesmith"
+    inside = started.is_absolute() and started.is_relative_to(Path.cwd())
+    return str(started.relative_to(Path.cwd()) if inside else started)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.runtime.arguments import require_floating, require_same_device
-from tilesmith.ops.runtime.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.runtime.elementwise import CASES, compute_dtype, tile_config, tile_grid, tile_of_program
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
 from tilesmith.ops.runtime.operator import operator
@@ -115,13 +115,7 @@ SPEC = Spec(
     op=add,
     reference=reference,
     formula="z = x + y",
-    cases=[
-        Case("one", rows=1, cols=1),
-        Case("odd", rows=7, cols=33),
-        Case("past-a-block", rows=3, cols=4097),
-        Case("seed", rows=1024, cols=512),
-        Case("large", rows=16384, cols=8192),
-    ],
+    cases=CASES,
     make_inputs=make_inputs,
     cost=cost,
     rivals={"torch": torch.add},

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.runtime.arguments import require_floating
-from tilesmith.ops.runtime.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.runtime.elementwise import CASES, compute_dtype, tile_config, tile_grid, tile_of_program
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
 from tilesmith.ops.runtime.operator import operator
@@ -121,13 +121,7 @@ SPEC = Spec(
     op=silu,
     reference=reference,
     formula="y = x · σ(x)",
-    cases=[
-        Case("one", rows=1, cols=1),
-        Case("odd", rows=7, cols=33),
-        Case("past-a-block", rows=3, cols=4097),
-        Case("seed", rows=1024, cols=512),
-        Case("large", rows=16384, cols=8192),
-    ],
+    cases=CASES,
     make_inputs=make_inputs,
     cost=cost,
     rivals={"torch": F.silu},

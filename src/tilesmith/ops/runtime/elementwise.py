@@ -10,6 +10,16 @@ import triton.language as tl
 
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.layout import Rows
+from tilesmith.spec import Case
+
+CASES = (
+    Case("one", rows=1, cols=1),
+    Case("odd", rows=7, cols=33),
+    Case("past-a-block", rows=3, cols=4097),
+    Case("seed", rows=1024, cols=512),
+    Case("large", rows=16384, cols=8192),
+)
+"""The sizes that such an operator is tried on."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def look(arguments: Sequence[Any]) -> Hashable | None:
                 value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15,
             )  # fmt: skip
         elif kind in _SCALARS:
-            key.append(value)
+            key += (kind, value)  # True is equal to 1, but not as good an argument
         else:
             return None
     return tuple(key)
