@@ -32,18 +32,23 @@ def look(arguments: Sequence[Any]) -> Hashable | None:
     Plain means that reading memory at data_ptr() by the strides gives the values: no subclass, no lazy negation.
     """
     key: list[object] = [dispatch.epoch, torch.is_grad_enabled(), interpreter.is_interpreting()]
-    for value in arguments:
-        kind = type(value)
-        if kind is Tensor or kind is Parameter:
-            if value.is_neg() or value.layout is not torch.strided:
+    try:
+        for value in arguments:
+            kind = type(value)
+            if kind is Tensor or kind is Parameter:
+                if value.is_neg():
+                    return None
+                index = value.get_device()  # an integer is cheaper to hash than a device; only those of a GPU have one
+                place = index if index >= 0 else value.device
+                key += (
+                    value.shape, value.stride(), value.dtype, place, value.requires_grad, value.data_ptr() & 15,
+                )  # fmt: skip
+            elif kind in _SCALARS:
+                key += (kind, value)  # True is equal to 1, but not as good an argument
+            else:
                 return None
-            key += (
-                value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.data_ptr() & 15,
-            )  # fmt: skip
-        elif kind in _SCALARS:
-            key += (kind, value)  # True is equal to 1, but not as good an argument
-        else:
-            return None
+    except (NotImplementedError, RuntimeError):  # sparse and other layouts have no strides or no address
+        return None
     return tuple(key)
 
 
