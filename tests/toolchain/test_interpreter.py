@@ -644,3 +644,11 @@ def test_argmax_returns_the_index_it_was_given() -> None:
 
 def test_knows_tritons_version() -> None:
     assert triton.__version__.startswith("{}.{}.".format(*triton_version()))
+
+
+def test_runs_only_the_programs_that_are_named() -> None:
+    arguments = {"x_ptr": torch.ones(4 * BLOCK), "y_ptr": torch.zeros(4 * BLOCK), "n_elements": 4 * BLOCK}
+    interpret(scale_kernel, (4,), {**arguments, "BLOCK_SIZE": BLOCK}, programs=[(1, 0, 0), (3, 0, 0)])
+    written = arguments["y_ptr"].reshape(4, BLOCK) != 0
+    assert written.all(dim=1).tolist() == [False, True, False, True]
+    assert not written[0::2].any()

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.occupancy import occupancy
 from tilesmith.lab.bench.subjects import as_outputs, gradients, leaves_of
 from tilesmith.lab.bench.units import Source
+from tilesmith.lab.transactions import MOST_PROGRAMS, transactions
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.dispatch import configured, use
 from tilesmith.ops.runtime.kernels import recorded_plans
-from tilesmith.ops.runtime.plan import PlannedLaunch
+from tilesmith.ops.runtime.plan import Operand, PlannedLaunch
 from tilesmith.spec import Case, Spec, load_file
-from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target, compile_kernel
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Binary, Target, compile_kernel
+from tilesmith.toolchain.interpreter import KernelError, OutOfBounds
+
+MOST_BYTES_FOLLOWED = 8 * 2**20  # in the interpreter; takes up to 20 seconds
+GPU_ALIGNMENT = 512  # bytes, of what torch allocates on a GPU
 
 
 def source_of(spec: Spec, name: str) -> Source:
@@ -84,4 +91,63 @@ def _facts(launch: PlannedLaunch, target: str) -> dict[str, Any]:
         "shared_bytes": binary.shared_bytes,
         "occupancy": filled.occupancy,
         "limited_by": filled.limited_by,
+        **_sector_facts(launch, binary),
     }
+
+
+def _sector_facts(launch: PlannedLaunch, binary: Binary) -> dict[str, Any]:
+    """The memory transactions of a launch, or why they are not known."""
+    facts: dict[str, Any] = dict.fromkeys(("sectors", "ideal_sectors", "sectors_sampled", "sectors_note"))
+    if binary.target.backend != "cuda":
+        return {**facts, "sectors_note": "counted for NVIDIA GPUs only"}
+    too_large = {**facts, "sectors_note": "too large to trace"}
+    if _bytes_to_follow(launch) > MOST_BYTES_FOLLOWED:
+        return too_large
+    try:
+        counted = transactions(launch.kernel, launch.grid, _in_host_memory(launch), binary)
+    except MemoryError:
+        return too_large
+    except (KernelError, OutOfBounds) as error:
+        return {**facts, "sectors_note": f"could not be traced: {error}"}
+    if counted.unknown:
+        return {**facts, "sectors_note": f"the layout is not known of {', '.join(counted.unknown)}"}
+    if counted.sampled < counted.programs:
+        facts["sectors_note"] = f"{counted.sampled} of its programs stand for all"
+    return {
+        **facts,
+        "sectors": counted.sectors,
+        "ideal_sectors": counted.ideal,
+        "sectors_sampled": counted.sampled,
+    }
+
+
+def _in_host_memory(launch: PlannedLaunch) -> dict[str, object]:
+    """The arguments with zeros for what a plan only speaks of: addresses are what counts."""
+    tensors = {operand.slot: _untouched_zeros(operand) for operand in _operands(launch)}
+    return {
+        name: tensors[value.slot] if isinstance(value, Operand) else value for name, value in launch.arguments.items()
+    }
+
+
+def _untouched_zeros(operand: Operand) -> torch.Tensor:
+    """Zeros that take no memory where no program reaches; torch's own would be written once."""
+    size = _storage_bytes(operand)
+    memory = np.zeros(size + GPU_ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % GPU_ALIGNMENT
+    elements = torch.from_numpy(memory[start : start + size]).view(operand.dtype)
+    return elements.as_strided(operand.shape, operand.strides)
+
+
+def _operands(launch: PlannedLaunch) -> list[Operand]:
+    return [value for value in launch.arguments.values() if isinstance(value, Operand)]
+
+
+def _storage_bytes(operand: Operand) -> int:
+    imagined = torch.empty_strided(operand.shape, operand.strides, dtype=operand.dtype, device="meta")
+    return imagined.untyped_storage().nbytes()
+
+
+def _bytes_to_follow(launch: PlannedLaunch) -> float:
+    """What the programs that are followed touch; those of a small grid share all of the work."""
+    held = sum(_storage_bytes(operand) for operand in _operands(launch))
+    return held * min(1.0, MOST_PROGRAMS / prod(launch.grid))

@@ -129,7 +129,8 @@ def _sweep(contest: Contest) -> Iterator[Block]:
     fields = list(contest.rows[0]["config"])
     columns = [
         *(Column(name, "number") for name in fields), Column("device", "number"), Column("kernel"),
-        Column("registers", "number"), Column("spilled", "number"), Column("occupancy", "number"), Column(""),
+        Column("registers", "number"), Column("spilled", "number"), Column("occupancy", "number"),
+        Column("sectors", "number"), Column(""),
     ]  # fmt: skip
     rows = []
     for row in contest.rows:
@@ -144,16 +145,28 @@ def _sweep(contest: Contest) -> Iterator[Block]:
     yield Table(f"{contest.name}: sweep", columns, rows)
     missed = sorted({name for row in contest.rows if row["launches"] for name in unreached(row)})
     yield from _points(f"{name} reaches no kernel: its times show nothing" for name in missed)
+    yield from _points(dict.fromkeys(note for row in contest.rows for note in _sector_notes(row)))
+
+
+def _sector_notes(row: Row) -> Iterator[str]:
+    launches = row["launches"]
+    if not row["error"] and not any("sectors" in launch for launch in launches):
+        yield "sectors: counted where an operator of Tilesmith is swept without a GPU"
+    for launch in launches:
+        if launch.get("sectors_note"):
+            yield f"sectors of {launch['kernel']}: {launch['sectors_note']}"
 
 
 def _launch_cells(launch: Mapping[str, Any]) -> list[Cell]:
     occupancy = launch.get("occupancy")
     spilled = launch.get("spill_bytes")
+    sectors = launch.get("sectors")
     return [
         Cell(launch.get("kernel", "")),
         Cell(str(launch.get("registers") or "–")),
         Cell(memory(spilled), "bad" if spilled else "plain"),
         Cell(percent(100 * occupancy if occupancy is not None else None)),
+        Cell("–" if sectors is None else f"{sectors:,}"),
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.hardware.devices import Architecture, for_target
+from tilesmith.hardware.devices import Architecture, devices, for_target
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.config import Config, ConfigType, replaced
 from tilesmith.toolchain import interpreter
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def multiprocessors(self) -> int:
-        return _multiprocessors(self.device)
+        return _multiprocessors(self.device, _imagined)
 
     @property
     def architecture(self) -> Architecture:
@@ -190,10 +190,13 @@ def imagining(target: str) -> Iterator[None]:
 
 
 @lru_cache
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return MULTIPROCESSORS_WITHOUT_GPU
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def _multiprocessors(device: torch.device, imagined: str) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    if device.type == "meta":
+        known = (one.multiprocessors for one in devices() if one.architecture.target == imagined)
+        return next(known, MULTIPROCESSORS_WITHOUT_GPU)
+    return MULTIPROCESSORS_WITHOUT_GPU
 
 
 @lru_cache

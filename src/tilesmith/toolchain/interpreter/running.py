@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
@@ -61,10 +61,25 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
                     owner.run = run
 
 
-def interpret(kernel: Any, grid: Grid, arguments: Mapping[str, object], observer: Observer | None = None) -> None:
-    """One launch of a @triton.jit kernel in the interpreter."""
+def interpret(
+    kernel: Any,
+    grid: Grid,
+    arguments: Mapping[str, object],
+    observer: Observer | None = None,
+    programs: Sequence[Program] | None = None,
+) -> None:
+    """One launch of a @triton.jit kernel in the interpreter.
+
+    `programs` are those of the grid to run, for an observer to whom some stand for all; by default every one.
+    """
     with interpreting(observer):
-        kernel[grid](**arguments)
+        if programs is None:
+            kernel[grid](**arguments)
+        else:
+            with _lock:
+                kernel = as_jit_function(kernel)
+                bound = inspect.getcallargs(kernel.fn, **arguments)
+                _launch(kernel, _whole_grid(grid, bound), bound, programs)
 
 
 @cache
@@ -102,7 +117,11 @@ def _whole_grid(grid: Grid, arguments: dict[str, Any]) -> Program:
     return x, y, z
 
 
-def _launch(kernel: Any, grid: Program, arguments: dict[str, Any]) -> None:
+def _every_program(grid: Program) -> Iterator[Program]:
+    return ((x, y, z) for z, y, x in product(*map(range, reversed(grid))))
+
+
+def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Sequence[Program] | None = None) -> None:
     observers = [observer for observer in _contexts if observer is not None]
     for observer in observers:
         observer.launch(kernel, grid, arguments)
@@ -121,8 +140,8 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any]) -> None:
             else _device_value(parameter.name, hosted[parameter.name], parameter.annotation_type)
             for parameter in kernel.params
         }
-        for z, y, x in product(*map(range, reversed(grid))):
-            builder.grid_idx = (x, y, z)
+        for program in _every_program(grid) if programs is None else programs:
+            builder.grid_idx = program
             try:
                 function(**values)
             except OutOfBounds:
