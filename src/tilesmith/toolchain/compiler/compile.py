@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from triton import knobs
@@ -50,7 +52,23 @@ def compile_kernel(
     }
     if num_stages is not None:
         launch.setdefault("num_stages", num_stages)
-    return read_binary(target, _compile_or_explain(function, target, launch))
+    return _located_here(read_binary(target, _compile_or_explain(function, target, launch)), function)
+
+
+def _located_here(binary: Binary, function: Any) -> Binary:
+    """Triton's cache may hold what another checkout of the same lines compiled: name the files of this one."""
+    files = {Path(file).name: file for file in _source_files(function, set())}
+    accesses = tuple(replace(one, file=files.get(Path(one.file).name, one.file)) for one in binary.accesses)
+    return replace(binary, accesses=accesses)
+
+
+def _source_files(function: Any, seen: set[Any]) -> Iterator[str]:
+    """Where a kernel and the device functions it can see are written."""
+    seen.add(function)
+    yield function.fn.__code__.co_filename
+    for value in function.fn.__globals__.values():
+        if isinstance(value, JITFunction) and value not in seen:
+            yield from _source_files(value, seen)
 
 
 def jit_function(kernel: Any) -> Any:
