@@ -65,6 +65,11 @@ def test_the_commit_is_that_of_our_own_checkout_only(tmp_path: Path) -> None:
     assert commit(tmp_path) == f"{clean}-dirty"
 
 
+def test_copied_files_have_the_commit_that_the_copier_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESMITH_COMMIT", "0123abc")
+    assert commit(tmp_path) == "0123abc"
+
+
 @pytest.mark.parametrize(
     ("new_ms", "verdict"), [(0.1, "equal"), (0.1019, "equal"), (0.103, "slower"), (0.097, "faster"), (0.0985, "equal")]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -97,9 +98,16 @@ def strict(value: Any) -> Any:
 
 
 def commit(directory: Path) -> str | None:
-    """The commit the package was run from, marked `-dirty` where files were changed; None outside a checkout."""
+    """The commit the package was run from, marked `-dirty` where files were changed.
+
+    Outside a checkout it is what TILESMITH_COMMIT says, which whoever copied the files there knows; otherwise None.
+    """
     own = _git(directory, "ls-files", "--error-unmatch", "__init__.py")  # not of a project that merely contains us
-    return _git(directory, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if own else None
+    return _git(directory, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if own else _copied_commit()
+
+
+def _copied_commit() -> str | None:
+    return os.environ.get("TILESMITH_COMMIT") or None
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
