@@ -1,4 +1,4 @@
-"""Torch modules over the operators, with the constructors and state dicts of torch's own: either loads the other's."""
+"""Norms."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.rms_norm import rms_norm
-from tilesmith.ops.silu import silu
-
-__all__ = ["RMSNorm", "SiLU"]
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -26,10 +23,3 @@ class RMSNorm(torch.nn.RMSNorm):
             return rms_norm(x, self.weight, eps)  # type: ignore[no-any-return]  # an Operator returns Any
         weight = None if self.weight is None else self.weight.flatten()
         return rms_norm(x.flatten(-count), weight, eps).view(x.shape)  # type: ignore[no-any-return]  # likewise
-
-
-class SiLU(torch.nn.Module):
-    """torch.nn.SiLU on `ops.silu`; never in place."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return silu(x)  # type: ignore[no-any-return]  # an Operator returns Any
