@@ -25,7 +25,7 @@ FLOORS = (
 FOUNDATION = FLOORS[0]
 
 # What `tilesmith/__init__.py` offers under a shorter name, and the room that it comes from.
-RE_EXPORTED = dict.fromkeys(("Case", "Cost", "Layout", "Spec", "Work"), "spec") | {"use": "ops"}
+RE_EXPORTED = dict.fromkeys(("Case", "Cost", "Layout", "Spec", "Work"), "spec") | {"debug": "ops", "use": "ops"}
 OF_THE_PACKAGE = {"__version__"}
 
 INTERNALS = ("triton.runtime", "triton.compiler", "triton.backends", "triton._C", "triton.knobs")

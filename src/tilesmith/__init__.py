@@ -9,13 +9,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tilesmith import lab, nn, ops
-    from tilesmith.ops.runtime.dispatch import use
+    from tilesmith.ops.runtime.dispatch import debug, use
     from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
-__all__ = ["Case", "Cost", "Layout", "Spec", "Work", "__version__", "lab", "nn", "ops", "use"]
+__all__ = ["Case", "Cost", "Layout", "Spec", "Work", "__version__", "debug", "lab", "nn", "ops", "use"]
 
 _HOMES = dict.fromkeys(("Case", "Cost", "Layout", "Spec", "Work"), "tilesmith.spec")
-_HOMES["use"] = "tilesmith.ops.runtime.dispatch"
+_HOMES |= dict.fromkeys(("debug", "use"), "tilesmith.ops.runtime.dispatch")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.spec import Inputs, is_differentiable
+from tilesmith.spec import Inputs, called, is_differentiable
 
 
 def leaves_of(inputs: Inputs) -> Inputs:
@@ -27,7 +27,7 @@ def tensors_of(made: Any) -> list[Tensor]:
 def forward_and_backward(function: Callable[..., Any], inputs: Inputs) -> dict[str, Tensor]:
     """Every output, and the gradient of every argument for cotangents that are the same at each call."""
     leaves = leaves_of(inputs)
-    outputs = tensors_of(function(*leaves.values()))
+    outputs = tensors_of(called(function, leaves))
     backward(outputs)
     found = {f"output {number}": output.detach() for number, output in enumerate(outputs)}
     return found | {f"gradient of {name}": value.grad for name, value in leaves.items() if is_differentiable(value)}

@@ -48,8 +48,8 @@ def as_function_of_tensors(function: Callable[..., Any], inputs: Inputs) -> tupl
 
 def test_gradients_accumulate_over_two_backwards(spec: Spec, inputs: Inputs) -> None:
     once, twice = leaves_of(inputs), leaves_of(inputs)
-    backward(tensors_of(spec.op(*once.values())))
-    outputs = tensors_of(spec.op(*twice.values()))
+    backward(tensors_of(spec.op(**once)))
+    outputs = tensors_of(spec.op(**twice))
     for _ in range(2):
         cotangents = [torch.arange(output.numel()).mul(1.7).sin().view(output.shape) for output in outputs]
         torch.autograd.backward(outputs, cotangents, retain_graph=True)
@@ -61,7 +61,7 @@ def test_gradients_accumulate_over_two_backwards(spec: Spec, inputs: Inputs) -> 
 def test_an_input_that_was_changed_before_the_backward_is_noticed(spec: Spec, inputs: Inputs) -> None:
     right = forward_and_backward(spec.op, inputs)
     leaves = leaves_of(inputs)
-    outputs = tensors_of(spec.op(*leaves.values()))
+    outputs = tensors_of(spec.op(**leaves))
     with torch.no_grad():
         for value in leaves.values():
             if is_differentiable(value):
@@ -74,8 +74,8 @@ def test_an_input_that_was_changed_before_the_backward_is_noticed(spec: Spec, in
 
 
 def test_recording_a_gradient_does_not_change_the_result(spec: Spec, inputs: Inputs) -> None:
-    plain = tensors_of(spec.op(*inputs.values()))
-    recorded = tensors_of(spec.op(*leaves_of(inputs).values()))
+    plain = tensors_of(spec.op(**inputs))
+    recorded = tensors_of(spec.op(**leaves_of(inputs)))
     assert not any(one.requires_grad for one in plain)
     assert all(one.requires_grad for one in recorded)
     for one, other in zip(plain, recorded, strict=True):
@@ -86,10 +86,10 @@ def test_recording_a_gradient_does_not_change_the_result(spec: Spec, inputs: Inp
 def test_nothing_is_recorded_without_gradients(spec: Spec, inputs: Inputs, mode: Callable[[], Any]) -> None:
     leaves = leaves_of(inputs)
     with mode():
-        unrecorded = tensors_of(spec.op(*leaves.values()))
+        unrecorded = tensors_of(spec.op(**leaves))
     assert not any(one.requires_grad for one in unrecorded)
-    assert_same({"output": unrecorded[0].clone()}, {"output": tensors_of(spec.op(*inputs.values()))[0]})
-    assert all(one.requires_grad for one in tensors_of(spec.op(*leaves.values())))
+    assert_same({"output": unrecorded[0].clone()}, {"output": tensors_of(spec.op(**inputs))[0]})
+    assert all(one.requires_grad for one in tensors_of(spec.op(**leaves)))
 
 
 def test_takes_tensors_made_in_inference_mode(spec: Spec, inputs: Inputs) -> None:
@@ -106,7 +106,7 @@ def test_only_wanted_gradients_are_computed(spec: Spec, inputs: Inputs) -> None:
             name: value.requires_grad_(name == wanted) if is_differentiable(value) else value
             for name, value in leaves_of(inputs).items()
         }
-        backward(tensors_of(spec.op(*leaves.values())))
+        backward(tensors_of(spec.op(**leaves)))
         torch.testing.assert_close(leaves[wanted].grad, right[f"gradient of {wanted}"])
         assert [name for name, value in leaves.items() if isinstance(value, Tensor) and value.grad is not None] == [
             wanted
@@ -201,7 +201,7 @@ def _doubled(value: Any) -> Any:
 
 def test_hooks_and_retained_gradients_see_the_output(spec: Spec, inputs: Inputs) -> None:
     seen: list[Tensor] = []
-    outputs = tensors_of(spec.op(*leaves_of(inputs).values()))
+    outputs = tensors_of(spec.op(**leaves_of(inputs)))
     outputs[0].register_hook(seen.append)
     outputs[0].retain_grad()
     backward(outputs)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
-from tilesmith.spec import Case, Inputs, Spec, is_differentiable
+from tilesmith.spec import Case, Inputs, Spec, called, is_differentiable
 
 rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
 
@@ -34,7 +34,7 @@ class TestBadInput:
     """The message names the operator and the argument."""
 
     @BOTH_WAYS
-    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn], ids=str)
+    @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float8_e5m2], ids=str)
     def test_dtype_without_kernels(self, spec: Spec, inputs: Inputs, mode: Any, dtype: torch.dtype) -> None:
         for name in tensor_names(inputs):
             wrong = {**inputs, name: inputs[name].to(dtype)}
@@ -79,8 +79,9 @@ class TestBadInput:
             spec.op(**inputs, colour=3)
 
     @BOTH_WAYS
-    def test_missing_argument(self, spec: Spec, mode: Any) -> None:
-        with ts.use(mode), pytest.raises(TypeError, match=f"^{spec.name}: missing a required argument: 'x'"):
+    def test_missing_argument(self, spec: Spec, inputs: Inputs, mode: Any) -> None:
+        first = next(iter(inputs))
+        with ts.use(mode), pytest.raises(TypeError, match=f"^{spec.name}: missing a required argument: '{first}'"):
             spec.op()
 
     @BOTH_WAYS
@@ -214,9 +215,9 @@ class TestAnyStrides:
         for value in leaves.values():
             if is_differentiable(value):
                 value.requires_grad_()
-        (output,) = tensors_of(spec.op(*leaves.values()))
+        (output,) = tensors_of(spec.op(**leaves))
         copies = leaves_of(inputs)
-        (right,) = tensors_of(spec.reference(*copies.values()))
+        (right,) = tensors_of(spec.reference(**copies))
         torch.testing.assert_close(output, right)
         assert output.stride() == torch.empty_like(inputs["x"]).stride()
         for cotangent in (
@@ -236,7 +237,7 @@ def test_an_expanded_cotangent(spec: Spec, inputs: Inputs) -> None:
     """What `y.sum().backward()` sends: one element seen everywhere."""
     ours, right = leaves_of(inputs), leaves_of(inputs)
     for function, leaves in ((spec.op, ours), (spec.reference, right)):
-        torch.stack([output.sum() for output in tensors_of(function(*leaves.values()))]).sum().backward()  # type: ignore[no-untyped-call]
+        torch.stack([output.sum() for output in tensors_of(called(function, leaves))]).sum().backward()  # type: ignore[no-untyped-call]
     for name in tensor_names(inputs):
         torch.testing.assert_close(ours[name].grad, right[name].grad)
 
@@ -331,7 +332,7 @@ class TestWeightOfRmsNorm:
 def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: Case, special: float) -> None:
     torch.manual_seed(0)
     inputs = spec.inputs(small_case, torch.float32, "cpu")
-    inputs[tensor_names(inputs)[0]][0, 0] = special
+    inputs[tensor_names(inputs)[0]].view(-1)[0] = special
     ours, right = tensors_of(spec.op(**inputs)), tensors_of(spec.reference(**inputs))
     for one, other in zip(ours, right, strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)

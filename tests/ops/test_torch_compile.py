@@ -16,7 +16,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import tilesmith as ts
 from tilesmith.ops.runtime.operator import Operator
-from tilesmith.spec import Case, Inputs, Spec
+from tilesmith.spec import Case, Inputs, Spec, is_differentiable
 
 
 @pytest.fixture(autouse=True)
@@ -71,19 +71,17 @@ def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: 
 def test_a_compiled_function_follows_a_later_change_of_mode(spec: Spec, inputs: Inputs) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, backend=counting.backend)
-    compiled(*inputs.values())
+    compiled(**inputs)
     with ts.use("torch"):
-        compiled(*inputs.values())
+        compiled(**inputs)
     assert counting.graphs[0]
     assert not counting.graphs[1]
 
 
 def test_compiles_between_other_operations(spec: Spec, inputs: Inputs) -> None:
-    def block(*arguments: Any) -> list[Tensor]:
-        doubled = [
-            value * 2 if isinstance(value, Tensor) and value.is_floating_point() else value for value in arguments
-        ]
-        return [torch.tanh(output) for output in tensors_of(spec.op(*doubled))]
+    def block(**arguments: Any) -> list[Tensor]:
+        doubled = {name: value * 2 if is_differentiable(value) else value for name, value in arguments.items()}
+        return [torch.tanh(output) for output in tensors_of(spec.op(**doubled))]
 
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     assert_same(forward_and_backward(compiled, inputs), forward_and_backward(block, inputs))
@@ -95,13 +93,13 @@ def test_bad_input_is_refused_inside_a_compiled_function_too(spec: Spec, inputs:
         name: value.long() if isinstance(value, Tensor) else value for name, value in leaves_of(inputs).items()
     }
     with pytest.raises(TypeError, match=f"{spec.name}: .* has dtype int64"):
-        compiled(*whole_numbers.values())
+        compiled(**whole_numbers)
 
 
 def test_gradient_checkpointing_recomputes_the_same(spec: Spec, inputs: Inputs) -> None:
-    def checkpointed(*arguments: Any) -> Any:
-        return torch.utils.checkpoint.checkpoint(spec.op, *arguments, use_reentrant=False)
+    def checkpointed(**arguments: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(spec.op, **arguments, use_reentrant=False)
 
     assert_same(forward_and_backward(checkpointed, inputs), forward_and_backward(spec.op, inputs))
     leaves = leaves_of(inputs)
-    backward(tensors_of(torch.compile(checkpointed, backend="aot_eager")(*leaves.values())))
+    backward(tensors_of(torch.compile(checkpointed, backend="aot_eager")(**leaves)))

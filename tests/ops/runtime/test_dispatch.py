@@ -56,15 +56,19 @@ def test_on_a_cpu_the_kernels_compute_where_the_interpreter_is_asked_for(
         operator(**inputs)
     with interpreter.interpreting():
         operator(**inputs)
-    assert runs == [operator.forward.name] * 2
+    assert runs
+    assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]
 
 
 def test_an_interpreter_that_comes_and_goes_is_noticed(operator: Operator, inputs: Inputs, runs: list[str]) -> None:
     operator(**inputs)
+    assert not runs
     with interpreter.interpreting():
         operator(**inputs)
+    once = len(runs)
+    assert once
     operator(**inputs)
-    assert runs == [operator.forward.name]
+    assert len(runs) == once
 
 
 def test_torch_wins_over_an_interpreter_around_it(spec: Spec, inputs: Inputs, runs: list[str]) -> None:

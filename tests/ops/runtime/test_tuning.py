@@ -54,7 +54,7 @@ class TestTable:
 
     def test_is_empty_at_first(self) -> None:
         assert stored() is None
-        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
 
     def test_gives_back_what_it_was_given(self) -> None:
         assert keep(BlockConfig(num_warps=8, BLOCK_SIZE=256))
@@ -66,10 +66,10 @@ class TestTable:
         keep(BlockConfig(BLOCK_SIZE=1), sizes="a")
         keep(BlockConfig(BLOCK_SIZE=2), sizes="b")
         keep(BlockConfig(BLOCK_SIZE=3), kernels="other", sizes="a")
-        assert tuning.keep(DEVICE, "winners", "silu", "c", "torch")
+        assert tuning.keep(DEVICE, "winners", "silu", "c", {"forward": "torch"})
         assert (stored(sizes="a"), stored(sizes="b")) == (BlockConfig(BLOCK_SIZE=1), BlockConfig(BLOCK_SIZE=2))
         assert stored(kernels="other", sizes="a") == BlockConfig(BLOCK_SIZE=3)
-        assert tuning.prefers_torch(DEVICE, "silu", "c")
+        assert tuning.prefers_torch(DEVICE, "silu", "c", training=False)
 
     def test_the_latest_result_holds(self) -> None:
         keep(BlockConfig(BLOCK_SIZE=1))
@@ -86,12 +86,12 @@ class TestTable:
         assert tuning.stored(torch.device("cpu"), "silu_forward", "1024 float32", DEFAULT) is None
 
     def test_torch_wins_only_where_it_was_measured_to(self) -> None:
-        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", "tilesmith")
-        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
-        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", "torch")
-        assert tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
-        assert not tuning.prefers_torch(torch.device("cpu"), "silu", "1x1 float32")
-        assert not tuning.prefers_torch(DEVICE, "add", "1x1 float32")
+        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"forward": "torch", "training": "tilesmith"})
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
+        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"forward": "tilesmith", "training": "torch"})
+        assert tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
+        assert not tuning.prefers_torch(torch.device("cpu"), "silu", "1x1 float32", training=True)
+        assert not tuning.prefers_torch(DEVICE, "add", "1x1 float32", training=True)
 
     @pytest.mark.parametrize("content", ["{not json", "", "\x00\xff", "[]", "3", '{"schema": 99, "configs": {}}'])
     def test_of_another_kind_is_ignored_with_a_warning(self, table: Path, content: str) -> None:
@@ -101,7 +101,7 @@ class TestTable:
             assert stored() is None
 
     @pytest.mark.filterwarnings("ignore:.*ignored")
-    @pytest.mark.parametrize("content", ["{not json", "[]", '{"schema": 99}', '{"schema": 1}'])
+    @pytest.mark.parametrize("content", ["{not json", "[]", '{"schema": 99}', '{"schema": 2}'])
     def test_of_another_kind_is_replaced_by_the_next_result(self, table: Path, content: str) -> None:
         table.parent.mkdir()
         table.write_text(content)
@@ -112,17 +112,18 @@ class TestTable:
     @pytest.mark.parametrize(
         "damage",
         [
-            {"schema": 1},
-            {"schema": 1, "configs": [], "winners": []},
-            {"schema": 1, "configs": {"silu_forward": []}, "winners": {"silu": 3}},
+            {"schema": 2},
+            {"schema": 2, "configs": [], "winners": []},
+            {"schema": 2, "configs": {"silu_forward": []}, "winners": {"silu": 3}},
+            {"schema": 2, "configs": {}, "winners": {"silu": {"1x1 float32": "torch"}}},
         ],
-        ids=["no sections", "lists for sections", "lists in sections"],
+        ids=["no sections", "lists for sections", "lists in sections", "a word for winners"],
     )
     def test_with_damaged_sections_is_no_reason_to_fail(self, table: Path, damage: Any) -> None:
         table.parent.mkdir()
         table.write_text(json.dumps(damage))
         assert stored() is None
-        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32")
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
 
     @pytest.mark.parametrize(
         "entry",
@@ -131,7 +132,7 @@ class TestTable:
     )
     def test_a_damaged_entry_is_ignored_with_a_warning(self, table: Path, entry: Any) -> None:
         table.parent.mkdir()
-        table.write_text(json.dumps({"schema": 1, "configs": {"silu_forward": {"1024 float32": entry}}, "winners": {}}))
+        table.write_text(json.dumps({"schema": 2, "configs": {"silu_forward": {"1024 float32": entry}}, "winners": {}}))
         with pytest.warns(Warning, match="silu_forward for 1024 float32 is damaged"):
             assert stored() is None
 
@@ -203,6 +204,40 @@ def test_dispatch_is_decided_by_buckets_of_rows_and_columns(
     shape: tuple[int, ...], dtype: torch.dtype, name: str
 ) -> None:
     assert tuning.bucket_of([torch.empty(shape, dtype=dtype, device="meta")]) == name
+
+
+def test_dispatch_is_decided_by_every_matrix_and_every_setting() -> None:
+    x, weight, vector = torch.empty(100, 512), torch.empty(512, 300), torch.empty(300)
+    assert tuning.bucket_of([x, weight, vector, None, 1e-6, 3, (1, 2), "relu"]) == (
+        "128x512 512x512 float32 3 (1, 2) relu"
+    )
+
+
+class TestShippedTable:
+    @pytest.fixture
+    def shipped(self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
+        (tmp_path / "shipped").mkdir()
+        path = tmp_path / "shipped" / table.name
+        winners = {"silu": {"1x1 float32": {"training": "torch"}, "2x2 float32": {"training": "torch"}}}
+        path.write_text(json.dumps({"schema": 2, "configs": {}, "winners": winners}))
+        return path
+
+    def test_speaks_where_nothing_was_measured_here(self, shipped: Path) -> None:
+        assert tuning.prefers_torch(DEVICE, "silu", "2x2 float32", training=True)
+        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"training": "tilesmith"})
+        assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
+        assert tuning.prefers_torch(DEVICE, "silu", "2x2 float32", training=True)
+
+    def test_is_not_copied_into_what_was_measured_here(self, shipped: Path, table: Path) -> None:
+        tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"training": "tilesmith"})
+        assert list(json.loads(table.read_text())["winners"]["silu"]) == ["1x1 float32"]
+
+    @pytest.mark.parametrize("path", sorted(tuning.SHIPPED.glob("*.json")), ids=lambda path: str(path.stem))
+    def test_that_comes_with_the_package_is_one(self, path: Path) -> None:
+        table = json.loads(path.read_text())
+        assert tuning._is_table(table)
+        assert {"device", "torch", "triton", "commit", "date"} <= table["source"].keys()
 
 
 class TestSearch:

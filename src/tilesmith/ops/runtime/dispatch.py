@@ -6,6 +6,7 @@ process-wide: a backward runs in a thread of PyTorch's own and must see what its
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -22,9 +23,10 @@ class State(NamedTuple):
 
     mode: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()
+    debug: bool = False
 
 
-_state = State()
+_state = State(debug=os.environ.get("TILESMITH_DEBUG", "0") not in ("", "0"))
 _epochs: dict[State, int] = {_state: 0}
 _epochs_given = 0
 epoch = 0
@@ -77,6 +79,14 @@ def use(mode: Mode) -> _Restoring:
     if mode not in MODES:
         raise ValueError(f"use: mode is {mode!r}, but must be one of {', '.join(MODES)}")
     return _Restoring(_state._replace(mode=mode))
+
+
+def debug(on: bool = True) -> _Restoring:
+    """Look at the values of arguments too, such as targets out of range: `debug()`, or `with debug():` for a block.
+
+    Every call then waits for the GPU. The environment variable TILESMITH_DEBUG=1 turns it on from the start.
+    """
+    return _Restoring(_state._replace(debug=bool(on)))
 
 
 def configured(**fields: Any) -> _Restoring:

@@ -27,7 +27,8 @@ _SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype})
 
 
 def look(arguments: Sequence[Any]) -> Hashable | None:
-    """A key for all that decides how a call runs; None where an argument is not a plain tensor, number, string or None.
+    """A key for all that decides how a call runs; None where an argument is none of these: a plain tensor, a number, a
+    string, None, or several numbers.
 
     Plain means that reading memory at data_ptr() by the strides gives the values: no subclass, no lazy negation.
     """
@@ -45,6 +46,8 @@ def look(arguments: Sequence[Any]) -> Hashable | None:
                 )  # fmt: skip
             elif kind in _SCALARS:
                 key += (kind, value)  # True is equal to 1, but not as good an argument
+            elif (kind is tuple or kind is list) and all(type(one) in _SCALARS for one in value):
+                key += (kind, *map(type, value), *value)
             else:
                 return None
     except (NotImplementedError, RuntimeError):  # sparse and other layouts have no strides or no address
@@ -76,6 +79,7 @@ class Kernels:
         self.name = name
         self.result = result
         self._planner: Planner | None = None
+        self._composed: Callable[..., Result] | None = None
         self._plans: dict[Hashable, Plan] = {}
         LIBRARY.define(name + torch.library.infer_schema(result, mutates_args=()))
         LIBRARY.impl(name, self._run, "CUDA")
@@ -87,6 +91,11 @@ class Kernels:
         """Decorator for the function that puts the launches on a plan."""
         self._planner = planner
         return planner
+
+    def composed(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """Decorator, instead of `plan`, for the function that computes by calling other kernels and PyTorch's own."""
+        self._composed = function
+        return function
 
     def __call__(self, *arguments: Any) -> Result:
         if must_be_dispatched():
@@ -101,6 +110,9 @@ class Kernels:
             return lambda arguments: self.dispatched(*arguments)
         if _device_of(arguments).type == "meta":
             return self._imagine
+        composed = self._composed
+        if composed is not None:
+            return lambda arguments: composed(*arguments)
         try:
             return self.plan_for(*arguments).run
         except NotWalkable:
@@ -108,7 +120,9 @@ class Kernels:
 
     def _imagine(self, arguments: Sequence[Any]) -> Result:
         """On meta tensors there is nothing to compute; what would be launched can be recorded."""
-        if _recorded is not None:
+        if _recorded is not None and self._composed is not None:
+            self._composed(*arguments)
+        elif _recorded is not None:
             try:
                 plan = self.plan_for(*arguments)
             except NotWalkable:
@@ -172,6 +186,6 @@ def kernels(name: str) -> Callable[[Callable[..., Result]], Kernels]:
     """Declare kernels as the torch operator `tilesmith::name`.
 
     Decorates a function of the tensors that returns empty tensors of the right look; its annotations are the schema.
-    A planner, attached with `.plan`, says what to launch.
+    A planner, attached with `.plan`, says what to launch; or `.composed` attaches plain code that computes the result.
     """
     return lambda result: Kernels(name, result)

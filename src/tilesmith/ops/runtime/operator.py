@@ -18,10 +18,12 @@ from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, l
 Way = Callable[[Sequence[Any]], Any]
 Save = Callable[[Any, tuple[Any, ...], Any], None]
 Gradient = Callable[..., Any]
+Prepare = Callable[..., tuple[Any, ...]]
 
 # Tensors whose memory our kernels may read, and PyTorch's stand-ins for them. What other classes of tensor mean is
 # known to PyTorch's own operators alone.
 _UNDERSTOOD = (Tensor, Parameter, FakeTensor)
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Operator:
@@ -37,12 +39,24 @@ class Operator:
         forward: Kernels,
         save: Save,
         gradient: Gradient,
+        prepare: Prepare | None = None,
+        takes: Callable[..., bool] | None = None,
+        switches: Callable[[], Hashable] | None = None,
+        check_values: Callable[..., None] | None = None,
+        sizes: Callable[..., Sequence[object]] | None = None,
+        autocasts: bool = False,
     ) -> None:
         self.name = name
         self.reference = reference
         self.native = native
         self.forward = forward
-        self._check = check
+        self._checking = check
+        self._prepare = prepare
+        self._takes = takes
+        self._switches = switches
+        self._check_values = check_values
+        self._sizes = sizes
+        self._autocasts = autocasts
         self._ways: dict[Hashable, Way] = {}
         gradient = _once(name, gradient)
         self._function = _autograd_function(name, save, gradient)
@@ -54,9 +68,12 @@ class Operator:
         self.__doc__ = check.__doc__
         self.__module__ = check.__module__
         self.__signature__ = inspect.signature(check)
-        self._defaults = {name: parameter.default for name, parameter in self.__signature__.parameters.items()}
-        self._arity = len(self._defaults)
-        self._tails = _tails(list(self._defaults.values()))
+        parameters = self.__signature__.parameters
+        self._defaults = {name: parameter.default for name, parameter in parameters.items()}
+        self._positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters.values())
+        # A call of so many arguments needs no binding; none does where some may only be given by name.
+        self._complete = len(parameters) if self._positional == len(parameters) else -1
+        self._tails = _tails(list(self._defaults.values()), self._positional)
 
     def __repr__(self) -> str:
         return f"<operator {self.name}{self.__signature__}>"
@@ -66,11 +83,18 @@ class Operator:
         return self.name
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if named or len(arguments) != self._arity:
+        if named or len(arguments) != self._complete:
             arguments = self._bound(arguments, named)
+        if self._autocasts:
+            arguments = _autocast(arguments)
+        if self._check_values is not None and dispatch.state().debug and not torch.compiler.is_compiling():
+            self._check(arguments)
+            self._check_values(*arguments)
         if must_be_dispatched():
             return self._route(arguments)(*arguments)
         key = look(arguments)
+        if key is not None and self._switches is not None:
+            key = key, self._switches()
         way = self._ways.get(key)
         if way is None:
             way = self._way(arguments)
@@ -86,7 +110,7 @@ class Operator:
             return arguments + self._tails[len(arguments)]
         rest = {name: named.get(name, default) for name, default in list(self._defaults.items())[len(arguments) :]}
         missing = any(value is inspect.Parameter.empty for value in rest.values())
-        if missing or named.keys() - rest.keys() or len(arguments) > self._arity:
+        if missing or named.keys() - rest.keys() or len(arguments) > self._positional:
             try:
                 self.__signature__.bind(*arguments, **named)
             except TypeError as error:
@@ -95,34 +119,67 @@ class Operator:
 
     def _way(self, arguments: Sequence[Any]) -> Way:
         """How calls that look like this one are computed, as cheaply as can be."""
-        route = self._route(arguments)
-        if route is not self.forward:
-            return lambda arguments: route(*arguments)
-        compute = self.forward.way(arguments)
+        if self._route(arguments) is self.native:
+            return lambda arguments: self.native(*arguments)
+        prepare = self._prepare
+        compute = self.forward.way(prepare(*arguments) if prepare else arguments)
         if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments):
+            if prepare:
+                return lambda arguments: self._function.apply(*prepare(*arguments), compute)
             return lambda arguments: self._function.apply(*arguments, compute)
-        return compute
+        return (lambda arguments: compute(prepare(*arguments))) if prepare else compute
 
     def _route(self, arguments: Sequence[Any]) -> Callable[..., Any]:
         """Check the arguments; say who computes a call that looks like this."""
-        self._check(*arguments)
+        self._check(arguments)
         tensors = [value for value in arguments if isinstance(value, Tensor)]
         if is_transformed() or any(type(tensor) not in _UNDERSTOOD for tensor in tensors):
             return self.native
         if not dispatch.kernels_can_run(tensors[0]):
             return self.native
-        if not torch.compiler.is_compiling() and dispatch.state().mode == "auto" and self._torch_wins(tensors):
+        if self._takes is not None and not self._takes(*self._prepared(arguments)):
             return self.native
-        return self.forward
+        if not torch.compiler.is_compiling() and dispatch.state().mode == "auto" and self._torch_wins(arguments):
+            return self.native
+        return self.forward if self._prepare is None else self._prepare_and_run
 
-    def _torch_wins(self, tensors: Sequence[Tensor]) -> bool:
-        return tuning.prefers_torch(tensors[0].device, self.name, tuning.bucket_of(tensors))
+    def _check(self, arguments: Sequence[Any]) -> None:
+        named = dict(zip(list(self._defaults)[self._positional :], arguments[self._positional :], strict=True))
+        self._checking(*arguments[: self._positional], **named)
+
+    def _prepared(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        return arguments if self._prepare is None else self._prepare(*arguments)
+
+    def _prepare_and_run(self, *arguments: Any) -> Any:
+        return self.forward(*self._prepared(arguments))
+
+    def _torch_wins(self, arguments: Sequence[Any]) -> bool:
+        tensors = [value for value in arguments if isinstance(value, Tensor)]
+        if tensors[0].device.type != "cuda":
+            return False
+        training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return tuning.prefers_torch(tensors[0].device, self.name, self.bucket_of(arguments), training=training)
+
+    def bucket_of(self, arguments: Sequence[Any]) -> str:
+        """What decides whether PyTorch is faster: calls of one bucket go the same way."""
+        return tuning.bucket_of(arguments if self._sizes is None else self._sizes(*self._prepared(arguments)))
 
 
-def _tails(defaults: Sequence[Any]) -> dict[int, tuple[Any, ...]]:
+def _autocast(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Under torch.autocast, what it does for matrix products: floating-point tensors in its dtype."""
+    place = next((value.device.type for value in arguments if isinstance(value, Tensor)), "cpu")
+    if place == "meta" or not torch.is_autocast_enabled(place):
+        return arguments
+    dtype = torch.get_autocast_dtype(place)
+    return tuple(
+        value.to(dtype) if isinstance(value, Tensor) and value.dtype in _AUTOCAST else value for value in arguments
+    )
+
+
+def _tails(defaults: Sequence[Any], positional: int) -> dict[int, tuple[Any, ...]]:
     """What completes a call of so many arguments, for every number that leaves out only those with a default."""
     required = sum(value is inspect.Parameter.empty for value in defaults)
-    return {given: tuple(defaults[given:]) for given in range(required, len(defaults))}
+    return {given: tuple(defaults[given:]) for given in range(required, positional + 1)}
 
 
 def _once(name: str, gradient: Gradient) -> Gradient:
@@ -190,6 +247,12 @@ def operator(
     save: Save,
     gradient: Gradient,
     native: Callable[..., Any] | None = None,
+    prepare: Prepare | None = None,
+    takes: Callable[..., bool] | None = None,
+    switches: Callable[[], Hashable] | None = None,
+    check_values: Callable[..., None] | None = None,
+    sizes: Callable[..., Sequence[object]] | None = None,
+    autocasts: bool = False,
 ) -> Callable[[Callable[..., Any]], Operator]:
     """Declare a public operator.
 
@@ -198,9 +261,16 @@ def operator(
 
     - `reference`: the meaning, in plain PyTorch.
     - `native`: the fastest PyTorch has for it, if that is not the reference.
-    - `forward`: the kernels, taking the operator's own arguments.
+    - `forward`: the kernels, taking the operator's own arguments, or what `prepare` makes of them.
     - `save(context, inputs, output)` and `gradient(context, *output_gradients)`: as torch.library.register_autograd
-      has them.
+      has them for `forward`.
+    - `takes`: of the kernels' arguments, whether the kernels can compute such a call. If not, `native` does.
+    - `switches`: the settings outside the arguments, such as PyTorch's own for tf32, that decide how a call runs.
+    - `check_values`: raises a ValueError for values that make no sense; called where `debug` is on, and may wait for
+      the GPU.
+    - `sizes`: of the kernels' arguments, what decides whether PyTorch is faster. By default that is told by the sizes
+      of all matrices and all arguments that are whole numbers or strings.
+    - `autocasts`: torch.autocast applies, as it does to matrix products.
     """
     return lambda check: Operator(
         name,
@@ -210,4 +280,10 @@ def operator(
         forward=forward,
         save=save,
         gradient=gradient,
+        prepare=prepare,
+        takes=takes,
+        switches=switches,
+        check_values=check_values,
+        sizes=sizes,
+        autocasts=autocasts,
     )

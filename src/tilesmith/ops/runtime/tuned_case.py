@@ -13,8 +13,9 @@ from triton.testing import do_bench_cudagraph
 from tilesmith.ops.runtime import tuning
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Choice
-from tilesmith.spec import Case, Spec, is_differentiable
+from tilesmith.spec import Case, Spec, called, is_differentiable
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,27 @@ def tune_case(spec: Spec, case: Case, dtype: torch.dtype) -> Tuned:
     for choice in _choices(spec, case, dtype):
         best, time = tuning.search(choice.config, _timer(spec, inputs, choice))
         tuning.keep(device, "configs", choice.kernels, choice.bucket, {"config": best.fields(), "ms": time})
-    after, torchs = _milliseconds(spec.op, inputs), _milliseconds(spec.op.native, inputs)  # type: ignore[attr-defined]
-    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
-    winner = "torch" if torchs < after * tuning.NOTICEABLE else "tilesmith"
-    tuning.keep(device, "winners", spec.name, tuning.bucket_of(tensors), winner)
+    operator = spec.op
+    assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
+    after, torchs = _milliseconds(operator, inputs), _milliseconds(operator.native, inputs)
+    with torch.no_grad():
+        winners = {
+            "training": _winner(after, torchs),
+            "forward": _winner(_milliseconds(operator, inputs), _milliseconds(operator.native, inputs)),
+        }
+    tuning.keep(device, "winners", spec.name, operator.bucket_of(list(inputs.values())), winners)
     return Tuned(dtype, before, after, torchs)
+
+
+def _winner(ours: float, torchs: float) -> str:
+    return "torch" if torchs < ours * tuning.NOTICEABLE else "tilesmith"
 
 
 def _choices(spec: Spec, case: Case, dtype: torch.dtype) -> Sequence[Choice]:
     """The choices that the operator's plans make, forward and backward."""
     inputs = spec.inputs(case, dtype, "meta")
     with recorded_plans() as plans:
-        _backward(spec.op, inputs)()
+        _step(spec.op, inputs)()
     return [choice for plan in plans for choice in plan.choices]
 
 
@@ -62,18 +72,21 @@ def _timer(spec: Spec, inputs: dict[str, Any], choice: Choice) -> Callable[[Conf
 
 
 def _milliseconds(function: Callable[..., Any], inputs: dict[str, Any]) -> float:
+    """Forward and backward together; where gradients are off, the forward alone."""
     with torch.cuda.stream(torch.cuda.Stream()):
-        return float(do_bench_cudagraph(_backward(function, inputs), rep=20, return_mode="median"))
+        return float(do_bench_cudagraph(_step(function, inputs), rep=20, return_mode="median"))
 
 
-def _backward(function: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], object]:
-    """A call of the forward and the backward."""
+def _step(function: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], object]:
+    """A call of the forward, and of the backward where gradients are on."""
     leaves = {name: value.detach().requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
     arguments = {**inputs, **leaves}
 
     def call() -> object:
-        made = function(*arguments.values())  # in the operator's order: PyTorch's own may have other names
-        outputs = [made] if isinstance(made, Tensor) else list(made)
+        made = called(function, arguments)
+        if not torch.is_grad_enabled():
+            return made
+        outputs = [one for one in ([made] if isinstance(made, Tensor) else made) if one.requires_grad]
         return torch.autograd.grad(outputs, list(leaves.values()), [torch.ones_like(one) for one in outputs])
 
     return call

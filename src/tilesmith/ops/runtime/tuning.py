@@ -1,14 +1,15 @@
 """What was measured on this device: the fastest configuration per kernel and bucket of sizes, and where PyTorch wins.
 
 Nothing is tuned behind the user's back: `tilesmith tune` measures, and calls only look up. So no training step stalls,
-and no tuning can start inside a CUDA-graph capture.
+and no tuning can start inside a CUDA-graph capture. Tables of devices that were measured for everyone come with the
+package, in `shipped/`; what was measured here goes before them.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +21,9 @@ from tilesmith import storage
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config, ConfigType, bucket, neighbours
 
-SCHEMA = 1
+SCHEMA = 2
 NOTICEABLE = 0.98  # a candidate must take less than this share of the best time: smaller gains are noise
+SHIPPED = Path(__file__).parent / "shipped"
 Table = dict[str, Any]
 
 
@@ -32,13 +34,27 @@ def table_path(device: torch.device) -> Path:
 
 @lru_cache
 def _table(device: torch.device) -> Table:
+    """What was measured here, and beside it what the package brings for devices of this name."""
     table = storage.read_json(table_path(device))
-    if table is None:
-        return _new_table()
-    if not _is_table(table):
+    if table is not None and not _is_table(table):
         warnings.warn(f"{table_path(device)} is not a tuning table of this version and is ignored", stacklevel=2)
-        return _new_table()
-    return table
+        table = None
+    shipped = storage.read_json(SHIPPED / table_path(device).name)
+    return _joined(shipped if _is_table(shipped) else _new_table(), table or _new_table())
+
+
+def _joined(under: Table, over: Table) -> Table:
+    """Both tables' entries; where they speak of the same thing, the second's."""
+    return {
+        "schema": SCHEMA,
+        **{
+            section: {
+                name: under[section].get(name, {}) | over[section].get(name, {})
+                for name in under[section].keys() | over[section].keys()
+            }
+            for section in ("configs", "winners")
+        },
+    }
 
 
 def _is_table(table: Any) -> TypeGuard[Table]:
@@ -90,17 +106,33 @@ def trying(kernels: str, sizes: str, config: Config) -> Iterator[None]:
         dispatch.forget()
 
 
-def bucket_of(tensors: Sequence[torch.Tensor]) -> str:
-    """What dispatch is decided by: the dtype and the size of the first tensor, its columns apart."""
-    shape = tensors[0].shape
-    columns = shape[-1] if shape else 1
-    rows = tensors[0].numel() // columns if columns else 0
-    return f"{bucket(rows)}x{bucket(columns)} {str(tensors[0].dtype).removeprefix('torch.')}"
+def bucket_of(values: Iterable[object]) -> str:
+    """What dispatch is decided by: the sizes of each matrix, its columns apart, the dtype of the first, and whatever
+    else is a whole number or a string. Numbers such as an eps make nothing faster or slower."""
+    values = list(values)
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    matrices = [tensor for tensor in tensors if tensor.ndim > 1] or tensors[:1]
+    parts = [_sizes_of(tensor) for tensor in matrices]
+    parts += [str(tensors[0].dtype).removeprefix("torch.")] if tensors else []
+    parts += [str(value) for value in values if isinstance(value, (int, str, tuple, list))]
+    return " ".join(parts)
 
 
-def prefers_torch(device: torch.device, operator: str, sizes: str) -> bool:
-    """Whether PyTorch's own was measured faster for this operator and these sizes on this device."""
-    return device.type == "cuda" and _table(device)["winners"].get(operator, {}).get(sizes) == "torch"
+def _sizes_of(tensor: torch.Tensor) -> str:
+    columns = tensor.shape[-1] if tensor.ndim else 1
+    rows = tensor.numel() // columns if columns else 0
+    return f"{bucket(rows)}x{bucket(columns)}"
+
+
+def prefers_torch(device: torch.device, operator: str, sizes: str, *, training: bool) -> bool:
+    """Whether PyTorch's own was measured faster for this operator and these sizes on this device.
+
+    With `training` the backward counts too; otherwise the forward alone.
+    """
+    if device.type != "cuda":
+        return False
+    winners = _table(device)["winners"].get(operator, {}).get(sizes)
+    return isinstance(winners, dict) and winners.get("training" if training else "forward") == "torch"
 
 
 def keep(device: torch.device, section: str, name: str, sizes: str, value: Any) -> bool:
