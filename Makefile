@@ -30,7 +30,8 @@ lint: $(STAMP) ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-figures: $(STAMP) ## write the tables of README and docs anew from benchmarks/results
+figures: $(STAMP) ## write what follows from benchmarks/results anew: who computes by default, tables of README and docs
+	$(BIN)/python -m tilesmith.cli.winners
 	$(BIN)/python -m tilesmith.lab.report.figures
 
 test-triton-versions: $(STAMP) ## the toolchain's tests on every supported Triton release

@@ -18,8 +18,10 @@ from tilesmith.lab.bench.subjects import as_outputs, gradients, leaves_of
 from tilesmith.lab.bench.units import Source
 from tilesmith.lab.transactions import MOST_PROGRAMS, transactions
 from tilesmith.ops import SPECS
+from tilesmith.ops.runtime import tuning
 from tilesmith.ops.runtime.dispatch import configured, use
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Operand, PlannedLaunch
 from tilesmith.spec import Case, Spec, load_file
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Binary, Target, compile_kernel
@@ -33,7 +35,7 @@ def source_of(spec: Spec, name: str) -> Source:
     """Where the spec that goes by this name on the command line comes from."""
     if SPECS.get(name) is not spec:
         return Source(partial(load_file, Path(name)), file=name)
-    return Source(partial(operator_spec, name), fields=launch_fields, configured=with_fields, planned=planned)
+    return Source(partial(operator_spec, name), None, launch_fields, with_fields, planned, taken)
 
 
 def operator_spec(name: str) -> Spec:
@@ -45,6 +47,16 @@ def with_fields(**fields: Any) -> Iterator[None]:
     """Our kernels with these fields of their configurations, also where PyTorch would be the faster choice."""
     with use("triton"), configured(**fields):
         yield
+
+
+def taken(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> str:
+    """Who computes this case under `auto` on the current GPU."""
+    operator = spec.op
+    assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
+    arguments = list(spec.inputs(case, dtype, "meta").values())
+    device = torch.device("cuda", torch.cuda.current_device())
+    natively = tuning.prefers_torch(device, spec.name, operator.bucket_of(arguments), training=mode != "fwd")
+    return "torch" if natively else "tilesmith"
 
 
 def launch_fields(spec: Spec, case: Case, dtype: torch.dtype) -> list[str]:

@@ -49,6 +49,7 @@ class Row:
     kept_bytes: int | None = None
     error: str | None = None
     checked: bool | None = None
+    auto: str | None = None  # what is taken here when nobody insists: "tilesmith" or "torch"
     config: dict[str, Any] = field(default_factory=dict)
     launches: list[dict[str, Any]] = field(default_factory=list)
     verdict: str | None = None

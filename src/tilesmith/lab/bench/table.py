@@ -93,6 +93,8 @@ def _standing(contest: Contest, row: Row) -> Cell:
 def _notes(row: Row) -> Iterator[str]:
     # That a case fits in L2 stands in the table already.
     yield from (note for note in row["notes"] if not (row["in_cache"] and note.startswith("fits in L2")))
+    if row.get("auto") == "torch":
+        yield "its kernels were timed; when nobody insists, PyTorch computes this case"
     if row["throttled"]:
         yield f"throttled while it ran: {', '.join(row['throttled'])}"
     if row["method"] and not row["method"].startswith("graph"):

@@ -29,6 +29,7 @@ from tilesmith.toolchain.launches import SeenLaunch, seen_launches
 Configured = Callable[..., AbstractContextManager[None]]
 Planned = Callable[[Spec, Case, torch.dtype, str, str], list[dict[str, Any]]]
 Fields = Callable[[Spec, Case, torch.dtype], list[str]]
+Taken = Callable[[Spec, Case, torch.dtype, str], str]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Source:
 
     `fields(spec, case, dtype)` names what can be swept, `configured(**fields)` sets it, and `planned(spec, case, dtype,
     mode, target)` says what would be launched. Without them, swept fields are arguments of the operator.
+    `taken(spec, case, dtype, mode)` says whether its kernels or PyTorch compute such a call when nobody insists.
     """
 
     load: Callable[[], Spec]
@@ -44,6 +46,7 @@ class Source:
     fields: Fields | None = None
     configured: Configured | None = None
     planned: Planned | None = None
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class Measurer:
             if wrong:
                 row.checked, row.error = False, f"refused, because it is wrong: {wrong}"
                 return
+            if self.source.taken is not None:
+                row.auto = self.source.taken(spec, unit.case, unit.dtype, unit.mode)
             if not row.launches and self._device == "cuda":
                 row.notes.append("launches no Triton kernel: PyTorch computes this case")
         subject = Subject(spec, unit.case, unit.dtype, self._device, unit.mode, function_of(spec, unit.provider))
@@ -225,9 +230,8 @@ def start_predicting(source: Source, *, device_name: str) -> tuple[Predictor, di
 
 
 def configuration(source: Source, config: dict[str, Any]) -> AbstractContextManager[None]:
-    if not config or source.configured is None:
-        return nullcontext()
-    return source.configured(**config)
+    """What surrounds a call: the swept fields, and that the operator's own kernels compute."""
+    return nullcontext() if source.configured is None else source.configured(**config)
 
 
 def with_arguments(spec: Spec, source: Source, config: dict[str, Any]) -> Spec:

@@ -28,8 +28,11 @@ Table = dict[str, Any]
 
 
 def table_path(device: torch.device) -> Path:
-    name = re.sub(r"\W+", "-", torch.cuda.get_device_name(device)).strip("-").lower()
-    return storage.cache_directory() / "tuned" / f"{name}.json"
+    return storage.cache_directory() / "tuned" / f"{slug(torch.cuda.get_device_name(device))}.json"
+
+
+def slug(device_name: str) -> str:
+    return re.sub(r"\W+", "-", device_name).strip("-").lower()
 
 
 @lru_cache

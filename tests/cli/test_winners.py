@@ -1,0 +1,73 @@
+"""Who computes by default, as it follows from stored results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilesmith.cli import winners
+from tilesmith.ops.runtime import tuning
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_the_table_that_comes_with_the_package_says_what_the_stored_results_say() -> None:
+    made = winners.tables(PROJECT / winners.RESULTS)
+    assert made
+    for path, table in made.items():
+        assert json.loads(path.read_text()) == table, "run `make figures`"
+    assert {path.name for path in made} == {path.name for path in tuning.SHIPPED.glob("*.json")}
+
+
+def test_every_stored_case_that_pytorch_wins_is_left_to_it() -> None:
+    lost = 0
+    for stored in (PROJECT / winners.RESULTS).glob("*.json"):
+        content = json.loads(stored.read_text())
+        table = json.loads((tuning.SHIPPED / f"{tuning.slug(content['device'])}.json").read_text())
+        times = {
+            (row["op"], winners._bucket(row), row["provider"]): row["device_ms"]
+            for row in content["rows"]
+            if row["mode"] == "fwd" and row["device_ms"]
+        }
+        for (op, bucket, provider), ms in times.items():
+            if provider == "torch" and ms < 0.97 * times.get((op, bucket, "tilesmith"), 0.0):
+                lost += 1
+                assert table["winners"][op][bucket]["forward"] == "torch"
+    assert lost, "a loss is stored, so this test has something to look at"
+
+
+def result(tmp_path: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    content = {
+        "device": "Some GPU", "driver": "1", "torch": "2", "triton": "3", "commit": "abc", "date": "2026",
+        "rows": [{"op": "silu", "case": "seed", "sizes": {"rows": 1024, "cols": 512}, "dtype": "bfloat16",
+                  "error": None, **row} for row in rows],
+    }  # fmt: skip
+    (tmp_path / "one.json").write_text(json.dumps(content))
+    ((path, table),) = winners.tables(tmp_path).items()
+    assert path.name == "some-gpu.json"
+    assert table["source"]["commit"] == "abc"
+    found: dict[str, Any] = table["winners"].get("silu", {}).get("1024x512 bfloat16", {})
+    return found
+
+
+def row(mode: str, provider: str, ms: float | None, **more: Any) -> dict[str, Any]:
+    return {"mode": mode, "provider": provider, "device_ms": ms, **more}
+
+
+def test_forward_and_training_are_decided_apart(tmp_path: Path) -> None:
+    assert result(
+        tmp_path, row("fwd", "tilesmith", 1.0), row("fwd", "torch", 0.9), row("bwd", "tilesmith", 1.0),
+        row("bwd", "torch", 2.0), row("fwd", "liger", 0.1),
+    ) == {"forward": "torch", "training": "tilesmith"}  # fmt: skip
+
+
+def test_a_difference_within_the_noise_is_none(tmp_path: Path) -> None:
+    assert result(tmp_path, row("fwd", "tilesmith", 1.0), row("fwd", "torch", 0.99)) == {"forward": "tilesmith"}
+
+
+@pytest.mark.parametrize("broken", [{"error": "wrong"}, {"device_ms": None}], ids=str)
+def test_what_has_no_time_wins_nothing(tmp_path: Path, broken: dict[str, Any]) -> None:
+    assert result(tmp_path, row("fwd", "tilesmith", 1.0), {**row("fwd", "torch", 0.5), **broken}) == {}
