@@ -242,3 +242,14 @@ class TestDescription:
 
     def test_of_an_error_without_a_message_is_its_kind(self) -> None:
         assert described(AssertionError(), None) == "AssertionError"
+
+
+def test_gradients_count_of_what_is_neither_whole_nor_fixed() -> None:
+    inputs = {"x": torch.ones(2), "table": torch.ones(2), "index": torch.ones(2, dtype=torch.int64), "eps": 1e-6}
+
+    def spec(**options: Any) -> Spec:
+        return Spec(name="one", op=abs, reference=abs, cases=[Case("a", rows=1)], make_inputs=dict, **options)
+
+    assert spec().leaves(inputs) == ["x", "table"]
+    assert spec(fixed=("table",)).leaves(inputs) == ["x"]
+    assert spec(differentiable=False).leaves(inputs) == []

@@ -132,7 +132,8 @@ class Spec:
     `make_inputs(case, dtype, device, layout)` returns the operator's arguments by name (or in order). Leave `layout`
     out of its parameters and every floating-point tensor it returns is laid out by the caller instead.
     `cost(case, dtype)` returns a `Cost`. A rival takes the operator's own arguments; one that raises ImportError is
-    reported as missing.
+    reported as missing. Arguments in `fixed` are floating-point but given, such as a table of cosines: `check` and
+    `bench` ask for no gradient of them.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Spec:
     dtypes: Sequence[torch.dtype] = (torch.float32, torch.float16, torch.bfloat16)
     layouts: Sequence[Layout] = LAYOUTS
     differentiable: bool = True
+    fixed: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for needed in ("op", "reference", "make_inputs"):
@@ -194,6 +196,15 @@ class Spec:
         if len(values) > len(parameters):
             raise SpecError(f"{self.name}: make_inputs gives {len(values)} values, but op takes {len(parameters)}")
         return dict(zip(parameters, values, strict=False))
+
+
+    def leaves(self, inputs: Inputs) -> list[str]:
+        """The arguments whose gradients count."""
+        return [
+            name
+            for name, value in inputs.items()
+            if self.differentiable and is_differentiable(value) and name not in self.fixed
+        ]
 
 
 def called(function: Callable[..., Any], inputs: Inputs) -> Any:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tilesmith.lab.comparison import Comparison, compare, identical
 from tilesmith.lab.stores import StoreLog
-from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, is_differentiable, source_of
+from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
 from tilesmith.toolchain import interpreter
 
 # Larger cases are left to a GPU: the interpreter takes about a millisecond per program and operation.
@@ -165,9 +165,7 @@ class _Expected:
     def __init__(self, trial: Trial, inputs: Inputs) -> None:
         spec = trial.spec
         self.inputs = _copied(inputs, None)
-        self.differentiable = [
-            name for name, value in inputs.items() if spec.differentiable and is_differentiable(value)
-        ]
+        self.differentiable = spec.leaves(inputs)
         try:
             exact = _Call(spec.reference, _copied(inputs, torch.float64), self.differentiable)
             self.cotangents = [

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tilesmith.lab.bench.result import OURS
 from tilesmith.lab.bench.timing import Call, Outputs
-from tilesmith.spec import Case, Inputs, Spec, is_differentiable
+from tilesmith.spec import Case, Inputs, Spec
 
 Function = Callable[..., Any]
 COTANGENT = "cotangent_{}"  # the name, among a set's values, of what is multiplied with an output's gradient
@@ -143,19 +143,20 @@ def computed(function: Function, spec: Spec, mode: str) -> Callable[..., Outputs
 def with_arguments(function: Function, spec: Spec, arguments: Mapping[str, Any]) -> Function:
     """The function ready to be called: by position where that is the operator's own order, since rivals may have other
     names for the same arguments."""
-    parameters = list(inspect.signature(spec.op).parameters)
-    if list(arguments) == parameters[: len(arguments)]:
-        return partial(function, *arguments.values())
-    return partial(function, **arguments)
+    parameters = inspect.signature(spec.op).parameters
+    if list(arguments) != list(parameters)[: len(arguments)]:
+        return partial(function, **arguments)
+    by_name = {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+    return partial(
+        function,
+        *(value for name, value in arguments.items() if name not in by_name),
+        **{name: value for name, value in arguments.items() if name in by_name},
+    )
 
 
 def leaves_of(spec: Spec, arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """The arguments that a gradient flows to, ready for it, sharing memory with those given."""
-    return {
-        name: value.detach().requires_grad_()
-        for name, value in arguments.items()
-        if spec.differentiable and is_differentiable(value)
-    }
+    return {name: arguments[name].detach().requires_grad_() for name in spec.leaves(dict(arguments))}
 
 
 def gradients(

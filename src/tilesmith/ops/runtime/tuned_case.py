@@ -15,7 +15,7 @@ from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Choice
-from tilesmith.spec import Case, Spec, called, is_differentiable
+from tilesmith.spec import Case, Spec, called
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ def tune_case(spec: Spec, case: Case, dtype: torch.dtype) -> Tuned:
     """Find and keep the fastest configuration of each of the operator's kernels, and whether PyTorch beats them."""
     device = torch.device("cuda", torch.cuda.current_device())
     inputs = spec.inputs(case, dtype, device)
-    before = _milliseconds(spec.op, inputs)
+    before = _milliseconds(spec, spec.op, inputs)
     for choice in _choices(spec, case, dtype):
         best, time = tuning.search(choice.config, _timer(spec, inputs, choice))
         tuning.keep(device, "configs", choice.kernels, choice.bucket, {"config": best.fields(), "ms": time})
     operator = spec.op
     assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
-    after, torchs = _milliseconds(operator, inputs), _milliseconds(operator.native, inputs)
+    after, torchs = _milliseconds(spec, operator, inputs), _milliseconds(spec, operator.native, inputs)
     with torch.no_grad():
         winners = {
             "training": _winner(after, torchs),
-            "forward": _winner(_milliseconds(operator, inputs), _milliseconds(operator.native, inputs)),
+            "forward": _winner(_milliseconds(spec, operator, inputs), _milliseconds(spec, operator.native, inputs)),
         }
     tuning.keep(device, "winners", spec.name, operator.bucket_of(list(inputs.values())), winners)
     return Tuned(dtype, before, after, torchs)
@@ -56,7 +56,7 @@ def _choices(spec: Spec, case: Case, dtype: torch.dtype) -> Sequence[Choice]:
     """The choices that the operator's plans make, forward and backward."""
     inputs = spec.inputs(case, dtype, "meta")
     with recorded_plans() as plans:
-        _step(spec.op, inputs)()
+        _step(spec, spec.op, inputs)()
     return [choice for plan in plans for choice in plan.choices]
 
 
@@ -64,22 +64,22 @@ def _timer(spec: Spec, inputs: dict[str, Any], choice: Choice) -> Callable[[Conf
     def measure(config: Config) -> float:
         with tuning.trying(choice.kernels, choice.bucket, config):
             try:
-                return _milliseconds(spec.op, inputs)
+                return _milliseconds(spec, spec.op, inputs)
             except Exception:  # does not compile, or needs more registers or shared memory than there is
                 return float("inf")
 
     return measure
 
 
-def _milliseconds(function: Callable[..., Any], inputs: dict[str, Any]) -> float:
+def _milliseconds(spec: Spec, function: Callable[..., Any], inputs: dict[str, Any]) -> float:
     """Forward and backward together; where gradients are off, the forward alone."""
     with torch.cuda.stream(torch.cuda.Stream()):
-        return float(do_bench_cudagraph(_step(function, inputs), rep=20, return_mode="median"))
+        return float(do_bench_cudagraph(_step(spec, function, inputs), rep=20, return_mode="median"))
 
 
-def _step(function: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], object]:
+def _step(spec: Spec, function: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], object]:
     """A call of the forward, and of the backward where gradients are on."""
-    leaves = {name: value.detach().requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
+    leaves = {name: inputs[name].detach().requires_grad_() for name in spec.leaves(inputs)}
     arguments = {**inputs, **leaves}
 
     def call() -> object:
