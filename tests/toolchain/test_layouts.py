@@ -76,7 +76,7 @@ def test_a_tile_may_be_copied_asynchronously(pipeline: int) -> None:
     assert binary.async_copies == (pipeline > 1)
     tile = access_at(binary, tiles_kernel, "a tile")
     assert (tile.kind, tile.shape) == ("load", (4, 256))
-    assert tile.layout is not None
+    assert isinstance(tile.layout, Blocked)
     assert tile.layout.order == (1, 0)
 
 

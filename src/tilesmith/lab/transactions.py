@@ -8,12 +8,12 @@ layout in the compiled kernel, and to instructions by the width of its vectors.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tilesmith.toolchain.compiler import Access as CompiledAccess
 from tilesmith.toolchain.compiler import Binary
 from tilesmith.toolchain.compiler.layouts import Blocked, LaidOutAccess, accesses_of, owners
+from tilesmith.toolchain.compiler.linear import Linear
 from tilesmith.toolchain.interpreter import Access, Observer, interpret
 
 SECTOR_BYTES = 32
@@ -42,6 +43,87 @@ class Transactions:
     sampled: int
     programs: int
     unknown: tuple[str, ...]
+
+
+class Requested(NamedTuple):
+    """What one execution of an access asks for, all warps together."""
+
+    requests: int
+    sectors: int
+    ideal: int
+
+
+class Located(Protocol):
+    """An access that knows its place in the source."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+    @property
+    def column(self) -> int: ...
+
+
+class CompiledPlaces:
+    """The accesses of a binary, to be found by their place in the source."""
+
+    def __init__(self, binary: Binary) -> None:
+        self._laid_out = accesses_of(binary)
+        self._compiled = binary.accesses
+
+    def laid_out(self, place: Located, elements: int, columns: Sequence[int] = ()) -> LaidOutAccess | None:
+        """How the compiler laid this access out; None where it says nothing, or two things, about the line.
+
+        `columns` are those of all accesses of the same kind on the line: releases of Triton count columns differently,
+        but all keep their order.
+        """
+        on_line = [one for one in self._laid_out if _same_line(one, place)]
+        known = sorted({one.column for one in on_line})
+        if len(columns) == len(known) > 1:
+            on_line = [one for one in on_line if one.column == known[sorted(columns).index(place.column)]]
+        fitting = [one for one in on_line if one.bulk or prod(one.shape) == elements]
+        alike = {(one.shape, one.layout, one.warps, one.bulk) for one in fitting}
+        return fitting[0] if len(alike) == 1 else None
+
+    def vector_bytes(self, place: Located, column: int | None = None) -> int | None:
+        """What a thread moves with one instruction there: mostly, where widths differ; None where there is none."""
+        on_line = [one for one in self._compiled if _same_line(one, place)]
+        widths: Counter[int] = Counter()
+        for one in [one for one in on_line if one.column == column] or on_line:
+            widths[one.vector_bytes] += one.count
+        return widths.most_common(1)[0][0] if widths else None
+
+
+def requested(
+    laid_out: LaidOutAccess,
+    vector_bytes: int,
+    element_bytes: int,
+    addresses: NDArray[Any],
+    mask: NDArray[np.bool_],
+    sector_bytes: int = SECTOR_BYTES,
+) -> Requested:
+    """Requests and sectors of one execution with these addresses."""
+    active = mask.reshape(-1)
+    places = addresses.reshape(-1)[active].astype(np.int64)
+    if laid_out.bulk or laid_out.layout is None:
+        numbers = np.zeros(places.size, dtype=np.int64)
+    else:
+        numbers = request_numbers(laid_out.shape, laid_out.layout, max(1, vector_bytes // element_bytes))[active]
+    sectors = _distinct_per_request(numbers, places // sector_bytes)
+    packed = -(-_distinct_per_request(numbers, places) * element_bytes // sector_bytes)
+    asked = int(np.count_nonzero(sectors))
+    return Requested(laid_out.warps * asked, laid_out.warps * int(sectors.sum()), laid_out.warps * int(packed.sum()))
+
+
+@lru_cache(maxsize=256)
+def request_numbers(shape: tuple[int, ...], layout: Blocked | Linear, vector_elements: int) -> NDArray[np.int64]:
+    """A number for the request that each element belongs to: one warp, one instruction."""
+    warp, _, register = owners(shape, layout)
+    instruction = register // vector_elements
+    requests: NDArray[np.int64] = warp * (instruction.max() + 1) + instruction
+    return requests.reshape(-1)
 
 
 def transactions(kernel: Any, grid: Program, arguments: Mapping[str, object], binary: Binary) -> Transactions:
@@ -82,8 +164,7 @@ class _Counter(Observer):
         self.sectors: Counter[Program] = Counter()
         self.ideal: Counter[Program] = Counter()
         self.unknown: set[str] = set()
-        self._binary = binary
-        self._laid_out = accesses_of(binary)
+        self._places = CompiledPlaces(binary)
 
     def load(self, access: Access) -> None:
         self._count(access)
@@ -95,49 +176,19 @@ class _Counter(Observer):
         self.unknown.add(f"atomic at {_place(access)}")
 
     def _count(self, access: Access) -> None:
-        laid_out = self._laid_out_as(access)
-        vector_bytes = self._vector_bytes(access)
+        laid_out = self._places.laid_out(access, access.addresses.size)
+        vector_bytes = self._places.vector_bytes(access, laid_out.column if laid_out else None)
         if laid_out is None or laid_out.layout is None or vector_bytes is None:
             self.unknown.add(f"{access.kind} at {_place(access)}")
             return
-        elements = max(1, vector_bytes // access.element_bytes)
-        active = access.mask.reshape(-1)
-        requests = _requests(laid_out.shape, laid_out.layout, elements)[active]
-        addresses = access.addresses.reshape(-1)[active].astype(np.int64)
-        sectors = _distinct_per_request(requests, addresses // SECTOR_BYTES)
-        packed = -(-_distinct_per_request(requests, addresses) * access.element_bytes // SECTOR_BYTES)
-        self.sectors[access.program] += laid_out.warps * int(sectors.sum())
-        self.ideal[access.program] += laid_out.warps * int(packed.sum())
-
-    def _laid_out_as(self, access: Access) -> LaidOutAccess | None:
-        """How the compiler laid this access out; None where it says nothing, or two things, about the line."""
-        fitting = [
-            one for one in self._laid_out if _same_line(one, access) and prod(one.shape) == access.addresses.size
-        ]
-        return fitting[0] if len(fitting) == 1 else None
-
-    def _vector_bytes(self, access: Access) -> int | None:
-        """What a thread moves with one instruction of this line; None where the binary has none, or several widths."""
-        widths = {one.vector_bytes for one in self._binary.accesses if _same_line(one, access)}
-        return widths.pop() if len(widths) == 1 else None
+        found = requested(laid_out, vector_bytes, access.element_bytes, access.addresses, access.mask)
+        self.sectors[access.program] += found.sectors
+        self.ideal[access.program] += found.ideal
 
 
-def _same_line(compiled: LaidOutAccess | CompiledAccess, access: Access) -> bool:
+def _same_line(compiled: LaidOutAccess | CompiledAccess, place: Located) -> bool:
     # Triton's cache gives back what was compiled from the same source in another folder: only the file's name holds.
-    return (compiled.kind, compiled.line, Path(compiled.file).name) == (
-        access.kind,
-        access.line,
-        Path(access.file).name,
-    )
-
-
-@cache
-def _requests(shape: tuple[int, ...], layout: Blocked, vector_elements: int) -> NDArray[np.int64]:
-    """A number for the request that each element belongs to: one warp, one instruction."""
-    warp, _, register = owners(shape, layout)
-    instruction = register // vector_elements
-    requests: NDArray[np.int64] = warp * (instruction.max() + 1) + instruction
-    return requests.reshape(-1)
+    return (compiled.kind, compiled.line, Path(compiled.file).name) == (place.kind, place.line, Path(place.file).name)
 
 
 def _distinct_per_request(requests: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,17 +2,24 @@
 
 Triton's own launch works out at every call what kind of argument each one is, which compiled variant that selects, and
 whether a global changed: 11.8 µs of host time on an H200's host. Here all of it is done once, and a replay fills in the
-addresses.
+addresses. A tensor descriptor has an address inside it, so it is made anew for each address, and kept: PyTorch hands
+out the same memory again and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from triton import knobs
+from triton.runtime import _allocation
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilesmith.toolchain.versions import triton_version
 
@@ -28,6 +35,7 @@ class Pointer(Protocol):
 
 
 Grid = tuple[int, int, int]
+Filled = Callable[[Sequence[int]], Sequence[Any]]
 
 
 listeners: list[Callable[[Launch], None]] = []
@@ -46,49 +54,152 @@ class Launch:
         self.kernel = kernel
         self.grid = grid
         self.constants = {one.name: arguments[one.name] for one in kernel.params if one.is_constexpr}
-        self._filled = _filler([arguments[name] for name in kernel.arg_names])
-        self._start = _starter(self.compiled, grid)
+        in_order = [arguments[name] for name in kernel.arg_names]
+        self._filled = _filler(in_order, [_placed(one) for one in in_order if isinstance(one, TensorDescriptor)])
+        self._start = _starter(self.compiled, grid, in_order, self._filled)
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:
         for listener in listeners:
             listener(self)
         hook = knobs.runtime.launch_enter_hook
         if hook is None or not getattr(hook, "calls", True):  # a chain of hooks may be empty
-            self._start(stream, self._filled(addresses))
+            self._start(stream, addresses)
         else:  # a profiler listens
-            self.compiled[self.grid](*self._filled(addresses), stream=stream)
+            with _memory_for_the_compiler():
+                self.compiled[self.grid](*self._filled(addresses), stream=stream)
 
 
-def _filler(arguments: Sequence[Any]) -> Callable[[Sequence[int]], Sequence[Any]]:
-    """A function that puts the addresses of a call where the pointers are."""
-    places = {place: value.slot for place, value in enumerate(arguments) if hasattr(value, "slot")}
-    leading = len(places)
-    if leading > 1 and max(places) == leading - 1:  # pointers stand first: one slice instead of a loop
-        pick, rest = itemgetter(*places.values()), tuple(arguments[leading:])
+MOST_ADDRESSES = 256  # that a descriptor is kept for; a program that keeps moving its data must not grow without end
+
+
+class _ByAddress(dict[int, Any]):
+    """What an argument is at each address, made when it is first needed."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._make = make
+
+    def __missing__(self, address: int) -> Any:
+        if len(self) >= MOST_ADDRESSES:
+            self.clear()
+        made = self[address] = self._make(address)
+        return made
+
+
+class _Address:
+    """Memory of which only the place is known, as Triton wants to be told of it."""
+
+    def __init__(self, address: int, dtype: torch.dtype) -> None:
+        self._address = address
+        self.dtype = dtype
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _placed(descriptor: TensorDescriptor) -> _ByAddress:
+    """The descriptor at any address."""
+    return _ByAddress(lambda address: replace(descriptor, base=_Address(address, descriptor.base.dtype)))
+
+
+def _filler(arguments: Sequence[Any], descriptors: Sequence[_ByAddress]) -> Filled:
+    """A function that puts the addresses of a call where the pointers are, and what is made of them for descriptors."""
+    pointers = {place: value.slot for place, value in enumerate(arguments) if hasattr(value, "slot")}
+    described = [(place, one.base.slot) for place, one in enumerate(arguments) if isinstance(one, TensorDescriptor)]
+    made = [(place, slot, by_address) for (place, slot), by_address in zip(described, descriptors, strict=True)]
+    leading = len(pointers)
+    if not made and leading > 1 and max(pointers) == leading - 1:  # pointers stand first: one slice instead of a loop
+        pick, rest = itemgetter(*pointers.values()), tuple(arguments[leading:])
         return lambda addresses: pick(addresses) + rest
 
     def filled(addresses: Sequence[int]) -> Sequence[Any]:
         copy = list(arguments)
-        for place, slot in places.items():
+        for place, slot in pointers.items():
             copy[place] = addresses[slot]
+        for place, slot, by_address in made:
+            copy[place] = by_address[addresses[slot]]
         return copy
 
     return filled
 
 
-def _starter(compiled: Any, grid: Grid) -> Callable[[int, Sequence[Any]], None]:
+def _starter(
+    compiled: Any, grid: Grid, arguments: Sequence[Any], filled: Filled
+) -> Callable[[int, Sequence[int]], None]:
     """The shortest way to start a compiled kernel."""
     run = compiled.run  # loads the binary onto the device
-    function, metadata = compiled.function, compiled.packed_metadata
-    if triton_version() == (3, 6) and type(run).__name__ == "CudaLauncher" and not needs_scratch(compiled.metadata):
+    function, packed, metadata = compiled.function, compiled.packed_metadata, compiled.metadata
+    if triton_version() == (3, 6) and type(run).__name__ == "CudaLauncher" and not metadata.profile_scratch_size:
         # 5.6 µs instead of 6.9 on an H200's host: Triton's own wrapper looks at every call whether memory is needed.
-        launch, cooperative, dependent = run.launch, run.launch_cooperative_grid, run.launch_pdl
-        return lambda stream, arguments: launch(
-            *grid, stream, function, cooperative, dependent, None, None, metadata, None, None, None, *arguments
-        )
-    return lambda stream, arguments: run(*grid, stream, function, metadata, None, None, None, *arguments)
+        launch, filled = _without_wrapper(run.launch, metadata, arguments, filled)
+        cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
+        scratch_bytes = metadata.global_scratch_size * metadata.num_ctas * grid[0] * grid[1] * grid[2]
+
+        def start(stream: int, addresses: Sequence[int]) -> None:
+            scratch = _allocate(scratch_bytes, 0, stream) if scratch_bytes else None
+            launch(
+                *grid, stream, function, cooperative, dependent, scratch, None, packed, None, None, None,
+                *filled(addresses),
+            )  # fmt: skip
+
+        return start
+    if needs_scratch(metadata):
+
+        def start_with_memory(stream: int, addresses: Sequence[int]) -> None:
+            with _memory_for_the_compiler():
+                run(*grid, stream, function, packed, None, None, None, *filled(addresses))
+
+        return start_with_memory
+    return lambda stream, addresses: run(*grid, stream, function, packed, None, None, None, *filled(addresses))
+
+
+def _without_wrapper(
+    launch: Any, metadata: Any, arguments: Sequence[Any], filled: Filled
+) -> tuple[Callable[..., None], Filled]:
+    """Triton 3.6's compiled entry point, and the arguments as that wants them: a descriptor in its parts.
+
+    For a kernel with descriptors Triton hides the entry point in a function that encodes each of them at every call.
+    """
+    count = sum(isinstance(one, TensorDescriptor) for one in arguments)
+    if count == 0:
+        return launch, filled
+    facts = iter(metadata.tensordesc_meta or [None] * count)  # none where the kernel does without the copy engine
+    expanded: list[Any] = []
+    encoded: list[_ByAddress] = []
+    for argument in arguments:
+        expanded.append(argument)
+        if isinstance(argument, TensorDescriptor):
+            fact, walk = next(facts), [*argument.shape, *argument.strides]
+            expanded += walk if fact is not None else [*walk, argument.padding == "nan", *walk]
+            encoded.append(_ByAddress(partial(_first_part, _placed(argument), fact)))
+    hidden = dict(zip(launch.__code__.co_freevars, launch.__closure__, strict=True))
+    return hidden["launcher"].cell_contents, _filler(expanded, encoded)
+
+
+def _first_part(placed: _ByAddress, fact: Any, address: int) -> Any:
+    """What a launch needs of a descriptor beside its sizes and strides: its encoding, or its memory."""
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+
+    return make_tensordesc_arg(placed[address], fact)[0]
 
 
 def needs_scratch(metadata: Any) -> bool:
     """Whether a launch has to bring memory for the compiler's own use."""
     return bool(metadata.global_scratch_size or metadata.profile_scratch_size)
+
+
+def _allocate(size: int, alignment: int, stream: int | None) -> Tensor:
+    """Memory on the current device; PyTorch aligns it to 512 bytes, and gives it away no sooner than the stream is by.
+
+    Kernels that make tensor descriptors themselves put them there.
+    """
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+@contextmanager
+def _memory_for_the_compiler() -> Iterator[None]:
+    """Inside, kernels that need memory of their own find it, whatever allocator the user has set."""
+    before = _allocation._allocator.set(_allocate)
+    try:
+        yield
+    finally:
+        _allocation._allocator.reset(before)

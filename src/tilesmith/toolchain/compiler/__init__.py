@@ -2,8 +2,17 @@
 
 from tilesmith.toolchain.compiler.assembly import Access
 from tilesmith.toolchain.compiler.binary import Binary
-from tilesmith.toolchain.compiler.compile import compile_kernel, jit_function
+from tilesmith.toolchain.compiler.compile import accepted_options, compile_kernel, jit_function
 from tilesmith.toolchain.compiler.errors import CompileError
 from tilesmith.toolchain.compiler.targets import DEFAULT_TARGETS, Target
 
-__all__ = ["DEFAULT_TARGETS", "Access", "Binary", "CompileError", "Target", "compile_kernel", "jit_function"]
+__all__ = [
+    "DEFAULT_TARGETS",
+    "Access",
+    "Binary",
+    "CompileError",
+    "Target",
+    "accepted_options",
+    "compile_kernel",
+    "jit_function",
+]

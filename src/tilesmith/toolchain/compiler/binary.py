@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ class Binary:
     """One kernel compiled for one target. All counts are per thread unless they say otherwise.
 
     - `num_warps`: warps of a block, those that the compiler added for warp specialisation included.
+    - `num_stages`: loads of a loop that may be under way at once, as the launch asked for.
     - `registers`: 32-bit registers; on AMD, vector and accumulation registers together.
     - `scalar_registers`: AMD's registers that a whole wave shares; None on NVIDIA.
     - `spill_bytes`: bytes moved to and from memory because registers ran out, each instruction counted once.
@@ -41,6 +44,7 @@ class Binary:
     async_copies: bool
     accesses: tuple[Access, ...] = field(repr=False)
     assembly: Mapping[str, str] = field(repr=False, compare=False)
+    num_stages: int | None = None
 
     @property
     def vector_bytes(self) -> int:
@@ -49,16 +53,28 @@ class Binary:
 
 
 class Assembly(Mapping[str, str]):
-    """The texts of a compilation by name; SASS is disassembled when it is first read."""
+    """The texts of a compilation by name; SASS is disassembled when it is first read.
 
-    def __init__(self, texts: Mapping[str, str], cubin: bytes | None) -> None:
-        self._texts = dict(texts)
+    Triton's cache may hold what was compiled when the kernel's file had another name: the texts name it as it is now.
+    """
+
+    def __init__(self, texts: Mapping[str, str], cubin: bytes | None, file: str) -> None:
+        self._old = _file_of_kernel(texts) or file
+        self._new = file
+        self._texts = {name: self._renamed(text) for name, text in texts.items()}
         self._cubin = cubin
 
     def __getitem__(self, name: str) -> str:
         if name == "sass" and self._cubin is not None and name not in self._texts:
-            self._texts[name] = nvidia.disassemble(self._cubin)
+            self._texts[name] = self._renamed(nvidia.disassemble(self._cubin))
         return self._texts[name]
+
+    def _renamed(self, text: str) -> str:
+        if self._old == self._new:
+            return text
+        (old_folder, old_name), (folder, name) = os.path.split(self._old), os.path.split(self._new)
+        text = text.replace(f'"{self._old}"', f'"{self._new}"')
+        return text.replace(f'"{old_folder}" "{old_name}"', f'"{folder}" "{name}"')
 
     def __contains__(self, name: object) -> bool:
         return name in list(self)
@@ -72,10 +88,16 @@ class Assembly(Mapping[str, str]):
         return len(list(iter(self)))
 
 
-def read_binary(target: Target, compiled: Any) -> Binary:
-    """The facts of one of Triton's compiled kernels."""
+def _file_of_kernel(texts: Mapping[str, str]) -> str | None:
+    """The file that a compilation says its kernel is in: the first location of a text is that of the kernel."""
+    found = re.search(r'^#loc = loc\("([^"]+)":\d+:\d+\)$', texts.get("ttgir", ""), re.MULTILINE)
+    return found[1] if found else None
+
+
+def read_binary(target: Target, compiled: Any, file: str) -> Binary:
+    """The facts of one of Triton's compiled kernels, which is written in this file."""
     cubin: bytes | None = compiled.asm.get("cubin")
-    assembly = Assembly({name: compiled.asm[name] for name in _TEXTS if name in compiled.asm}, cubin)
+    assembly = Assembly({name: compiled.asm[name] for name in _TEXTS if name in compiled.asm}, cubin, file)
     kernel: str = compiled.metadata.name
     facts = amd.read_facts(assembly["amdgcn"]) if cubin is None else nvidia.read_facts(kernel, assembly, cubin)
     return Binary(
@@ -84,5 +106,6 @@ def read_binary(target: Target, compiled: Any) -> Binary:
         num_warps=compiled.metadata.num_warps,
         shared_bytes=compiled.metadata.shared,
         assembly=assembly,
+        num_stages=getattr(compiled.metadata, "num_stages", None),
         **vars(facts),
     )

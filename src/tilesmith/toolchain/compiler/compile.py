@@ -52,7 +52,8 @@ def compile_kernel(
     }
     if num_stages is not None:
         launch.setdefault("num_stages", num_stages)
-    return _located_here(read_binary(target, _compile_or_explain(function, target, launch)), function)
+    compiled = _compile_or_explain(function, target, launch)
+    return _located_here(read_binary(target, compiled, function.fn.__code__.co_filename), function)
 
 
 def _located_here(binary: Binary, function: Any) -> Binary:
@@ -119,6 +120,13 @@ def _native_diagnostics(function: Any, target: Target, launch: Mapping[str, obje
             log.seek(0)
             return log.read().decode(errors="replace")
     return ""
+
+
+def accepted_options(target: Target, options: Mapping[str, object]) -> dict[str, object]:
+    """Those of a launch's options that this target's compiler knows: some are meant for one vendor only."""
+    backend = make_backend(GPUTarget(target.backend, target.arch, target.warp_size))
+    known = vars(backend.parse_options({"enable_fp_fusion": True}))  # named, or Triton warns
+    return {name: value for name, value in options.items() if name in known}
 
 
 def _compile(function: Any, target: Target, launch: Mapping[str, object]) -> Any:

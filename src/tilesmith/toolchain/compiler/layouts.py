@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilesmith.toolchain.compiler.binary import Binary
+from tilesmith.toolchain.compiler.linear import Linear, as_linear, linear_owners
 
 _FIELDS = ("sizePerThread", "threadsPerWarp", "warpsPerCTA", "order")
 # Further fields, as for blocks that share work in a cluster, change who owns what: such a layout is not matched.
-_BLOCKED = re.compile(
-    r"^#(\w+) = #ttg\.blocked<\{" + ", ".join(rf"{name} = \[([\d, ]+)\]" for name in _FIELDS) + r"\}>", re.MULTILINE
-)
+_BLOCKED = re.compile(r"#ttg\.blocked<\{" + ", ".join(rf"{name} = \[([\d, ]+)\]" for name in _FIELDS) + r"\}>")
+_ALIAS = re.compile(r"^(#\w+) = (#ttg\..*)$", re.MULTILINE)
+_CLUSTERED = re.compile(r"CGALayout|CTAsPerCGA")
 _OPERATION = re.compile(
-    r"\b(tt\.load|tt\.store|ttg\.async_copy_global_to_local) .*? : "
-    r"(?:tensor<((?:\d+x)+)!tt\.ptr<[^,\n]*>, #(\w+(?:\.slice<\{dim = \d+, parent = #\w+\}>)?)|!tt\.ptr<)"
-    r"[^\n]* loc\((.*)\)$",
+    r"\b(tt\.load|tt\.store|tt\.atomic_rmw|tt\.atomic_cas|ttg\.async_copy_global_to_local"
+    r"|amdg(?:pu)?\.buffer_(?:load|store|atomic_\w+|load_to_local)) (.*) loc\((.*)\)$",
     re.MULTILINE,
 )
-_SLICE = re.compile(r"ttg\.slice<\{dim = (\d+), parent = #(\w+)\}>")
+_BULK = re.compile(
+    r"\b(tt\.descriptor_load|tt\.descriptor_store|ttng\.async_tma_copy_\w+) .* loc\((.*)\)$", re.MULTILINE
+)
+_BLOCK = re.compile(r"tensor<((?:\d+x)+)(?:!tt\.ptr<[^>]*>|\w+), ")
+_SLICE = re.compile(r"#ttg\.slice<\{dim = (\d+), parent = (#\w+)\}>$")
 _LOCATION = re.compile(r"^#(loc\d*) = loc\((.*)\)$", re.MULTILINE)
-_POSITION = re.compile(r'^"([^"]+)":(\d+):\d+')
+_POSITION = re.compile(r'^"([^"]+)":(\d+):(\d+)')
 
 
 @dataclass(frozen=True)
@@ -42,38 +48,48 @@ class Blocked:
 
 @dataclass(frozen=True)
 class LaidOutAccess:
-    """A load or store of one source line. The layout is None where it is not a blocked one, or a slice of one.
+    """A global access of one source line. The layout is None where it is not known, as between blocks of a cluster.
 
     `shape` is what the layout deals out: that of a slice has length 1 where it was cut, that of a scalar is empty.
     `warps` is how many warps ask for each element: where a tensor is too small to give every warp its own, all load
-    it, while stores and asynchronous copies are done once.
+    it, while stores and asynchronous copies are done once. `pipelined` loads are copied to shared memory ahead of their
+    use; `bulk` ones move a whole tile with one instruction. Columns only order the accesses of one line.
     """
 
-    kind: str  # "load" or "store"
+    kind: str  # "load", "store" or "atomic"
     file: str
     line: int
     shape: tuple[int, ...]
-    layout: Blocked | None
+    layout: Blocked | Linear | None
     warps: int
+    column: int = 0
+    pipelined: bool = False
+    bulk: bool = False
 
 
 def accesses_of(binary: Binary) -> frozenset[LaidOutAccess]:
-    """The global loads and stores of a kernel as they are laid out over its threads, without atomics."""
+    """The global accesses of a kernel as they are laid out over its threads."""
     text = binary.assembly["ttgir"]
-    layouts = {name: Blocked(*map(_numbers, fields)) for name, *fields in _BLOCKED.findall(text)}
+    layouts = _Layouts(text)
     locations = dict(_LOCATION.findall(text))
     found = set()
-    for operation, lengths, layout_name, location in _OPERATION.findall(text):
+    for operation, typed, location in _OPERATION.findall(text):
         position = _position(location, locations)
         if position is not None:
-            shape, layout = _dealt_out(_numbers(lengths), layout_name, layouts)
-            warps = _warps(shape, layout, binary.num_warps) if operation == "tt.load" and layout else 1
-            found.add(LaidOutAccess("store" if operation == "tt.store" else "load", *position, shape, layout, warps))
-    return frozenset(found)
+            shape, layout = layouts.dealt_out(typed.rpartition(" : ")[2])
+            pipelined = "to_local" in operation
+            kind = next((kind for kind in ("store", "atomic") if kind in operation), "load")
+            warps = _warps(shape, layout, binary.num_warps) if kind == "load" and not pipelined and layout else 1
+            found.add(LaidOutAccess(kind, *position[:2], shape, layout, warps, position[2], pipelined))
+    return frozenset(found | set(_bulk_accesses(text, locations)))
 
 
-def owners(shape: tuple[int, ...], layout: Blocked) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def owners(
+    shape: tuple[int, ...], layout: Blocked | Linear
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Warp, lane and register of each element of a tensor; of several owners, the first."""
+    if isinstance(layout, Linear):
+        return linear_owners(shape, layout)
     warp, lane, register = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     warps = lanes = registers = 1
     places = np.indices(shape)
@@ -92,20 +108,61 @@ def owners(shape: tuple[int, ...], layout: Blocked) -> tuple[NDArray[np.int64], 
     return warp, lane, register
 
 
-def _dealt_out(
-    shape: tuple[int, ...], name: str, layouts: dict[str, Blocked]
-) -> tuple[tuple[int, ...], Blocked | None]:
-    if not shape:
-        return shape, Blocked((), (), (), ())
-    cut = _SLICE.match(name)
-    if cut is None:
-        return shape, layouts.get(name)
-    dimension = int(cut[1])
-    return (*shape[:dimension], 1, *shape[dimension:]), layouts.get(cut[2])
+def positions(text: str) -> dict[int, tuple[str, int]]:
+    """File and line of each line of a TTIR or TTGIR text that belongs to one, by its number."""
+    locations = dict(_LOCATION.findall(text))
+    found = {}
+    for number, line in enumerate(text.splitlines()):
+        place = re.search(r" loc\((#\w+|callsite.*)\)$", line)
+        position = _position(place[1], locations) if place and not line.startswith("#loc") else None
+        if position is not None:
+            found[number] = position[:2]
+    return found
 
 
-def _warps(shape: tuple[int, ...], layout: Blocked, num_warps: int) -> int:
+class _Layouts:
+    """The layouts that one text names."""
+
+    def __init__(self, text: str) -> None:
+        self._aliases = dict(_ALIAS.findall(text))
+
+    def dealt_out(self, type_text: str) -> tuple[tuple[int, ...], Blocked | Linear | None]:
+        """Shape and layout of the pointers in an operation's type; of AMD's buffer operations, of the values."""
+        pointers = _BLOCK.search(type_text)
+        if pointers is None:
+            return (), Blocked((), (), (), ())
+        shape, name = _numbers(pointers[1]), _until_closed(type_text[pointers.end() :])
+        cut = _SLICE.match(name)
+        parent = self._blocked(cut[2]) if cut else None
+        if cut and parent is not None:
+            dimension = int(cut[1])
+            return (*shape[:dimension], 1, *shape[dimension:]), parent
+        return shape, self._blocked(name) or self._linear(shape, name)
+
+    def _blocked(self, name: str) -> Blocked | None:
+        fields = _BLOCKED.fullmatch(self._aliases.get(name, name))
+        return Blocked(*map(_numbers, fields.groups())) if fields else None
+
+    def _linear(self, shape: tuple[int, ...], name: str) -> Linear | None:
+        if any(_CLUSTERED.search(text) for text in (name, *self._aliases.values())):
+            return None
+        return as_linear(shape, name, tuple(self._aliases.items()))
+
+
+def _bulk_accesses(text: str, locations: Mapping[str, str]) -> Iterator[LaidOutAccess]:
+    for operation, location in _BULK.findall(text):
+        position = _position(location, locations)
+        if position is not None:
+            file, line, column = position
+            kind = "store" if "store" in operation or operation.endswith("local_to_global") else "load"
+            yield LaidOutAccess(kind, file, line, (), None, 1, column, pipelined=kind == "load", bulk=True)
+
+
+@cache
+def _warps(shape: tuple[int, ...], layout: Blocked | Linear, num_warps: int) -> int:
     """How many warps hold each element."""
+    if isinstance(layout, Linear):
+        return 1 << sum(not any(basis) for basis in layout.warps)
     in_use = prod(
         min(count, -(-length // (size * threads)))
         for length, size, threads, count in zip(
@@ -115,14 +172,24 @@ def _warps(shape: tuple[int, ...], layout: Blocked, num_warps: int) -> int:
     return num_warps // in_use
 
 
-def _position(location: str, locations: dict[str, str]) -> tuple[str, int] | None:
-    """File and line. Of an inlined call, the inner one comes first."""
+def _position(location: str, locations: Mapping[str, str]) -> tuple[str, int, int] | None:
+    """File, line and column. Of an inlined call, the inner one comes first."""
     direct = _POSITION.match(location)
     if direct:
-        return direct[1], int(direct[2])
+        return direct[1], int(direct[2]), int(direct[3])
     nested = (_position(locations.get(name, ""), locations) for name in re.findall(r"#(loc\d*)", location))
     return next((position for position in nested if position is not None), None)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)))
+def _until_closed(text: str) -> str:
+    """What stands before the bracket that closes what was opened before."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if depth < 0:
+            return text[:place]
+    return text
+
+
+def _numbers(text: str | Sequence[str]) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", str(text))))

@@ -44,8 +44,8 @@ def read_facts(kernel: str, assembly: Mapping[str, str], cubin: bytes) -> Facts:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The SASS of a cubin."""
-    return _run_on(cubin, knobs.nvidia.nvdisasm.path, "-c")
+    """The SASS of a cubin, with the source lines that it came from as comments."""
+    return _run_on(cubin, knobs.nvidia.nvdisasm.path, "-c", "-g")
 
 
 def _run_on(cubin: bytes, *command: str) -> str:

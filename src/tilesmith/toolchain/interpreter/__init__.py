@@ -9,15 +9,28 @@ stock interpreter's is not. `tl.dot` on float32 is exact whatever its input prec
 """
 
 from tilesmith.toolchain.interpreter.memory import Access, Dot, Observer, OutOfBounds
-from tilesmith.toolchain.interpreter.running import KernelError, interpret, interpreting, is_interpreting
+from tilesmith.toolchain.interpreter.operations import Operation
+from tilesmith.toolchain.interpreter.running import (
+    KernelError,
+    Launched,
+    handing_over,
+    interpret,
+    interpreting,
+    is_interpreting,
+    launch_as_usual,
+)
 
 __all__ = [
     "Access",
     "Dot",
     "KernelError",
+    "Launched",
     "Observer",
+    "Operation",
     "OutOfBounds",
+    "handing_over",
     "interpret",
     "interpreting",
     "is_interpreting",
+    "launch_as_usual",
 ]

@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+
+# Triton imports it when it first needs it. If a kernel runs here then, it would keep the changed functions for good.
+from triton.compiler import code_generator  # noqa: F401
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor

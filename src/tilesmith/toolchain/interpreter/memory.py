@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,17 +20,23 @@ import triton.language as tl
 from numpy.typing import NDArray
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+if TYPE_CHECKING:
+    from tilesmith.toolchain.interpreter.operations import Operation
+
 Program = tuple[int, int, int]
 
 _NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
+_NOWHERE = ("<unknown>", 0)
 
 
 @dataclass(frozen=True)
 class Access:
     """One load, store or atomic of one program: every lane's address, and which lanes take part.
 
-    `line` is the kernel author's own: the innermost frame outside Triton. `argument` is the parameter the pointer came
-    from, None where it was made from an integer. `value` is what is written, widened to float32 from bf16 and fp8.
+    `line` is the kernel author's own: the innermost frame outside Triton. `column` tells several of a line apart; it is
+    0 where Python does not know it. `argument` is the parameter the pointer came from, None where it was made from an
+    integer. `value` is what is written, widened to float32 from bf16 and fp8. `overflow` is the line where 32-bit
+    arithmetic on the address lost bits; it is only known of programs that are followed.
     """
 
     kind: str
@@ -42,6 +49,9 @@ class Access:
     element_bytes: int
     value: NDArray[Any] | None = None
     argument: str | None = None
+    column: int = 0
+    overflow: tuple[str, int] | None = None
+    bounded: bool = False  # through a descriptor, which keeps inside by itself
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,13 @@ class Observer:
 
     def dot(self, dot: Dot) -> None:
         """A program multiplies two blocks."""
+
+    def follows(self, program: Program) -> bool:
+        """Whether to be shown each operation of this program, which takes time."""
+        return False
+
+    def operation(self, operation: Operation) -> None:
+        """A program that is followed has done an operation."""
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         """An access leaves every argument. Return to go on as if the bad lanes were masked off; by default it ends."""
@@ -164,6 +181,7 @@ class Memory:
         mask: NDArray[np.bool_],
         element_bytes: int,
         value: NDArray[Any] | None = None,
+        bounded: bool = False,
     ) -> NDArray[np.bool_]:
         """The lanes that may be performed: those of the mask, without what an observer let pass out of bounds."""
         addresses = pointers.data
@@ -172,10 +190,12 @@ class Memory:
         within = self._hold(own, active, element_bytes)
         if within and not self.observers:
             return mask
-        file, line = kernel_position(sys._getframe(1))
+        frame = _kernel_frame(sys._getframe(1))
+        file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE
         access = Access(
-            kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None
-        )
+            kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
+            _column(frame), getattr(pointers, "overflow", None), bounded,
+        )  # fmt: skip
         for observer in self.observers:
             getattr(observer, kind)(access)
         return mask if within else self._refuse(access, own)
@@ -254,6 +274,7 @@ def _live_tensors() -> list[Region]:
     return regions
 
 
+@cache
 def is_user_code(file: str) -> bool:
     """Whether a frame of this file is a kernel author's, rather than Triton's or the interpreter's."""
     return not file.startswith(_NOT_USER_CODE)
@@ -261,8 +282,24 @@ def is_user_code(file: str) -> bool:
 
 def kernel_position(frame: FrameType | None) -> tuple[str, int]:
     """File and line of the innermost frame that is the kernel author's own source."""
-    while frame is not None:
-        if is_user_code(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno
+    found = _kernel_frame(frame)
+    return (found.f_code.co_filename, found.f_lineno) if found else _NOWHERE
+
+
+def _kernel_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
         frame = frame.f_back
-    return "<unknown>", 0
+    return frame
+
+
+def _column(frame: FrameType | None) -> int:
+    """Where in its line the call stands that a frame is at; 0 before Python 3.11, which does not know."""
+    if frame is None or not hasattr(frame.f_code, "co_positions"):
+        return 0
+    return _columns(frame.f_code)[frame.f_lasti // 2]
+
+
+@lru_cache
+def _columns(code: CodeType) -> list[int]:
+    positions: Any = code
+    return [column or 0 for _, _, column, _ in positions.co_positions()]

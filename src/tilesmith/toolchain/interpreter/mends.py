@@ -8,7 +8,8 @@ max, one-bit arithmetic, histograms), all releases behave like hardware.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from triton.runtime.interpreter import (
 
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, widen
+from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
 Array = NDArray[Any]
@@ -74,6 +76,8 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     """Performs the operations of one program at a time, on numpy arrays."""
 
     memory: Memory
+    recorder: Recorder | None = None
+    _bounded = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,10 +199,31 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
         element = desc.base.get_element_ty()
-        if is_narrow(element.name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
-            pointers, mask = desc.materialize_pointers(indices)
-            return self._load("load", pointers, mask, handle_of(np.full(pointers.data.shape, np.nan), element))
-        return super().create_descriptor_load(desc, indices, *hints)
+        with self._through_descriptor():
+            if is_narrow(element.name) and desc.padding == _ir.PADDING_OPTION.PAD_NAN:
+                pointers, mask = desc.materialize_pointers(indices)
+                return self._load("load", pointers, mask, handle_of(np.full(pointers.data.shape, np.nan), element))
+            return super().create_descriptor_load(desc, indices, *hints)
+
+    def create_descriptor_store(self, desc: Any, value: Handle, indices: list[Handle], *hints: Any) -> Any:
+        with self._through_descriptor():
+            return super().create_descriptor_store(desc, value, indices, *hints)
+
+    def create_descriptor_gather(self, *arguments: Any) -> Handle:
+        with self._through_descriptor():
+            return super().create_descriptor_gather(*arguments)
+
+    def create_descriptor_scatter(self, *arguments: Any) -> Any:
+        with self._through_descriptor():
+            return super().create_descriptor_scatter(*arguments)
+
+    @contextmanager
+    def _through_descriptor(self) -> Iterator[None]:
+        self._bounded = True
+        try:
+            yield
+        finally:
+            self._bounded = False
 
     def create_atomic_rmw(self, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
         lanes = self._admit("atomic", ptr, mask, values_of(val))
@@ -234,7 +259,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         # Releases before 3.9 pass a descriptor's mask as a bare array, whose `data` is its buffer.
         lanes = np.broadcast_to(np.asarray(mask.data), pointers.data.shape)
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        return self.memory.admit(kind, self.grid_idx, pointers, lanes, element_bytes, value)
+        return self.memory.admit(kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded)
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
         """Adds in rounds, so that lanes of one address see each other's sums."""

@@ -42,6 +42,19 @@ class Reductions:
         """What `tl.reduce` does."""
         if isinstance(input, tl.tensor):
             return self.reduce((input,), axis, combine_fn, keep_dims)[0]
+        recorder = self._semantic.builder.recorder
+        if recorder is None:
+            return self._reduce(input, axis, combine_fn, keep_dims)
+        results: list[Any] = []
+
+        def reduced(*handles: Any) -> list[Any]:
+            results.extend(self._reduce(input, axis, combine_fn, keep_dims))
+            return [result.handle for result in results]
+
+        recorder.call("reduce", reduced, *(tensor.handle for tensor in input))
+        return tuple(results)
+
+    def _reduce(self, input: Sequence[Any], axis: Any, combine_fn: Any, keep_dims: Any) -> tuple[Any, ...]:
         shape = input[0].handle.data.shape
         axis = _from_front(axis, len(shape))
         scalars = [tensor.dtype for tensor in input]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import triton.language as tl
@@ -21,6 +22,7 @@ from tilesmith.toolchain.interpreter.host import HostCopies
 from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
 from tilesmith.toolchain.interpreter.mends import numpy_dtype, pointer_to
+from tilesmith.toolchain.interpreter.operations import following
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
@@ -30,8 +32,33 @@ class KernelError(RuntimeError):
     """A kernel failed; the message says where and why, and the original error is its cause."""
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A launch that has not been performed: the @triton.jit function, its grid, its arguments by name, its options.
+
+    `warmup` is one that only asks for the compiled kernel; its tensors may be nothing but types.
+    """
+
+    kernel: Any
+    grid: Program
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+    warmup: bool = False
+
+
+class Performer(Protocol):
+    """Whoever takes launches over, to perform as much of them as it sees fit with `interpret` or `launch_as_usual`."""
+
+    def launch(self, launched: Launched) -> Any:
+        """What is returned is what the program gets for its launch."""
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        """The one to take of those an autotuner offers; `kernel` is what it tunes."""
+
+
 # Changing JITFunction changes it for every thread, and autograd runs backward passes in threads of its own.
 _contexts: list[Observer | None] = []
+_performers: list[Performer] = []
 _lock = threading.RLock()
 _stock: dict[Any, Any] = {}
 
@@ -39,6 +66,17 @@ _stock: dict[Any, Any] = {}
 def is_interpreting() -> bool:
     """Whether kernels launched now are interpreted."""
     return bool(_contexts)
+
+
+@contextmanager
+def handing_over(performer: Performer) -> Iterator[None]:
+    """Inside, whatever is launched goes to this performer instead; the last of several gets it."""
+    with interpreting():
+        _performers.append(performer)
+        try:
+            yield
+        finally:
+            _performers.remove(performer)
 
 
 @contextmanager
@@ -67,14 +105,16 @@ def interpret(
     arguments: Mapping[str, object],
     observer: Observer | None = None,
     programs: Sequence[Program] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """One launch of a @triton.jit kernel in the interpreter.
 
-    `programs` are those of the grid to run, for an observer to whom some stand for all; by default every one.
+    `programs` are those of the grid to run, for an observer to whom some stand for all; by default every one. `options`
+    are those of the launch, such as `num_warps`: they mean nothing here, but a performer may want to know them.
     """
     with interpreting(observer):
         if programs is None:
-            kernel[grid](**arguments)
+            kernel[grid](**arguments, **(options or {}))
         else:
             with _lock:
                 kernel = as_jit_function(kernel)
@@ -87,26 +127,50 @@ def _language() -> Language:
     return Language()
 
 
+def launch_as_usual(launched: Launched) -> Any:
+    """A launch on the GPU, from inside a performer."""
+    run = _stock[JITFunction]
+    return run(launched.kernel, grid=launched.grid, warmup=False, **launched.arguments, **launched.options)
+
+
 def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any:
     """In place of `Autotuner.run`: time means nothing here, so the first configuration will do."""
-    tuner.best_config = configuration = tuner.configs[0]
+    named = {**dict(zip(tuner.arg_names, arguments, strict=False)), **options}
+    configuration = tuner.configs[0]
+    if _performers:
+        configuration = _performers[-1].configuration(_after_pruning(tuner, arguments, options), tuner.fn, named)
+    tuner.best_config = configuration
     chosen = configuration.all_kwargs()
     if configuration.pre_hook is not None:
-        configuration.pre_hook({**dict(zip(tuner.arg_names, arguments, strict=False)), **options, **chosen})
+        configuration.pre_hook({**named, **chosen})
     return tuner.fn.run(*arguments, **options, **chosen)
 
 
-def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **options: Any) -> None:
+def _after_pruning(tuner: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[Any]:
+    """The configurations that the author's own pruning leaves; all of them where it needs what is not here."""
+    tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
+    try:
+        left: Sequence[Any] = tuner.prune_configs(options) or tuner.configs
+    except Exception:
+        left = tuner.configs
+    return left
+
+
+def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **options: Any) -> Any:
     """In place of `JITFunction.run`."""
-    if warmup:
-        return
+    if warmup and not _performers:
+        return None
     with _lock:
         for hook in kernel.pre_run_hooks:
             hook(*arguments, **options)
         kernel = as_jit_function(kernel)
         parameters = {name: value for name, value in options.items() if name in kernel.arg_names}
         bound = inspect.getcallargs(kernel.fn, *arguments, **parameters)
-        _launch(kernel, _whole_grid(grid, bound), bound)
+        whole = _whole_grid(grid, bound)
+        if not _performers:
+            return _launch(kernel, whole, bound)
+        rest = {name: value for name, value in options.items() if name not in parameters}
+        return _performers[-1].launch(Launched(kernel, whole, bound, rest, warmup))
 
 
 def _whole_grid(grid: Grid, arguments: dict[str, Any]) -> Program:
@@ -142,8 +206,10 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
         }
         for program in _every_program(grid) if programs is None else programs:
             builder.grid_idx = program
+            followers = [observer for observer in observers if observer.follows(program)]
             try:
-                function(**values)
+                with following(builder, followers) if followers else nullcontext():
+                    function(**values)
             except OutOfBounds:
                 raise
             except Exception as error:

@@ -1,0 +1,190 @@
+"""A driver that says it has a GPU, for programs that ask Triton about theirs where there is none, and what else of
+Triton needs one: compiled kernels to hold and launch, and benchmarks, which have nothing to measure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from math import nan
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton.testing
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime import driver
+from triton.runtime.jit import MockTensor
+
+from tilesmith.hardware.devices import Architecture
+from tilesmith.toolchain.compiler import Binary, Target
+
+_BENCHMARKS = ("do_bench", "do_bench_cudagraph", "do_bench_proton", "do_bench_cudagraph_proton")
+
+
+class StandInDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
+    """What Triton's driver of a GPU answers, without one."""
+
+    def __init__(self, architecture: Architecture, multiprocessors: int) -> None:
+        target = Target.parse(architecture.target)
+        self._target = GPUTarget(target.backend, target.arch, target.warp_size)
+        properties = {
+            "max_shared_mem": architecture.shared_bytes - architecture.reserved_shared_bytes,
+            "max_num_regs": architecture.registers,
+            "multiprocessor_count": multiprocessors,
+            "warpSize": architecture.warp_size,
+            "sm_clock_rate": 0,
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
+            "arch": str(target.arch),
+        }
+        self.utils = SimpleNamespace(get_device_properties=lambda device=0: dict(properties))
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return True
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        return torch.cuda.get_device_capability()
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        pass
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        return run_once
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return torch.empty(0)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        pass
+
+
+@contextmanager
+def standing_in(architecture: Architecture, multiprocessors: int) -> Iterator[None]:
+    """Inside, Triton has a GPU of this architecture to talk about."""
+    before = driver._active
+    driver.set_active(StandInDriver(architecture, multiprocessors))
+    changed = {name: getattr(triton.testing, name) for name in _BENCHMARKS if hasattr(triton.testing, name)}
+    marked = triton.testing.Mark.run
+    for name in changed:
+        setattr(triton.testing, name, run_once)
+    triton.testing.Mark.run = _run_smallest
+    try:
+        yield
+    finally:
+        driver._active = before
+        triton.testing.Mark.run = marked
+        for name, function in changed.items():
+            setattr(triton.testing, name, function)
+
+
+def run_once(
+    function: Callable[[], Any], *unused: Any, quantiles: Sequence[float] | None = None, **options: Any
+) -> Any:
+    """In place of a benchmark: one call, and no time, since none was measured."""
+    function()
+    if options.get("return_mode") == "all":
+        return [nan]
+    return nan if quantiles is None else [nan] * len(quantiles)
+
+
+def _run_smallest(mark: Any, *unused: Any, return_df: bool = False, **options: Any) -> Any:
+    """In place of `perf_report`'s run: each line at its first size, which launches all there is to look at."""
+    for name in ("show_plots", "print_data", "save_path", "diff_col", "save_precision"):
+        options.pop(name, None)
+    benchmarks = [mark.benchmarks] if isinstance(mark.benchmarks, triton.testing.Benchmark) else mark.benchmarks
+    for benchmark in benchmarks:
+        first = next(iter(benchmark.x_vals))
+        sizes = first if isinstance(first, list | tuple) else [first for _ in benchmark.x_names]
+        for line in benchmark.line_vals:
+            mark.fn(
+                **dict(zip(benchmark.x_names, sizes, strict=True)),
+                **{benchmark.line_arg: line}, **benchmark.args, **options,
+            )  # fmt: skip
+
+
+class CompiledStandIn:
+    """What a program gets for a launch or a warm-up: it may ask for registers and texts, and launch it again."""
+
+    def __init__(
+        self,
+        kernel: Any,
+        arguments: Mapping[str, Any],
+        compiled: Callable[[], Binary],
+        launch: Callable[[Sequence[int], dict[str, Any]], Any],
+    ) -> None:
+        self._kernel = kernel
+        self._arguments = dict(arguments)
+        self._compile = compiled
+        self._launch = launch
+        self.name = kernel.__name__
+
+    @cached_property
+    def _binary(self) -> Binary:
+        return self._compile()
+
+    @property
+    def asm(self) -> Mapping[str, str]:
+        return self._binary.assembly
+
+    @property
+    def n_regs(self) -> int:
+        return self._binary.registers
+
+    @property
+    def n_spills(self) -> int:
+        return self._binary.spill_bytes // 4
+
+    @property
+    def n_max_threads(self) -> int:
+        return 1024
+
+    @property
+    def metadata(self) -> SimpleNamespace:
+        binary = self._binary
+        return SimpleNamespace(name=self.name, shared=binary.shared_bytes, num_warps=binary.num_warps)
+
+    def _init_handles(self) -> None:
+        """A program calls it so that the properties above are there."""
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., Any]:
+        names = list(self._kernel.arg_names)
+        runtime = [one.name for one in self._kernel.params if not one.is_constexpr]
+
+        def run(*arguments: Any, stream: Any = None) -> Any:
+            given = names if len(arguments) > len(runtime) else runtime
+            return self._launch(grid, {**self._arguments, **dict(zip(given, arguments, strict=False))})
+
+        return run
+
+
+def is_only_a_type(value: Any) -> bool:
+    """Whether an argument of a warm-up is a dtype where a launch would have a tensor."""
+    return isinstance(value, MockTensor)
+
+
+def source_of(kernel: Any) -> tuple[str, int, str]:
+    """File, first line and text of a @triton.jit function, decorators included."""
+    lines, first = inspect.getsourcelines(kernel.fn)
+    return kernel.fn.__code__.co_filename, first, "".join(lines)

@@ -1,0 +1,163 @@
+"""Every operation of one interpreted program, for those who want to see more than its accesses: what it computes, from
+what, on which line, and where 32-bit arithmetic on addresses overflows.
+
+While a program is followed, each method of the builder that creates an operation is exchanged for one that also notes
+it. Others run as fast as ever.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from triton.runtime.interpreter import TensorHandle
+
+from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
+
+if TYPE_CHECKING:
+    from tilesmith.toolchain.interpreter.mends import Builder
+
+_KINDS = {
+    "load": ("load", "masked_load", "descriptor_load", "descriptor_gather"),
+    "store": ("store", "masked_store", "descriptor_store", "descriptor_scatter"),
+    "atomic": ("atomic_rmw", "atomic_cas", "atomic_load", "atomic_store", "atomic_poll"),
+    "dot": ("dot", "dot_scaled"),
+    "reduce": ("reduce",),
+    "float": (
+        *("fadd", "fsub", "fmul", "fdiv", "precise_divf", "approx_divf", "frem", "fneg", "fabs", "fma"),
+        *("minnumf", "maxnumf", "minimumf", "maximumf", "clampf"),
+    ),
+    "special": (
+        *("exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "precise_sqrt", "rsqrt", "erf", "floor", "ceil"),
+        "extern_elementwise",
+    ),
+    "integer": (
+        *("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "idiv", "shl", "lshr", "ashr", "and", "or", "xor"),
+        *("minsi", "minui", "maxsi", "maxui", "umulhi", "iabs", "select", "histogram"),
+    ),
+}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
+_ALWAYS_SHOWN = ("load", "store", "atomic", "dot", "reduce", "float", "special")
+_NOT_WRAPPED = ("create_barrier", "create_print", "create_assert", "create_assume")
+_EXACT: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of one program, on a whole block.
+
+    `kind` is "load", "store", "atomic", "dot", "reduce", "float", "special" (exponentials, roots and the like) or
+    "integer"; operations that only reshape, convert or compare are not shown, but what they pass on is. `inputs` are
+    the numbers of the operations whose results went in. `elements` is how many results it has; of a reduction, how many
+    it takes in; of a dot, the multiplications.
+    """
+
+    number: int
+    kind: str
+    name: str
+    program: Program
+    file: str
+    line: int
+    shape: tuple[int, ...]
+    format: str
+    elements: int
+    inputs: tuple[int, ...]
+    argument: str | None = None
+
+
+@contextmanager
+def following(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
+    """Inside, the observers are shown each operation that the builder performs."""
+    recorder = Recorder(builder, observers)
+    names = [name for name in dir(builder) if name.startswith("create_") and name not in _NOT_WRAPPED]
+    for name in names:
+        setattr(builder, name, partial(recorder.call, name.removeprefix("create_"), getattr(builder, name)))
+    builder.recorder = recorder
+    try:
+        yield
+    finally:
+        builder.recorder = None
+        for name in names:
+            delattr(builder, name)
+
+
+class Recorder:
+    """Notes the operations of one program."""
+
+    def __init__(self, builder: Builder, observers: Sequence[Observer]) -> None:
+        self._builder = builder
+        self._observers = observers
+        self._inside = False
+        self._count = 0
+
+    def call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Performs an operation and notes it. What it performs in turn is its own affair."""
+        if self._inside:
+            return function(*arguments, **options)
+        inputs = list(_handles(arguments))
+        if _KIND_OF.get(name) == "store":
+            # Stores may be refused, and their values are known before.
+            self._note(name, inputs, inputs[:1])
+        self._inside = True
+        try:
+            result = function(*arguments, **options)
+        finally:
+            self._inside = False
+        if _KIND_OF.get(name) != "store":
+            self._note(name, inputs, list(_handles((result,))))
+        return result
+
+    def _note(self, name: str, inputs: list[Any], results: list[Any]) -> None:
+        kind = _KIND_OF.get(name)
+        origins = sorted({origin for handle in inputs for origin in getattr(handle, "origins", ())})
+        overflow = next((handle.overflow for handle in inputs if hasattr(handle, "overflow")), None)
+        if kind == "integer" and overflow is None and _overflows(name, inputs, results):
+            overflow = kernel_position(sys._getframe(2))
+        if kind in _ALWAYS_SHOWN or (kind is not None and origins):
+            self._show(kind, name, inputs, results, tuple(origins))
+            origins = [self._count - 1]
+        for result in results if kind != "store" else ():
+            result.origins = origins
+            if overflow is not None and kind in ("integer", None) and result.data.dtype != np.bool_:
+                result.overflow = overflow
+
+    def _show(self, kind: str, name: str, inputs: list[Any], results: list[Any], origins: tuple[int, ...]) -> None:
+        block = inputs[min(1, len(inputs) - 1)] if kind == "store" or not results else results[0]
+        elements = block.data.size
+        if kind == "reduce":
+            elements = inputs[0].data.size
+        elif kind == "dot":
+            elements = results[0].data.size * inputs[0].data.shape[-1]
+        pointer = next((handle.dtype for handle in inputs if hasattr(handle.dtype, "argument")), None)
+        operation = Operation(
+            self._count, kind, name, self._builder.grid_idx, *kernel_position(sys._getframe(3)),
+            shape=tuple(block.data.shape), format=block.dtype.scalar.name, elements=elements,
+            inputs=origins, argument=getattr(pointer, "argument", None),
+        )  # fmt: skip
+        self._count += 1
+        for observer in self._observers:
+            observer.operation(operation)
+
+
+def _handles(values: Sequence[Any]) -> Iterator[Any]:
+    """The blocks among an operation's arguments; a descriptor's is that of its base."""
+    for value in values:
+        if isinstance(value, TensorHandle):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _handles(value)
+        elif isinstance(getattr(value, "base", None), TensorHandle):
+            yield value.base
+
+
+def _overflows(name: str, inputs: list[Any], results: list[Any]) -> bool:
+    """Whether a 32-bit integer operation lost bits."""
+    if name not in _EXACT or len(inputs) != 2 or results[0].data.dtype != np.int32:
+        return False
+    left, right = (handle.data.astype(np.int64) for handle in inputs)
+    return not np.array_equal(_EXACT[name](left, right), results[0].data)

@@ -1,0 +1,77 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# Kernels carry no types: Triton reads their annotations as its own.
+"""How warps meet the banks of shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tilesmith.toolchain.compiler import Target, compile_kernel
+from tilesmith.toolchain.compiler.shared import _found, shared_accesses, wavefronts
+
+LANES = np.arange(32)
+
+
+@triton.jit
+def transpose_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    x = tl.load(x_ptr + rows * BLOCK + columns)
+    tl.store(y_ptr + columns * BLOCK + rows, x)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "width", "turns"),
+    [
+        (LANES * 4, 4, 1),  # a row
+        (LANES * 32 * 4, 4, 32),  # a column of 32 floats
+        (LANES * 33 * 4, 4, 1),  # the same, padded by one
+        (LANES * 0, 4, 1),  # one word for all
+        (LANES * 16, 16, 4),  # a row of vectors
+        (LANES * 8, 8, 2),
+        (LANES * 2, 2, 1),
+    ],
+)
+def test_wavefronts(addresses: np.ndarray, width: int, turns: int) -> None:
+    assert wavefronts(addresses, width) == turns
+
+
+def test_addresses_are_worked_out_from_the_threads_number() -> None:
+    ptx = """
+	.loc 1 7 3
+	mov.u32 	%r1, %tid.x;
+	shl.b32 	%r2, %r1, 7;
+	and.b32  	%r3, %r1, 1;
+	bfe.s32 	%r4, %r1, 0, 1;
+	and.b32  	%r5, %r4, 128;
+	mov.b32 	%r6, global_smem;
+	add.s32 	%r7, %r6, %r2;
+	st.shared.b32 	[%r7], %r9;
+	add.s32 	%r8, %r6, %r5;
+	ld.shared.b32 	%r10, [%r8+4];
+	ld.shared.b32 	%r11, [%r10];
+"""
+    found = [(kind, place.line, needed, ideal) for kind, place, needed, ideal in _found(ptx)]
+    # 128 bytes apart is one bank: a turn for each of 32 words, two for two; a loaded address is not known.
+    assert found == [("store", 7, 32, 1), ("load", 7, 2, 1)]
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_compiler_avoids_conflicts_in_a_transpose(capability: int) -> None:
+    tensors = {"x_ptr": torch.empty(32, 32), "y_ptr": torch.empty(32, 32)}
+    binary = compile_kernel(
+        transpose_kernel, Target("cuda", capability), {**tensors, "BLOCK": 32}, enable_fp_fusion=True
+    )
+    accesses = shared_accesses(binary)
+    assert {one.kind for one in accesses} == {"load", "store"}
+    # 32 × 32 floats are 32 wavefronts, for each of 4 warps 8.
+    assert all(one.wavefronts == one.ideal_wavefronts == 8 for one in accesses)
+
+
+def test_other_vendors_have_none() -> None:
+    tensors = {"x_ptr": torch.empty(32, 32), "y_ptr": torch.empty(32, 32)}
+    binary = compile_kernel(transpose_kernel, Target("hip", "gfx942"), {**tensors, "BLOCK": 32}, enable_fp_fusion=True)
+    assert shared_accesses(binary) == ()
