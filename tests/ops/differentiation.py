@@ -35,9 +35,12 @@ def forward_and_backward(function: Callable[..., Any], inputs: Inputs) -> dict[s
 
 def backward(outputs: list[Tensor]) -> None:
     """Backward from cotangents that follow no pattern of the tensor's, and that a tracer sees being made."""
-    torch.autograd.backward(
-        outputs, [torch.arange(output.numel()).mul(1.7).sin().view(output.shape).to(output) for output in outputs]
-    )
+    torch.autograd.backward(outputs, [cotangent_of(output) for output in outputs])
+
+
+def cotangent_of(output: Tensor) -> Tensor:
+    """Never zero, which a wrong gradient would be as good as the right one for: not of a single number either."""
+    return torch.arange(1, output.numel() + 1).mul(1.7).sin().view(output.shape).to(output)
 
 
 def assert_same(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:

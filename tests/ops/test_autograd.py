@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from differentiation import assert_same, backward, forward_and_backward, leaves_of, tensors_of
+from differentiation import assert_same, backward, cotangent_of, forward_and_backward, leaves_of, tensors_of
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -51,8 +51,7 @@ def test_gradients_accumulate_over_two_backwards(spec: Spec, inputs: Inputs) -> 
     backward(tensors_of(spec.op(**once)))
     outputs = tensors_of(spec.op(**twice))
     for _ in range(2):
-        cotangents = [torch.arange(output.numel()).mul(1.7).sin().view(output.shape) for output in outputs]
-        torch.autograd.backward(outputs, cotangents, retain_graph=True)
+        torch.autograd.backward(outputs, [cotangent_of(output) for output in outputs], retain_graph=True)
     for name, value in once.items():
         if is_differentiable(value):
             torch.testing.assert_close(twice[name].grad, 2 * value.grad, rtol=0, atol=0)

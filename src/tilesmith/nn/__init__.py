@@ -1,6 +1,7 @@
 """Torch modules over the operators, with the constructors and state dicts of torch's own: either loads the other's."""
 
 from tilesmith.nn.activations import SiLU
+from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import RMSNorm
 
-__all__ = ["RMSNorm", "SiLU"]
+__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss", "RMSNorm", "SiLU"]

@@ -148,9 +148,11 @@ def test_every_field_of_a_configuration_can_be_set(spec: Spec, small_case: Case)
             with configured(**{name: other}):
                 plans = planned(spec, small_case)
                 assert any(chosen.config.fields()[name] == other for plan in plans for chosen in plan.choices)
-                for launch in [launch for plan in plans for launch in plan.launches]:
-                    assert launch.arguments.get(name, other) == other
-                    assert launch.options().get(name, other) == other
+                for plan in plans:
+                    chosen_here = {chosen.config for chosen in plan.choices}
+                    for launch in [launch for launch in plan.launches if launch.config in chosen_here]:
+                        assert launch.arguments.get(name, other) == other
+                        assert launch.options().get(name, other) == other
 
 
 def test_a_configuration_reaches_the_launch() -> None:

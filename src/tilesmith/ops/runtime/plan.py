@@ -81,13 +81,13 @@ class PlannedLaunch:
 
     def on(self, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> dict[str, object]:
         """The arguments with real tensors, found by their slot, in place of the operands."""
+        return {name: _real(value, tensors) for name, value in self.arguments.items()}
 
-        def real(value: object) -> object:
-            if isinstance(value, TensorDescriptor):
-                return replace(value, base=real(value.base))
-            return tensors[value.slot] if isinstance(value, Operand) else value
 
-        return {name: real(value) for name, value in self.arguments.items()}
+def _real(value: object, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> object:
+    if isinstance(value, TensorDescriptor):
+        return replace(value, base=_real(value.base, tensors))
+    return tensors[value.slot] if isinstance(value, Operand) else value
 
 
 @dataclass(frozen=True)

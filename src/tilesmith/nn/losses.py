@@ -1,0 +1,78 @@
+"""Losses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.cross_entropy import cross_entropy
+from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
+
+
+class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
+    """torch.nn.CrossEntropyLoss on `ops.cross_entropy`, for classes as targets and without weights of classes.
+
+    As there, the classes are the second dimension of the input, (N, C, d₁, d₂, …), or its only one; they are read where
+    they lie. The loss is in single precision or better, whatever the input is in.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        if weight is not None:
+            raise ValueError(
+                "CrossEntropyLoss: weight is given, but weights of classes are not supported: leave it out"
+            )
+        super().__init__(None, size_average, ignore_index, reduce, reduction, label_smoothing)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        logits = input.movedim(1, -1) if input.ndim > 1 else input
+        return cross_entropy(  # type: ignore[no-any-return]  # an Operator returns Any
+            logits, target, self.ignore_index, self.label_smoothing, self.reduction
+        )
+
+
+class LinearCrossEntropyLoss(torch.nn.Module):
+    """A linear layer and the cross entropy of its outputs, on `ops.linear_cross_entropy`, which never holds them all.
+
+    Constructor and state dict are those of torch.nn.LinearCrossEntropyLoss where torch has that; weights of classes and
+    losses of several dimensions are not supported. The layer is `linear`, a torch.nn.Linear.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        reduction: str = "mean",
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(in_features, num_classes, bias=bias, device=device, dtype=dtype)
+        self.reduction = reduction
+        self.ignore_index = -100 if ignore_index is None else ignore_index
+        self.label_smoothing = label_smoothing
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return linear_cross_entropy(  # type: ignore[no-any-return]  # an Operator returns Any
+            input,
+            self.linear.weight,
+            target,
+            self.linear.bias,
+            self.ignore_index,
+            self.label_smoothing,
+            self.reduction,
+        )
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}, ignore_index={self.ignore_index}, label_smoothing={self.label_smoothing}"

@@ -1,0 +1,86 @@
+"""What the losses share: the checks of their arguments, and results of the kernels that the user does not see."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.runtime.arguments import require_number
+from tilesmith.ops.runtime.kernels import must_be_dispatched
+from tilesmith.ops.runtime.operator import Operator
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class LossOperator(Operator):
+    """An operator whose kernels give the loss, and after it what their gradient needs, which the user does not see."""
+
+    def __init__(self, name: str, check: Callable[..., Any], **declared: Any) -> None:
+        super().__init__(name, check, **declared)
+        everything: Any = self._function
+
+        def forward(context: Any, *arguments_and_way: Any) -> Tensor:
+            context.kept_is_private = True
+            return everything.forward(context, *arguments_and_way)[0]  # type: ignore[no-any-return]
+
+        self._function = type(name, (everything,), {"forward": staticmethod(forward)})
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        made = super().__call__(*arguments, **named)
+        return made[0] if isinstance(made, tuple) else made
+
+
+def loss_operator(name: str, **declared: Any) -> Callable[[Callable[..., Any]], LossOperator]:
+    """Declare a loss, as `operator` does any operator."""
+    return lambda check: LossOperator(name, check, **declared)
+
+
+def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Sequence[Tensor]) -> None:
+    """Save arguments and kept results. No gradient comes to the latter, nor has to be made up for them."""
+    context.mark_non_differentiable(*kept)
+    context.set_materialize_grads(False)
+    context.save_for_backward(*arguments, *kept)
+
+
+def may_overwrite_kept(context: Any) -> bool:
+    """Inside a backward: whether nobody else can see what was kept, nor any later backward need it."""
+    private = getattr(
+        context, "kept_is_private", False
+    )  # not so where PyTorch calls the kernels, and shows all results
+    return private and not must_be_dispatched() and not torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+def require_target(operator: str, target: Tensor, wanted: torch.Size, of: str) -> None:
+    """A class for every row."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{operator}: target is a {type(target).__name__}, but must be a tensor")
+    if target.dtype != torch.int64:
+        short = str(target.dtype).removeprefix("torch.")
+        raise TypeError(f"{operator}: target has dtype {short}, but must hold classes as int64")
+    if target.shape != wanted:
+        raise ValueError(
+            f"{operator}: target has shape {tuple(target.shape)}, "
+            f"but {of} has {tuple(wanted)} before its last dimension"
+        )
+
+
+def require_loss_options(operator: str, ignore_index: int, label_smoothing: float, reduction: str) -> None:
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, torch.SymInt)):
+        raise TypeError(f"{operator}: ignore_index is a {type(ignore_index).__name__}, but must be an integer")
+    require_number(operator, "label_smoothing", label_smoothing, at_least=0.0)
+    if label_smoothing > 1:
+        raise ValueError(f"{operator}: label_smoothing is {label_smoothing}, but must be at most 1")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{operator}: reduction is {reduction!r}, but must be one of {', '.join(REDUCTIONS)}")
+
+
+def require_classes(operator: str, target: Tensor, n_classes: int, ignore_index: int) -> None:
+    """Every target is a class or ignored. Waits for the GPU."""
+    wrong = (target != ignore_index) & ((target < 0) | (target >= n_classes))
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{operator}: target is {target[tuple(place)].item()} at {place}, "
+            f"but must be a class from 0 to {n_classes - 1}, or ignore_index, which is {ignore_index}"
+        )

@@ -1,0 +1,375 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types Tensor.backward not at all.
+"""A linear layer's cross entropy in chunks: right in every combination, in little memory, and safe to go back twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, leaves_of
+from losses import cotangent_of, results_of
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import tilesmith as ts
+from tilesmith.lab.check import Trial, run
+from tilesmith.ops import SPECS
+from tilesmith.ops.linear_cross_entropy.chunks import compute_backward, compute_forward, rows_per_chunk
+from tilesmith.spec import CONTIGUOUS, Case, Inputs
+
+SPEC = SPECS["linear_cross_entropy"]
+linear_cross_entropy = SPEC.op
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+NAN = float("nan")
+ROWS, FEATURES, CLASSES = 300, 5, 24  # three chunks of 128 rows and what is left
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    torch.manual_seed(0)
+    with ts.use("interpret"):
+        yield
+
+
+@pytest.fixture
+def small_chunks() -> Iterator[None]:
+    with ts.ops.configured(chunk_mebibytes=0):
+        yield
+
+
+def made(bias: bool = True, dtype: torch.dtype = torch.float32) -> Inputs:
+    target = torch.randint(CLASSES, (ROWS,))
+    target[130:180] = -100
+    return {
+        "hidden": torch.randn(ROWS, FEATURES, dtype=dtype),
+        "weight": torch.randn(CLASSES, FEATURES, dtype=dtype),
+        "target": target,
+        "bias": torch.randn(CLASSES, dtype=dtype) if bias else None,
+    }
+
+
+def compare(**inputs: Any) -> dict[str, Tensor]:
+    found = results_of(linear_cross_entropy, inputs)
+    torch.testing.assert_close(found, results_of(SPEC.reference, inputs), equal_nan=True)
+    return found
+
+
+class TestChunks:
+    @pytest.mark.parametrize(
+        ("rows", "row_bytes", "expected"),
+        [
+            (8192, 2 * 128256, 2048),  # 2093 rows would fit, 2048 are whole tiles
+            (8192, 4 * 128256, 1024),
+            (16384, 2 * 32000, 8192),
+            (8400, 2 * 32000, 4224),  # two that are nearly equal rather than a full one and a rest
+            (8000, 2 * 32000, 8000),
+            (300, 2**30, 128),
+            (1, 2**30, 1),
+            (0, 2**30, 1),
+        ],
+    )
+    def test_are_as_large_as_memory_for_them_allows(self, rows: int, row_bytes: int, expected: int) -> None:
+        assert rows_per_chunk(rows, row_bytes) == expected
+
+    def test_can_be_given_more_or_less_memory(self) -> None:
+        with ts.ops.configured(chunk_mebibytes=256):
+            assert rows_per_chunk(8192, 2 * 128256) == 1024
+
+    @REDUCTIONS
+    @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("bias", [False, True])
+    @pytest.mark.usefixtures("small_chunks")
+    def test_add_up(self, reduction: str, label_smoothing: float, bias: bool) -> None:
+        compare(**made(bias), label_smoothing=label_smoothing, reduction=reduction)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @REDUCTIONS
+    @pytest.mark.usefixtures("small_chunks")
+    def test_add_up_within_the_rule(self, dtype: torch.dtype, reduction: str) -> None:
+        def make_inputs(case: Case, dtype: torch.dtype, device: str) -> Inputs:
+            return {**made(dtype=dtype), "reduction": reduction}
+
+        spec = replace(SPEC, make_inputs=make_inputs)
+        results = list(run(Trial(spec, SPEC.case("tiny"), dtype, CONTIGUOUS, "cpu")))
+        assert [result.what for result in results] == [
+            "forward",
+            *(f"gradient {name}" for name in ("hidden", "weight", "bias")),
+        ]
+        assert not [result for result in results if not result.passed]
+
+    @pytest.mark.usefixtures("small_chunks")
+    def test_take_hidden_states_of_any_shape(self) -> None:
+        inputs = made()
+        for shape in ((20, 15), (2, 3, 50)):
+            shaped = {
+                **inputs,
+                "hidden": inputs["hidden"].view(*shape, FEATURES),
+                "target": inputs["target"].view(shape),
+            }
+            compare(**shaped)
+            compare(**shaped, reduction="none")
+
+
+class Watching(TorchDispatchMode):
+    """Remembers which operators ran and the largest tensor that any of them took or gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append(func.name())
+        for value in tree_leaves((args, kwargs, result)):
+            if isinstance(value, Tensor):
+                self.largest = max(self.largest, value.untyped_storage().nbytes() // value.itemsize)
+        return result
+
+    @property
+    def products(self) -> int:
+        return sum(call.startswith(("aten::mm", "aten::addmm")) for call in self.calls)
+
+
+@pytest.mark.usefixtures("small_chunks")
+class TestMemory:
+    """Watched from inside: what PyTorch's own operators and our kernels are given and give."""
+
+    CHUNKS = 3
+
+    @REDUCTIONS
+    def test_all_logits_are_never_held(self, reduction: str) -> None:
+        inputs = made()
+        wanted = (reduction != "none",) * 3
+        with Watching() as watching:
+            _, kept, *_ = compute_forward(*inputs.values(), -100, 0.0, reduction, *wanted)
+            if reduction == "none":
+                compute_backward(torch.ones(ROWS), *inputs.values(), kept, -100, 0.0, True, True, True)
+        assert watching.products == self.CHUNKS * (3 if reduction != "none" else 4)
+        row_length = 32  # 24 logits fill 128 bytes up
+        assert watching.largest == 128 * row_length < ROWS * CLASSES
+
+    def test_without_a_gradient_there_is_one_product(self) -> None:
+        inputs = made()
+        with Watching() as watching:
+            compute_forward(*inputs.values(), -100, 0.0, "mean", False, False, False)
+        assert watching.products == self.CHUNKS
+
+    @pytest.mark.parametrize("wanted", ["hidden", "weight", "bias"])
+    @REDUCTIONS
+    def test_only_wanted_gradients_are_computed(self, wanted: str, reduction: str) -> None:
+        inputs = made()
+        right = compare(**inputs, reduction=reduction)[f"gradient of {wanted}"]
+        leaf = inputs[wanted].requires_grad_()
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one):  # type: ignore[func-returns-value]
+            loss = linear_cross_entropy(**inputs, reduction=reduction)
+        loss.backward(cotangent_of(loss))
+        torch.testing.assert_close(leaf.grad, right)
+        arguments = sum(one.numel() for one in inputs.values())
+        computed = leaf.numel() + 1 if reduction != "none" else 2 * ROWS
+        assert sum(kept) == arguments + computed
+
+
+class TestGoingBack:
+    """The forward has the gradients ready; the backward may put its factor into them only where nobody else looks."""
+
+    def step(self, inputs: Inputs, **options: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """The loss, the leaves, and what was kept of their gradients."""
+        leaves = leaves_of(inputs)
+        kept: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):  # type: ignore[func-returns-value]
+            loss = linear_cross_entropy(**leaves, **options)
+        return loss, [leaves[name] for name in ("hidden", "weight", "bias")], kept[-3:]
+
+    def test_once_copies_nothing(self) -> None:
+        loss, leaves, kept = self.step(made())
+        memory = [one.data_ptr() for one in kept]
+        kept.clear()
+        loss.backward(torch.tensor(3.0))
+        assert [leaf.grad.data_ptr() for leaf in leaves if leaf.grad is not None] == memory
+
+    def test_several_times_gives_the_same(self) -> None:
+        inputs = made()
+        loss, leaves, kept = self.step(inputs)
+        before = [one.clone() for one in kept]
+        factors = (1.0, -2.5, 0.0, 1.0)
+        found = [torch.autograd.grad(loss, leaves, torch.tensor(one), retain_graph=True) for one in factors]
+        for factor, gradients in zip(factors, found, strict=True):
+            torch.testing.assert_close(gradients, [one * factor for one in found[0]])
+        torch.testing.assert_close(kept, before, rtol=0, atol=0)
+        last = torch.autograd.grad(loss, leaves, torch.tensor(-2.5))
+        torch.testing.assert_close(last, found[1], rtol=0, atol=0)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(loss, leaves)
+
+    def test_leaves_the_results_of_the_torch_operator_alone(self) -> None:
+        leaves = leaves_of(made())
+        loss, *kept = torch.ops.tilesmith.linear_cross_entropy_forward(
+            *leaves.values(), -100, 0.0, "mean", True, True, True
+        )
+        before = [one.clone() for one in kept]
+        loss.backward(torch.tensor(3.0))
+        torch.testing.assert_close(kept, before, rtol=0, atol=0)
+
+    def test_under_a_dispatch_mode_overwrites_nothing(self) -> None:
+        loss, _, kept = self.step(made())
+        before = [one.clone() for one in kept]
+        with Watching():
+            loss.backward(torch.tensor(3.0))
+        torch.testing.assert_close(kept, before, rtol=0, atol=0)
+
+    def test_and_differentiating_that_is_refused(self) -> None:
+        """The gradient of a plain loss has no factor that autograd could follow; it depends on the arguments all the
+        same."""
+        leaves = leaves_of(made())
+        loss = linear_cross_entropy(**leaves)
+        (gradient,) = torch.autograd.grad(loss, leaves["hidden"], create_graph=True)
+        with pytest.raises(RuntimeError, match="twice"):
+            torch.autograd.grad(gradient.sum(), leaves["weight"])
+
+    @pytest.mark.parametrize("factor", [1.0, 1000.0])
+    def test_in_half_precision_small_gradients_survive(self, factor: float) -> None:
+        """A probability of 1/512 over 512 rows is a number of three bits in half precision."""
+        rows, classes, features = 512, 512, 8
+        inputs = {
+            "hidden": torch.randn(rows, features).half() * 0.01,
+            "weight": torch.randn(classes, features).half(),
+            "target": torch.randint(classes, (rows,)),
+        }
+        leaves = {name: value.requires_grad_(value.is_floating_point()) for name, value in inputs.items()}
+        exact = {
+            name: value.detach().double() if value.is_floating_point() else value for name, value in inputs.items()
+        }
+        exact = {name: value.requires_grad_(value.is_floating_point()) for name, value in exact.items()}
+        linear_cross_entropy(**leaves).backward(torch.tensor(factor))
+        SPEC.reference(**exact).backward(torch.tensor(factor, dtype=torch.float64))
+        ours, right = leaves["weight"].grad, exact["weight"].grad
+        assert ours is not None
+        assert right is not None
+        assert (ours.double() - right).norm() < (2e-2 if factor == 1 else 1e-3) * right.norm()
+
+
+class TestLayouts:
+    @REDUCTIONS
+    def test_operands_as_they_come(self, reduction: str) -> None:
+        inputs = made()
+        for hidden, weight in (
+            (torch.randn(FEATURES, ROWS).t(), torch.randn(FEATURES, CLASSES).t()),
+            (torch.randn(1, FEATURES).expand(ROWS, FEATURES), torch.randn(CLASSES, 1).expand(CLASSES, FEATURES)),
+            (torch.randn(ROWS, 2 * FEATURES)[:, ::2], torch.randn(CLASSES, 3 * FEATURES)[:, ::3]),
+            (torch.randn(2 * ROWS, FEATURES + 1)[::2, 1:], torch.randn(CLASSES, FEATURES + 3)[:, 1:-2]),
+        ):
+            leaves = {"hidden": hidden.detach().requires_grad_(), "weight": weight.detach().requires_grad_()}
+            copies = leaves_of({"hidden": hidden, "weight": weight})
+            rest = {"target": inputs["target"], "bias": inputs["bias"], "reduction": reduction}
+            loss, right = linear_cross_entropy(**leaves, **rest), SPEC.reference(**copies, **rest)
+            torch.testing.assert_close(loss, right)
+            cotangent = torch.randn(loss.shape)
+            torch.testing.assert_close(
+                torch.autograd.grad(loss, list(leaves.values()), cotangent),
+                torch.autograd.grad(right, list(copies.values()), cotangent),
+                rtol=1e-4,  # equal rows add up their rounding
+                atol=1e-4,
+            )
+
+    @pytest.mark.parametrize("shape", [(0,), (3, 0)], ids=str)
+    @REDUCTIONS
+    def test_without_rows(self, shape: tuple[int, ...], reduction: str) -> None:
+        found = compare(
+            hidden=torch.randn(*shape, 4),
+            weight=torch.randn(7, 4),
+            target=torch.zeros(shape).long(),
+            bias=torch.randn(7),
+            reduction=reduction,
+        )
+        torch.testing.assert_close(found["gradient of weight"], torch.zeros(7, 4), rtol=0, atol=0)
+
+    def test_without_rows_that_count(self) -> None:
+        inputs = {"hidden": torch.randn(3, 4), "weight": torch.randn(7, 4), "target": torch.full((3,), -100)}
+        found = results_of(linear_cross_entropy, inputs)
+        assert found["loss"].isnan()
+        assert not found["gradient of hidden"].any()
+        assert not found["gradient of weight"].any()
+
+
+class TestBadInput:
+    @BOTH_WAYS
+    @pytest.mark.parametrize(
+        ("arguments", "kind", "words"),
+        [
+            ({"weight": torch.ones(7)}, ValueError, r"weight has shape \(7,\), but must have one row for each class"),
+            ({"weight": torch.ones(7, 5)}, ValueError, r"weight has shape \(7, 5\), but .* and 4 columns"),
+            ({"hidden": torch.tensor(1.0)}, ValueError, "hidden has 0 dimensions"),
+            ({"bias": torch.ones(6)}, ValueError, r"bias has shape \(6,\), but must be a vector of 7 elements"),
+            ({"bias": torch.ones(1, 7)}, ValueError, r"bias has shape \(1, 7\), but must be a vector of 7 elements"),
+            ({"bias": torch.ones(7).long()}, TypeError, "bias has dtype int64, but must be one of"),
+            ({"bias": torch.ones(7).half()}, TypeError, "bias has dtype float16, but hidden has float32"),
+            ({"weight": torch.ones(7, 4).bfloat16()}, TypeError, "weight has dtype bfloat16, but hidden has float32"),
+            ({"target": torch.zeros(4).long()}, ValueError, r"target has shape \(4,\), but hidden has \(3,\)"),
+            ({"target": torch.zeros(3)}, TypeError, "target has dtype float32, but must hold classes as int64"),
+            ({"target": torch.zeros(3, device="meta").long()}, ValueError, "target is on meta, but hidden is on cpu"),
+            ({"bias": torch.ones(7, device="meta")}, ValueError, "bias is on meta, but hidden is on cpu"),
+            ({"label_smoothing": 2.0}, ValueError, "label_smoothing is 2.0, but must be at most 1"),
+            ({"reduction": "all"}, ValueError, "reduction is 'all', but must be one of mean, sum, none"),
+            ({"ignore_index": "pad"}, TypeError, "ignore_index is a str, but must be an integer"),
+        ],
+    )
+    def test_is_named(self, mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+        inputs = {"hidden": torch.ones(3, 4), "weight": torch.ones(7, 4), "target": torch.zeros(3).long(), **arguments}
+        with ts.use(mode), pytest.raises(kind, match=f"^linear_cross_entropy: {words}"):
+            linear_cross_entropy(**inputs)
+
+    def test_targets_that_are_no_class_make_the_loss_nan(self) -> None:
+        for wrong in (-1, 7, 2**62):
+            losses = linear_cross_entropy(
+                torch.randn(3, 4), torch.randn(7, 4), torch.tensor([1, wrong, 2]), reduction="none"
+            )
+            assert losses.isnan().tolist() == [False, True, False]
+
+    @BOTH_WAYS
+    def test_and_are_refused_where_values_are_looked_at(self, mode: Any) -> None:
+        words = r"^linear_cross_entropy: target is 7 at \[1\], but must be a class from 0 to 6"
+        with ts.use(mode), ts.debug(), pytest.raises(ValueError, match=words):
+            linear_cross_entropy(torch.randn(3, 4), torch.randn(7, 4), torch.tensor([1, 7, 2]))
+
+
+def test_autocast_multiplies_in_its_dtype_and_gives_the_loss_in_single() -> None:
+    inputs = made()
+    leaves = leaves_of(inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = linear_cross_entropy(**leaves)
+    loss.backward()
+    assert loss.dtype == leaves["weight"].grad.dtype == torch.float32
+    halved = {name: value.bfloat16() if value.is_floating_point() else value for name, value in inputs.items()}
+    torch.testing.assert_close(loss.detach(), linear_cross_entropy(**halved), rtol=0, atol=0)
+
+
+def test_compiled_it_is_the_same() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(linear_cross_entropy, fullgraph=True, backend="aot_eager")
+    for reduction in ("mean", "none"):
+        inputs = {**made(), "reduction": reduction}
+        assert_same(results_of(compiled, inputs), results_of(linear_cross_entropy, inputs))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_peak_is_the_gradients_and_a_chunk() -> None:
+    rows, features, classes = 4096, 1024, 50000
+    hidden = torch.randn(rows, features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(classes, features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    target = torch.randint(classes, (rows,), device="cuda")
+    with ts.use("triton"), ts.ops.configured(chunk_mebibytes=64):
+        for _ in range(2):
+            hidden.grad = weight.grad = None
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            linear_cross_entropy(hidden, weight, target).backward()
+    taken = torch.cuda.max_memory_allocated() - before
+    assert taken < hidden.nbytes + weight.nbytes + (64 << 20) + (4 << 20)
