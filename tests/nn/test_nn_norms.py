@@ -14,6 +14,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith import nn
+from tilesmith.nn import norms
 
 
 @pytest.fixture(autouse=True)
@@ -39,22 +40,28 @@ def filled(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-RMS_NORMS: list[dict[str, Any]] = [
-    {"normalized_shape": 24},
-    {"normalized_shape": [24]},
-    {"normalized_shape": (3, 8)},
-    {"normalized_shape": torch.Size((2, 3, 4))},
-    {"normalized_shape": 24, "eps": 0.1},
-    {"normalized_shape": (3, 8), "eps": 1e-5},
-    {"normalized_shape": 24, "elementwise_affine": False},
-    {"normalized_shape": (3, 8), "elementwise_affine": False, "eps": 0.0},
+NORMS: list[tuple[str, dict[str, Any]]] = [
+    ("RMSNorm", {"normalized_shape": 24}),
+    ("RMSNorm", {"normalized_shape": [24]}),
+    ("RMSNorm", {"normalized_shape": (3, 8)}),
+    ("RMSNorm", {"normalized_shape": torch.Size((2, 3, 4))}),
+    ("RMSNorm", {"normalized_shape": 24, "eps": 0.1}),
+    ("RMSNorm", {"normalized_shape": (3, 8), "eps": 1e-5}),
+    ("RMSNorm", {"normalized_shape": 24, "elementwise_affine": False}),
+    ("RMSNorm", {"normalized_shape": (3, 8), "elementwise_affine": False, "eps": 0.0}),
+    ("LayerNorm", {"normalized_shape": 24}),
+    ("LayerNorm", {"normalized_shape": [3, 8], "eps": 0.1}),
+    ("LayerNorm", {"normalized_shape": 24, "bias": False}),
+    ("LayerNorm", {"normalized_shape": (3, 8), "bias": False}),
+    ("LayerNorm", {"normalized_shape": 24, "elementwise_affine": False}),
+    ("LayerNorm", {"normalized_shape": (2, 3, 4), "elementwise_affine": False}),
 ]
 
 
-@pytest.mark.parametrize("options", RMS_NORMS, ids=str)
-class TestRMSNorm:
-    def pair(self, options: dict[str, Any]) -> tuple[torch.nn.Module, torch.nn.Module]:
-        ours, torchs = nn.RMSNorm(**options), torch.nn.RMSNorm(**options)
+@pytest.mark.parametrize(("name", "options"), NORMS, ids=str)
+class TestNorms:
+    def pair(self, name: str, options: dict[str, Any]) -> tuple[torch.nn.Module, torch.nn.Module]:
+        ours, torchs = getattr(norms, name)(**options), getattr(torch.nn, name)(**options)
         ours.load_state_dict(filled(torchs).state_dict())
         return ours, torchs
 
@@ -62,28 +69,28 @@ class TestRMSNorm:
         shape = options["normalized_shape"]
         return torch.randn(5, 2, *((shape,) if isinstance(shape, int) else shape))
 
-    def test_computes_what_torchs_own_does(self, options: dict[str, Any]) -> None:
-        ours, torchs = self.pair(options)
+    def test_computes_what_torchs_own_does(self, name: str, options: dict[str, Any]) -> None:
+        ours, torchs = self.pair(name, options)
         x = self.x_for(options)
         torch.testing.assert_close(results(ours, x), results(torchs, x))
 
-    def test_takes_any_layout(self, options: dict[str, Any]) -> None:
-        ours, torchs = self.pair(options)
+    def test_takes_any_layout(self, name: str, options: dict[str, Any]) -> None:
+        ours, torchs = self.pair(name, options)
         x = self.x_for(options)
         transposed = x.transpose(0, -1).contiguous().transpose(0, -1)
         torch.testing.assert_close(results(ours, transposed), results(torchs, x))
 
-    def test_either_loads_the_others_state(self, options: dict[str, Any]) -> None:
-        ours, torchs = filled(nn.RMSNorm(**options)), torch.nn.RMSNorm(**options)
+    def test_either_loads_the_others_state(self, name: str, options: dict[str, Any]) -> None:
+        ours, torchs = filled(getattr(norms, name)(**options)), getattr(torch.nn, name)(**options)
         torchs.load_state_dict(ours.state_dict())
-        again = nn.RMSNorm(**options)
+        again = getattr(norms, name)(**options)
         again.load_state_dict(torchs.state_dict())
         assert list(again.state_dict()) == list(torchs.state_dict())
-        for name, value in ours.state_dict().items():
-            torch.testing.assert_close(again.state_dict()[name], value, rtol=0, atol=0)
+        for key, value in ours.state_dict().items():
+            torch.testing.assert_close(again.state_dict()[key], value, rtol=0, atol=0)
 
-    def test_survives_being_copied_and_stored(self, options: dict[str, Any]) -> None:
-        module, _ = self.pair(options)
+    def test_survives_being_copied_and_stored(self, name: str, options: dict[str, Any]) -> None:
+        module, _ = self.pair(name, options)
         stored = io.BytesIO()
         torch.save(module, stored)
         stored.seek(0)
@@ -95,8 +102,8 @@ class TestRMSNorm:
         ):
             torch.testing.assert_close(results(other, x), results(module, x), rtol=0, atol=0)
 
-    def test_compiles_to_one_graph(self, options: dict[str, Any]) -> None:
-        ours, _ = self.pair(options)
+    def test_compiles_to_one_graph(self, name: str, options: dict[str, Any]) -> None:
+        ours, _ = self.pair(name, options)
         x = self.x_for(options)
         torch._dynamo.reset()
         torch.testing.assert_close(torch.compile(ours, fullgraph=True, backend="aot_eager")(x), ours(x))
@@ -108,15 +115,47 @@ def test_rms_norm_without_eps_takes_the_rounding_of_the_inputs_dtype(dtype: torc
     torch.testing.assert_close(nn.RMSNorm(16, dtype=dtype)(x), torch.nn.RMSNorm(16, dtype=dtype)(x))
 
 
-def test_rms_norm_is_one_of_torchs() -> None:
-    """So that code that looks for norms by class, to leave them out of weight decay, finds this one."""
-    assert isinstance(nn.RMSNorm(4), torch.nn.RMSNorm)
+def test_norms_are_torchs_own_kinds() -> None:
+    """So that code that looks for norms by class, to leave them out of weight decay, finds these."""
+    assert isinstance(norms.RMSNorm(4), torch.nn.RMSNorm)
+    assert isinstance(norms.AddRMSNorm(4), torch.nn.RMSNorm)
+    assert isinstance(norms.LayerNorm(4), torch.nn.LayerNorm)
 
 
+@pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm"])
 @pytest.mark.parametrize("shape", [(5, 23), (8, 3), (24,), (3,), ()], ids=str)
-def test_rms_norm_refuses_an_input_of_another_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"^RMSNorm: x has shape .*, but must end in normalized_shape \(3, 8\)"):
-        nn.RMSNorm((3, 8))(torch.randn(shape))
+def test_a_norm_refuses_an_input_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: x has shape .*, but must end in normalized_shape \(3, 8\)"):
+        getattr(norms, name)((3, 8))(torch.randn(shape))
+
+
+@pytest.mark.parametrize("shape", [24, (3, 8)], ids=str)
+@pytest.mark.parametrize("affine", [True, False])
+class TestAddRMSNorm:
+    """torch has no such module: it is an addition and torch's RMSNorm, whose weights it loads."""
+
+    def test_adds_and_norms(self, shape: int | tuple[int, ...], affine: bool) -> None:
+        ours = norms.AddRMSNorm(shape, eps=1e-5, elementwise_affine=affine)
+        torchs = torch.nn.RMSNorm(shape, eps=1e-5, elementwise_affine=affine)
+        ours.load_state_dict(filled(torchs).state_dict())
+        x, residual = torch.randn(2, 5, *torchs.normalized_shape)
+        mine, theirs = [[one.clone().requires_grad_() for one in (x, residual)] for _ in range(2)]
+        found, total = ours(*mine), mine[0] + mine[1]
+        right = (torchs(sum(theirs)), sum(theirs))
+        torch.testing.assert_close(found, right)
+        torch.testing.assert_close(found[1], total, rtol=0, atol=0)
+        cotangents = [torch.randn(x.shape), torch.randn(x.shape)]
+        torch.testing.assert_close(
+            torch.autograd.grad(found, [*mine, *ours.parameters()], cotangents),
+            torch.autograd.grad(right, [*theirs, *torchs.parameters()], cotangents),
+        )
+
+    def test_refuses_inputs_of_another_shape(self, shape: int | tuple[int, ...], affine: bool) -> None:
+        module = norms.AddRMSNorm(shape, elementwise_affine=affine)
+        good, wrong = torch.randn(5, *module.normalized_shape), torch.randn(5, 23)
+        for name, arguments in (("x", (wrong, good)), ("residual", (good, wrong))):
+            with pytest.raises(ValueError, match=f"^AddRMSNorm: {name} has shape .*, but must end in"):
+                module(*arguments)
 
 
 def test_silu_computes_what_torchs_own_does() -> None:

@@ -39,7 +39,7 @@ def distinct_launches() -> dict[str, tuple[Target, PlannedLaunch]]:
             for case, dtype, layout in tried(spec):
                 short = str(dtype).removeprefix("torch.")
                 for launch in planned_launches(spec, case, dtype, layout, str(target)):
-                    name = f"{launch.kernel.__name__}-{case.name}-{short}-{layout.name}-{target}"
+                    name = f"{spec.name}-{launch.kernel.__name__}-{case.name}-{short}-{layout.name}-{target}"
                     found.setdefault((target, key_of(launch)), (name, (target, launch)))
     return dict(found.values())
 

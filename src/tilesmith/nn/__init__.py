@@ -2,6 +2,6 @@
 
 from tilesmith.nn.activations import SiLU
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
-from tilesmith.nn.norms import RMSNorm
+from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
 
-__all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss", "RMSNorm", "SiLU"]
+__all__ = ["AddRMSNorm", "CrossEntropyLoss", "LayerNorm", "LinearCrossEntropyLoss", "RMSNorm", "SiLU"]

@@ -1,25 +1,68 @@
-"""Norms."""
+"""Norms. Several normalised dimensions count as one."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from tilesmith.ops.add_rms_norm import add_rms_norm
+from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch.nn.RMSNorm on `ops.rms_norm`. Several normalised dimensions count as one."""
+    """torch.nn.RMSNorm on `ops.rms_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
+        _require_shape("RMSNorm", "x", x, self.normalized_shape)
+        eps = _eps_of(self, x)
         count = len(self.normalized_shape)
-        if tuple(x.shape[-count:]) != tuple(self.normalized_shape):
-            raise ValueError(
-                f"RMSNorm: x has shape {tuple(x.shape)}, "
-                f"but must end in normalized_shape {tuple(self.normalized_shape)}"
-            )
-        eps = torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if self.eps is None else self.eps
         if count == 1:
             return rms_norm(x, self.weight, eps)  # type: ignore[no-any-return]  # an Operator returns Any
-        weight = None if self.weight is None else self.weight.flatten()
-        return rms_norm(x.flatten(-count), weight, eps).view(x.shape)  # type: ignore[no-any-return]  # likewise
+        return rms_norm(x.flatten(-count), _flat(self.weight), eps).view(x.shape)  # type: ignore[no-any-return]  # likewise
+
+
+class AddRMSNorm(torch.nn.RMSNorm):
+    """RMSNorm of x + residual on `ops.add_rms_norm`: returns the norm and the sum, which is the next residual.
+
+    Constructor and state are torch.nn.RMSNorm's, so that weights of a model that adds and norms apart load as they are.
+    """
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one more
+        _require_shape("AddRMSNorm", "x", x, self.normalized_shape)
+        _require_shape("AddRMSNorm", "residual", residual, self.normalized_shape)
+        eps = _eps_of(self, x)
+        count = len(self.normalized_shape)
+        if count == 1:
+            return add_rms_norm(x, residual, self.weight, eps)  # type: ignore[no-any-return]  # an Operator returns Any
+        y, total = add_rms_norm(x.flatten(-count), residual.flatten(-count), _flat(self.weight), eps)
+        return y.view(x.shape), total.view(x.shape)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """torch.nn.LayerNorm on `ops.layer_norm`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        _require_shape("LayerNorm", "x", x, self.normalized_shape)
+        count = len(self.normalized_shape)
+        if count == 1:
+            return layer_norm(x, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # an Operator returns Any
+        y = layer_norm(x.flatten(-count), _flat(self.weight), _flat(self.bias), self.eps)
+        return y.view(x.shape)  # type: ignore[no-any-return]  # likewise
+
+
+def _require_shape(module: str, name: str, tensor: Tensor, normalized_shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
+        raise ValueError(
+            f"{module}: {name} has shape {tuple(tensor.shape)}, "
+            f"but must end in normalized_shape {tuple(normalized_shape)}"
+        )
+
+
+def _eps_of(module: torch.nn.RMSNorm, x: Tensor) -> float:
+    """As torch has it: where none was given, the rounding of what is computed in."""
+    return torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if module.eps is None else module.eps
+
+
+def _flat(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.flatten()

@@ -42,19 +42,24 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dweight if weight_gradient else None, None
 
 
+def require_normable(operator: str, x: Tensor, weight: Tensor | None, eps: object) -> None:
+    """What every norm over the last dimension asks of its arguments."""
+    require_floating(operator, x=x)
+    if weight is not None:
+        require_floating(operator, weight=weight)
+    require_dimensions(operator, "x", x, at_least=1)
+    require_vector(operator, "weight", weight, x.shape[-1], of="x")
+    require_same_device(operator, x=x, weight=weight)
+    require_number(operator, "eps", eps, at_least=0.0)
+
+
 @operator("rms_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     """x / √(mean(x²) + eps) over the last dimension, times weight if there is one.
 
     The result has x's dtype and is computed in single precision or better; weight may have another dtype.
     """
-    require_floating("rms_norm", x=x)
-    if weight is not None:
-        require_floating("rms_norm", weight=weight)
-    require_dimensions("rms_norm", "x", x, at_least=1)
-    require_vector("rms_norm", "weight", weight, x.shape[-1], of="x")
-    require_same_device("rms_norm", x=x, weight=weight)
-    require_number("rms_norm", "eps", eps, at_least=0.0)
+    require_normable("rms_norm", x, weight, eps)
     return x
 
 

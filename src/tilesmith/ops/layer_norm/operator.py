@@ -1,0 +1,99 @@
+"""The operator: its meaning, its checks, its gradient, its spec."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilesmith.ops.layer_norm.backward import backward
+from tilesmith.ops.layer_norm.forward import forward
+from tilesmith.ops.rms_norm.operator import require_normable
+from tilesmith.ops.runtime.arguments import require_floating, require_same_device, require_vector
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.spec import Case, Cost, Layout, Spec, Work
+
+
+def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    return y.to(x.dtype)
+
+
+def native(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    if any(parameter is not None and parameter.dtype != x.dtype for parameter in (weight, bias)):
+        return reference(x, weight, bias, eps)  # PyTorch's own takes one dtype only
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, context.eps = inputs
+    context.save_for_backward(x, weight, bias)
+
+
+def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias = context.saved_tensors
+    weight_gradient = weight is not None and context.needs_input_grad[1]
+    bias_gradient = bias is not None and context.needs_input_grad[2]
+    dx, dweight, dbias = backward(dy, x, weight, bias, context.eps, weight_gradient, bias_gradient)
+    return dx, dweight if weight_gradient else None, dbias if bias_gradient else None, None
+
+
+@operator("layer_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """(x − mean(x)) / √(var(x) + eps) over the last dimension, times weight and plus bias if there are any.
+
+    The result has x's dtype and is computed in single precision or better; weight and bias may have another dtype.
+    """
+    require_normable("layer_norm", x, weight, eps)
+    if bias is not None:
+        require_floating("layer_norm", bias=bias)
+    require_vector("layer_norm", "bias", bias, x.shape[-1], of="x")
+    require_same_device("layer_norm", x=x, bias=bias)
+    return x
+
+
+def liger(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    from liger_kernel.ops.layer_norm import LigerLayerNormFunction
+
+    return LigerLayerNormFunction.apply(x, weight, bias, eps)  # type: ignore[no-any-return]
+
+
+def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+    return {
+        "x": layout(torch.randn(case.rows, case.cols, dtype=dtype, device=device)),
+        "weight": layout(torch.randn(case.cols, dtype=dtype, device=device)),
+        "bias": layout(torch.randn(case.cols, dtype=dtype, device=device)),
+        "eps": 1e-5,
+    }
+
+
+def cost(case: Case, dtype: torch.dtype) -> Cost:
+    elements = case.rows * case.cols
+    parameter_bytes = case.cols * dtype.itemsize
+    return Cost(
+        forward=Work(bytes=2 * elements * dtype.itemsize + 2 * parameter_bytes, flops=7 * elements),
+        backward=Work(bytes=3 * elements * dtype.itemsize + 3 * parameter_bytes, flops=15 * elements),
+    )
+
+
+SPEC = Spec(
+    name="layer_norm",
+    op=layer_norm,
+    reference=reference,
+    formula="y = (x − mean(x)) / √(var(x) + eps) · w + b",
+    cases=[
+        Case("one", rows=1, cols=1),
+        Case("odd", rows=37, cols=65),
+        Case("wide", rows=3, cols=9000),
+        Case("large", rows=16384, cols=4096),
+        Case("larger", rows=16384, cols=8192),
+        Case("largest", rows=8192, cols=16384),
+        Case("vocabulary", rows=4096, cols=32768),
+    ],
+    make_inputs=make_inputs,
+    cost=cost,
+    rivals={"torch": native, "liger": liger},
+)

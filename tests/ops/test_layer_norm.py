@@ -1,0 +1,192 @@
+"""What is layer_norm's own: its errors, parameters that are left out, rows with a mean far larger than their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from differentiation import assert_same, forward_and_backward, leaves_of
+from test_add_rms_norm import with_what_is_kept
+from test_contract import views
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops import SPECS
+from tilesmith.ops.layer_norm.backward import backward
+from tilesmith.spec import Inputs
+
+layer_norm, reference = SPECS["layer_norm"].op, SPECS["layer_norm"].reference
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    with ts.use("interpret"):
+        yield
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"weight": torch.ones(7)}, ValueError, "weight has 7 elements, but x has 8 columns"),
+        ({"bias": torch.ones(9)}, ValueError, "bias has 9 elements, but x has 8 columns"),
+        ({"bias": torch.ones(1, 8)}, ValueError, r"bias has shape \(1, 8\), but must be a vector of 8 elements"),
+        ({"x": torch.tensor(1.0)}, ValueError, r"x has 0 dimensions \(shape \(\)\), but must have at least 1"),
+        ({"eps": -1e-6}, ValueError, "eps is -1e-06, but must be at least 0"),
+        ({"eps": "small"}, TypeError, "eps is a str, but must be a number"),
+    ],
+)
+def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    with ts.use(mode), pytest.raises(kind, match=f"^layer_norm: {words}"):
+        layer_norm(**{"x": torch.ones(3, 8), "weight": torch.ones(8), "bias": torch.ones(8), **arguments})
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_weight_and_bias_may_be_left_out(mode: Any, weight: bool, bias: bool) -> None:
+    torch.manual_seed(0)
+    inputs = {
+        "x": torch.randn(5, 24),
+        "weight": torch.randn(24) if weight else None,
+        "bias": torch.randn(24) if bias else None,
+        "eps": 1e-5,
+    }
+    with ts.use(mode):
+        assert_same(forward_and_backward(layer_norm, inputs), forward_and_backward(reference, inputs))
+
+
+def test_is_pytorchs_own() -> None:
+    torch.manual_seed(0)
+    inputs = {"x": torch.randn(5, 24), "weight": torch.randn(24), "bias": torch.randn(24), "eps": 0.1}
+
+    def pytorchs(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return F.layer_norm(x, (24,), weight, bias, eps)
+
+    assert_same(forward_and_backward(layer_norm, inputs), forward_and_backward(pytorchs, inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("in_registers", [True, False])
+@pytest.mark.parametrize("offset", [300.0, -1e4])
+def test_a_mean_far_larger_than_the_spread_costs_no_more_accuracy_than_pytorchs_own(
+    dtype: torch.dtype, in_registers: bool, offset: float
+) -> None:
+    """mean(x²) − mean(x)² would be noise here: at a mean of 1e4 the squares are 1e8 with a rounding of 8."""
+    torch.manual_seed(0)
+    spread = torch.randn(4, 700) * (1 if dtype == torch.float32 else 64)
+    x, weight, bias = (offset + spread).to(dtype), torch.randn(700).to(dtype), torch.randn(700).to(dtype)
+    exact = F.layer_norm(x.double(), (700,), weight.double(), bias.double(), 1e-5)
+    block = 1024 if in_registers else 64
+    with ts.ops.configured(in_registers=in_registers, BLOCK_SIZE=block):
+        ours = layer_norm(x, weight, bias, 1e-5)
+    theirs = F.layer_norm(x, (700,), weight, bias, 1e-5)
+    floor = torch.finfo(dtype).eps * exact.abs().max()
+    assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + floor
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"BLOCK_SIZE": 1024},
+        {"BLOCK_SIZE": 64, "in_cache": False},
+        {"BLOCK_SIZE": 64, "FIRST_BLOCK_SIZE": 128, "in_cache": True},
+    ],
+    ids=["one sweep", "two sweeps", "in cache"],
+)
+def test_the_gradient_stands_a_mean_far_larger_than_the_spread(form: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    inputs = {"x": 1e4 + torch.randn(3, 700), "weight": torch.randn(700), "bias": torch.randn(700), "eps": 1e-5}
+    doubles = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    exact = forward_and_backward(reference, doubles)
+    theirs = forward_and_backward(SPECS["layer_norm"].op.native, inputs)  # type: ignore[attr-defined]  # an Operator
+    with ts.ops.configured(**form):
+        ours = forward_and_backward(layer_norm, inputs)
+    for name, value in exact.items():
+        allowed = 2 * (theirs[name] - value).abs().max() + torch.finfo(torch.float32).eps * value.abs().max()
+        assert (ours[name] - value).abs().max() <= allowed, name
+
+
+@pytest.mark.parametrize("block_size", [64, 1024])
+def test_one_row_that_is_constant_is_zero(block_size: int) -> None:
+    x = torch.full((2, 700), 3.0)
+    x[1] = torch.randn(700)
+    with ts.ops.configured(in_registers=block_size == 1024, BLOCK_SIZE=block_size):
+        y = layer_norm(x, None)
+    torch.testing.assert_close(y[0], torch.zeros(700))
+
+
+@pytest.mark.parametrize("size", [1e20, 3e38])
+def test_squares_that_overflow_give_zeros_in_every_form(size: float) -> None:
+    """As PyTorch's formula has it: the variance is infinite. A sum of 0 · ∞ would give NaN instead."""
+    x = torch.randn(2, 100)
+    x[0, 3] = size
+    for form in ({"in_registers": True}, {"in_registers": False}, {"in_registers": False, "BLOCK_SIZE": 16}):
+        with ts.ops.configured(**{"BLOCK_SIZE": 128, **form}):
+            torch.testing.assert_close(layer_norm(x, None), reference(x, None))
+
+
+@pytest.mark.parametrize("name", views())
+def test_takes_any_strides(name: str) -> None:
+    x = views()[name]
+    weight, bias = torch.randn(x.shape[-1] * 2)[::2], torch.randn(x.shape[-1])
+    ours, copy = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
+    y, right = layer_norm(ours, weight, bias, 1e-5), reference(copy, weight, bias, 1e-5)
+    # Where columns are expanded a row is constant: what rounding leaves of x − mean is divided by √eps.
+    torch.testing.assert_close(y, right, rtol=1e-4, atol=1e-3)
+    assert y.stride() == torch.empty_like(x).stride()
+    cotangent = torch.randn(right.shape[::-1]).permute(*reversed(range(right.ndim)))
+    (found,) = torch.autograd.grad(y, ours, cotangent)
+    (expected,) = torch.autograd.grad(right, copy, cotangent)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), (0,), (3, 0, 5), (2, 3, 0)], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_takes_empty_tensors(shape: tuple[int, ...], transposed: bool) -> None:
+    x = torch.randn(shape[::-1]).permute(*reversed(range(len(shape)))) if transposed else torch.randn(shape)
+    inputs = {"x": x, "weight": torch.randn(shape[-1]), "bias": torch.randn(shape[-1]), "eps": 1e-5}
+    found = forward_and_backward(layer_norm, inputs)
+    assert found["output 0"].shape == found["gradient of x"].shape == shape
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(found[f"gradient of {name}"], torch.zeros(shape[-1]), rtol=0, atol=0)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("x_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("other_dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_keeps_the_dtype_of_x(mode: Any, x_dtype: torch.dtype, other_dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs = {
+        "x": torch.randn(5, 24).to(x_dtype),
+        "weight": torch.randn(24).to(other_dtype),
+        "bias": torch.randn(24),
+        "eps": 1e-5,
+    }
+    with ts.use(mode):
+        found = forward_and_backward(layer_norm, inputs)
+    assert found["output 0"].dtype == found["gradient of x"].dtype == x_dtype
+    assert found["gradient of weight"].dtype == other_dtype
+    assert found["gradient of bias"].dtype == torch.float32
+    exact = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    for name, value in forward_and_backward(reference, exact).items():
+        torch.testing.assert_close(found[name].double(), value, rtol=2e-2, atol=3e-2)
+
+
+def test_both_parameters_gradients_are_summed_in_one_launch() -> None:
+    x, weight = torch.randn(5, 24), torch.randn(24)
+    plan = backward.plan_for(x, x, weight, weight, 1e-5, True, True)
+    assert [launch.kernel.__name__ for launch in plan.launches] == [
+        "layer_norm_backward_kernel",
+        "sum_both_partials_kernel",
+    ]
+
+
+def test_nothing_is_kept_for_the_backward_but_the_arguments() -> None:
+    leaves = leaves_of({"x": torch.randn(5, 24), "weight": torch.randn(24), "bias": torch.randn(24), "eps": 1e-5})
+    _, kept = with_what_is_kept(layer_norm, *leaves.values())
+    assert kept == {one.data_ptr() for one in leaves.values() if isinstance(one, Tensor)}

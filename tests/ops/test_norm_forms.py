@@ -1,0 +1,133 @@
+"""Every form that the norms' kernels have, at sizes the interpreter takes quickly: the right kernels, right results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, cotangent_of, forward_and_backward, leaves_of, tensors_of
+from specialisation import planned_launches
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops import SPECS
+from tilesmith.ops.runtime.plan import Plan
+from tilesmith.spec import Inputs, is_differentiable
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+NORMS = ["rms_norm", "add_rms_norm", "rms_norm_relu", "layer_norm"]
+FORWARD_FORMS: dict[str, dict[str, Any]] = {
+    "forward_kernel": {"in_registers": True, "BLOCK_SIZE": 64, "ROWS": 2},
+    "forward_blocks_kernel": {"in_registers": False, "BLOCK_SIZE": 16, "ROWS": 2},
+}
+BACKWARD_FORMS: dict[str, dict[str, Any]] = {
+    "backward_kernel": {"BLOCK_SIZE": 64, "ROWS": 2, "PIPELINE": 3},
+    "backward_cached_kernel": {"BLOCK_SIZE": 16, "FIRST_BLOCK_SIZE": 32, "ROWS": 1, "in_cache": True},
+    "backward_tiles_kernel": {"BLOCK_SIZE": 16, "ROWS": 2, "in_cache": False},
+}
+WEIGHTS = pytest.mark.parametrize("parameters", [True, False], ids=["with parameters", "without"])
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    with ts.use("interpret"):
+        yield
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are launched from here on."""
+    names: list[str] = []
+    run = Plan.run
+
+    def noted(plan: Plan, arguments: Any) -> Any:
+        names.extend(launch.kernel.__name__ for launch in plan.launches)
+        return run(plan, arguments)
+
+    monkeypatch.setattr(Plan, "run", noted)
+    return names
+
+
+def inputs_of(operator: str, parameters: bool, dtype: torch.dtype = torch.float32) -> Inputs:
+    """More rows than programs, and columns that fill no block."""
+    torch.manual_seed(0)
+    spec = SPECS[operator]
+    inputs = spec.inputs(spec.cases[1].with_sizes(rows=7, cols=43), dtype, "cpu")
+    return {name: value if parameters or name not in ("weight", "bias") else None for name, value in inputs.items()}
+
+
+@WEIGHTS
+@pytest.mark.parametrize("form", [*FORWARD_FORMS, *BACKWARD_FORMS])
+@pytest.mark.parametrize("operator", NORMS)
+def test_agrees_with_the_reference(operator: str, form: str, parameters: bool, launched: list[str]) -> None:
+    inputs = inputs_of(operator, parameters)
+    with ts.ops.configured(**{**FORWARD_FORMS, **BACKWARD_FORMS}[form]):
+        ours = forward_and_backward(SPECS[operator].op, inputs)
+    family = "layer_norm" if operator == "layer_norm" else "rms_norm"
+    assert f"{family}_{form}" in launched
+    assert_same(ours, forward_and_backward(SPECS[operator].reference, inputs))
+
+
+@pytest.mark.parametrize("form", BACKWARD_FORMS)
+@pytest.mark.parametrize("operator", NORMS)
+def test_gradients_agree_with_finite_differences(operator: str, form: str) -> None:
+    inputs = inputs_of(operator, parameters=True, dtype=torch.float64)
+    leaves = {name: value.requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
+
+    def function(*values: Tensor) -> Any:
+        return SPECS[operator].op(**{**inputs, **dict(zip(leaves, values, strict=True))})
+
+    with ts.ops.configured(**BACKWARD_FORMS[form]):
+        assert torch.autograd.gradcheck(function, list(leaves.values()), eps=1e-6, atol=1e-5, fast_mode=True)
+
+
+@pytest.mark.parametrize("form", BACKWARD_FORMS)
+@pytest.mark.parametrize("operator", NORMS)
+def test_gradients_that_are_not_wanted_change_nothing(operator: str, form: str) -> None:
+    """Weight and bias have sums of their own; each is left out where it is not wanted."""
+    inputs = inputs_of(operator, parameters=True)
+    right = forward_and_backward(SPECS[operator].reference, inputs)
+    for wanted in [name for name, value in inputs.items() if is_differentiable(value)]:
+        leaves = leaves_of(inputs)
+        for name, value in leaves.items():
+            if is_differentiable(value):
+                value.requires_grad_(name == wanted)
+        with ts.ops.configured(**BACKWARD_FORMS[form]):
+            outputs = tensors_of(SPECS[operator].op(*leaves.values()))
+            cotangents = [cotangent_of(one) for one in outputs]
+            torch.autograd.backward(outputs, cotangents)
+        torch.testing.assert_close(leaves[wanted].grad, right[f"gradient of {wanted}"])
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_a_row_of_columns_apart_in_memory_is_walked_in_place(operator: str, launched: list[str]) -> None:
+    """Wider than one block, so that the gradient takes two sweeps."""
+    spec = SPECS[operator]
+    torch.manual_seed(0)
+    layout = next(layout for layout in spec.layouts if layout.name == "transposed")
+    inputs = spec.inputs(spec.cases[1].with_sizes(rows=3, cols=300), torch.float32, "cpu", layout)
+    leaves = {name: value.requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
+    outputs = tensors_of(spec.op(**{**inputs, **leaves}))
+    cotangents = [torch.randn(one.shape) for one in outputs]
+    torch.autograd.backward(outputs, cotangents)
+    copies = leaves_of(inputs)
+    torch.autograd.backward(tensors_of(spec.reference(*copies.values())), cotangents)
+    assert any(name.endswith("row_statistics_kernel") for name in launched)
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(leaf.grad, copies[name].grad)
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_the_cached_form_compiles_without_spilling(operator: str) -> None:
+    """It lives on its registers: they hold the sums of a whole row. The specs' cases reach it for some norms only."""
+    spec = SPECS[operator]
+    case = spec.cases[-1].with_sizes(cols=16384)
+    (launch,) = [
+        launch
+        for launch in planned_launches(spec, case, torch.bfloat16)
+        if launch.kernel.__name__.endswith("backward_cached_kernel")
+    ]
+    binary = compile_kernel(launch.kernel, Target("cuda", 90), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
