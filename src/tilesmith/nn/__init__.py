@@ -1,7 +1,18 @@
 """Torch modules over the operators, with the constructors and state dicts of torch's own: either loads the other's."""
 
-from tilesmith.nn.activations import SiLU
+from tilesmith.nn.activations import SiLU, Softmax, SwiGLU
+from tilesmith.nn.attention import RotaryEmbedding
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
 
-__all__ = ["AddRMSNorm", "CrossEntropyLoss", "LayerNorm", "LinearCrossEntropyLoss", "RMSNorm", "SiLU"]
+__all__ = [
+    "AddRMSNorm",
+    "CrossEntropyLoss",
+    "LayerNorm",
+    "LinearCrossEntropyLoss",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "SiLU",
+    "Softmax",
+    "SwiGLU",
+]

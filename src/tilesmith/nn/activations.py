@@ -6,6 +6,10 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.silu import silu
+from tilesmith.ops.softmax import softmax
+from tilesmith.ops.swiglu import swiglu
+
+__all__ = ["SiLU", "Softmax", "SwiGLU"]
 
 
 class SiLU(torch.nn.Module):
@@ -13,3 +17,48 @@ class SiLU(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return silu(x)  # type: ignore[no-any-return]  # an Operator returns Any
+
+
+class Softmax(torch.nn.Softmax):
+    """torch.nn.Softmax on `ops.softmax`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.dim is None:  # PyTorch warns, and picks one
+            return super().forward(x)
+        return softmax(x, self.dim)  # type: ignore[no-any-return]  # an Operator returns Any
+
+
+class SwiGLU(torch.nn.Module):
+    """LLaMA's feed-forward block: down_proj(silu(gate_proj(x)) · up_proj(x)).
+
+    The projections are torch.nn.Linear, whose matrix products a BLAS does best; what lies between them is one kernel,
+    `ops.swiglu`. Parameters are named as in Hugging Face's LLaMA, so that its weights load. With `packed`, gate and up
+    are one projection, gate_up_proj, with the gate's rows first, as in Hugging Face's Phi-3.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int,
+        bias: bool = False,
+        *,
+        packed: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+
+        def linear(inputs: int, outputs: int) -> torch.nn.Linear:
+            return torch.nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
+
+        self.packed = packed
+        if packed:
+            self.gate_up_proj = linear(dim, 2 * hidden_dim)
+        else:
+            self.gate_proj = linear(dim, hidden_dim)
+            self.up_proj = linear(dim, hidden_dim)
+        self.down_proj = linear(hidden_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = swiglu(self.gate_up_proj(x)) if self.packed else swiglu(self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(hidden)  # type: ignore[no-any-return]  # a module returns Any

@@ -1,0 +1,205 @@
+"""SwiGLU: y = silu(gate) · up, of two tensors or of the two halves of one.
+
+Forward moves three elements per output (read gate and up, write y) and does about six flops on each; backward moves
+five (read dy, gate and up, write both gradients) and does about twelve, σ(gate) among them once more. Memory-bound on
+every GPU. A projection that computes gate and up at once leaves them side by side in one tensor: its halves are walked
+where they lie, and its gradient is written in the same form, so neither is ever taken apart or put together.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tilesmith.ops.runtime.arguments import require_dimensions, require_floating, require_same_device
+from tilesmith.ops.runtime.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.layout import as_elements, tile_offsets
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.spec import Case, Cost, Layout, Spec, Work
+
+
+def reference(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    if up is None:
+        gate, up = gate.chunk(2, dim=-1)
+    return gate * torch.sigmoid(gate) * up
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def swiglu_forward_kernel(
+    gate_ptr, up_ptr, y_ptr, gate_strides, up_strides, y_strides, up_start, n_rows, sizes,
+    NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """up begins up_start elements behind up_ptr."""
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
+    up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
+    gate = tl.load(gate_pointers, mask=mask).to(COMPUTE)
+    up = tl.load(up_pointers, mask=mask).to(COMPUTE)
+    y = gate * tl.sigmoid(gate) * up
+    y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+    tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def swiglu_backward_kernel(
+    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_strides, gate_strides, up_strides, dgate_strides, dup_strides,
+    up_start, dup_start, n_rows, sizes,
+    NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    dy_pointers = dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED)
+    gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
+    up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
+    dy = tl.load(dy_pointers, mask=mask).to(COMPUTE)
+    gate = tl.load(gate_pointers, mask=mask).to(COMPUTE)
+    up = tl.load(up_pointers, mask=mask).to(COMPUTE)
+    sigmoid = tl.sigmoid(gate)
+    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
+    dup = dy * gate * sigmoid
+    dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
+    dup_pointers = dup_ptr + dup_start + tile_offsets(rows, columns, sizes, dup_strides, NESTED)
+    tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=mask)
+    tl.store(dup_pointers, dup.to(dup_ptr.dtype.element_ty), mask=mask)
+
+
+@kernels("swiglu_forward")
+def forward(gate: Tensor, up: Tensor | None) -> Tensor:
+    """Laid out as gate, or as its first half where both are packed in one."""
+    if up is None:
+        return torch.empty_like(gate[..., : gate.shape[-1] // 2])
+    return torch.empty_like(gate, dtype=torch.promote_types(gate.dtype, up.dtype))
+
+
+@forward.plan
+def plan_forward(plan: Plan, gate: Operand, up: Operand | None) -> Operand:
+    gate, up, up_start = _halves(gate, up)
+    dtype = torch.promote_types(gate.dtype, up.dtype)
+    y = plan.empty_like(gate, dtype)
+    walk = as_elements(y.shape, y.strides, gate.strides, up.strides)
+    config = plan.choose(tile_config(walk, 2 * gate.element_bytes), "columns", walk.columns_bucket, dtype)
+    plan.launch(
+        swiglu_forward_kernel, tile_grid(walk, config), config,
+        gate_ptr=gate, up_ptr=up, y_ptr=y, up_start=up_start, **walk.arguments("y", "gate", "up"),
+        COMPUTE=compute_dtype(gate.dtype, up.dtype),
+    )  # fmt: skip
+    return y
+
+
+def _halves(gate: Operand, up: Operand | None) -> tuple[Operand, Operand, int]:
+    """Gate and up, and how far behind the start of its memory up begins."""
+    if up is not None:
+        return gate, up, 0
+    half = (*gate.shape[:-1], gate.shape[-1] // 2)
+    return replace(gate, shape=half), replace(gate, shape=half), half[-1] * gate.strides[-1]
+
+
+@kernels("swiglu_backward")
+def backward(dy: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Of gate and of up; where both are packed in one, its gradient and an empty tensor."""
+    return torch.empty_like(gate), gate.new_empty(0) if up is None else torch.empty_like(up)
+
+
+@backward.plan
+def plan_backward(plan: Plan, dy: Operand, gate: Operand, up: Operand | None) -> tuple[Operand, Operand]:
+    gradients = plan.empty_like(gate), plan.empty((0,), gate.dtype) if up is None else plan.empty_like(up)
+    gate, up_, up_start = _halves(gate, up)
+    dgate, dup, dup_start = _halves(gradients[0], None if up is None else gradients[1])
+    walk = as_elements(dy.shape, dgate.strides, dup.strides, gate.strides, up_.strides, dy.strides)
+    config = plan.choose(tile_config(walk, 2 * gate.element_bytes), "columns", walk.columns_bucket, dy.dtype)
+    plan.launch(
+        swiglu_backward_kernel, tile_grid(walk, config), config,
+        dy_ptr=dy, gate_ptr=gate, up_ptr=up_, dgate_ptr=dgate, dup_ptr=dup, up_start=up_start, dup_start=dup_start,
+        **walk.arguments("dgate", "dup", "gate", "up", "dy"),
+        COMPUTE=compute_dtype(gate.dtype, up_.dtype),
+    )  # fmt: skip
+    return gradients
+
+
+def native(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    if up is None:
+        gate, up = gate.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    context.save_for_backward(*inputs)
+
+
+def gradient(context: Any, dy: Tensor) -> tuple[Tensor, Tensor | None]:
+    gate, up = context.saved_tensors
+    dgate, dup = backward(dy, gate, up)
+    return dgate, None if up is None else dup
+
+
+@operator("swiglu", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
+def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    """silu(gate) · up, element by element, computed in single precision or better.
+
+    Without up, gate holds both, as one fused projection gives them: the first half of its last dimension is the gate,
+    the second half is up. Its gradient has the same form. The result has the dtype that PyTorch's product would have.
+    """
+    require_floating("swiglu", gate=gate)
+    if up is None:
+        require_dimensions("swiglu", "gate", gate, at_least=1)
+        if gate.shape[-1] % 2:
+            raise ValueError(
+                f"swiglu: gate has {gate.shape[-1]} columns, but must have an even number: without up it holds both"
+            )
+        return gate
+    require_floating("swiglu", up=up)
+    require_same_device("swiglu", gate=gate, up=up)
+    if up.shape != gate.shape:
+        raise ValueError(f"swiglu: up has shape {tuple(up.shape)}, but gate has {tuple(gate.shape)}; they must agree")
+    return gate
+
+
+def liger(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    from liger_kernel.ops.swiglu import LigerFusedGateUpSiLUMulFunction, LigerSiLUMulFunction
+
+    if up is None:
+        return LigerFusedGateUpSiLUMulFunction.apply(gate)  # type: ignore[no-any-return]  # untyped
+    return LigerSiLUMulFunction.apply(gate, up)  # type: ignore[no-any-return]  # untyped
+
+
+def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+    """Cases with halves are packed: twice as many columns in one tensor."""
+    if "halves" in case.sizes:
+        return {"gate": layout(torch.randn(case.rows, 2 * case.halves, dtype=dtype, device=device))}
+    shape = (case.rows, case.cols)
+    return {
+        "gate": layout(torch.randn(shape, dtype=dtype, device=device)),
+        "up": layout(torch.randn(shape, dtype=dtype, device=device)),
+    }
+
+
+def cost(case: Case, dtype: torch.dtype) -> Cost:
+    elements = case.rows * (case.halves if "halves" in case.sizes else case.cols)
+    return Cost(
+        forward=Work(bytes=3 * elements * dtype.itemsize, flops=6 * elements),
+        backward=Work(bytes=5 * elements * dtype.itemsize, flops=12 * elements),
+    )
+
+
+SPEC = Spec(
+    name="swiglu",
+    op=swiglu,
+    reference=reference,
+    formula="y = gate · σ(gate) · up",
+    cases=[
+        Case("one", rows=1, cols=1),
+        Case("odd", rows=7, cols=33),
+        Case("packed-odd", rows=5, halves=61),
+        Case("past-a-block", rows=3, cols=4097),
+        Case("packed", rows=16384, halves=11008),
+        Case("large", rows=16384, cols=11008),
+    ],
+    make_inputs=make_inputs,
+    cost=cost,
+    rivals={"torch": native, "liger": liger},
+)

@@ -1,0 +1,179 @@
+"""Softmax beyond what every operator is tested for: every dimension, every form of its kernels, infinities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.softmax import softmax
+
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+
+# Each on rows of 300 columns; two multiprocessors are counted where there is no GPU.
+FORMS: dict[str, dict[str, Any]] = {
+    "in registers": {"form": "registers", "BLOCK_SIZE": 512},
+    "in registers, taking turns": {
+        "form": "registers", "BLOCK_SIZE": 512, "ROWS": 2, "PIPELINE": 2, "programs_per_multiprocessor": 1,
+    },
+    "in blocks": {"form": "blocks", "BLOCK_SIZE": 64},
+    "in blocks, several rows": {"form": "blocks", "BLOCK_SIZE": 64, "ROWS": 4},
+    "in shares": {"form": "shares", "BLOCK_SIZE": 32, "programs_per_multiprocessor": 16},
+    "in shares, several rows": {"form": "shares", "BLOCK_SIZE": 32, "ROWS": 4, "programs_per_multiprocessor": 8},
+    "in a single share": {"form": "shares", "BLOCK_SIZE": 512},
+}  # fmt: skip
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    torch.manual_seed(0)
+    with ts.use("interpret"):
+        yield
+
+
+def assert_as_torchs(x: Tensor, dim: int) -> None:
+    """Result, layout and gradient."""
+    ours, right = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
+    output, expected = softmax(ours, dim), torch.softmax(right, dim)
+    torch.testing.assert_close(output, expected, equal_nan=True)
+    assert output.stride() == torch.empty_like(x).stride()
+    dy = torch.randn(expected.shape, dtype=x.dtype)
+    for cotangent in (dy, dy.transpose(0, -1).contiguous().transpose(0, -1) if dy.ndim > 1 else dy):
+        (gradient,) = torch.autograd.grad(output, ours, cotangent, retain_graph=True)
+        (wanted,) = torch.autograd.grad(expected, right, cotangent, retain_graph=True)
+        torch.testing.assert_close(gradient, wanted, equal_nan=True)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("dim", "kind", "words"),
+    [
+        (2, ValueError, "dim is 2, but must be from -2 to 1"),
+        (-3, ValueError, "dim is -3, but must be from -2 to 1"),
+        (None, TypeError, "dim is a NoneType, but must be an int"),
+        (1.0, TypeError, "dim is a float, but must be an int"),
+        (True, TypeError, "dim is a bool, but must be an int"),
+        ((0, 1), TypeError, "dim is a tuple, but must be an int"),
+    ],
+)
+def test_rejects(mode: Any, dim: Any, kind: type[Exception], words: str) -> None:
+    with ts.use(mode), pytest.raises(kind, match=f"^softmax: {words}"):
+        softmax(torch.ones(3, 8), dim)
+
+
+def views() -> dict[str, Tensor]:
+    made = torch.randn
+    return {
+        "contiguous": made(3, 5, 7),
+        "channels last": made(2, 6, 5, 3).permute(0, 3, 1, 2),
+        "all turned round": made(4, 3, 5, 2).permute(3, 2, 1, 0),
+        "with gaps": made(6, 10, 14)[::2, ::2, ::2],
+        "part of wider rows": made(5, 40)[:, 3:27],
+        "expanded": made(5, 1, 7).expand(5, 4, 7),
+        "one dimension": made(33),
+        "one dimension with gaps": made(33)[::3],
+        "size one dimensions": made(1, 5, 1, 6),
+        "multiple of a vector": made(2, 9, 48),
+        "more dimensions than are walked": made(4, 4, 4, 4, 4, 6)[::2, ::2, ::2, ::2, ::2],
+        "overlapping windows": made(20).unfold(0, 6, 2),
+    }
+
+
+@pytest.mark.parametrize("name", views())
+def test_every_dimension_of_any_layout(name: str) -> None:
+    x = views()[name]
+    for dim in range(-x.ndim, x.ndim):
+        assert_as_torchs(x, dim)
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("dim", [0, 1], ids=["columns apart", "columns together"])
+def test_every_form(form: str, dim: int) -> None:
+    with ts.ops.configured(**FORMS[form]):
+        assert_as_torchs(torch.randn(300, 9) if dim == 0 else torch.randn(9, 300), dim)
+
+
+@EVERY_FORM
+def test_every_form_launches_its_own_kernels(form: str) -> None:
+    with ts.ops.configured(**FORMS[form]), recorded_plans() as plans:
+        softmax(torch.empty(9, 300, device="meta"))
+    names = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+    assert (
+        names
+        == {
+            "registers": ["softmax_forward_kernel"],
+            "blocks": ["softmax_forward_blocks_kernel"],
+            "shares": ["softmax_statistics_kernel", "softmax_forward_shares_kernel"],
+        }[FORMS[form]["form"]]
+    )
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_infinities_and_extremes(form: str, dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    x = torch.randn(9, 300, dtype=dtype)
+    x[0, ::2] = -torch.inf
+    x[1] = -torch.inf  # gives NaN, as in PyTorch
+    x[2, :299] = -torch.inf
+    x[3, 7] = torch.inf
+    x[4, [5, 250]] = torch.inf
+    x[5, 33] = torch.nan
+    x[6] = limits.min
+    x[7, ::3], x[7, 1::3] = limits.max, limits.min
+    x[8, 100] = limits.max
+    with ts.ops.configured(**FORMS[form]):
+        output = softmax(x, -1)
+    torch.testing.assert_close(output, torch.softmax(x, -1), equal_nan=True)
+    assert output[1].isnan().all()
+    assert not output[[0, 2, 6, 7, 8]].isnan().any()
+
+
+@EVERY_FORM
+def test_gradient_of_masked_entries_is_zero(form: str) -> None:
+    x = torch.randn(9, 300)
+    x[:, ::2] = -torch.inf
+    with ts.ops.configured(**FORMS[form]):
+        assert_as_torchs(x, -1)
+
+
+@EVERY_FORM
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_is_rounded_once(form: str, dtype: torch.dtype) -> None:
+    x, limits = torch.randn(9, 300).to(dtype), torch.finfo(dtype)
+    with ts.ops.configured(**FORMS[form]):
+        output = softmax(x).double()
+    half_a_step, smallest = 0.505 * limits.eps, limits.smallest_normal
+    torch.testing.assert_close(output, torch.softmax(x.double(), -1), rtol=half_a_step, atol=half_a_step * smallest)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 262144), (2, 100003)])
+def test_very_long_rows(rows: int, columns: int) -> None:
+    assert_as_torchs(torch.randn(rows, columns), -1)
+
+
+def test_few_long_rows_are_shared_out_among_the_multiprocessors() -> None:
+    for rows in (1, 16, 64):
+        with recorded_plans("cuda:90") as plans:
+            x = torch.empty(rows, 262144, dtype=torch.bfloat16, device="meta", requires_grad=True)
+            softmax(x).sum().backward()
+        launches = [launch for plan in plans for launch in plan.launches]
+        assert len(launches) == 4
+        assert all(launch.grid[0] >= 128 for launch in launches)
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), (0,), (3, 0, 5)], ids=str)
+def test_empty_tensors(shape: tuple[int, ...]) -> None:
+    for dim in range(len(shape)):
+        assert_as_torchs(torch.randn(shape), dim)
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_a_single_number(dim: int) -> None:
+    assert_as_torchs(torch.tensor(3.0), dim)

@@ -1,0 +1,170 @@
+"""Sums beyond what every operator is tested for: which dimensions, in what layout, and what is launched for them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import PlannedLaunch
+from tilesmith.ops.sum import Dim
+from tilesmith.ops.sum import sum as our_sum
+
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    torch.manual_seed(0)
+    with ts.use("interpret"):
+        yield
+
+
+def assert_as_torchs(x: Tensor, dim: Dim, keepdim: bool = False) -> None:
+    """Result and gradient; the result is contiguous."""
+    ours, right = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
+    output, expected = our_sum(ours, dim, keepdim), torch.sum(right, dim, keepdim)
+    torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-5)
+    assert output.is_contiguous()
+    dy = torch.randn(expected.shape, dtype=x.dtype)
+    torch.testing.assert_close(torch.autograd.grad(output, ours, dy), torch.autograd.grad(expected, right, dy))
+
+
+def every_dim(dimensions: int) -> Iterator[Dim]:
+    yield None
+    yield ()
+    for count in range(1, dimensions + 1):
+        yield from itertools.combinations(range(dimensions), count)
+    yield from range(-dimensions, dimensions)
+    yield [-1]
+    if dimensions > 1:
+        yield [-1, 0]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"dim": 2}, ValueError, "dim is 2, but must be from -2 to 1"),
+        ({"dim": (0, -3)}, ValueError, r"dim is \(0, -3\), but must be from -2 to 1"),
+        ({"dim": (0, -2)}, ValueError, r"dim is \(0, -2\), which names a dimension twice"),
+        ({"dim": 1.0}, TypeError, "dim is 1.0, but must be an int, several of them, or None"),
+        ({"dim": "last"}, TypeError, "dim is 'last', but must be an int, several of them, or None"),
+        ({"dim": True}, TypeError, "dim is True, but must be an int, several of them, or None"),
+        ({"dim": (0, True)}, TypeError, r"dim is \(0, True\), but must be an int, several of them, or None"),
+        ({"keepdim": 1}, TypeError, "keepdim is a int, but must be a bool"),
+    ],
+)
+def test_rejects(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
+    with ts.use(mode), pytest.raises(kind, match=f"^sum: {words}"):
+        our_sum(torch.ones(3, 8), **arguments)
+
+
+def views() -> dict[str, Tensor]:
+    made = torch.randn
+    return {
+        "contiguous": made(3, 5, 34),
+        "transposed": made(34, 5, 3).permute(2, 1, 0),
+        "with gaps": made(6, 10, 14)[::2, ::2, ::2],
+        "rows with gaps": made(5, 40)[:, 3:27],
+        "short rows with gaps": made(200, 8)[:, :3],
+        "expanded over the first": made(1, 5, 7).expand(4, 5, 7),
+        "expanded over the last": made(4, 5, 1).expand(4, 5, 7),
+        "one dimension": made(33),
+        "one dimension with gaps": made(33)[::3],
+        "size one dimensions": made(1, 5, 1, 6).permute(2, 1, 0, 3),
+        "overlapping windows": made(20).unfold(0, 6, 2),
+        "multiples of a vector": made(4, 16, 48),
+    }
+
+
+@pytest.mark.parametrize("name", views())
+def test_all_choices_of_dimensions_in_any_layout(name: str) -> None:
+    x = views()[name]
+    for dim in every_dim(x.ndim):
+        assert_as_torchs(x, dim)
+
+
+@pytest.mark.parametrize("dim", [None, 0, -1, (0, 2)], ids=str)
+def test_keeps_dimensions_when_asked(dim: Dim) -> None:
+    assert_as_torchs(torch.randn(3, 5, 7), dim, keepdim=True)
+
+
+@pytest.mark.parametrize("dim", [None, 0, 4, (0, 2, 4), (1, 3)], ids=str)
+def test_more_dimensions_than_are_walked(dim: Dim) -> None:
+    assert_as_torchs(torch.randn(4, 4, 4, 4, 4, 4, 6)[::2, ::2, ::2, ::2, ::2, ::2], dim)
+
+
+@pytest.mark.parametrize("dim", [None, 0, -1, ()], ids=str)
+def test_a_single_number(dim: Dim) -> None:
+    assert_as_torchs(torch.tensor(3.0), dim)
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0,), (3, 0, 5)], ids=str)
+def test_sums_of_nothing_are_zero(shape: tuple[int, ...]) -> None:
+    for dim in every_dim(len(shape)):
+        assert_as_torchs(torch.randn(shape), dim)
+
+
+@pytest.mark.parametrize("shape", [(3, 20000), (20000, 3), (60000,), (40, 9, 300)], ids=str)
+def test_shares_add_up(shape: tuple[int, ...]) -> None:
+    """Sizes that are cut into shares even where few multiprocessors are counted."""
+    x = 1 + torch.rand(shape)
+    for dim in (None, 0, -1):
+        torch.testing.assert_close(our_sum(x, dim), torch.sum(x.double(), dim).float(), rtol=1e-6, atol=0)
+
+
+def launches(dim: Dim) -> list[PlannedLaunch]:
+    with recorded_plans("cuda:90") as plans:
+        our_sum(torch.empty(16384, 4096, dtype=torch.bfloat16, device="meta"), dim)
+    return [launch for plan in plans for launch in plan.launches]
+
+
+def test_few_sums_of_many_elements_take_two_launches_that_fill_the_gpu() -> None:
+    for dim in (None, 0):
+        first, second = launches(dim)
+        assert first.grid[0] * first.grid[1] >= 256
+        assert second.grid[1] == 1
+    assert len(launches(-1)) == 1
+
+
+def test_a_tile_lies_along_the_neighbours_in_memory() -> None:
+    assert launches(-1)[0].arguments["REDUCED"] == 4096
+    columns = launches(0)[0].arguments
+    assert (columns["KEPT"], columns["REDUCED"]) == (256, 16)
+
+
+def test_adds_up_in_single_precision() -> None:
+    """In bfloat16 itself, a sum of ones gets stuck at 256."""
+    assert our_sum(torch.ones(3, 4992, dtype=torch.bfloat16), -1).tolist() == [4992.0] * 3
+    assert our_sum(torch.ones(4992, 3, dtype=torch.bfloat16), 0).tolist() == [4992.0] * 3
+    assert our_sum(torch.ones(156, 32, dtype=torch.bfloat16)).item() == 4992.0
+
+
+def test_partial_sums_are_in_single_precision_too() -> None:
+    """In float16, 2048 + 1 is 2048."""
+    x = torch.zeros(8, 16384, dtype=torch.float16)
+    x[:4, 0], x[:4, 1], x[4:, 0] = 2048, 1, -2048
+    assert our_sum(x).item() == 4
+
+
+def test_the_gradient_is_a_view_of_the_incoming_one() -> None:
+    x = torch.randn(5, 7, requires_grad=True)
+    (gradient,) = torch.autograd.grad(our_sum(x), x, torch.tensor(2.0))
+    assert gradient.stride() == (0, 0)
+    (gradient,) = torch.autograd.grad(our_sum(x, 0), x, torch.arange(7.0))
+    assert gradient.stride() == (0, 1)
+
+
+@pytest.mark.parametrize("dim", [None, 0, -1, (0, 2), [1, -1]], ids=str)
+def test_dimensions_survive_being_compiled_for_sizes_of_all_kinds(dim: Dim) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(our_sum, fullgraph=True, dynamic=True, backend="aot_eager")
+    x = torch.randn(3, 5, 7)
+    torch.testing.assert_close(compiled(x, dim), torch.sum(x, dim))
