@@ -7,6 +7,7 @@ import typer
 from tilesmith.cli.bench import bench
 from tilesmith.cli.check import check
 from tilesmith.cli.doctor import doctor
+from tilesmith.cli.inspect import inspect
 from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.tour import tour
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(print_version)
-for command in (doctor, tour, ops, check, bench, tune, profile):
+for command in (doctor, tour, ops, check, inspect, bench, tune, profile):
     app.command()(command)
 
 

@@ -1,0 +1,179 @@
+"""`tilesmith inspect`: what does a kernel do, and why is it slow? Without a GPU if there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, write_json, write_result
+
+if TYPE_CHECKING:
+    from tilesmith.lab.inspect.model import Ending, Inspection
+    from tilesmith.lab.inspect.session import Wishes
+
+TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
+
+
+def inspect(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Any Python script that launches kernels.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Handed to the script.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Compile for: cuda:80, cuda:90, cuda:100, hip:gfx90a, hip:gfx942; may be repeated."),
+    ] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only kernels of this name; may be repeated.")] = None,
+    programs: Annotated[
+        str, typer.Option(metavar="N|all", help="How many programs of a grid to trace. Default: as time allows.")
+    ] = "",
+    config: Annotated[
+        str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="Which configuration of an autotuner to take.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, …")] = None,
+    asm: Annotated[
+        str | None, typer.Option(metavar="NAME", help=f"Print a text by source line: {', '.join(TEXTS)}.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds before the script is ended.")] = 300.0,
+    memory: Annotated[float, typer.Option(min=1, help="GB before the script is ended.")] = 8.0,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None,
+) -> None:
+    """What does each kernel of a script do, and what to change? Runs it as it is, without a GPU if there is none.
+
+    Every launch is traced in the interpreter and compiled for NVIDIA's and AMD's GPUs. Exit status 1 if a finding is an
+    error, or the script fails.
+    """
+    wishes = _wishes(target or [], programs, config, device, asm, kernel or [])
+    if not script.is_file():
+        refuse(f"{script} is not a file")
+    found = _run(script, arguments or [], wishes, timeout, memory)
+    if json:
+        from tilesmith.lab.inspect.as_json import as_json
+
+        write_json(json, as_json(found))
+    if html:
+        from tilesmith.lab.report.inspect_page import write_html
+
+        write_result(html, write_html(found))
+    _show(found, asm)
+    _end(found)
+
+
+def _wishes(
+    targets: list[str], programs: str, config: str | None, device: str | None, asm: str | None, kernels: list[str]
+) -> Wishes:
+    from tilesmith.hardware.devices import device as known_device
+    from tilesmith.lab.inspect.session import Wishes
+    from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
+
+    if programs not in ("", "all") and not (programs.isdecimal() and int(programs)):
+        refuse(f"--programs {programs!r}: expected a number or all")
+    if asm is not None and asm not in TEXTS:
+        refuse(f"--asm {asm!r} is not one of {', '.join(TEXTS)}")
+    try:
+        if device is not None:
+            known_device(device)
+        chosen = tuple(map(Target.parse, targets)) or DEFAULT_TARGETS
+    except ValueError as error:
+        refuse(f"--{error}")
+    return Wishes(
+        targets=chosen,
+        programs=int(programs) if programs.isdecimal() else None,
+        seconds=float("inf") if programs == "all" else Wishes.seconds,
+        config=config,
+        kernels=tuple(kernels),
+        device=device,
+        texts=asm is not None,
+    )
+
+
+def _run(script: Path, arguments: list[str], wishes: Wishes, timeout: float, memory: float) -> Inspection:
+    from tilesmith.lab.inspect.script import Limits, inspect_script
+
+    limits = Limits(timeout, memory)
+    if not console.is_terminal:
+        return inspect_script(script, arguments, wishes, limits)
+    with console.status(f"starting {script.name}") as status:
+        return inspect_script(
+            script, arguments, wishes, limits, progress=lambda text: status.update(f"{script.name}: {text}")
+        )
+
+
+def _show(found: Inspection, asm: str | None) -> None:
+    from tilesmith.lab.inspect.terminal import show
+
+    if found.ending.traceback:
+        console.print(found.ending.traceback, markup=False, soft_wrap=True)
+    show(console, found)
+    if asm is not None:
+        _show_texts(found, asm)
+
+
+def _show_texts(found: Inspection, asm: str) -> None:
+    for kernel in found.kernels:
+        lines = kernel.source.splitlines()
+        for facts in kernel.targets.values():
+            if asm not in facts.assembly:
+                continue
+            console.print(f"\n{kernel.name}, {asm} for {facts.target}", style="bold", markup=False)
+            last = None
+            for line, text in facts.assembly[asm]:
+                if line and line != last:
+                    code = lines[line - kernel.line].strip() if 0 <= line - kernel.line < len(lines) else ""
+                    console.print(f"{line}: {code}", style="bold", markup=False, soft_wrap=True)
+                    last = line
+                console.print(text, markup=False, soft_wrap=True)
+
+
+def _end(found: Inspection) -> None:
+    """One line about what went wrong, and the status that says so."""
+    problem, status = _problem(found)
+    if problem:
+        typer.echo(f"tilesmith: {problem}", err=True)
+        raise typer.Exit(status)
+    errors = sum(finding.severity == "error" for finding in found.findings)
+    if errors:
+        console.print(f"[bold red]{errors} error{'' if errors == 1 else 's'}[/]")
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _problem(found: Inspection) -> tuple[str, int]:
+    ending = found.ending
+    seen = len(found.kernels)
+    until_then = f"{seen} kernel{'' if seen == 1 else 's'} traced until then"
+    match ending.kind:
+        case "exception":
+            return _failure(found.script, ending, until_then)
+        case "timeout":
+            return (
+                f"{found.script} {ending.message} and was ended; {until_then}. --timeout gives it longer",
+                CHECK_FAILED,
+            )
+        case "memory":
+            return f"{found.script} {ending.message} and was ended; {until_then}. --memory gives it more", CHECK_FAILED
+        case "signal":
+            return f"{found.script} {ending.message}; {until_then}", CHECK_FAILED
+    if ending.status:
+        said = f": {ending.message}" if ending.message else ""
+        return f"{found.script} ended with status {ending.status}{said}; {until_then}", CHECK_FAILED
+    if not seen:
+        return f"{found.script} launched no Triton kernel, so there is nothing to inspect", WRONG_USAGE
+    return "", 0
+
+
+def _failure(script: str, ending: Ending, until_then: str) -> tuple[str, int]:
+    kind, _, message = ending.message.partition(": ")
+    if kind == "InspectError":
+        return message, WRONG_USAGE
+    if kind in ("SyntaxError", "IndentationError", "TabError"):
+        return f"{script} is not Python: {ending.message}", WRONG_USAGE
+    if kind == "ModuleNotFoundError":
+        return f"{script} cannot be run: {message}. Install it for {_python()}", WRONG_USAGE
+    return f"{script} failed: {ending.message}; {until_then}", CHECK_FAILED
+
+
+def _python() -> str:
+    import sys
+
+    return sys.executable

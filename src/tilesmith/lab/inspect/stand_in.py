@@ -1,0 +1,214 @@
+"""`torch.cuda` where there is no GPU: questions about a device are answered from the datasheet of one, and what would
+wait for it returns at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from math import nan
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from tilesmith.hardware.devices import Device
+from tilesmith.toolchain.interpreter.driver import standing_in
+
+_GIGABYTE = 1 << 30
+
+
+class Event:
+    """Records nothing: the time between two is not a number."""
+
+    def __init__(self, *unused: Any, **options: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        return nan
+
+
+class Stream:
+    """Work is done when it is launched, whatever the stream."""
+
+    cuda_stream = 0
+    device = torch.device("cuda", 0)
+
+    def __init__(self, *unused: Any, **options: Any) -> None:
+        pass
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Event()
+
+
+class Graph:
+    """What is captured runs once, as it is captured."""
+
+    def __init__(self, *unused: Any, **options: Any) -> None:
+        pass
+
+    def capture_begin(self, *unused: Any, **options: Any) -> None:
+        pass
+
+    def capture_end(self) -> None:
+        pass
+
+    def replay(self) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+
+_new_generator: Any = torch.Generator.__new__
+
+
+class Generator(torch.Generator):
+    """A generator of the host's, wherever it is asked to be."""
+
+    def __new__(cls, device: Any = "cpu") -> Generator:
+        return _new_generator(cls, "cpu")  # type: ignore[no-any-return]
+
+
+@contextmanager
+def gpu_stand_in(device: Device) -> Iterator[None]:
+    """Inside, torch and Triton speak of this device as if it were here."""
+    with ExitStack() as changes:
+        for name, value in _torch_cuda(device).items():
+            changes.enter_context(patch.object(torch.cuda, name, value, create=True))
+        changes.enter_context(patch.object(torch, "Generator", Generator))
+        changes.enter_context(patch.object(torch, "compile", _not_compiled))
+        if device.architecture.target.startswith("cuda"):
+            changes.enter_context(patch.object(torch.version, "cuda", torch.version.cuda or "13.0"))
+        changes.enter_context(standing_in(device.architecture, device.multiprocessors))
+        yield
+
+
+def _not_compiled(model: Any = None, **options: Any) -> Any:
+    """`torch.compile` changes how a program runs, not what its own kernels do."""
+    return model if model is not None else lambda function: function
+
+
+def _torch_cuda(device: Device) -> dict[str, Any]:
+    nothing = _returning(None)
+    stream = Stream()
+    return {
+        "is_available": _returning(True),
+        "is_initialized": _returning(True),
+        "init": nothing,
+        "_lazy_init": nothing,
+        "device_count": _returning(1),
+        "current_device": _returning(0),
+        "set_device": nothing,
+        "device": lambda index=0: nullcontext(),
+        "device_of": lambda tensor: nullcontext(),
+        "get_device_name": _returning(device.reported_as[0]),
+        "get_device_capability": _returning(_capability(device)),
+        "get_device_properties": _returning(_properties(device)),
+        "get_arch_list": _returning([f"sm_{device.architecture.target.partition(':')[2]}"]),
+        "is_bf16_supported": _returning(True),
+        "synchronize": nothing,
+        "Event": Event,
+        "Stream": Stream,
+        "stream": lambda one: nullcontext(one),
+        "current_stream": _returning(stream),
+        "default_stream": _returning(stream),
+        "set_stream": nothing,
+        "CUDAGraph": Graph,
+        "graph": lambda *unused, **options: nullcontext(),
+        "is_current_stream_capturing": _returning(False),
+        "empty_cache": nothing,
+        "ipc_collect": nothing,
+        "mem_get_info": _returning((64 * _GIGABYTE, 80 * _GIGABYTE)),
+        "memory_summary": _returning(""),
+        "memory_stats": _returning({}),
+        **{name: _returning(0) for name in _MEMORY_COUNTERS},
+        **dict.fromkeys(_MEMORY_RESETS, nothing),
+        "manual_seed": _seed,
+        "manual_seed_all": _seed,
+        "seed": nothing,
+        "get_rng_state": lambda device=0: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=0: torch.set_rng_state(state),
+    }
+
+
+_MEMORY_COUNTERS = (
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_cached",
+    "max_memory_cached",
+)
+_MEMORY_RESETS = (
+    "reset_peak_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_accumulated_memory_stats",
+)
+
+
+def _seed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+
+
+def _returning(value: Any) -> Any:
+    return lambda *unused, **options: value
+
+
+def _capability(device: Device) -> tuple[int, int]:
+    backend, _, name = device.architecture.target.partition(":")
+    return (int(name) // 10, int(name) % 10) if backend == "cuda" else (9, 4)
+
+
+def _properties(device: Device) -> SimpleNamespace:
+    architecture = device.architecture
+    major, minor = _capability(device)
+    return SimpleNamespace(
+        name=device.reported_as[0],
+        major=major,
+        minor=minor,
+        total_memory=80 * _GIGABYTE,
+        multi_processor_count=device.multiprocessors,
+        warp_size=architecture.warp_size,
+        L2_cache_size=device.l2_bytes,
+        max_threads_per_multi_processor=architecture.warps * architecture.warp_size,
+        max_threads_per_block=1024,
+        regs_per_multiprocessor=architecture.registers,
+        shared_memory_per_block=48 * 1024,
+        shared_memory_per_block_optin=architecture.shared_bytes - architecture.reserved_shared_bytes,
+        shared_memory_per_multiprocessor=architecture.shared_bytes,
+        gcnArchName=architecture.target.partition(":")[2],
+        is_integrated=0,
+        is_multi_gpu_board=0,
+    )

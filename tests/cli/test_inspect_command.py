@@ -1,0 +1,141 @@
+"""`tilesmith inspect` as it is called from a shell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tilesmith.cli import app
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def shift_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places < n
+    tl.store(y_ptr + places, tl.load(x_ptr + places + SHIFT, mask=mask), mask=mask)
+
+SHIFT = tl.constexpr(%d)
+x = torch.ones(1000, device="cuda")
+y = torch.empty_like(x)
+shift_kernel[(4,)](x, y, 1000, BLOCK=256)
+"""
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    script = tmp_path / "good.py"
+    script.write_text(KERNEL % 0)
+    return script
+
+
+def test_a_good_kernel_is_described(good: Path, tmp_path: Path) -> None:
+    result = run(good, "--json", tmp_path / "found.json")
+    assert result.exit_code == 0, result.output
+    assert "shift_kernel  good.py:6" in result.output
+    assert "cuda:90" in result.output
+    assert "hip:gfx942" in result.output
+    assert "\x1b" not in result.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert set(found) >= {"tilesmith", "script", "kernels"}
+    (kernel,) = found["kernels"]
+    assert (kernel["name"], kernel["grid"], kernel["launches"]) == ("shift_kernel", [4, 1, 1], 1)
+    assert kernel["programs_traced"] == 4
+    assert kernel["constants"] == {"BLOCK": 256}
+    load = next(one for one in kernel["accesses"] if one["kind"] == "load")
+    assert set(load) >= {
+        "kind", "line", "argument", "element_bytes", "requests", "sectors_per_request", "ideal_sectors_per_request",
+        "efficiency", "bytes", "unique_bytes", "accesses_per_element", "masked_fraction", "vector_bytes",
+    }  # fmt: skip
+    assert (load["argument"], load["element_bytes"], load["bytes"], load["unique_bytes"]) == ("x_ptr", 4, 4000, 4000)
+    assert set(kernel["targets"]) == {"cuda:90", "hip:gfx942"}
+    assert set(kernel["targets"]["cuda:90"]) >= {
+        "registers", "spill_bytes", "shared_bytes", "occupancy", "limited_by", "tensor_cores", "predicted_floor_us",
+    }  # fmt: skip
+    assert kernel["bound"] == "memory"
+
+
+def test_an_error_is_named_and_ends_with_one(tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(KERNEL % 1)
+    result = run(script, "--target", "cuda:80", "--json", tmp_path / "found.json")
+    assert result.exit_code == 1
+    assert "error: out-of-bounds at bad.py:10" in result.output
+    assert "x_ptr[1000], which has 1000 elements" in result.output
+    (finding,) = [
+        one for one in json.loads((tmp_path / "found.json").read_text())["kernels"][0]["findings"]
+        if one["severity"] == "error"
+    ]  # fmt: skip
+    assert set(finding) >= {"kind", "severity", "line", "program", "message", "advice"}
+    assert (finding["kind"], finding["line"], finding["program"]) == ("out-of-bounds", 10, [3, 0, 0])
+
+
+def test_a_page_is_written(good: Path, tmp_path: Path) -> None:
+    result = run(good, "--target", "cuda:90", "--html", tmp_path / "found.html")
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "found.html").read_text(encoding="utf-8")
+    assert page.lstrip().startswith("<!doctype html>")
+    assert "shift_kernel" in page
+    assert 'id="kernel-1-line-10" class="costs"' in page
+
+
+def test_texts_are_printed_by_source_line(good: Path) -> None:
+    result = run(good, "--target", "cuda:90", "--asm", "ptx")
+    assert result.exit_code == 0, result.output
+    assert "10: tl.store(y_ptr" in result.output
+    assert "ld.global" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("print('hello')", 2, "launched no Triton kernel"),
+        ("def broken(:", 2, "is not Python: SyntaxError"),
+        ("import a_module_that_is_not_there", 2, "No module named 'a_module_that_is_not_there'"),
+        ("while True: pass", 1, "was still running after 8 s"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 1, "was ended by SIGKILL"),
+        ("raise ValueError('on purpose')", 1, "failed: ValueError: on purpose"),
+        ("import sys\nsys.exit(3)", 1, "ended with status 3"),
+    ],
+)
+def test_a_script_that_cannot_be_inspected_gets_one_clear_line(
+    tmp_path: Path, text: str, status: int, said: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    result = run(script, "--timeout", 8)
+    assert result.exit_code == status, result.output
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("tilesmith:")]
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--target", "cuda:banana"], "unknown target"),
+        (["--programs", "some"], "--programs"),
+        (["--asm", "fortran"], "--asm"),
+        (["--device", "abacus"], "unknown device"),
+    ],
+)
+def test_wrong_options_are_refused(good: Path, options: list[str], said: str) -> None:
+    result = run(good, *options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_missing_script_is_refused(tmp_path: Path) -> None:
+    result = run(tmp_path / "nowhere.py")
+    assert result.exit_code == 2
+    assert "is not a file" in result.stderr

@@ -1,0 +1,161 @@
+# mypy: ignore-errors
+"""Kernels with known faults and known costs, and mended ones beside them."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def three_pass_layer_norm(x_ptr, w_ptr, y_ptr, n_columns, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    mean = 0.0
+    for start in range(0, n_columns, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        mean += tl.sum(tl.load(x_ptr + row * n_columns + columns, mask=columns < n_columns, other=0.0), axis=0)
+    mean = mean / n_columns
+    variance = 0.0
+    for start in range(0, n_columns, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * n_columns + columns, mask=columns < n_columns, other=0.0)
+        x = tl.where(columns < n_columns, x - mean, 0.0)
+        variance += tl.sum(x * x, axis=0)
+    scale = 1 / tl.sqrt(variance / n_columns + eps)
+    for start in range(0, n_columns, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        mask = columns < n_columns
+        x = tl.load(x_ptr + row * n_columns + columns, mask=mask, other=0.0)
+        w = tl.load(w_ptr + columns, mask=mask, other=0.0)
+        tl.store(y_ptr + row * n_columns + columns, (x - mean) * scale * w, mask=mask)
+
+
+@triton.jit
+def column_walk(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + (places % n_rows) * n_columns + places // n_rows)
+    tl.store(y_ptr + places, x)
+
+
+@triton.jit
+def tile_transpose(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = (rows[:, None] < n_rows) & (columns[None, :] < n_columns)
+    x = tl.load(x_ptr + rows[:, None] * n_columns + columns[None, :], mask=mask)
+    tl.store(y_ptr + columns[None, :] * n_rows + rows[:, None], x, mask=mask)
+
+
+@triton.jit
+def off_by_one(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places + 1, mask=places < n_elements)  # one too far
+    tl.store(y_ptr + places, x, mask=places < n_elements)
+
+
+@triton.jit
+def copy(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places < n_elements
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask), mask=mask)
+
+
+@triton.jit
+def overlapping_stores(y_ptr, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    places = program * (BLOCK // 2) + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, places + program)  # half of it is the next program's
+
+
+@triton.jit
+def overlapping_same_values(y_ptr, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, places)
+
+
+@triton.jit
+def overlapping_atomics(y_ptr, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * (BLOCK // 2) + tl.arange(0, BLOCK)
+    tl.atomic_add(y_ptr + places, 1.0)
+
+
+@triton.jit
+def shift_in_place(x_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places + 1, mask=places + 1 < n_elements)  # the neighbour's
+    tl.store(x_ptr + places, x, mask=places < n_elements)
+
+
+@triton.jit
+def locked_sum(x_ptr, total_ptr, lock_ptr, BLOCK: tl.constexpr):
+    x = tl.sum(tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)))
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    tl.store(total_ptr, tl.load(total_ptr) + x)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock_ptr, 0)
+
+
+@triton.jit
+def clashing_lanes(y_ptr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(y_ptr + places // 2, places)
+
+
+@triton.jit
+def wide_rows(x_ptr, y_ptr, row_stride, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * row_stride + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.load(x_ptr + places) * 2)
+
+
+@triton.jit
+def far_rows(x_ptr, y_ptr, row_stride, n_elements, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    places = row * row_stride + tl.arange(0, BLOCK)  # wraps in the last program
+    x = tl.load(x_ptr + places, mask=places < n_elements, other=0.0)
+    tl.store(y_ptr + row * BLOCK + tl.arange(0, BLOCK), x)
+
+
+@triton.jit
+def one_large_block(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places, mask=places < n_elements, other=0.0)
+    tl.store(y_ptr + places, x * tl.rsqrt(tl.sum(x * x) / n_elements), mask=places < n_elements)
+
+
+@triton.jit
+def type_changes(y_ptr, n_steps):
+    total = 0
+    for _ in range(n_steps):
+        total = total + 1.5  # an integer before the loop
+    tl.store(y_ptr, total)
+
+
+@triton.jit
+def unmasked_double(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.load(x_ptr + places) * 2)
+
+
+@triton.jit
+def product(a_ptr, b_ptr, c_ptr, K, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
+    rows, columns, inner = tl.arange(0, BLOCK), tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)
+    total = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + rows[:, None] * K + start + inner[None, :])
+        b = tl.load(b_ptr + (start + inner[:, None]) * BLOCK + columns[None, :])
+        total += tl.dot(a, b)
+    tl.store(c_ptr + rows[:, None] * BLOCK + columns[None, :], total)
+
+
+@triton.autotune(
+    configs=[
+        triton.Config({"BLOCK": 3000}),  # not a power of two
+        triton.Config({"BLOCK": 4096}, num_warps=4),
+        triton.Config({"BLOCK": 1024}, num_warps=8),
+    ],
+    key=["n_elements"],
+)
+@triton.jit
+def tuned_copy(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places < n_elements
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask), mask=mask)

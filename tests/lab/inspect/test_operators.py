@@ -1,0 +1,38 @@
+"""Every operator of this package, inspected for both vendors: nothing in it may be an error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilesmith.lab.check import interpretable
+from tilesmith.lab.inspect import inspect
+from tilesmith.ops import SPECS, use
+from tilesmith.spec import Spec
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
+def test_an_operator_has_no_errors_for_either_vendor(spec: Spec) -> None:
+    case = [case for case in spec.cases if interpretable(spec, case)][:3][-1]
+    inputs = spec.inputs(case, torch.float32, "cpu")
+
+    def program() -> None:
+        with use("interpret"):
+            leaves = {
+                name: value.detach().requires_grad_(value.is_floating_point() and spec.differentiable)
+                if isinstance(value, torch.Tensor)
+                else value
+                for name, value in inputs.items()
+            }
+            output = spec.op(**leaves)
+            outputs = [one for one in (output if isinstance(output, tuple) else (output,)) if one.requires_grad]
+            torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
+
+    found = inspect(program)
+    assert found.kernels, "no kernel was launched"
+    assert [
+        f"{one.file}:{one.line} {one.kind}: {one.message}" for one in found.findings if one.severity == "error"
+    ] == []
+    for kernel in found.kernels:
+        assert set(kernel.targets) == {"cuda:90", "hip:gfx942"}
+        assert all(facts.error is None for facts in kernel.targets.values())

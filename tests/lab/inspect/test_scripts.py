@@ -1,0 +1,132 @@
+"""Scripts as people have them, run as they are on a machine without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilesmith.lab.inspect.model import Inspection
+from tilesmith.lab.inspect.script import Limits, inspect_script
+from tilesmith.lab.inspect.session import Wishes
+from tilesmith.toolchain.compiler import Target
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+KERNEL = """
+import sys
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places < n
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask) * 2, mask=mask)
+
+def double(x):
+    y = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
+    return y
+"""
+
+
+def run(tmp_path: Path, text: str, *arguments: str, seconds: float = 120.0) -> Inspection:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    return inspect_script(script, arguments, Wishes(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("vector_add", ["add_kernel", "add_kernel"]),
+        ("fused_softmax", ["softmax_kernel"]),
+        ("matmul", ["matmul_kernel"]),
+        ("dropout", ["seeded_dropout_kernel", "seeded_dropout_kernel"]),  # one seed is a multiple of 16
+        ("layer_norm", ["layer_norm_forward", "layer_norm_backward", "layer_norm_sum"]),
+        ("attention", ["attention_forward", "attention_forward"]),
+    ],
+)
+def test_a_tutorial_runs_without_a_gpu_and_has_no_errors(name: str, kernels: list[str]) -> None:
+    found = inspect_script(SCRIPTS / f"{name}.py")
+    assert found.ending.kind == "finished", found.ending.traceback
+    assert [kernel.name for kernel in found.kernels] == kernels
+    assert not found.has_errors, [one.message for one in found.findings if one.severity == "error"]
+    for kernel in found.kernels:
+        assert kernel.programs_traced == kernel.programs
+        assert all(access.efficiency is not None for access in kernel.accesses)
+        assert {facts.error for facts in kernel.targets.values()} == {None}
+
+
+def test_a_script_gets_its_arguments_and_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "trace.py").write_text("SIZE = 512\n")  # also the name of a module of ours, and of Python's
+    found = run(tmp_path, KERNEL + "import trace\nassert sys.argv[1:] == ['--fast', '3']\n"
+                "double(torch.ones(trace.SIZE, device='cuda'))\n", "--fast", "3")  # fmt: skip
+    assert found.ending.kind == "finished", found.ending.traceback
+    assert found.kernels[0].grid == (2, 1, 1)
+
+
+def test_results_are_right_when_the_script_uses_them(tmp_path: Path) -> None:
+    found = run(tmp_path, KERNEL + "x = torch.rand(1 << 20, device='cuda')\ny = double(x)\nz = double(y)\n"
+                "assert torch.equal(z, 4 * x)\nassert z.is_cuda and not z.cpu().is_cuda\n")  # fmt: skip
+    assert found.ending.kind == "finished", found.ending.traceback
+
+
+def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
+    # A grid that would take the interpreter hours, and whose tensors take no memory until they are touched.
+    found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 30)\n"
+                "y = torch.empty(1 << 30, device='cuda', dtype=torch.int8)\n"
+                "double_kernel[(1 << 22,)](x, y, 256, BLOCK=256)\n")  # fmt: skip
+    assert found.ending.kind == "finished", found.ending.traceback
+    (kernel,) = found.kernels
+    assert kernel.programs == 1 << 22
+    assert 16 <= kernel.programs_traced < kernel.programs
+
+
+def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) -> None:
+    found = run(tmp_path, KERNEL + "double(torch.ones(512, device='cuda'))\nraise ValueError('on purpose')\n")
+    assert (found.ending.kind, found.ending.message) == ("exception", "ValueError: on purpose")
+    assert "raise ValueError('on purpose')" in found.ending.traceback
+    assert "runpy" not in found.ending.traceback
+    assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("import os\nos._exit(7)", "signal", "status 7"),
+        ("import sys\nsys.exit('enough')", "finished", "enough"),
+    ],
+)
+def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message: str) -> None:
+    found = run(tmp_path, text)
+    assert found.kernels == ()
+    assert found.ending.kind == kind
+    assert message in found.ending.message
+
+
+def test_a_script_without_end_is_ended(tmp_path: Path) -> None:
+    found = run(tmp_path, KERNEL + "double(torch.ones(512, device='cuda'))\nwhile True: pass\n", seconds=25)
+    assert found.ending.kind == "timeout"
+    assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
+
+
+def test_a_script_that_eats_memory_is_ended(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\nkept = []\nwhile True: kept.append(torch.ones(1 << 25))\n")
+    found = inspect_script(script, limits=Limits(gigabytes=1.0))
+    assert found.ending.kind == "memory"
+
+
+def test_a_compiler_that_crashes_is_a_finding(tmp_path: Path) -> None:
+    # Ends the process the first time a kernel is compiled, as a failed assertion of LLVM does.
+    text = KERNEL + (
+        "import os, pathlib\nfrom tilesmith.lab.inspect import session\nproper = session.compiled_or_error\n"
+        "session.compiled_or_error = lambda *a: os.abort()\ndouble(torch.ones(512, device='cuda'))\n"
+    )
+    found = run(tmp_path, text)
+    assert found.ending.kind == "finished"
+    (finding,) = [one for one in found.findings if one.kind == "compile-error"]
+    assert "crashes" in finding.message

@@ -1,0 +1,121 @@
+# mypy: disable-error-code="no-untyped-call"
+# The events and streams of torch carry no types.
+"""Tensors that say they are on a GPU, and what torch says about it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilesmith.hardware.devices import device
+from tilesmith.lab.inspect.stand_in import gpu_stand_in
+from tilesmith.lab.inspect.tensors import Tensors
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask instead")
+
+
+@pytest.fixture
+def pretended():  # type: ignore[no-untyped-def]  # a generator of nothing
+    with gpu_stand_in(device("h200")), Tensors(lambda tensors: None, pretend_gpu=True).watching():
+        yield
+
+
+@pytest.mark.usefixtures("pretended")
+class TestWithoutGpu:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: torch.ones(3, device="cuda"),
+            lambda: torch.ones(3, device=torch.device("cuda", 0)),
+            lambda: torch.ones(3, device=0),
+            lambda: torch.ones(3).cuda(),
+            lambda: torch.ones(3).to("cuda:0"),
+            lambda: torch.ones(3).to(torch.device("cuda"), torch.float16),
+            lambda: torch.ones(3).to(device="cuda", non_blocking=True),
+            lambda: torch.ones(3, device="cuda") + 1,
+            lambda: torch.ones(3, device="cuda")[1:],
+            lambda: torch.empty_like(torch.ones(3, device="cuda")),
+            lambda: torch.nn.Parameter(torch.ones(3, device="cuda")),
+            lambda: torch.nn.Linear(2, 2).cuda().weight,
+            lambda: torch.nn.Linear(2, 2, device="cuda").weight,
+            lambda: torch.ones(3).to(torch.ones(1, device="cuda").device),
+            lambda: torch.randn(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),
+        ],
+    )
+    def test_a_tensor_asked_for_on_the_gpu_says_it_is_there(self, make) -> None:  # type: ignore[no-untyped-def]
+        tensor = make()
+        assert tensor.is_cuda
+        assert tensor.device == torch.device("cuda", 0)
+        assert tensor.get_device() == 0
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: torch.ones(3),
+            lambda: torch.ones(3, device="cuda").cpu(),
+            lambda: torch.ones(3, device="cuda").to("cpu"),
+            lambda: torch.ones(3, pin_memory=True),
+        ],
+    )
+    def test_a_tensor_on_the_host_says_it_is_there(self, make) -> None:  # type: ignore[no-untyped-def]
+        assert not make().is_cuda
+        assert make().device == torch.device("cpu")
+
+    def test_a_copy_to_the_other_side_is_a_copy(self) -> None:
+        here = torch.ones(3)
+        there = here.cuda()
+        here.zero_()
+        assert there.sum() == 3
+        assert there.cuda() is there
+
+    def test_a_backward_sees_the_gpu_too(self) -> None:
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x):  # type: ignore[no-untyped-def]
+                return x * 2
+
+            @staticmethod
+            def backward(context, gradient):  # type: ignore[no-untyped-def]
+                assert gradient.is_cuda
+                return gradient * torch.full((3,), 2.0, device="cuda")
+
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        Twice.apply(x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.is_cuda
+        assert x.grad.tolist() == [2, 2, 2]
+
+    def test_questions_about_the_device_are_answered(self) -> None:
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 1
+        assert torch.cuda.get_device_name() == "NVIDIA H200"
+        assert torch.cuda.get_device_capability() == (9, 0)
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 132
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        end.record()
+        torch.cuda.synchronize()
+        assert start.elapsed_time(end) != start.elapsed_time(end), "no time was measured, so it is not a number"
+        with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+            torch.cuda.manual_seed_all(3)
+
+
+def test_everything_is_as_before_afterwards() -> None:
+    available = torch.cuda.is_available
+    with gpu_stand_in(device("h200")), Tensors(lambda tensors: None, pretend_gpu=True):
+        torch.ones(3, device="cuda")
+    assert torch.cuda.is_available is available
+    assert not torch.cuda.is_available()
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(3, device="cuda")
+
+
+def test_what_a_call_uses_is_told_before() -> None:
+    used: list[object] = []
+    watch = Tensors(lambda tensors: used.append(tensors), pretend_gpu=False)
+    x = torch.ones(4)
+    with watch:
+        x.shape, x.stride(), x.data_ptr(), x.view(2, 2), x.numel()
+        assert used == []
+        x.sum()
+    assert len(used) == 1
