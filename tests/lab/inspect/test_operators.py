@@ -41,3 +41,4 @@ def test_an_operator_has_no_errors_for_either_vendor(spec: Spec) -> None:
         ] == []
         for kernel in found.kernels:
             assert set(kernel.targets) == {target}
+            assert all(facts.error is None for facts in kernel.targets.values())
