@@ -11,7 +11,7 @@ Three forms:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,8 +59,9 @@ def backward_config(
     walk: Rows, bytes_read: int, forms: Forms, multiprocessors: int, shared_bytes: int
 ) -> BackwardConfig:
     """`bytes_read` are those of an element in all the tensors that are read."""
+    reads_another = len(walk.strides) > 3  # beside x and dy: its addresses take registers too
     if walk.column_strides[0] != 1:
-        return forms.apart
+        return replace(forms.apart, ROWS=forms.apart.ROWS // 2) if reads_another else forms.apart
     block_size = bucket(walk.columns)
     if block_size > max(forms.sweeps):
         row_bytes = walk.columns * bytes_read
@@ -73,6 +74,8 @@ def backward_config(
         # sweeps read x and dy twice: 5 elements moved where one sweep moves 3, so 2.56 TB/s is the most this form can.
         return BackwardConfig(num_warps=8, ROWS=1, BLOCK_SIZE=2048, programs_per_multiprocessor=4)
     rows, warps, programs, stages = forms.sweeps[max(block_size, min(forms.sweeps))]
+    if block_size <= 256 and reads_another:
+        rows //= 2
     if block_size >= 4096 and not _aligned(walk):  # narrow loads, each with an address: less for every thread
         rows, warps = (rows // 2, warps) if rows > 1 else (rows, 2 * warps)
     rows = min(rows, bucket(walk.rows))
