@@ -197,7 +197,6 @@ class Spec:
             raise SpecError(f"{self.name}: make_inputs gives {len(values)} values, but op takes {len(parameters)}")
         return dict(zip(parameters, values, strict=False))
 
-
     def leaves(self, inputs: Inputs) -> list[str]:
         """The arguments whose gradients count."""
         return [
