@@ -10,11 +10,17 @@ from tilesmith.ops import SPECS
 runner = CliRunner()
 
 
-def test_lists_every_operator_on_one_line() -> None:
+def test_lists_every_operator_with_its_formula() -> None:
     result = runner.invoke(app, ["ops"])
     assert result.exit_code == 0
     for name, spec in SPECS.items():
-        assert re.search(rf"^{name} +{re.escape(spec.formula)} +fp32 fp16 bf16 +yes +\d", result.output, re.MULTILINE)
+        found = re.search(rf"^{name} +fp32 fp16 bf16 +yes +\d[^\n]*\n((?:\S.*\n)+)", result.output, re.MULTILINE)
+        assert found, name
+        assert " ".join(spec.formula.split()) in " ".join(found[1].split())
+
+
+def test_fits_a_terminal_of_80_columns() -> None:
+    assert max(map(len, runner.invoke(app, ["ops"]).output.splitlines())) <= 80
 
 
 def test_says_what_rms_norm_must_cost() -> None:

@@ -27,22 +27,22 @@ def ops(
     if json:
         write_json(json, {"tilesmith": __version__, "operators": rows})
     table = Table(box=None, pad_edge=False)
-    for heading in ("operator", "formula", "dtypes", "gradient"):
-        table.add_column(heading)
+    table.add_column("operator")  # alone may break its lines: formulas are long, and terminals 80 columns wide
+    for heading in ("dtypes", "gradient"):
+        table.add_column(heading, no_wrap=True)
     for heading in ("bytes", "flops"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["name"],
-            Text(row["formula"]),
+            Text.assemble(row["name"], "\n", (row["formula"], "dim")),
             " ".join(_SHORT.get(dtype, dtype) for dtype in row["dtypes"]),
             "yes" if row["differentiable"] else "no",
             _forward_and_backward(row, "bytes"),
             _forward_and_backward(row, "flops"),
         )
     console.print(table)
-    console.print("\nBytes and flops, forward / backward: the least there can be per element of the first")
-    console.print("input, in bf16, for the largest case.")
+    console.print("\nBytes and flops, forward / backward: the least there can be per element of")
+    console.print("the first input, in bf16, for the largest case.")
 
 
 def _row(spec: Spec) -> dict[str, Any]:
@@ -74,4 +74,8 @@ def _per_element(spec: Spec, dtype: Any) -> dict[str, dict[str, float]]:
 
 
 def _forward_and_backward(row: dict[str, Any], what: str) -> str:
-    return " / ".join(f"{work[what]:g}" for work in row["per_element"].values())
+    return " / ".join(_short_number(work[what]) for work in row["per_element"].values())
+
+
+def _short_number(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value / 1000:.3g}k"
