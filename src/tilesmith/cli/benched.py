@@ -135,10 +135,7 @@ def _sector_facts(launch: PlannedLaunch, binary: Binary) -> dict[str, Any]:
 
 def _in_host_memory(launch: PlannedLaunch) -> dict[str, object]:
     """The arguments with zeros for what a plan only speaks of: addresses are what counts."""
-    tensors = {operand.slot: _untouched_zeros(operand) for operand in _operands(launch)}
-    return {
-        name: tensors[value.slot] if isinstance(value, Operand) else value for name, value in launch.arguments.items()
-    }
+    return launch.on({operand.slot: _untouched_zeros(operand) for operand in launch.operands()})
 
 
 def _untouched_zeros(operand: Operand) -> torch.Tensor:
@@ -150,10 +147,6 @@ def _untouched_zeros(operand: Operand) -> torch.Tensor:
     return elements.as_strided(operand.shape, operand.strides)
 
 
-def _operands(launch: PlannedLaunch) -> list[Operand]:
-    return [value for value in launch.arguments.values() if isinstance(value, Operand)]
-
-
 def _storage_bytes(operand: Operand) -> int:
     imagined = torch.empty_strided(operand.shape, operand.strides, dtype=operand.dtype, device="meta")
     return imagined.untyped_storage().nbytes()
@@ -161,5 +154,5 @@ def _storage_bytes(operand: Operand) -> int:
 
 def _bytes_to_follow(launch: PlannedLaunch) -> float:
     """What the programs that are followed touch; those of a small grid share all of the work."""
-    held = sum(_storage_bytes(operand) for operand in _operands(launch))
+    held = sum(_storage_bytes(operand) for operand in launch.operands())
     return held * min(1.0, MOST_PROGRAMS / prod(launch.grid))

@@ -2,6 +2,7 @@
 
 from tilesmith.nn.activations import SiLU, Softmax, SwiGLU
 from tilesmith.nn.attention import RotaryEmbedding
+from tilesmith.nn.linear import Linear
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
 
@@ -9,6 +10,7 @@ __all__ = [
     "AddRMSNorm",
     "CrossEntropyLoss",
     "LayerNorm",
+    "Linear",
     "LinearCrossEntropyLoss",
     "RMSNorm",
     "RotaryEmbedding",

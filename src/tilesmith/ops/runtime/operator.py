@@ -166,11 +166,16 @@ class Operator:
 
 
 def _autocast(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Under torch.autocast, what it does for matrix products: floating-point tensors in its dtype."""
-    place = next((value.device.type for value in arguments if isinstance(value, Tensor)), "cpu")
-    if place == "meta" or not torch.is_autocast_enabled(place):
+    """Under torch.autocast, what it does for matrix products: floating-point tensors in its dtype.
+
+    Where the first of them is float8 or double, the call has settled its own precision, and nothing is cast.
+    """
+    first = next((value for value in arguments if isinstance(value, Tensor)), None)
+    if first is None or first.dtype not in _AUTOCAST or first.device.type == "meta":
         return arguments
-    dtype = torch.get_autocast_dtype(place)
+    if not torch.is_autocast_enabled(first.device.type):
+        return arguments
+    dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(
         value.to(dtype) if isinstance(value, Tensor) and value.dtype in _AUTOCAST else value for value in arguments
     )

@@ -1,0 +1,155 @@
+"""How a product is computed: its form, its tiles, its shares of depth. One function chooses, from sizes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from tilesmith.ops.runtime.config import Config, bucket
+
+
+@dataclass(frozen=True)
+class ProductConfig(Config):
+    """Tiles of BLOCK_M × BLOCK_N, BLOCK_K of depth at a time, and which of the kernels takes them.
+
+    - `descriptors`: the form for Hopper's copy engine, where the operands' layout allows it; else plain pointers.
+    - `planes`: single precision is split into bf16 beforehand; else in each tile.
+    - `shares`: so many programs share the depth of a tile.
+    - `programs_per_multiprocessor`: as many programs, each taking tile after tile; 0 for one program per tile.
+    - GROUP: rows of tiles that are taken together. FLATTEN, WARP_SPECIALIZE: see the kernel with descriptors.
+    - HALVES: a tile is finished and stored in two halves, which takes half the shared memory.
+    - IMPRECISE: how many products of float8 tensor cores add up in their own, shorter format; 0 for all of them.
+    """
+
+    BLOCK_M: int = 128
+    BLOCK_N: int = 128
+    BLOCK_K: int = 32
+    GROUP: int = 8
+    FLATTEN: bool = False
+    WARP_SPECIALIZE: bool = False
+    HALVES: bool = False
+    IMPRECISE: int = 0
+    descriptors: bool = False
+    planes: bool = False
+    shares: int = 1
+    programs_per_multiprocessor: int = 0
+
+    def consistent(self, *, describable: bool, splittable: bool, matrices: int, activation: str) -> ProductConfig:
+        """Without what does not go together, or not with these operands. A sweep may ask for anything."""
+        planes = self.planes and splittable
+        descriptors = self.descriptors and (describable or planes)
+        # Triton's compiler fails, or aborts the process, on other combinations; gelu makes it run out of registers.
+        specialized = self.WARP_SPECIALIZE and descriptors and self.num_warps == 4 and self.BLOCK_M >= 128
+        specialized = specialized and not planes and matrices * self.shares == 1 and activation != "gelu"
+        return replace(
+            self,
+            planes=planes,
+            descriptors=descriptors,
+            WARP_SPECIALIZE=specialized,
+            FLATTEN=self.FLATTEN and descriptors and not specialized,
+            HALVES=self.HALVES and descriptors and not specialized,
+            IMPRECISE=min(self.IMPRECISE, self.BLOCK_K),
+            programs_per_multiprocessor=self.programs_per_multiprocessor if descriptors else 0,
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """All that the choice depends on. Sizes are powers of two at or above the real ones."""
+
+    rows: int
+    columns: int
+    depth: int
+    matrices: int
+    dtype: torch.dtype
+    tf32: bool
+    describable: bool
+    splittable: bool
+    target: str
+    multiprocessors: int
+
+    def tiles(self, block_m: int, block_n: int) -> int:
+        return -(-self.rows // block_m) * -(-self.columns // block_n) * self.matrices
+
+
+def product_config(look: Look) -> ProductConfig:
+    on_hopper = look.target == "cuda:90"
+    if _is_worth_splitting(look):
+        return _hopper_config(look, planes=True) if on_hopper else replace(LARGE_TILES, planes=True)
+    if on_hopper and look.describable and (look.dtype.itemsize < 4 or look.tf32):
+        return _hopper_config(look, planes=False)
+    return _portable_config(look)
+
+
+# The largest that neither Ampere nor AMD runs out of registers for.
+LARGE_TILES = ProductConfig(num_warps=8, num_stages=3, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32)
+
+
+def _is_worth_splitting(look: Look) -> bool:
+    """Splitting moves 10 bytes per element and costs a launch: below 512³ that is most of the time.
+
+    AMD's matrix units take single precision as it is.
+    """
+    products = look.rows * look.columns * look.depth * look.matrices
+    exact = look.dtype == torch.float32 and not look.tf32 and look.target.startswith("cuda")
+    return exact and look.splittable and products >= 512**3 and min(look.rows, look.columns) >= 128
+
+
+def _hopper_config(look: Look, planes: bool) -> ProductConfig:
+    bytes_each = 2 if planes else look.dtype.itemsize
+    block_k = 128 // bytes_each  # 128 bytes: the widest row that the copy engine spreads over all banks
+    shared = ProductConfig(descriptors=True, planes=planes, BLOCK_K=block_k)
+    if look.rows <= 64:
+        return _narrow_config(look, shared, bytes_each)
+    busy = 0.9 * look.multiprocessors
+    if look.tiles(128, 256) >= busy:
+        # The largest tile whose sums fit in registers: each byte that arrives is used most often. Half of it waits in
+        # shared memory to be stored. A fourth block under way has room beside it, but was slower on an H200 at 2048,
+        # 4096 and 8192 (where three reach 682, 784 and 722 TFLOP/s).
+        return replace(
+            shared, num_warps=8, num_stages=3, BLOCK_N=256, HALVES=True, FLATTEN=True, programs_per_multiprocessor=1
+        )
+    if look.tiles(128, 128) >= busy:
+        return replace(shared, num_warps=8, num_stages=4)
+    if look.tiles(64, 128) >= busy:
+        # Twice the depth at a time halves the waiting: 355 TFLOP/s at 1024 on an H200, 128×64 with half of it 255.
+        # Planes are six times as deep already: 75 TFLOP/s with the single depth.
+        return replace(shared, num_warps=4, num_stages=4, BLOCK_M=64, BLOCK_K=block_k if planes else 2 * block_k)
+    block_n = min(128, max(look.columns, 16))
+    depth = look.depth * (6 if planes else 1)
+    shares = _shares(look, look.tiles(128, block_n), depth // 1024)
+    return replace(shared, num_warps=8, num_stages=4, BLOCK_N=block_n, shares=shares)
+
+
+def _narrow_config(look: Look, shared: ProductConfig, bytes_each: int) -> ProductConfig:
+    """Few rows: all time goes into reading b once, so what counts is that many bytes are under way.
+
+    Blocks have up to 16 KiB, and there are about two programs for each multiprocessor. Three blocks under way are
+    enough: 16×8192×8192 took 34.5 µs on an H200, 39.9 with six.
+    """
+    block_m = 16 if look.rows <= 16 else 64
+    block_n = min(max(bucket(look.columns * look.matrices // (2 * look.multiprocessors)), 32), 128)
+    block_k = 16384 // max(block_m, block_n) // bytes_each
+    shares = _shares(look, look.tiles(block_m, block_n), look.depth // (4 * block_k))
+    return replace(shared, num_warps=4, num_stages=3, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, shares=shares)
+
+
+def _portable_config(look: Look) -> ProductConfig:
+    # Splitting single precision inside the kernel takes registers: on NVIDIA GPUs larger tiles than 64×64 spill, and
+    # on Hopper also those with fewer rows, which its tensor cores take in another way.
+    splits = look.dtype == torch.float32 and not look.tf32 and look.target.startswith("cuda")
+    if look.rows <= 16 and not splits:
+        shares = _shares(look, look.tiles(16, 64), look.depth // 512)
+        return ProductConfig(num_warps=4, num_stages=3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, shares=shares)
+    if splits or look.dtype == torch.float64 or look.tiles(128, 128) < look.multiprocessors:
+        shares = _shares(look, look.tiles(64, 64), look.depth // 512)
+        warps = 8 if splits else 4
+        return ProductConfig(num_warps=warps, num_stages=2, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, shares=shares)
+    return LARGE_TILES
+
+
+def _shares(look: Look, tiles: int, most: int) -> int:
+    """So many that every multiprocessor has work, but no more than are deep enough to be worth their partial sums."""
+    wanted = look.multiprocessors // max(tiles, 1)
+    return max(min(bucket(wanted + 1) // 2, most), 1)

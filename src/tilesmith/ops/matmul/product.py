@@ -1,0 +1,240 @@
+"""Putting one product y = act(a·b · scales + bias) on a plan, in the form and with the tiles that its config says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+import triton
+
+from tilesmith.ops.matmul.config import Look, ProductConfig, product_config
+from tilesmith.ops.matmul.descriptors import matmul_descriptors_kernel
+from tilesmith.ops.matmul.matrices import Matrix, multiple
+from tilesmith.ops.matmul.planes import plan_planes
+from tilesmith.ops.matmul.pointers import matmul_pointers_kernel
+from tilesmith.ops.matmul.shares import sum_config, sum_shares_kernel
+from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.runtime.elementwise import compute_dtype
+from tilesmith.ops.runtime.layout import as_rows
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What is done to the sums of products before they are stored; `z`: where to, besides, before the activation.
+
+    Memory for z is laid out as that for the result.
+    """
+
+    bias: Operand | None = None
+    activation: str = ""
+    scale_a: Operand | None = None
+    scale_b: Operand | None = None
+    z: Operand | None = None
+
+    def arguments(self) -> dict[str, object]:
+        return {
+            "bias_ptr": self.bias, "scale_a_ptr": self.scale_a, "scale_b_ptr": self.scale_b,
+            "bias_stride": _stride(self.bias), "scale_a_stride": _stride(self.scale_a),
+            "scale_b_stride": _stride(self.scale_b), "ACTIVATION": self.activation,
+        }  # fmt: skip
+
+
+def _stride(vector: Operand | None) -> int:
+    """Between the elements of a vector; a single one stands for all of its rows or columns."""
+    return vector.strides[0] if vector is not None and prod(vector.shape) > 1 else 0
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product of matrices for every place in a batch, whose first `summed` dimensions are summed over."""
+
+    a: Matrix
+    b: Matrix
+    y: Matrix
+    batch: tuple[int, ...]
+    tf32: bool
+    summed: int = 0
+    finish: Finish = Finish()
+
+    @property
+    def depth(self) -> int:
+        return self.a.columns
+
+    @property
+    def matrices(self) -> int:
+        return prod(self.batch)
+
+    @property
+    def nested(self) -> bool:
+        """Whether the batch has more than one dimension that does not merge with the next."""
+        return self.batch[1:] not in ((), (1, 1))
+
+    def transposed(self) -> Product:
+        """The same as yᵀ = bᵀ·aᵀ."""
+        return replace(self, a=self.b.transposed(), b=self.a.transposed(), y=self.y.transposed())
+
+    def merged(self) -> Product:
+        """The same with a batch of three dimensions, as kernels walk it, of which one will mostly do."""
+        sides = (self.a, self.b, self.y)
+        walk = as_rows((*self.batch, 1), *((*side.batch_strides, 0) for side in sides))
+        a, b, y = (replace(side, batch_strides=strides) for side, strides in zip(sides, walk.strides, strict=True))
+        return replace(self, a=a, b=b, y=y, batch=walk.sizes, summed=0)
+
+    def described(self) -> tuple[tuple[Operand, bool], tuple[Operand, bool]] | None:
+        """a and bᵀ as descriptors walk them, and whether along depth; None where a layout does not allow it."""
+        if self.nested or self.depth == 0:
+            return None
+        a = self.a.described(self.matrices, self.a.batch_strides[0])
+        b = self.b.transposed().described(self.matrices, self.b.batch_strides[0])
+        return None if a is None or b is None else (a, b)
+
+
+def plan_product(plan: Plan, product: Product) -> None:
+    if product.y.strides[0] == 1 and product.y.strides[1] != 1 and product.finish == Finish():
+        product = product.transposed()  # so that neighbours in a row of the result are neighbours in memory
+    merged = product.merged()
+    config = _chosen(plan, merged)
+    partials = prod(product.batch[: product.summed]) * config.shares
+    if partials == 1:
+        _plan_tiles(plan, merged, config)
+        return
+    kept = product.batch[product.summed :]
+    rows, columns = product.y.rows, product.y.columns
+    sums = plan.empty((partials * prod(kept), rows, columns), _sum_dtype(product))
+    size = rows * columns
+    strides = (merged.batch[1] * merged.batch[2] * size, merged.batch[2] * size, size)
+    _plan_tiles(plan, replace(merged, y=Matrix(sums, rows, columns, (columns, 1), strides), finish=Finish()), config)
+    _plan_sum(plan, product, sums, partials, kept)
+
+
+def _sum_dtype(product: Product) -> torch.dtype:
+    return torch.float64 if product.a.operand.dtype == torch.float64 else torch.float32
+
+
+def _chosen(plan: Plan, product: Product) -> ProductConfig:
+    a, b = product.a, product.b
+    describable = product.described() is not None
+    splittable = a.operand.dtype == torch.float32 and not product.nested and product.depth > 0
+    look = Look(
+        rows=bucket(a.rows),
+        columns=bucket(b.columns),
+        depth=bucket(product.depth),
+        matrices=bucket(product.matrices),
+        dtype=a.operand.dtype,
+        tf32=product.tf32,
+        describable=describable,
+        splittable=splittable,
+        target=plan.architecture.target,
+        multiprocessors=plan.multiprocessors,
+    )
+    sizes = (look.rows, look.columns, look.depth, look.matrices)
+    config = plan.choose(product_config(look), *sizes, look.dtype, *(("tf32",) if look.tf32 else ()))
+    return config.consistent(
+        describable=describable, splittable=splittable, matrices=product.matrices, activation=product.finish.activation
+    )
+
+
+def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
+    """Every tile of every matrix and share, into y, where shares lie one after the other."""
+    depth, plane_columns = product.depth, 0  # planes have several times as many columns as the depth of the product
+    if config.planes:
+        product, plane_columns = _with_planes(plan, product, config)
+    steps = triton.cdiv(triton.cdiv(depth, config.BLOCK_K), config.shares)
+    tiles = triton.cdiv(product.y.rows, config.BLOCK_M) * triton.cdiv(product.y.columns, config.BLOCK_N)
+    tiles *= product.matrices * config.shares
+    shared: dict[str, object] = {
+        "n_rows": product.y.rows, "n_columns": product.y.columns, "depth": depth, "n_matrices": product.matrices,
+        "steps_per_share": steps, "plane_columns": plane_columns, "PLANES": config.planes,
+        "COLUMNS_MULTIPLE": multiple(product.y.columns, product.y.strides[1], product.b.strides[1]),
+        "PRECISION": _precision(plan, product), **product.finish.arguments(),
+    }  # fmt: skip
+    if config.descriptors:
+        _plan_descriptors(plan, product, config, tiles, shared)
+    else:
+        _plan_pointers(plan, product, config, tiles, depth, shared)
+
+
+def _with_planes(plan: Plan, product: Product, config: ProductConfig) -> tuple[Product, int]:
+    """The product of the operands' planes."""
+    counts = [1 if side.is_shared else product.matrices for side in (product.a, product.b)]
+    a, b, plane_columns = plan_planes(plan, product.a, product.b, counts, config.BLOCK_K)
+    return replace(product, a=a, b=b), plane_columns
+
+
+def _precision(plan: Plan, product: Product) -> str:
+    """How tensor cores are to take single precision: only its first bits, or all of them as sums of shorter numbers."""
+    if product.a.operand.dtype != torch.float32 or plan.device.type == "cpu":
+        return "ieee"  # the interpreter is exact, and knows no other name for it
+    if plan.architecture.target.startswith("hip"):
+        return "ieee"  # in matrix units too
+    return "tf32" if product.tf32 else "bf16x6"
+
+
+def _plan_pointers(
+    plan: Plan, product: Product, config: ProductConfig, tiles: int, depth: int, shared: dict[str, object]
+) -> None:
+    a, b, y = product.a, product.b, product.y
+    plan.launch(
+        matmul_pointers_kernel, (tiles,), config, **shared,
+        a_ptr=a.operand, b_ptr=b.operand, y_ptr=y.operand, z_ptr=product.finish.z,
+        a_strides=(*a.batch_strides, *a.strides), b_strides=(*b.batch_strides, *b.strides),
+        y_strides=(*y.batch_strides, *y.strides), inner_sizes=product.batch[1:],
+        share_stride=product.matrices * y.rows * y.columns, ROWS_MULTIPLE=multiple(y.rows, a.strides[0]),
+        DEPTH_MULTIPLE=multiple(depth, a.strides[1], b.strides[0]),
+        COMPUTE=compute_dtype(a.operand.dtype),
+    )  # fmt: skip
+
+
+def _plan_descriptors(
+    plan: Plan, product: Product, config: ProductConfig, tiles: int, shared: dict[str, object]
+) -> None:
+    described = product.described()
+    assert described is not None, "a config is consistent with its operands"
+    (a, a_along), (b, b_along) = described
+    y, outer = product.y, product.matrices * config.shares
+    programs = min(tiles, plan.multiprocessors * config.programs_per_multiprocessor or tiles)
+    plan.launch(
+        matmul_descriptors_kernel, (programs,), config, **shared, n_tiles=tiles,
+        a=_descriptor(a, config, config.BLOCK_M, config.BLOCK_K, a_along),
+        b=_descriptor(b, config, config.BLOCK_N, config.BLOCK_K, b_along),
+        **_descriptors_of_results(y, product.finish.z, outer, config),
+        a_stride=a.strides[-2], b_stride=b.strides[-2], y_strides=(y.batch_strides[0], *y.strides),
+        A_ALONG_DEPTH=a_along, B_ALONG_DEPTH=b_along, A_BATCHED=len(a.shape) == 3, B_BATCHED=len(b.shape) == 3,
+        Y_BATCHED=outer != 1, SHARED=config.shares != 1,
+    )  # fmt: skip
+
+
+def _descriptors_of_results(y: Matrix, z: Operand | None, outer: int, config: ProductConfig) -> dict[str, object]:
+    """y and z as descriptors, or as pointers where their layout does not allow it."""
+    seen, along = y.described(outer, y.batch_strides[0]) or (y.operand, False)
+    if not along:
+        return {"y": None, "z": None, "y_ptr": y.operand, "z_ptr": z}
+    columns = config.BLOCK_N // 2 if config.HALVES else config.BLOCK_N
+    results = [seen, None if z is None else z.seen_as(seen.shape, seen.strides)]
+    made = [one and _descriptor(one, config, config.BLOCK_M, columns) for one in results]
+    return {"y": made[0], "z": made[1], "y_ptr": None, "z_ptr": None}
+
+
+def _descriptor(operand: Operand, config: ProductConfig, rows: int, columns: int, along: bool = True) -> object:
+    """A descriptor of blocks of this size; where the kernel makes descriptors itself, the operand."""
+    if config.WARP_SPECIALIZE:
+        return operand
+    block = (rows, columns) if along else (columns, rows)
+    return operand.descriptor((*(1,) * (len(operand.shape) - 2), *block))
+
+
+def _plan_sum(plan: Plan, product: Product, sums: Operand, partials: int, kept: tuple[int, ...]) -> None:
+    y = product.y
+    walk = as_rows((*kept, 1), (*y.batch_strides[product.summed :], 0))
+    config = sum_config(y.columns)
+    tiles = triton.cdiv(y.rows, config.ROWS) * triton.cdiv(y.columns, config.COLUMNS)
+    plan.launch(
+        sum_shares_kernel, (tiles * prod(kept),), config,
+        partials_ptr=sums, y_ptr=y.operand, z_ptr=product.finish.z,
+        y_strides=(*walk.strides[0], *y.strides), inner_sizes=walk.sizes[1:],
+        n_partials=partials, partial_stride=prod(kept) * y.rows * y.columns, n_rows=y.rows, n_columns=y.columns,
+        COLUMNS_MULTIPLE=multiple(y.columns, 1), COMPUTE=compute_dtype(product.a.operand.dtype),
+        **product.finish.arguments(),
+    )  # fmt: skip
