@@ -5,13 +5,17 @@ from tilesmith.nn.attention import RotaryEmbedding
 from tilesmith.nn.linear import Linear
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
+from tilesmith.nn.space import AvgPool2d, Conv2d, MaxPool2d
 
 __all__ = [
     "AddRMSNorm",
+    "AvgPool2d",
+    "Conv2d",
     "CrossEntropyLoss",
     "LayerNorm",
     "Linear",
     "LinearCrossEntropyLoss",
+    "MaxPool2d",
     "RMSNorm",
     "RotaryEmbedding",
     "SiLU",

@@ -18,17 +18,11 @@ from tilesmith.ops.runtime.arguments import (
     require_vector,
 )
 from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 MOST_BATCH_DIMENSIONS = 3  # that a kernel walks one by one
 NEEDS_Z = ("silu", "gelu")  # activations whose slope is told by z, not by their result
-
-
-@torch.compiler.assume_constant_result  # a tracer need not look inside: it guards PyTorch's own switches itself
-def tf32_allowed() -> bool:
-    """Whether PyTorch was told that products of single precision may leave out the last bits of their operands."""
-    # What torch.backends.cuda.matmul.fp32_precision comes to, in a quarter of the time: this runs at every call.
-    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
 
 
 def prepare(

@@ -18,6 +18,7 @@ from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.precision import product_precision
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
         "n_rows": product.y.rows, "n_columns": product.y.columns, "depth": depth, "n_matrices": product.matrices,
         "steps_per_share": steps, "plane_columns": plane_columns, "PLANES": config.planes,
         "COLUMNS_MULTIPLE": multiple(product.y.columns, product.y.strides[1], product.b.strides[1]),
-        "PRECISION": _precision(plan, product), **product.finish.arguments(),
+        "PRECISION": product_precision(plan, product.a.operand.dtype, product.tf32), **product.finish.arguments(),
     }  # fmt: skip
     if config.descriptors:
         _plan_descriptors(plan, product, config, tiles, shared)
@@ -161,15 +162,6 @@ def _with_planes(plan: Plan, product: Product, config: ProductConfig) -> tuple[P
     counts = [1 if side.is_shared else product.matrices for side in (product.a, product.b)]
     a, b, plane_columns = plan_planes(plan, product.a, product.b, counts, config.BLOCK_K)
     return replace(product, a=a, b=b), plane_columns
-
-
-def _precision(plan: Plan, product: Product) -> str:
-    """How tensor cores are to take single precision: only its first bits, or all of them as sums of shorter numbers."""
-    if product.a.operand.dtype != torch.float32 or plan.device.type == "cpu":
-        return "ieee"  # the interpreter is exact, and knows no other name for it
-    if plan.architecture.target.startswith("hip"):
-        return "ieee"  # in matrix units too
-    return "tf32" if product.tf32 else "bf16x6"
 
 
 def _plan_pointers(

@@ -1,0 +1,232 @@
+"""Mean over windows of an image: y[n, c, p, q] = Σ over r, s of x[n, c, p·stride − padding + r, …] / how many they are.
+
+Forward reads x and writes y, backward reads dy and writes dx. A window's elements come from memory once and from cache
+the other times, and adding one is one instruction: memory-bound. The backward gathers: each input element adds up what
+comes to it from the few windows that contain it, in the same order at every run. Nothing is kept for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tilesmith.ops.runtime.arguments import require_floating
+from tilesmith.ops.runtime.elementwise import compute_dtype
+from tilesmith.ops.runtime.image_tiles import (
+    MOST_UNROLLED,
+    ImageTiles,
+    image_offsets,
+    tile_of_images,
+    window_element,
+)
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.pooling import (
+    constant_divisor,
+    elements_counted,
+    plan_pooling_backward,
+    pooling_numbers,
+    pooling_shape,
+    pooling_window,
+    pooling_work,
+    require_pooling,
+)
+from tilesmith.ops.runtime.windows import (
+    Sides,
+    Window,
+    empty_images,
+    images_of,
+    is_whole,
+    lies_channels_last,
+    plan_empty_images,
+    require_flag,
+)
+from tilesmith.spec import Case, Cost, Layout, Spec
+
+
+def reference(
+    x: Tensor,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    return F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+@triton.jit(do_not_specialize=["n_planes"])
+def avg_pool2d_forward_kernel(
+    x_ptr, y_ptr, x_strides, y_strides, n_planes, sizes, height, width,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
+    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr, CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr,
+    COMPUTE: tl.constexpr, UNROLLED: tl.constexpr,
+    PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    image, channel, p, q, reads, writes = tile_of_images(
+        n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
+    )
+    top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]
+    pointers = x_ptr + image_offsets(image, channel, top, left, x_strides)
+    total = tl.zeros(reads.shape, COMPUTE)
+    TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
+    if UNROLLED:
+        for tap in tl.static_range(TAPS):
+            total += window_element(
+                pointers, tap, top, left, reads, height, width, x_strides, 0.0, KERNEL, PADDING, DILATION, OVERHANG
+            ).to(COMPUTE)
+    else:
+        for tap in range(TAPS):
+            total += window_element(
+                pointers, tap, top, left, reads, height, width, x_strides, 0.0, KERNEL, PADDING, DILATION, OVERHANG
+            ).to(COMPUTE)
+    if DIVISOR != 0:
+        total = total / DIVISOR
+    else:
+        total = total / elements_counted(p, q, height, width, KERNEL, STRIDE, PADDING, COUNT_PADDING).to(COMPUTE)
+    y_pointers = y_ptr + image_offsets(image, channel, p, q, y_strides)
+    tl.store(y_pointers, total.to(y_ptr.dtype.element_ty), mask=writes)
+
+
+@kernels("avg_pool2d_forward")
+def forward(x: Tensor, window: Sequence[int], ceil_mode: bool, count_padding: bool, divisor: int) -> Tensor:
+    """Divided by `divisor`, or where that is zero by the number of a window's elements."""
+    shape = pooling_shape(x.shape, Window.of(window), ceil_mode=ceil_mode)
+    return empty_images(x, shape, x.dtype, channels_last=lies_channels_last(x.shape, x.stride()))
+
+
+@forward.plan
+def plan_forward(
+    plan: Plan, x: Operand, window: Sequence[int], ceil_mode: bool, count_padding: bool, divisor: int
+) -> Operand:
+    given = Window.of(window)
+    shape = pooling_shape(x.shape, given, ceil_mode=ceil_mode)
+    y = plan_empty_images(plan, shape, x.dtype, channels_last=lies_channels_last(x.shape, x.strides))
+    tiles = ImageTiles(y, x)
+    config = plan.choose(tiles.config(), *tiles.bucket())
+    plan.launch(
+        avg_pool2d_forward_kernel, tiles.grid(config), config,
+        x_ptr=x, y_ptr=y, y_strides=tiles.strides[0], x_strides=tiles.strides[1],
+        height=x.shape[-2], width=x.shape[-1], **tiles.arguments(), **given.constants(),
+        OVERHANG=given.overhang(x.shape[-2:], shape[-2:]), COUNT_PADDING=count_padding,
+        DIVISOR=divisor or constant_divisor(given, x.shape[-2:], shape[-2:], count_padding),
+        UNROLLED=given.kernel[0] * given.kernel[1] <= MOST_UNROLLED, COMPUTE=compute_dtype(x.dtype),
+    )  # fmt: skip
+    return y
+
+
+@kernels("avg_pool2d_backward")
+def backward(
+    dy: Tensor, height: int, width: int, window: Sequence[int], count_padding: bool, divisor: int, channels_last: bool
+) -> Tensor:
+    """For images of this height and width, laid out as they are."""
+    return empty_images(dy, (*dy.shape[:-2], height, width), dy.dtype, channels_last=channels_last)
+
+
+@backward.plan
+def plan_backward(
+    plan: Plan, dy: Operand, height: int, width: int, window: Sequence[int], count_padding: bool, divisor: int,
+    channels_last: bool,
+) -> Operand:  # fmt: skip
+    dx = plan_empty_images(plan, (*dy.shape[:-2], height, width), dy.dtype, channels_last=channels_last)
+    plan_pooling_backward(plan, dy, None, dx, Window.of(window), count_padding, divisor)
+    return dx
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, context.window, _, context.count_padding, context.divisor = inputs
+    context.sides = x.shape[-2:]
+    context.channels_last = lies_channels_last(x.shape, x.stride())
+
+
+def gradient(context: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
+    dx = backward(
+        dy, *context.sides, context.window, context.count_padding, context.divisor, context.channels_last
+    )  # fmt: skip
+    return dx, None, None, None, None
+
+
+def prepare(
+    x: Tensor, kernel_size: Sides, stride: Sides | None, padding: Sides, ceil_mode: bool, count_include_pad: bool,
+    divisor_override: int | None,
+) -> tuple[Tensor, tuple[int, ...], bool, bool, int]:  # fmt: skip
+    return x, pooling_numbers(kernel_size, stride, padding), ceil_mode, count_include_pad, divisor_override or 0
+
+
+@operator(
+    "avg_pool2d", reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare
+)  # fmt: skip
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window of an image or of a batch of them, as torch.nn.functional.avg_pool2d has it."""
+    require_floating("avg_pool2d", x=x)
+    require_pooling("avg_pool2d", x, kernel_size, stride, padding, ceil_mode)
+    require_flag("avg_pool2d", "count_include_pad", count_include_pad)
+    if divisor_override is not None:
+        require_divisor(divisor_override)
+    return x
+
+
+def require_divisor(divisor: object) -> None:
+    if not is_whole(divisor):
+        raise TypeError(f"avg_pool2d: divisor_override is a {type(divisor).__name__}, but must be a whole number")
+    if divisor == 0:
+        raise ValueError("avg_pool2d: divisor_override is 0, but must be another number")
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one": {"kernel_size": 1},
+    "odd": {
+        "kernel_size": (2, 3), "stride": (3, 2), "padding": (1, 0), "ceil_mode": True, "count_include_pad": False,
+    },
+    "large-window": {"kernel_size": (9, 3), "stride": 1, "padding": (4, 1), "divisor_override": 5},
+    "channels-last": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "batch": {"kernel_size": 3, "stride": 2, "padding": 1},
+}  # fmt: skip
+
+
+DEFAULTS: dict[str, Any] = {
+    "kernel_size": 1, "stride": None, "padding": 0, "ceil_mode": False, "count_include_pad": True,
+    "divisor_override": None,
+}  # fmt: skip
+
+
+def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+    return {"x": images_of(case, dtype, device, layout), **DEFAULTS, **OPTIONS[case.name]}
+
+
+def cost(case: Case, dtype: torch.dtype) -> Cost:
+    options = OPTIONS[case.name]
+    window = pooling_window(options["kernel_size"], options.get("stride"), options.get("padding", 0))
+    return pooling_work(case, dtype, window, ceil_mode=options.get("ceil_mode", False))
+
+
+SPEC = Spec(
+    name="avg_pool2d",
+    op=avg_pool2d,
+    reference=reference,
+    formula="y[p, q] = Σ over r, s of x[p·stride − padding + r, …] / number of elements",
+    cases=[
+        Case("one", batch=1, channels=1, height=1, width=1),
+        Case("odd", batch=2, channels=3, height=6, width=8),
+        Case("large-window", batch=2, channels=2, height=8, width=7),
+        Case("channels-last", batch=2, channels=20, height=5, width=6),
+        Case("batch", batch=128, channels=64, height=112, width=112),
+    ],
+    make_inputs=make_inputs,
+    cost=cost,
+    rivals={"torch": reference},
+)

@@ -1,0 +1,103 @@
+"""The forward and the input's gradient as launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tilesmith.ops.conv2d.depthwise import plan_depthwise_forward, plan_depthwise_input_gradient
+from tilesmith.ops.conv2d.gather import Gather, Walk, plan_gather
+from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, plan_channels_last
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.precision import product_precision
+from tilesmith.ops.runtime.windows import as_images, empty_images, lies_channels_last, plan_empty_images
+
+
+def result_lies_channels_last(x: Tensor | Operand, weight: Tensor | Operand) -> bool:
+    """As PyTorch has it: where the images or the weight do."""
+    return any(lies_channels_last(one.shape, _strides(one)) for one in (x, weight))
+
+
+def _strides(one: Tensor | Operand) -> tuple[int, ...]:
+    return one.stride() if isinstance(one, Tensor) else one.strides
+
+
+@kernels("conv2d_forward")
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, window: Sequence[int], groups: int, tf32: bool) -> Tensor:
+    counts = Problem.of(x.shape, weight.shape, window, groups).counts
+    shape = (*x.shape[:-3], weight.shape[0], *counts)
+    return empty_images(x, shape, x.dtype, channels_last=result_lies_channels_last(x, weight))
+
+
+@forward.plan
+def plan_forward(
+    plan: Plan, x: Operand, weight: Operand, bias: Operand | None, window: Sequence[int], groups: int, tf32: bool
+) -> Operand:
+    problem = Problem.of(x.shape, weight.shape, window, groups)
+    shape = (*x.shape[:-3], weight.shape[0], *problem.counts)
+    y = plan_empty_images(plan, shape, x.dtype, channels_last=result_lies_channels_last(x, weight))
+    images = as_images(x)
+    if problem.depthwise:
+        plan_depthwise_forward(plan, problem, images, weight, bias, as_images(y))
+        return y
+    if problem.channels >= FEWEST_CHANNELS:
+        images, weight = plan_channels_last(plan, images), plan_channels_last(plan, weight)
+    plan_gather(
+        plan,
+        Gather(
+            source=images, weight=weight, weight_strides=weight.strides,
+            weight_group_stride=problem.outputs * weight.strides[0], bias=bias, result=as_images(y), result_start=0,
+            channels=problem.channels, outputs=problem.outputs, groups=groups,
+            down=Walk.forward(problem, 0), across=Walk.forward(problem, 1),
+            precision=product_precision(plan, x.dtype, tf32),
+        ),
+    )  # fmt: skip
+    return y
+
+
+@kernels("conv2d_input_gradient")
+def input_gradient(
+    dy: Tensor, weight: Tensor, height: int, width: int, window: Sequence[int], groups: int, tf32: bool,
+    channels_last: bool,
+) -> Tensor:  # fmt: skip
+    """For images of this height and width, laid out as they are."""
+    shape = (*dy.shape[:-3], weight.shape[1] * groups, height, width)
+    return empty_images(dy, shape, dy.dtype, channels_last=channels_last)
+
+
+@input_gradient.plan
+def plan_input_gradient(
+    plan: Plan, dy: Operand, weight: Operand, height: int, width: int, window: Sequence[int], groups: int, tf32: bool,
+    channels_last: bool,
+) -> Operand:  # fmt: skip
+    shape = (*dy.shape[:-3], weight.shape[1] * groups, height, width)
+    dx = plan_empty_images(plan, shape, dy.dtype, channels_last=channels_last)
+    problem = Problem.of(shape, weight.shape, window, groups)
+    gradients, result = as_images(dy), as_images(dx)
+    if problem.depthwise:
+        plan_depthwise_input_gradient(plan, problem, gradients, weight, result)
+        return dx
+    if problem.outputs >= FEWEST_CHANNELS:
+        gradients, weight = plan_channels_last(plan, gradients), plan_channels_last(plan, weight)
+    of_output, of_channel, *of_taps = weight.strides
+    stride_down, stride_across = problem.window.stride
+    of_image, of_result_channel, of_row, of_column = result.strides
+    for below in range(min(stride_down, height)):
+        for beside in range(min(stride_across, width)):
+            rows, columns = -(-(height - below) // stride_down), -(-(width - beside) // stride_across)
+            strides = (of_image, of_result_channel, of_row * stride_down, of_column * stride_across)
+            plan_gather(
+                plan,
+                Gather(
+                    source=gradients, weight=weight, weight_strides=(of_channel, of_output, *of_taps),
+                    weight_group_stride=problem.outputs * of_output, bias=None,
+                    result=result.seen_as((*result.shape[:2], rows, columns), strides),
+                    result_start=below * of_row + beside * of_column,
+                    channels=problem.outputs, outputs=problem.channels, groups=groups,
+                    down=Walk.backward(problem, 0, below), across=Walk.backward(problem, 1, beside),
+                    precision=product_precision(plan, dy.dtype, tf32),
+                ),
+            )  # fmt: skip
+    return dx

@@ -1,0 +1,223 @@
+"""The product of windows and weights, and of gradients and weights: one thing to launch for both.
+
+Each position of the result gathers: it goes through elements of the source, the taps, and adds up their channels, each
+times its weight. That is a matrix product, positions × outputs over taps × channels, whose first matrix is never
+written down: a block of it is read out of the source where it lies, the padding as zeros.
+
+- Forward: the position p takes the source's rows p·stride − padding + r·dilation, with tap r of the weight.
+- The input's gradient: the position h takes those rows p of the output's gradient that it had a part in, which are all
+  with h = p·stride − padding + r·dilation. Of a stride larger than one, only some of the taps fit to an h: which ones
+  depends on h modulo the stride. So the positions are taken in classes of equal remainder, one launch for each, and no
+  tap is tried in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import triton
+
+from tilesmith.ops.conv2d.boxes import conv2d_boxes_kernel
+from tilesmith.ops.conv2d.pointers import conv2d_gather_kernel
+from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, lies_in_rows
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.elementwise import compute_dtype
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+class Walk(NamedTuple):
+    """How positions and taps find their way along one side: position i and tap t come to the source's row
+    i·step + start + t·tap_step, and to row first + t·weight_step of the weight."""
+
+    step: int
+    start: int
+    tap_step: int
+    taps: int
+    first: int
+    weight_step: int
+
+    @staticmethod
+    def forward(problem: Problem, side: int) -> Walk:
+        window = problem.window
+        return Walk(window.stride[side], -window.padding[side], window.dilation[side], window.kernel[side], 0, 1)
+
+    @staticmethod
+    def backward(problem: Problem, side: int, remainder: int) -> Walk:
+        """Of the positions with this remainder modulo the stride."""
+        window = problem.window
+        stride, dilation, kernel = window.stride[side], window.dilation[side], window.kernel[side]
+        shared = math.gcd(stride, dilation)
+        reached = remainder + window.padding[side]
+        first = next((tap for tap in range(kernel) if (reached - tap * dilation) % stride == 0), kernel)
+        every = stride // shared  # so many taps further the next one fits
+        start = (reached - first * dilation) // stride
+        return Walk(1, start, -(dilation // shared), triton.cdiv(kernel - first, every), first, every)
+
+
+@dataclass(frozen=True)
+class GatherConfig(Config):
+    """Each program takes BLOCK_POSITIONS × BLOCK_OUTPUTS of the result, BLOCK_CHANNELS at a time: by pointers, or in
+    boxes of some images, BOX_ROWS and BOX_COLUMNS, which come by the copy engine."""
+
+    BLOCK_POSITIONS: int = 128
+    BLOCK_OUTPUTS: int = 64
+    BLOCK_CHANNELS: int = 64
+    KEEP_IN_L1: bool = False
+    by_boxes: bool = False
+    BOX_ROWS: int = 1
+    BOX_COLUMNS: int = 1
+
+
+@dataclass(frozen=True)
+class Gather:
+    """One launch. Source, weight and result are [N, C, H, W]; the weight's strides are those from output to output,
+    from channel to channel, and from tap to tap down and across."""
+
+    source: Operand
+    weight: Operand
+    weight_strides: tuple[int, ...]
+    weight_group_stride: int
+    bias: Operand | None
+    result: Operand
+    result_start: int
+    channels: int
+    outputs: int
+    groups: int
+    down: Walk
+    across: Walk
+    precision: str
+
+    @property
+    def few_channels(self) -> bool:
+        return self.channels < FEWEST_CHANNELS
+
+    def config(self, plan: Plan) -> GatherConfig:
+        batch, _, height, width = self.result.shape
+        element_bytes, taps = self.source.element_bytes, self.down.taps * self.across.taps
+        exact = self.precision == "bf16x6"  # a block is taken apart in three, which takes registers
+        block_outputs = min(max(bucket(self.outputs), 16), 64 if exact or self.few_channels else 128)
+        block_positions = 64 if exact else 128
+        # Fewer tiles than multiprocessors leave some of these idle: smaller tiles then.
+        whole = bucket(batch * height * width) * self.outputs * self.groups
+        while block_positions > 32 and whole < block_positions * block_outputs * plan.multiprocessors:
+            block_positions //= 2
+        # 128 bytes of channels are a line of the cache. Where tensor cores do not read blocks from shared memory
+        # themselves, threads hold them, and their registers are full with half as many.
+        hopper = has_copy_engine(plan.architecture.target)
+        depth = taps * self.channels if self.few_channels else self.channels
+        most = 32 if exact or self.few_channels else (128 if hopper else 64) // element_bytes
+        block_channels = min(max(bucket(depth), 16), most)
+        box_rows, box_columns = best_box(block_positions, bucket(batch), height, width)
+        alone = exact or self.few_channels  # every element has registers of its own, for parts or for an address
+        return GatherConfig(
+            num_warps=8 if block_positions * block_outputs >= (64 * 64 if alone else 128 * 64) else 4,
+            num_stages=3 if plan.architecture.target.startswith("cuda") else 2,
+            BLOCK_POSITIONS=block_positions, BLOCK_OUTPUTS=block_outputs, BLOCK_CHANNELS=block_channels,
+            # The copy engine goes past the L1 cache, which serves all taps but the first: it is for single taps.
+            KEEP_IN_L1=taps > 1, by_boxes=taps == 1 and hopper,
+            BOX_ROWS=box_rows, BOX_COLUMNS=box_columns,
+        )  # fmt: skip
+
+    def fits_boxes(self, config: GatherConfig) -> bool:
+        """Whether the copy engine can do the walking."""
+        return (
+            config.by_boxes
+            and not self.few_channels
+            and self.down.step == self.across.step == 1
+            and self.channels % config.BLOCK_CHANNELS == 0
+            and self.source_by_places().describable()
+            and self.weight_in_rows() is not None
+        )
+
+    def source_by_places(self) -> Operand:
+        """[N, H, W, C]."""
+        (batch, channels, height, width), (image, channel, row, column) = self.source.shape, self.source.strides
+        return self.source.seen_as((batch, height, width, channels), (image, row, column, channel))
+
+    def weight_in_rows(self) -> Operand | None:
+        """All taps and channels of an output in one row, if they lie so and the copy engine can walk them."""
+        outputs, channels, taps_down, taps_across = self.weight.shape
+        if not lies_in_rows(self.weight, self.weight.strides[0]):
+            return None
+        rows = self.weight.seen_as((outputs, taps_down * taps_across * channels), (self.weight.strides[0], 1))
+        whole_units = channels * rows.element_bytes % 16 == 0
+        return rows if whole_units and rows.describable() else None
+
+    def arguments(self) -> dict[str, object]:
+        """What both kernels take."""
+        return {
+            "bias_ptr": self.bias, "result_ptr": self.result, "result_strides": self.result.strides,
+            "bias_stride": self.bias.strides[0] if self.bias else 0, "result_start": self.result_start,
+            "result_height": self.result.shape[2], "result_width": self.result.shape[3],
+            "channels": self.channels, "outputs": self.outputs, "down": tuple(self.down), "across": tuple(self.across),
+            "HAS_BIAS": self.bias is not None, "OUTPUTS_INNER": self.result.strides[1] == 1,
+            "PRECISION": self.precision, "COMPUTE": compute_dtype(self.source.dtype),
+        }  # fmt: skip
+
+
+def has_copy_engine(target: str) -> bool:
+    backend, _, architecture = target.partition(":")
+    return backend == "cuda" and int(architecture) >= 90
+
+
+def best_box(positions: int, batch: int, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of the box that covers such images with the least left over; the wider of two that do."""
+
+    def left_over(sides: tuple[int, int]) -> tuple[int, int, int]:
+        rows, columns = sides
+        images = positions // (rows * columns)
+        covered = (
+            triton.cdiv(batch, images) * images
+            * triton.cdiv(height, rows) * rows
+            * triton.cdiv(width, columns) * columns
+        )  # fmt: skip
+        return covered, -columns, -rows
+
+    powers = [1 << power for power in range(positions.bit_length())]
+    return min(((rows, columns) for rows in powers for columns in powers if rows * columns <= positions), key=left_over)
+
+
+def plan_gather(plan: Plan, gather: Gather) -> None:
+    """Put one launch on the plan."""
+    batch, _, height, width = gather.result.shape
+    sizes = (bucket(batch * height * width), bucket(gather.outputs), bucket(gather.channels))
+    config = plan.choose(gather.config(plan), *sizes, gather.down.taps * gather.across.taps, gather.source.dtype)
+    blocks_of_outputs = triton.cdiv(gather.outputs, config.BLOCK_OUTPUTS)
+    if gather.fits_boxes(config):
+        _plan_boxes(plan, gather, config, blocks_of_outputs)
+        return
+    blocks = triton.cdiv(batch * height * width, config.BLOCK_POSITIONS) * blocks_of_outputs
+    few = gather.few_channels
+    plan.launch(
+        conv2d_gather_kernel, (blocks, gather.groups), config,
+        source_ptr=gather.source, weight_ptr=gather.weight, source_strides=gather.source.strides,
+        weight_strides=gather.weight_strides, weight_group_stride=gather.weight_group_stride,
+        n_positions=batch * height * width, source_height=gather.source.shape[2], source_width=gather.source.shape[3],
+        **gather.arguments(), FEW_CHANNELS=few, CHANNELS=gather.channels if few else 0,
+        TAPS=(gather.down.taps, gather.across.taps) if few else (0, 0),
+        WHOLE_BLOCKS=gather.channels % config.BLOCK_CHANNELS == 0,
+    )  # fmt: skip
+
+
+def _plan_boxes(plan: Plan, gather: Gather, config: GatherConfig, blocks_of_outputs: int) -> None:
+    batch, _, height, width = gather.result.shape
+    images = config.BLOCK_POSITIONS // (config.BOX_ROWS * config.BOX_COLUMNS)
+    boxes = (
+        triton.cdiv(batch, images) * triton.cdiv(height, config.BOX_ROWS) * triton.cdiv(width, config.BOX_COLUMNS)
+    )  # fmt: skip
+    along_channels = gather.weight_strides[1] == 1
+    weight_block = (config.BLOCK_OUTPUTS, config.BLOCK_CHANNELS)
+    weight = gather.weight_in_rows()
+    assert weight is not None
+    _, channels, _, taps_across = gather.weight.shape
+    plan.launch(
+        conv2d_boxes_kernel, (boxes * blocks_of_outputs, gather.groups), config,
+        source=gather.source_by_places().descriptor(
+            (images, config.BOX_ROWS, config.BOX_COLUMNS, config.BLOCK_CHANNELS)
+        ),
+        weight=weight.descriptor(weight_block if along_channels else weight_block[::-1]),
+        n_images=batch, **gather.arguments(), tap_columns=(channels, taps_across * channels),
+        WEIGHT_ALONG_CHANNELS=along_channels,
+    )  # fmt: skip

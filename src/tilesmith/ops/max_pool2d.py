@@ -1,0 +1,257 @@
+"""Maximum over windows of an image: y[n, c, p, q] = max over r, s of x[n, c, p·stride − padding + r·dilation, …].
+
+Forward reads x and writes y, with a kernel of three and a stride of two a quarter of x; backward reads dy and writes
+dx. A window's elements come from memory once and from cache the other times, and a maximum is one instruction for each
+of them: memory-bound, if the instructions around it are few.
+
+Where a gradient is wanted, the forward also keeps which element of its window each maximum was, one byte for each
+output, and the backward needs nothing else: each input element looks into the few windows that contain it and takes the
+gradients of those that chose it. No atomics, so the result is the same at every run.
+
+As PyTorch has it, the first of equal elements is the maximum, and NaN, the last of several, is larger than all.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tilesmith.ops.runtime.arguments import require_floating
+from tilesmith.ops.runtime.elementwise import compute_dtype
+from tilesmith.ops.runtime.image_tiles import (
+    MOST_UNROLLED,
+    ImageTiles,
+    image_offsets,
+    tile_of_images,
+    window_element,
+)
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.pooling import (
+    plan_pooling_backward,
+    pooling_numbers,
+    pooling_shape,
+    pooling_window,
+    pooling_work,
+    require_pooling,
+)
+from tilesmith.ops.runtime.windows import Sides, Window, empty_images, images_of, lies_channels_last, plan_empty_images
+from tilesmith.spec import Case, Cost, Layout, Spec
+
+
+def reference(
+    x: Tensor,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    dilation: Sides = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@triton.jit
+def with_element(
+    best, position, tap, pointers, top, left, reads, height, width, strides,
+    KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """The largest so far and which element of its window that is, with element number `tap` looked at too."""
+    value = window_element(
+        pointers, tap, top, left, reads, height, width, strides, float("-inf"), KERNEL, PADDING, DILATION, OVERHANG
+    )
+    value = value.to(best.dtype)
+    if KEEP:
+        is_larger = (value > best) | (value != value)
+        best, position = tl.where(is_larger, value, best), tl.where(is_larger, tap, position)
+    else:
+        best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
+    return best, position
+
+
+@triton.jit(do_not_specialize=["n_planes"])
+def max_pool2d_forward_kernel(
+    x_ptr, y_ptr, positions_ptr, x_strides, y_strides, n_planes, sizes, height, width,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
+    CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr, COMPUTE: tl.constexpr, KEEP: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    image, channel, p, q, reads, writes = tile_of_images(
+        n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
+    )
+    top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]
+    pointers = x_ptr + image_offsets(image, channel, top, left, x_strides)
+    best = tl.full(reads.shape, float("-inf"), COMPUTE)
+    # Where all elements are minus infinity, the first that is not padding is the maximum.
+    rows_before, columns_before = tl.cdiv(tl.maximum(-top, 0), DILATION[0]), tl.cdiv(tl.maximum(-left, 0), DILATION[1])
+    position = (rows_before * KERNEL[1] + columns_before).to(tl.int32) + tl.zeros(reads.shape, tl.int32)
+    TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
+    if UNROLLED:
+        for tap in tl.static_range(TAPS):
+            best, position = with_element(
+                best, position, tap, pointers, top, left, reads, height, width, x_strides,
+                KERNEL, PADDING, DILATION, OVERHANG, KEEP,
+            )  # fmt: skip
+    else:
+        for tap in range(TAPS):
+            best, position = with_element(
+                best, position, tap, pointers, top, left, reads, height, width, x_strides,
+                KERNEL, PADDING, DILATION, OVERHANG, KEEP,
+            )  # fmt: skip
+    offsets = image_offsets(image, channel, p, q, y_strides)
+    tl.store(y_ptr + offsets, best.to(y_ptr.dtype.element_ty), mask=writes)
+    if KEEP:
+        tl.store(positions_ptr + offsets, position.to(positions_ptr.dtype.element_ty), mask=writes)
+
+
+def position_dtype(window: Window) -> torch.dtype:
+    """The smallest that numbers every element of a window."""
+    return torch.uint8 if window.kernel[0] * window.kernel[1] <= 256 else torch.int32
+
+
+@kernels("max_pool2d_forward")
+def forward(x: Tensor, window: Sequence[int], ceil_mode: bool, keep_positions: bool) -> tuple[Tensor, Tensor]:
+    """The maxima, and which element of its window each one is: no tensor of those where they are not wanted."""
+    given = Window.of(window)
+    shape, last = pooling_shape(x.shape, given, ceil_mode=ceil_mode), lies_channels_last(x.shape, x.stride())
+    dtype = position_dtype(given)
+    positions = empty_images(x, shape, dtype, channels_last=last) if keep_positions else x.new_empty(0, dtype=dtype)
+    return empty_images(x, shape, x.dtype, channels_last=last), positions
+
+
+@forward.plan
+def plan_forward(
+    plan: Plan, x: Operand, window: Sequence[int], ceil_mode: bool, keep_positions: bool
+) -> tuple[Operand, Operand]:
+    given = Window.of(window)
+    shape, last = pooling_shape(x.shape, given, ceil_mode=ceil_mode), lies_channels_last(x.shape, x.strides)
+    y = plan_empty_images(plan, shape, x.dtype, channels_last=last)
+    dtype = position_dtype(given)
+    positions = plan_empty_images(plan, shape, dtype, channels_last=last) if keep_positions else plan.empty((0,), dtype)
+    tiles = ImageTiles(y, x)
+    config = plan.choose(tiles.config(), *tiles.bucket())
+    plan.launch(
+        max_pool2d_forward_kernel, tiles.grid(config), config,
+        x_ptr=x, y_ptr=y, positions_ptr=positions, x_strides=tiles.strides[1], y_strides=tiles.strides[0],
+        height=x.shape[-2], width=x.shape[-1], **tiles.arguments(), **given.constants(),
+        OVERHANG=given.overhang(x.shape[-2:], shape[-2:]), COMPUTE=compute_dtype(x.dtype), KEEP=keep_positions,
+        UNROLLED=given.kernel[0] * given.kernel[1] <= MOST_UNROLLED,
+    )  # fmt: skip
+    return y, positions
+
+
+@kernels("max_pool2d_backward")
+def backward(dy: Tensor, positions: Tensor, height: int, width: int, window: Sequence[int]) -> Tensor:
+    last = lies_channels_last(positions.shape, positions.stride())
+    return empty_images(dy, (*dy.shape[:-2], height, width), dy.dtype, channels_last=last)
+
+
+@backward.plan
+def plan_backward(
+    plan: Plan, dy: Operand, positions: Operand, height: int, width: int, window: Sequence[int]
+) -> Operand:
+    last = lies_channels_last(positions.shape, positions.strides)
+    dx = plan_empty_images(plan, (*dy.shape[:-2], height, width), dy.dtype, channels_last=last)
+    plan_pooling_backward(plan, dy, positions, dx, Window.of(window))
+    return dx
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, context.window, _, _ = inputs
+    context.sides = x.shape[-2:]
+    context.set_materialize_grads(False)  # positions have none
+    context.save_for_backward(output[1])
+
+
+def gradient(context: Any, dy: Tensor | None, *positions: None) -> tuple[Tensor | None, None, None, None]:
+    if dy is None:
+        return None, None, None, None
+    (chosen,) = context.saved_tensors
+    return backward(dy, chosen, *context.sides, context.window), None, None, None
+
+
+def prepare(
+    x: Tensor, kernel_size: Sides, stride: Sides | None, padding: Sides, dilation: Sides, ceil_mode: bool
+) -> tuple[Tensor, tuple[int, ...], bool, bool]:
+    wanted = torch.is_grad_enabled() and x.requires_grad
+    return x, pooling_numbers(kernel_size, stride, padding, dilation), ceil_mode, wanted
+
+
+class _MaxPool2d(Operator):
+    """Hands the maxima on, and keeps their positions to itself."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        made = super().__call__(*arguments, **named)
+        return made[0] if isinstance(made, tuple) else made
+
+
+def _declared(check: Callable[..., Tensor]) -> Operator:
+    return _MaxPool2d(
+        "max_pool2d", check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
+        prepare=prepare,
+    )  # fmt: skip
+
+
+@_declared
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    dilation: Sides = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The largest element of each window of an image or of a batch of them, as torch.nn.functional.max_pool2d has it.
+
+    The gradient goes to the element that PyTorch picks: the first of equal ones.
+    """
+    require_floating("max_pool2d", x=x)
+    require_pooling("max_pool2d", x, kernel_size, stride, padding, ceil_mode, dilation)
+    return x
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one": {"kernel_size": 1},
+    "odd": {"kernel_size": (3, 2), "stride": (2, 3), "padding": 1, "dilation": (1, 3), "ceil_mode": True},
+    "large-window": {"kernel_size": (9, 3), "stride": 1, "padding": (4, 1)},
+    "channels-last": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "stem": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "batch": {"kernel_size": 3, "stride": 2, "padding": 1},
+}
+
+
+DEFAULTS: dict[str, Any] = {"kernel_size": 1, "stride": None, "padding": 0, "dilation": 1, "ceil_mode": False}
+
+
+def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+    return {"x": images_of(case, dtype, device, layout), **DEFAULTS, **OPTIONS[case.name]}
+
+
+def cost(case: Case, dtype: torch.dtype) -> Cost:
+    options = dict(OPTIONS[case.name])
+    ceil_mode = options.pop("ceil_mode", False)
+    return pooling_work(case, dtype, pooling_window(**options), ceil_mode=ceil_mode)
+
+
+SPEC = Spec(
+    name="max_pool2d",
+    op=max_pool2d,
+    reference=reference,
+    formula="y[p, q] = max over r, s of x[p·stride − padding + r·dilation, …]",
+    cases=[
+        Case("one", batch=1, channels=1, height=1, width=1),
+        Case("odd", batch=2, channels=3, height=6, width=8),
+        Case("large-window", batch=2, channels=2, height=8, width=7),
+        Case("channels-last", batch=2, channels=20, height=5, width=6),
+        Case("stem", batch=32, channels=64, height=112, width=112),
+        Case("batch", batch=128, channels=64, height=112, width=112),
+    ],
+    make_inputs=make_inputs,
+    cost=cost,
+    rivals={"torch": reference},
+)

@@ -1,0 +1,200 @@
+"""Windows that slide over images: what pooling and convolution share.
+
+Images are [N, C, H, W], or [C, H, W] for one alone, in any strides. What comes out lies as PyTorch lays it out: with
+the channels last where the input has them last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.spec import Case, Layout
+
+Pair = tuple[int, int]  # for the height and for the width
+Sides = int | list[int] | tuple[int, ...]  # as PyTorch takes them: one for both, or two
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window's size, its steps, what is added before and after the image, and the distance of its elements."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    padding_after: Pair
+    dilation: Pair
+
+    @staticmethod
+    def of(numbers: Sequence[int]) -> Window:
+        """As `numbers` wrote it down."""
+        return Window(*zip(numbers[::2], numbers[1::2], strict=True))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """As a torch operator takes it."""
+        return (*self.kernel, *self.stride, *self.padding, *self.padding_after, *self.dilation)
+
+    @property
+    def spans(self) -> Pair:
+        """From a window's first element to its last, both included."""
+        (down, across), (height, width) = self.dilation, self.kernel
+        return down * (height - 1) + 1, across * (width - 1) + 1
+
+    def counts(self, height: int, width: int, *, ceil_mode: bool = False) -> Pair:
+        """How many windows fit into an image. With `ceil_mode` the last may hang over the end, but not start there."""
+        down, across = (
+            self._count(size, side, ceil_mode=ceil_mode) for side, size in enumerate((height, width))
+        )  # fmt: skip
+        return down, across
+
+    def _count(self, size: int, side: int, *, ceil_mode: bool) -> int:
+        stride, before = self.stride[side], self.padding[side]
+        free = size + before + self.padding_after[side] - self.spans[side]
+        count = (free + (stride - 1 if ceil_mode else 0)) // stride + 1
+        if ceil_mode and (count - 1) * stride >= size + before:
+            count -= 1
+        return count
+
+    def around(self) -> Pair:
+        """Of how many windows an element can be part, down and across."""
+        return triton.cdiv(self.spans[0], self.stride[0]), triton.cdiv(self.spans[1], self.stride[1])
+
+    def constants(self) -> dict[str, Pair]:
+        """For a kernel, at compile time."""
+        return {
+            "KERNEL": self.kernel, "STRIDE": self.stride, "PADDING": self.padding, "DILATION": self.dilation
+        }  # fmt: skip
+
+    def overhang(self, image: Sequence[int], counts: Sequence[int]) -> Pair:
+        """How far the last windows down and across hang over the end of an image of this height and width."""
+        down, across = (
+            max((count - 1) * stride - before + span - size, 0)
+            for count, stride, before, span, size in zip(
+                counts, self.stride, self.padding, self.spans, image, strict=True
+            )
+        )
+        return down, across
+
+
+def pair(value: Sides) -> Pair:
+    return (value[0], value[-1]) if isinstance(value, Sequence) else (value, value)
+
+
+def numbers_of(window_of: Callable[..., Window]) -> Callable[..., tuple[int, ...]]:
+    """A function that gives a window's numbers, and remembers them: it is called at every call of an operator."""
+    remembered = lru_cache(maxsize=1024)(lambda *arguments: window_of(*arguments).numbers)
+
+    def numbers(*arguments: Any) -> tuple[int, ...]:
+        if not torch.compiler.is_compiling():
+            try:
+                return remembered(*arguments)
+            except TypeError:  # lists, and numbers that a tracer leaves open, cannot be looked up
+                pass
+        return window_of(*arguments).numbers
+
+    return numbers
+
+
+def require_images(operator: str, name: str, x: Tensor) -> None:
+    if x.ndim not in (3, 4):
+        raise ValueError(
+            f"{operator}: {name} has {x.ndim} dimensions (shape {tuple(x.shape)}), but must have 4, or 3 for one image"
+        )
+    for what, size in zip(("channels", "rows", "columns"), x.shape[-3:], strict=True):
+        if size == 0:
+            raise ValueError(f"{operator}: {name} has no {what} (shape {tuple(x.shape)}), but must have at least one")
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
+
+
+def require_pair(operator: str, name: str, value: Any, *, at_least: int) -> None:
+    """A whole number, or two: one for the height and one for the width."""
+    if isinstance(value, str) or not (is_whole(value) or isinstance(value, Sequence)):
+        raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be a whole number or two of them")
+    numbers = value if isinstance(value, Sequence) else (value,)
+    if len(numbers) not in (1, 2):
+        raise ValueError(f"{operator}: {name} has {len(numbers)} numbers, but must have one or two")
+    for number in numbers:
+        if not is_whole(number):
+            raise TypeError(f"{operator}: {name} holds a {type(number).__name__}, but must hold whole numbers")
+        if number < at_least:
+            raise ValueError(f"{operator}: {name} is {value}, but must be at least {at_least}")
+
+
+def require_flag(operator: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be True or False")
+
+
+def require_little_padding(operator: str, window: Window) -> None:
+    """Every window has an element inside the image."""
+    for padding, span in zip(window.padding, window.spans, strict=True):
+        if 2 * padding > span:
+            raise ValueError(
+                f"{operator}: padding is {padding}, but must be at most half of what a window covers, which is {span}"
+            )
+
+
+def require_windows(operator: str, x: Tensor, window: Window, *, ceil_mode: bool = False) -> None:
+    """At least one window fits into x."""
+    counts = window.counts(x.shape[-2], x.shape[-1], ceil_mode=ceil_mode)
+    for side, what in enumerate(("rows", "columns")):
+        size = x.shape[-2 + side]
+        if counts[side] < 1:
+            padded = size + window.padding[side] + window.padding_after[side]
+            raise ValueError(
+                f"{operator}: a window covers {window.spans[side]} {what}, but x has {size}, with padding {padded}"
+            )
+
+
+def lies_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether PyTorch takes a tensor of this look for one with its channels last, and then lays out results so."""
+    if len(shape) != 4 or strides[1] == 0:
+        return False
+    least = 0
+    for dimension in (1, 3, 2, 0):
+        if shape[dimension] == 0 or strides[dimension] < least:
+            return False
+        if dimension == 0 and least == strides[1]:  # a single place in each image: both layouts are the same
+            return False
+        least = strides[dimension] * max(shape[dimension], 1)
+    return True
+
+
+def empty_images(like: Tensor, shape: Sequence[int], dtype: torch.dtype, *, channels_last: bool) -> Tensor:
+    """Memory for images on the device of `like`; one alone has its channels first."""
+    layout = torch.channels_last if channels_last and len(shape) == 4 else torch.contiguous_format
+    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=layout)
+
+
+def plan_empty_images(plan: Plan, shape: Sequence[int], dtype: torch.dtype, *, channels_last: bool) -> Operand:
+    """The same on a plan."""
+    look = empty_images(torch.empty(0, device="meta"), shape, dtype, channels_last=channels_last)
+    return plan.empty_like(Operand(-1, tuple(shape), look.stride(), dtype))
+
+
+def as_images(operand: Operand) -> Operand:
+    """[N, C, H, W], where a single image may have come without N."""
+    if len(operand.shape) == 4:
+        return operand
+    whole = operand.shape[0] * operand.strides[0]
+    return operand.seen_as((1, *operand.shape), (whole, *operand.strides))
+
+
+def images_of(case: Case, dtype: torch.dtype, device: str, layout: Layout, channels: int | None = None) -> Tensor:
+    """Random images of a case's sizes, with the channels last in memory where the case's name says so."""
+    channels = case.channels if channels is None else channels
+    if case.name.endswith("channels-last"):
+        images = torch.randn(case.batch, case.height, case.width, channels, dtype=dtype, device=device)
+        return layout(images).permute(0, 3, 1, 2)
+    return layout(torch.randn(case.batch, channels, case.height, case.width, dtype=dtype, device=device))

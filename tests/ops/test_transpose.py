@@ -1,0 +1,63 @@
+"""transpose in what is its own: any layout in, no gaps out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops import SPECS
+
+transpose = SPECS["transpose"].op
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    torch.manual_seed(0)
+    with ts.use("interpret"):
+        yield
+
+
+def views() -> dict[str, Tensor]:
+    return {
+        "a matrix": torch.randn(5, 70),
+        "already transposed": torch.randn(9, 5).mT,
+        "sliced both ways": torch.randn(12, 10)[::2, ::3],
+        "expanded rows": torch.randn(1, 6).expand(5, 6),
+        "several batch dimensions that do not merge": torch.randn(3, 2, 4, 5, 6).permute(1, 0, 2, 3, 4)[:, :, ::2],
+        "more batch dimensions than a kernel walks": torch.randn(2, 3, 2, 3, 2, 5).permute(3, 2, 1, 0, 4, 5),
+        "one row": torch.randn(2, 1, 33),
+        "one column": torch.randn(2, 33, 1),
+        "overlapping windows": torch.randn(20).unfold(0, 6, 2),
+    }
+
+
+@pytest.mark.parametrize("name", views())
+def test_takes_any_layout_and_leaves_no_gaps(name: str) -> None:
+    x = views()[name].requires_grad_()
+    y = transpose(x)
+    torch.testing.assert_close(y, x.mT, rtol=0, atol=0)
+    assert y.is_contiguous()
+    cotangent = torch.randn(y.shape)
+    (gradient,) = torch.autograd.grad(y, x, cotangent)
+    torch.testing.assert_close(gradient, cotangent.mT, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 3, 4), (3, 0, 4), (2, 3, 0)], ids=str)
+def test_takes_empty_matrices(shape: tuple[int, ...]) -> None:
+    assert transpose(torch.randn(shape)).shape == torch.randn(shape).mT.shape
+
+
+@pytest.mark.parametrize("shape", [(), (3,)], ids=str)
+def test_refuses_what_is_no_matrix(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=f"^transpose: x has {len(shape)} dimensions .* but must have at least 2"):
+        transpose(torch.randn(shape))
+
+
+def test_is_exact_in_every_dtype() -> None:
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        x = torch.randn(3, 67, 9).to(dtype)
+        torch.testing.assert_close(transpose(x), x.mT, rtol=0, atol=0)
