@@ -74,6 +74,15 @@ def test_results_are_right_when_the_script_uses_them(tmp_path: Path) -> None:
     assert found.ending.kind == "finished", found.ending.traceback
 
 
+def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
+    # A module's own way of moving passes flags after the device; an optimiser imports PyTorch's tracer.
+    found = run(tmp_path, KERNEL + "model = torch.nn.Linear(8, 8).to('cuda')\n"
+                "optimiser = torch.optim.AdamW(model.parameters())\n"
+                "model(double(torch.ones(4, 8, device='cuda'))).sum().backward()\noptimiser.step()\n"
+                "assert model.weight.is_cuda\n")  # fmt: skip
+    assert found.ending.kind == "finished", found.ending.traceback
+
+
 def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
     # A grid that would take the interpreter hours, and whose tensors take no memory until they are touched.
     found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 30)\n"

@@ -120,16 +120,15 @@ def _not_compiled(model: Any = None, **options: Any) -> Any:
 
 
 def _torch_cuda(device: Device) -> dict[str, Any]:
-    nothing = _returning(None)
     stream = Stream()
     return {
         "is_available": _returning(True),
         "is_initialized": _returning(True),
-        "init": nothing,
-        "_lazy_init": nothing,
+        "init": _returning(None),
+        "_lazy_init": _returning(None),
         "device_count": _returning(1),
         "current_device": _returning(0),
-        "set_device": nothing,
+        "set_device": _returning(None),
         "device": lambda index=0: nullcontext(),
         "device_of": lambda tensor: nullcontext(),
         "get_device_name": _returning(device.reported_as[0]),
@@ -137,26 +136,26 @@ def _torch_cuda(device: Device) -> dict[str, Any]:
         "get_device_properties": _returning(_properties(device)),
         "get_arch_list": _returning([f"sm_{device.architecture.target.partition(':')[2]}"]),
         "is_bf16_supported": _returning(True),
-        "synchronize": nothing,
+        "synchronize": _returning(None),
         "Event": Event,
         "Stream": Stream,
         "stream": lambda one: nullcontext(one),
         "current_stream": _returning(stream),
         "default_stream": _returning(stream),
-        "set_stream": nothing,
+        "set_stream": _returning(None),
         "CUDAGraph": Graph,
         "graph": lambda *unused, **options: nullcontext(),
         "is_current_stream_capturing": _returning(False),
-        "empty_cache": nothing,
-        "ipc_collect": nothing,
+        "empty_cache": _returning(None),
+        "ipc_collect": _returning(None),
         "mem_get_info": _returning((64 * _GIGABYTE, 80 * _GIGABYTE)),
         "memory_summary": _returning(""),
         "memory_stats": _returning({}),
         **{name: _returning(0) for name in _MEMORY_COUNTERS},
-        **dict.fromkeys(_MEMORY_RESETS, nothing),
-        "manual_seed": _seed,
-        "manual_seed_all": _seed,
-        "seed": nothing,
+        **{name: _returning(None) for name in _MEMORY_RESETS},
+        "manual_seed": lambda seed: _seed(seed),
+        "manual_seed_all": lambda seed: _seed(seed),
+        "seed": _returning(None),
         "get_rng_state": lambda device=0: torch.get_rng_state(),
         "set_rng_state": lambda state, device=0: torch.set_rng_state(state),
     }
@@ -183,6 +182,7 @@ def _seed(seed: int) -> None:
 
 
 def _returning(value: Any) -> Any:
+    """A function of its own for each name: PyTorch's tracer refuses two names for one function."""
     return lambda *unused, **options: value
 
 

@@ -159,8 +159,11 @@ class Tensors(TorchFunctionMode):
         tensor = args[0]
         crosses = self._is_on_gpu(tensor) != (to.type == "cuda")
         if name == "to":
-            rest = [arg for arg in args[1:] if not _names_device(arg)]
+            rest = [arg for arg in args[1:] if isinstance(arg, (torch.dtype, torch.Tensor))]
             options = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}
+            flags = [arg for arg in args[1:] if isinstance(arg, bool)]  # non_blocking, then copy
+            if len(flags) == 2:
+                options["copy"] = flags[1]
             moved = tensor.to(*rest, **options) if rest or options else tensor
         else:
             moved = tensor
