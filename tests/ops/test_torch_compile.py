@@ -52,7 +52,7 @@ def test_compiles_to_one_graph_that_calls_our_kernels(operator: Operator, inputs
 def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, small_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, dynamic=True, backend=counting.backend)
-    for more in (0, 1, 2, 5):
+    for more in (0, 1, 2):
         case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
         inputs = spec.inputs(case, torch.float32, "cpu")
         assert_same(forward_and_backward(compiled, inputs), forward_and_backward(spec.op, inputs))
@@ -62,7 +62,7 @@ def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, s
 def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: Spec, small_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, backend=counting.backend)
-    for more in (0, 1, 2, 5):
+    for more in (0, 1, 2):
         case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
         forward_and_backward(compiled, spec.inputs(case, torch.float32, "cpu"))
     assert len(counting.graphs) <= 2

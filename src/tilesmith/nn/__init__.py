@@ -1,7 +1,7 @@
 """Torch modules over the operators, with the constructors and state dicts of torch's own: either loads the other's."""
 
 from tilesmith.nn.activations import SiLU, Softmax, SwiGLU
-from tilesmith.nn.attention import RotaryEmbedding
+from tilesmith.nn.attention import Attention, RotaryEmbedding
 from tilesmith.nn.linear import Linear
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
@@ -9,6 +9,7 @@ from tilesmith.nn.space import AvgPool2d, Conv2d, MaxPool2d
 
 __all__ = [
     "AddRMSNorm",
+    "Attention",
     "AvgPool2d",
     "Conv2d",
     "CrossEntropyLoss",

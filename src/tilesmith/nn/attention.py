@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from tilesmith.ops.attention import attention
 from tilesmith.ops.rope import rope
 
-__all__ = ["RotaryEmbedding"]
+__all__ = ["Attention", "RotaryEmbedding"]
 
 
 class RotaryEmbedding(torch.nn.Module):
@@ -61,3 +64,70 @@ class RotaryEmbedding(torch.nn.Module):
         exponents = torch.arange(0, self.rotary_dim, 2, device=positions.device, dtype=torch.float64) / self.rotary_dim
         angles = positions[..., None].double() * self.base**-exponents
         return angles.cos().float(), angles.sin().float()
+
+
+class Attention(torch.nn.Module):
+    """Attention of a sequence with itself: projections to heads, rotary positions, `ops.attention`, and back.
+
+    x is [batch, length, hidden_size]. With fewer `num_kv_heads` than `num_heads`, neighbouring heads share keys and
+    values. Parameters have the names of Hugging Face's Llama: q_proj, k_proj, v_proj, o_proj. `rope_base=None` leaves
+    positions out. What `causal`, `window`, `softcap` and `dropout` mean is told by `ops.attention`; dropout applies in
+    training only.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        bias: bool = False,
+        rope_base: float | None = 10000.0,
+        causal: bool = True,
+        window: tuple[int, int] | None = None,
+        softcap: float = 0.0,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
+        if head_dim is None and hidden_size % num_heads:
+            raise ValueError(f"Attention: hidden_size is {hidden_size}, which {num_heads} heads do not divide")
+        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"Attention: num_kv_heads is {num_kv_heads}, but must divide num_heads, which is {num_heads}"
+            )
+        self.causal, self.window, self.softcap, self.dropout = causal, window, softcap, dropout
+        placed: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.q_proj = torch.nn.Linear(hidden_size, num_heads * self.head_dim, **placed)
+        self.k_proj = torch.nn.Linear(hidden_size, self.num_kv_heads * self.head_dim, **placed)
+        self.v_proj = torch.nn.Linear(hidden_size, self.num_kv_heads * self.head_dim, **placed)
+        self.o_proj = torch.nn.Linear(num_heads * self.head_dim, hidden_size, **placed)
+        self.rotary = None if rope_base is None else RotaryEmbedding(self.head_dim, rope_base)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """`mask` is boolean [batch, length], true for keys to attend to; `bias` is added to the scores; `positions` are
+        those of `RotaryEmbedding`."""
+        q, k, v = (
+            projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.rotary is not None:
+            q, k = self.rotary(q, k, positions)
+        attended = attention(
+            q, k, v, causal=self.causal, bias=bias, mask=mask, window=self.window, softcap=self.softcap,
+            dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+        # The output lies in memory as q does, heads within positions: to put them side by side copies nothing.
+        return self.o_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]  # a module returns Any

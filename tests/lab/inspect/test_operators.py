@@ -15,7 +15,7 @@ from tilesmith.spec import Spec
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=list(SPECS))
 def test_an_operator_has_no_errors_for_either_vendor(spec: Spec) -> None:
-    case = [case for case in spec.cases if interpretable(spec, case)][:3][-1]
+    case = [case for case in spec.cases if interpretable(spec, case)][:2][-1]
     inputs = spec.inputs(case, torch.float32, "cpu")
 
     def program() -> None:

@@ -1,0 +1,336 @@
+"""The backward: the weights are computed again from q, k and log₂ Σ 2^score; nothing of size S×T is kept.
+
+With weights p, and δ = Σ over columns of do · o, one number per query:
+
+dv = pᵀ · do,    dp = do · vᵀ,    ds = p · (dp − δ),    dq = scale · ds · k,    dk = scale · dsᵀ · q.
+
+dq sums over keys, dk and dv over queries, so two kernels: in one a block of queries walks along the keys and leaves δ
+too, in the other a block of keys walks along the queries of every head that shares it. Both work out p and dp, seven
+products in all where five would do, and no two programs ever add to the same place: no atomics, the same bits at every
+run. Where one block holds all keys, a single kernel does it all with five.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.tiles import (
+    DELTA,
+    LSE,
+    NOT_SPECIALISED,
+    block_of_program,
+    dropout_stream,
+    is_attended,
+    is_kept,
+    is_seen,
+    keys_seen,
+    load_statistics,
+    load_tile,
+    of_sequence,
+    queries_that_see,
+    query_place,
+    rows_of_sequence,
+    scored,
+    store_statistics,
+    store_tile,
+)  # fmt: skip
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+Tiles = tuple[int, int, int, int]
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def attention_dq_kernel(
+    q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
+    output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr,
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
+    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """dq and δ for a block of queries."""
+    sequence, head, start = block_of_program(query_starts_ptr, n_sequences, n_heads, query_rows, BLOCK_QUERIES, True)
+    first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
+    if start >= n_queries:
+        return
+    first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
+    q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    output_ptr = of_sequence(
+        output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
+    )
+    doutput_ptr = of_sequence(
+        doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
+    )
+    dq_ptr = of_sequence(dq_ptr, dq_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    k_ptr = of_sequence(k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    v_ptr = of_sequence(v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    stream = dropout_stream(seed_ptr, sequence * n_heads + head)
+
+    rows = tl.arange(0, BLOCK_QUERIES)
+    columns = tl.arange(0, BLOCK_KEYS)
+    q = load_tile(
+        q_ptr, q_strides, sequence, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
+    )
+    doutput = load_tile(
+        doutput_ptr, doutput_strides, sequence, head, first_query, start, n_queries,
+        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
+    )  # fmt: skip
+    output = load_tile(
+        output_ptr, output_strides, sequence, head, first_query, start, n_queries,
+        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
+    )  # fmt: skip
+    delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
+    lse_ptr += query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
+    lse = tl.load(lse_ptr + start + rows, mask=start + rows < n_queries, other=float("inf"))
+    store_statistics(
+        statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, first_query, start, n_queries,
+        lse, delta, BLOCK_QUERIES,
+    )  # fmt: skip
+    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+
+    edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
+    for part in tl.static_range(3):
+        for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
+            k = load_tile(
+                k_ptr, k_strides, sequence, head // group, first_key, key, n_keys,
+                BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1,
+            )  # fmt: skip
+            v = load_tile(
+                v_ptr, v_strides, sequence, head // group, first_key, key, n_keys,
+                BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1,
+            )  # fmt: skip
+            products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+            weights, slope = weighed(
+                products, sequence, head, start, key, rows[:, None], columns[None, :], lse[:, None],
+                bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
+                q.dtype == tl.float32, part != 1,
+            )  # fmt: skip
+            dweights = tl.dot(doutput, tl.trans(v), input_precision=PRECISION, out_dtype=COMPUTE)
+            if seed_ptr is not None:
+                kept = is_kept(stream, start + rows[:, None], key + columns[None, :], drop_below)
+                dweights = tl.where(kept, dweights * keep_scale, 0.0)
+            dscores = weights * (dweights - delta[:, None])
+            if softcap is not None:
+                dscores *= slope
+            dq = tl.dot(dscores.to(k.dtype), k, dq, input_precision=PRECISION, out_dtype=COMPUTE)
+
+    store_tile(
+        dq_ptr, dq_strides, sequence, head, first_query, start, n_queries, dq * scale,
+        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
+    )  # fmt: skip
+
+
+@triton.jit
+def weighed(
+    products, sequence, head, query, key, rows, columns, lse, bias_ptr, mask_ptr, bias_strides, mask_strides,
+    n_queries, n_keys, left, right, scale, softcap, EXACT: tl.constexpr, CHECKED: tl.constexpr,
+):  # fmt: skip
+    """A tile of softmax's weights, found again, and the slope of the soft cap there.
+
+    What belongs to queries broadcasts as `rows` does, which lie along either side of the tile.
+    """
+    scores, factor, slope = scored(
+        products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
+        EXACT,
+    )  # fmt: skip
+    weights = tl.exp2(scores * factor - lse)
+    if CHECKED:
+        weights = tl.where(is_seen(query + rows, key + columns, n_queries, n_keys, left, right), weights, 0.0)
+    if mask_ptr is not None:
+        weights = tl.where(is_attended(mask_ptr, mask_strides, sequence, key, columns, n_keys), weights, 0.0)
+    return weights, slope
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def attention_dkdv_kernel(
+    q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
+    output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr, dk_ptr, dv_ptr,
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
+    dk_strides, dv_strides,
+    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, WHOLE: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """dk and dv for a block of keys; where it is the WHOLE of them, dq and δ too."""
+    sequence, key_head, start = block_of_program(
+        key_starts_ptr, n_sequences, n_heads // group, key_rows, BLOCK_KEYS, False
+    )
+    first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
+    if start >= n_keys:
+        return
+    first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
+    q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    doutput_ptr = of_sequence(
+        doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
+    )
+    k_ptr = of_sequence(k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    v_ptr = of_sequence(v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    dk_ptr = of_sequence(dk_ptr, dk_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    dv_ptr = of_sequence(dv_ptr, dv_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    rows = tl.arange(0, BLOCK_QUERIES)
+    columns = tl.arange(0, BLOCK_KEYS)
+    k = load_tile(
+        k_ptr, k_strides, sequence, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True
+    )
+    v = load_tile(
+        v_ptr, v_strides, sequence, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True
+    )
+    dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
+    dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
+
+    # Where dq comes out of this too, every query has to be visited; and keys beyond the last, which otherwise only have
+    # rows of dk and dv that nobody stores, must not add to it: one loop, in which all is checked.
+    edges = (0, n_queries)
+    if not WHOLE:
+        edges = queries_that_see(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
+    for member in range(group):
+        head = key_head * group + member
+        stream = dropout_stream(seed_ptr, sequence * n_heads + head)
+        for part in tl.static_range(1 if WHOLE else 3):
+            for query in tl.range(edges[part], edges[part + 1], BLOCK_QUERIES):
+                q = load_tile(
+                    q_ptr, q_strides, sequence, head, first_query, query, n_queries,
+                    BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, part != 1,
+                )  # fmt: skip
+                doutput = load_tile(
+                    doutput_ptr, doutput_strides, sequence, head, first_query, query, n_queries,
+                    BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, part != 1,
+                )  # fmt: skip
+                if WHOLE:
+                    head_lse_ptr = lse_ptr + query_place(
+                        query_starts_ptr, sequence, head, n_heads, query_rows, first_query
+                    )
+                    lse = tl.load(head_lse_ptr + query + rows, mask=query + rows < n_queries, other=float("inf"))
+                    output = load_tile(
+                        output_ptr, output_strides, sequence, head, first_query, query, n_queries,
+                        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
+                    )  # fmt: skip
+                    delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
+                    store_statistics(
+                        statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, first_query, query,
+                        n_queries, lse, delta, BLOCK_QUERIES,
+                    )  # fmt: skip
+                else:
+                    lse = load_statistics(
+                        statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, first_query, query,
+                        n_queries, LSE, BLOCK_QUERIES, WALK, part != 1,
+                    )  # fmt: skip
+                    delta = load_statistics(
+                        statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, first_query, query,
+                        n_queries, DELTA, BLOCK_QUERIES, WALK, part != 1,
+                    )  # fmt: skip
+                products = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
+                weights, slope = weighed(
+                    products, sequence, head, query, start, rows[None, :], columns[:, None], lse[None, :],
+                    bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
+                    q.dtype == tl.float32, part != 1,
+                )  # fmt: skip
+                used = weights
+                if seed_ptr is not None:
+                    kept = is_kept(stream, query + rows[None, :], start + columns[:, None], drop_below)
+                    used = tl.where(kept, weights, 0.0)
+                dv = tl.dot(used.to(doutput.dtype), doutput, dv, input_precision=PRECISION, out_dtype=COMPUTE)
+                dweights = tl.dot(v, tl.trans(doutput), input_precision=PRECISION, out_dtype=COMPUTE)
+                if seed_ptr is not None:
+                    dweights = tl.where(kept, dweights * keep_scale, 0.0)
+                dscores = weights * (dweights - delta[None, :])
+                if softcap is not None:
+                    dscores *= slope
+                dscores = dscores.to(q.dtype)
+                dk = tl.dot(dscores, q, dk, input_precision=PRECISION, out_dtype=COMPUTE)
+                if WHOLE:
+                    dq = tl.dot(tl.trans(dscores), k, input_precision=PRECISION, out_dtype=COMPUTE) * scale
+                    store_tile(
+                        dq_ptr, dq_strides, sequence, head, first_query, query, n_queries, dq,
+                        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
+                    )  # fmt: skip
+
+    store_tile(
+        dk_ptr, dk_strides, sequence, key_head, first_key, start, n_keys, dk * scale,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK,
+    )  # fmt: skip
+    store_tile(
+        dv_ptr, dv_strides, sequence, key_head, first_key, start, n_keys, dv * keep_scale,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GradientConfig(Config):
+    """Tiles of BLOCK_QUERIES × BLOCK_KEYS; `described` where they are fetched by the copy engine, if it can."""
+
+    BLOCK_QUERIES: int = 64
+    BLOCK_KEYS: int = 64
+    described: bool = True
+
+
+# By the bytes of an element, whether tiles are described, and the block that covers a head: queries, keys, warps and
+# stages.
+_QUERY_TILES = {
+    (2, True): {64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 8, 1)},
+    (2, False): {64: (64, 32, 4, 2), 128: (64, 32, 8, 1), 256: (32, 32, 8, 1)},
+    (4, True): {64: (16, 32, 8, 1), 128: (32, 16, 8, 1), 256: (16, 16, 8, 1)},
+    (4, False): {64: (16, 32, 8, 1), 128: (32, 16, 8, 1), 256: (16, 16, 8, 1)},
+}
+_KEY_TILES = {
+    (2, True): {64: (64, 128, 8, 2), 128: (32, 64, 8, 2), 256: (32, 64, 8, 1)},
+    (2, False): {64: (16, 32, 4, 1), 128: (32, 32, 8, 1), 256: (16, 32, 8, 1)},
+    (4, True): {64: (16, 16, 8, 2), 128: (16, 32, 8, 1), 256: (16, 16, 8, 1)},
+    (4, False): {64: (16, 16, 8, 2), 128: (16, 32, 8, 1), 256: (16, 16, 8, 1)},
+}
+
+
+def query_gradient_config(problem: Problem, described: bool) -> GradientConfig:
+    return _config(_QUERY_TILES, problem, described)
+
+
+def key_gradient_config(problem: Problem, described: bool) -> GradientConfig:
+    return _config(_KEY_TILES, problem, described)
+
+
+def _config(tiles: dict[tuple[int, bool], dict[int, Tiles]], problem: Problem, described: bool) -> GradientConfig:
+    sizes = tiles[min(problem.q.element_bytes, 4), described]
+    queries, keys, warps, stages = sizes[max(problem.head_block, 64)]
+    if not problem.is_plain:  # what is done to scores takes registers
+        queries, keys = min(queries, 32), min(keys, 64)
+    return GradientConfig(
+        num_warps=warps, num_stages=stages, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
+    )  # fmt: skip
+
+
+def plan_backward(
+    plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand
+) -> tuple[Operand, Operand, Operand, Operand]:
+    """dq, dk, dv, and the statistics of the queries."""
+    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
+    statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
+    precision = problem.precision(plan)
+    described = problem.describable(plan, output, doutput)
+    sizes = problem.head_block, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
+    key_config = plan.choose(key_gradient_config(problem, described), "keys", *sizes)
+    whole = not problem.packed and 0 < problem.keys <= key_config.BLOCK_KEYS
+    tensors, rows_of_q = {"output": output, "doutput": doutput, "dq": dq}, ("q", "output", "doutput", "dq")
+    if not whole:
+        config = plan.choose(query_gradient_config(problem, described), "queries", *sizes)
+        rows = {**dict.fromkeys(rows_of_q, config.BLOCK_QUERIES), **dict.fromkeys(("k", "v"), config.BLOCK_KEYS)}
+        tiles, walk = problem.tiles(rows, config.described, **tensors)
+        plan.launch(
+            attention_dq_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
+            **problem.arguments(), **tiles, lse_ptr=lse, statistics_ptr=statistics, WALK=walk, PRECISION=precision,
+        )  # fmt: skip
+    rows_of_k = "k", "v", "dk", "dv"
+    rows = {**dict.fromkeys(rows_of_q, key_config.BLOCK_QUERIES), **dict.fromkeys(rows_of_k, key_config.BLOCK_KEYS)}
+    tiles, walk = problem.tiles(rows, key_config.described, **tensors, dk=dk, dv=dv)
+    fetched = walk == "described" and not whole  # those of a packed sequence may begin inside a unit
+    plan.launch(
+        attention_dkdv_kernel,
+        (problem.key_heads * problem.blocks(problem.keys, key_config.BLOCK_KEYS),), key_config,
+        **problem.arguments(), **tiles, lse_ptr=lse, WALK=walk, WHOLE=whole, PRECISION=precision,
+        statistics_ptr=statistics.descriptor((1, 1, 1, key_config.BLOCK_QUERIES)) if fetched else statistics,
+    )  # fmt: skip
+    return dq, dk, dv, statistics

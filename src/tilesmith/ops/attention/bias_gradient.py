@@ -1,0 +1,166 @@
+"""The gradient of the bias: ds, summed over every sequence and head, and every query, that share an element of it.
+
+A program owns a tile of the bias and goes through all that share it, so nothing is added to from two sides and no
+matrix larger than the bias itself exists. Where the bias has too few tiles to fill the GPU, those that share one are
+split among several programs, whose sums a second kernel adds up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.attention.backward import weighed
+from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.tiles import (
+    DELTA,
+    LSE,
+    NOT_SPECIALISED,
+    dropout_stream,
+    is_kept,
+    load_statistics,
+    load_tile,
+)
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "n_repeats", "repeats_per_share", "share_size"])
+def attention_dbias_kernel(
+    q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
+    doutput_ptr, statistics_ptr, dbias_ptr,
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, doutput_strides,
+    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    bias_heads, n_repeats, repeats_per_share, share_size,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, ONE_ROW: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """dbias is [shares, bias sequences, bias heads, bias rows, keys]. ONE_ROW where all queries share the bias."""
+    key_blocks = tl.cdiv(key_rows, BLOCK_KEYS)
+    query_blocks = tl.cdiv(query_rows, BLOCK_QUERIES)
+    blocks = 1 if ONE_ROW else query_blocks
+    program = tl.program_id(0)
+    first_key = program % key_blocks * BLOCK_KEYS
+    first_query = program // key_blocks % blocks * BLOCK_QUERIES
+    bias_head = program // key_blocks // blocks % bias_heads
+    bias_sequence = program // key_blocks // blocks // bias_heads
+    repeat = tl.program_id(1) * repeats_per_share
+    last_repeat = tl.minimum(repeat + repeats_per_share, n_repeats)
+    if not ONE_ROW:  # a tile that nobody sees has no gradient
+        shift = key_rows - query_rows
+        if left is not None:
+            last_repeat = tl.where(first_key + BLOCK_KEYS > first_query + shift - left, last_repeat, 0)
+        last_repeat = tl.where(first_key < first_query + BLOCK_QUERIES + shift + right, last_repeat, 0)
+    rows = tl.arange(0, BLOCK_QUERIES)
+    columns = tl.arange(0, BLOCK_KEYS)
+    dbias = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], COMPUTE)
+    for index in tl.range(repeat, last_repeat):
+        start = first_query
+        place = index
+        if ONE_ROW:
+            start = index % query_blocks * BLOCK_QUERIES
+            place = index // query_blocks
+        head = bias_head + place % (n_heads // bias_heads)
+        sequence = bias_sequence + place // (n_heads // bias_heads)
+        q = load_tile(
+            q_ptr, q_strides, sequence, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
+        )
+        k = load_tile(
+            k_ptr, k_strides, sequence, head // group, 0, first_key, key_rows,
+            BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True,
+        )  # fmt: skip
+        lse = load_statistics(
+            statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, 0, start, query_rows,
+            LSE, BLOCK_QUERIES, "near", True,
+        )  # fmt: skip
+        delta = load_statistics(
+            statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, 0, start, query_rows,
+            DELTA, BLOCK_QUERIES, "near", True,
+        )  # fmt: skip
+        products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+        weights, _ = weighed(
+            products, sequence, head, start, first_key, rows[:, None], columns[None, :], lse[:, None],
+            bias_ptr, mask_ptr, bias_strides, mask_strides, query_rows, key_rows, left, right, scale, softcap,
+            q.dtype == tl.float32, True,
+        )  # fmt: skip
+        doutput = load_tile(
+            doutput_ptr, doutput_strides, sequence, head, 0, start, query_rows,
+            BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
+        )  # fmt: skip
+        v = load_tile(
+            v_ptr, v_strides, sequence, head // group, 0, first_key, key_rows,
+            BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True,
+        )  # fmt: skip
+        dweights = tl.dot(doutput, tl.trans(v), input_precision=PRECISION, out_dtype=COMPUTE)
+        if seed_ptr is not None:
+            stream = dropout_stream(seed_ptr, sequence * n_heads + head)
+            kept = is_kept(stream, start + rows[:, None], first_key + columns[None, :], drop_below)
+            dweights = tl.where(kept, dweights * keep_scale, 0.0)
+        dbias += weights * (dweights - delta[:, None])
+
+    dbias_ptr += tl.program_id(1).to(tl.int64) * share_size
+    row = bias_sequence.to(tl.int64) * bias_heads + bias_head
+    keys = first_key + columns
+    if ONE_ROW:
+        sums = tl.sum(dbias, axis=0).to(dbias_ptr.dtype.element_ty)
+        tl.store(dbias_ptr + row * key_rows + keys, sums, mask=keys < key_rows)
+    else:
+        queries = (first_query + rows)[:, None]
+        pointers = dbias_ptr + (row * query_rows + queries) * key_rows + keys[None, :]
+        mask = (queries < query_rows) & (keys < key_rows)[None, :]
+        tl.store(pointers, dbias.to(dbias_ptr.dtype.element_ty), mask=mask)
+
+
+@dataclass(frozen=True)
+class BiasGradientConfig(Config):
+    """Each program takes a tile of BLOCK_QUERIES × BLOCK_KEYS."""
+
+    BLOCK_QUERIES: int = 64
+    BLOCK_KEYS: int = 64
+    described: bool = True
+    programs_per_multiprocessor: int = 2
+
+
+def bias_gradient_config(problem: Problem, described: bool) -> BiasGradientConfig:
+    block = 64 if problem.head_block <= 64 and problem.q.element_bytes == 2 and described else 32
+    return BiasGradientConfig(
+        num_warps=4, num_stages=2, BLOCK_QUERIES=block, BLOCK_KEYS=block, described=described
+    )  # fmt: skip
+
+
+def plan_bias_gradient(plan: Plan, problem: Problem, doutput: Operand, statistics: Operand) -> Operand:
+    """dbias, in the bias' own shape and dtype."""
+    assert problem.bias is not None
+    dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
+    sequences, heads, rows, keys = problem.bias_shape
+    one_row = rows == 1 and problem.queries > 1
+    sizes = problem.head_block, bucket(problem.queries), bucket(keys), problem.q.dtype
+    config = plan.choose(bias_gradient_config(problem, problem.describable(plan, doutput)), "bias", *sizes)
+    query_blocks = triton.cdiv(problem.queries, config.BLOCK_QUERIES)
+    tiles = sequences * heads * triton.cdiv(keys, config.BLOCK_KEYS) * (1 if one_row else query_blocks)
+    repeats = max(problem.sequences // max(sequences, 1) * (problem.heads // max(heads, 1)), 1)
+    repeats *= query_blocks if one_row else 1
+    programs = plan.multiprocessors * config.programs_per_multiprocessor
+    repeats_per_share = triton.cdiv(repeats, min(max(programs // max(tiles, 1), 1), repeats))
+    shares = triton.cdiv(repeats, repeats_per_share)
+    size = sequences * heads * rows * keys
+    found = plan.empty((shares, size), problem.statistics_dtype) if shares > 1 else dbias
+    blocks = {
+        "q": config.BLOCK_QUERIES,
+        "doutput": config.BLOCK_QUERIES,
+        "k": config.BLOCK_KEYS,
+        "v": config.BLOCK_KEYS,
+    }
+    tensors, walk = problem.tiles(blocks, config.described, doutput=doutput)
+    plan.launch(
+        attention_dbias_kernel, (tiles, shares), config,
+        **problem.arguments(), **tensors, statistics_ptr=statistics, dbias_ptr=found, bias_heads=heads,
+        n_repeats=repeats, repeats_per_share=repeats_per_share, share_size=size,
+        WALK=walk, ONE_ROW=one_row, PRECISION=problem.precision(plan),
+    )  # fmt: skip
+    if shares > 1:
+        plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)
+    return dbias

@@ -1,0 +1,173 @@
+"""The forward: a block of queries walks along the keys, and softmax is worked out as it goes.
+
+For each block of keys the weights are taken relative to the largest score seen so far. When a larger one turns up, what
+was added so far is scaled down to match. So no more than one tile of scores exists at a time, and all that is left for
+the backward is one number per query, log₂ Σ 2^score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.tiles import (
+    NOT_SPECIALISED,
+    block_of_program,
+    dropout_stream,
+    is_attended,
+    is_kept,
+    is_seen,
+    keys_seen,
+    load_tile,
+    of_sequence,
+    query_place,
+    rows_of_sequence,
+    scored,
+    store_tile,
+)  # fmt: skip
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def attention_forward_kernel(
+    q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr, output_ptr, lse_ptr,
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides,
+    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    sequence, head, start = block_of_program(query_starts_ptr, n_sequences, n_heads, query_rows, BLOCK_QUERIES, True)
+    first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
+    if start >= n_queries:
+        return
+    first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
+    stream = dropout_stream(seed_ptr, sequence * n_heads + head)
+    q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    k_ptr = of_sequence(k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    v_ptr = of_sequence(v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+
+    q = load_tile(
+        q_ptr, q_strides, sequence, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
+    )
+    rows = tl.arange(0, BLOCK_QUERIES)
+    largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)
+    total = tl.zeros([BLOCK_QUERIES], COMPUTE)
+    output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+
+    edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
+    for part in tl.static_range(3):
+        for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
+            output, largest, total = attend(
+                output, largest, total, q, sequence, head, head // group, start, rows[:, None], first_key, key,
+                k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
+                n_queries, n_keys, left, right, scale, softcap, drop_below,
+                HEAD, BLOCK_HEAD, PRECISION, WALK, BLOCK_KEYS, seed_ptr is not None, part != 1,
+            )  # fmt: skip
+
+    sees_nothing = total == 0.0
+    output *= (keep_scale / tl.where(sees_nothing, 1.0, total))[:, None]
+    # Infinity where there is nothing: the backward's weights, 2^(score − lse), are then zero as they should be.
+    lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))
+    output_ptr = of_sequence(
+        output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
+    )
+    store_tile(
+        output_ptr, output_strides, sequence, head, first_query, start, n_queries, output,
+        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
+    )  # fmt: skip
+    lse_ptr += query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
+    tl.store(lse_ptr + start + rows, lse, mask=start + rows < n_queries)
+
+
+@triton.jit
+def attend(
+    output, largest, total, q, sequence, head, key_head, query, rows, first_key, key,
+    k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
+    n_queries, n_keys, left, right, scale, softcap, drop_below,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, DROPOUT: tl.constexpr, CHECKED: tl.constexpr,
+):  # fmt: skip
+    """One block of keys, for queries that `rows` count from `query` on. CHECKED where not all of them see all of it."""
+    columns = tl.arange(0, BLOCK_KEYS)[None, :]
+    k = load_tile(
+        k_ptr, k_strides, sequence, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED
+    )
+    products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=output.dtype)
+    scores, factor, _ = scored(
+        products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
+        q.dtype == tl.float32,
+    )  # fmt: skip
+    if CHECKED:
+        seen = is_seen(query + rows, key + columns, n_queries, n_keys, left, right)
+        scores = tl.where(seen, scores, float("-inf"))
+    if mask_ptr is not None:
+        attended = is_attended(mask_ptr, mask_strides, sequence, key, columns, n_keys)
+        scores = tl.where(attended, scores, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(scores, axis=1) * factor)
+    subtracted = new_largest
+    if CHECKED or mask_ptr is not None or bias_ptr is not None:  # −∞ − −∞ is no number: a row may see nothing yet
+        subtracted = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+    weights = tl.exp2(scores * factor - subtracted[:, None])
+    shrink = tl.exp2(largest - subtracted)
+    total = total * shrink + tl.sum(weights, axis=1)
+    if DROPOUT:
+        weights = tl.where(is_kept(stream, query + rows, key + columns, drop_below), weights, 0.0)
+    v = load_tile(
+        v_ptr, v_strides, sequence, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED
+    )
+    output *= shrink[:, None]
+    output = tl.dot(weights.to(v.dtype), v, output, input_precision=PRECISION, out_dtype=output.dtype)
+    return output, new_largest, total
+
+
+@dataclass(frozen=True)
+class ForwardConfig(Config):
+    """Each program takes BLOCK_QUERIES queries of one head, and BLOCK_KEYS keys at a time.
+
+    `described` where tiles are fetched by the copy engine, if it can walk the tensors.
+    """
+
+    BLOCK_QUERIES: int = 64
+    BLOCK_KEYS: int = 64
+    described: bool = True
+
+
+# By the bytes of an element, whether tiles are described, and the block that covers a head: queries, keys, warps and
+# stages.
+_TILES = {
+    (2, True): {64: (128, 128, 8, 2), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
+    (2, False): {64: (64, 64, 4, 2), 128: (64, 64, 8, 2), 256: (64, 32, 8, 1)},
+    (4, True): {64: (64, 32, 4, 2), 128: (32, 32, 8, 1), 256: (16, 16, 8, 1)},
+    (4, False): {64: (64, 32, 4, 2), 128: (32, 32, 8, 1), 256: (16, 16, 8, 1)},
+}
+
+
+def forward_config(problem: Problem, described: bool) -> ForwardConfig:
+    tiles = _TILES[min(problem.q.element_bytes, 4), described]
+    queries, keys, warps, stages = tiles[max(problem.head_block, 64)]
+    if not problem.is_plain:  # what is done to scores takes registers
+        queries, keys, warps = min(queries, 64), min(keys, 32), 4
+    elif problem.queries <= 256 and problem.head_block <= 64:  # short sequences are better spread over more programs
+        queries, keys, warps = min(queries, 64), min(keys, 64), 4
+    return ForwardConfig(
+        num_warps=warps, num_stages=stages, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
+    )  # fmt: skip
+
+
+def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
+    """Output, and log₂ Σ 2^score of each query."""
+    output = plan.empty_like(problem.q)
+    lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
+    default = forward_config(problem, problem.describable(plan))
+    config = plan.choose(default, problem.head_block, bucket(problem.queries), bucket(problem.keys), problem.q.dtype)
+    rows = {"q": config.BLOCK_QUERIES, "output": config.BLOCK_QUERIES, "k": config.BLOCK_KEYS, "v": config.BLOCK_KEYS}
+    tiles, walk = problem.tiles(rows, config.described, output=output)
+    plan.launch(
+        attention_forward_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
+        **problem.arguments(), **tiles, lse_ptr=lse, WALK=walk, PRECISION=problem.precision(plan),
+    )  # fmt: skip
+    return output, lse

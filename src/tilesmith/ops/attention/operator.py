@@ -1,0 +1,266 @@
+"""The operator: what users call, its checks, who computes it, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilesmith.ops.attention.backward import plan_backward
+from tilesmith.ops.attention.bias_gradient import plan_bias_gradient
+from tilesmith.ops.attention.decode import is_decoding, plan_decode
+from tilesmith.ops.attention.forward import plan_forward
+from tilesmith.ops.attention.problem import Problem, lse_shape
+from tilesmith.ops.attention.reference import Window, bounds, default_scale, reference, seed_tensor
+from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.kernels import is_transformed, kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.precision import tf32_allowed
+
+LARGEST_HEAD = 256  # a tile of more columns does not fit beside its sums
+LARGEST_EXACT_HEAD = 64
+
+
+@kernels("attention_forward")
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
+    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output, and log₂ Σ 2^score of each query."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    return torch.empty_like(q), torch.empty(lse_shape(q.shape), dtype=dtype, device=q.device)
+
+
+@forward.plan
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
+    problem = dense_problem(*arguments)
+    return plan_decode(plan, problem) if is_decoding(problem) else plan_forward(plan, problem)
+
+
+def dense_problem(
+    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, seed: Operand | None,
+    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+) -> Problem:  # fmt: skip
+    scale = default_scale(q.shape[-1], scale)
+    return Problem(q, k, v, bias, mask, seed, None, None, left, right, scale, softcap, dropout, tf32)
+
+
+@kernels("attention_backward")
+def backward(
+    doutput: Tensor, output: Tensor, lse: Tensor, bias_gradient: bool,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
+    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv and dbias; dbias is empty where it is not wanted."""
+    like, shape = (bias, bias.shape) if bias is not None and bias_gradient else (q, (0,))
+    dbias = torch.empty(shape, dtype=like.dtype, device=q.device)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dbias
+
+
+@backward.plan
+def plan_gradients(
+    plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
+) -> tuple[Operand, ...]:
+    problem = dense_problem(*arguments)
+    dq, dk, dv, statistics = plan_backward(plan, problem, doutput, output, lse)
+    if problem.bias is None or not bias_gradient:
+        return dq, dk, dv, plan.empty((0,), problem.q.dtype)
+    return dq, dk, dv, plan_bias_gradient(plan, problem, doutput, statistics)
+
+
+def prepare(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
+    window: Window | None, softcap: float, dropout: float, seed: Tensor | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments as the kernels take them."""
+    left, right = bounds(causal, window)
+    numbers = left, right, None if scale is None else float(scale), float(softcap), float(dropout)
+    return q, k, v, bias, mask, seed if dropout else None, *numbers, tf32_allowed() and q.dtype == torch.float32
+
+
+def takes(q: Tensor, *others: Any) -> bool:
+    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them.
+
+    Single precision that must be exact is multiplied in three parts, and of wider heads the parts of two whole tiles do
+    not fit in registers.
+    """
+    if q.device.type != "cpu" and q.dtype == torch.float64:
+        return False
+    exact = q.device.type != "cpu" and q.dtype == torch.float32 and not others[-1]
+    return q.shape[-1] <= (LARGEST_EXACT_HEAD if exact else LARGEST_HEAD)
+
+
+def native(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
+    window: Window | None, softcap: float, dropout: float, seed: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """PyTorch's fused attention where it means the same; the rest, and what is transformed, by its definition."""
+    differs = causal and q.shape[2] != k.shape[2]
+    if differs or softcap or dropout or any(one is not None for one in (bias, mask, window)) or is_transformed():
+        return reference(q, k, v, causal, bias, mask, scale, window, softcap, dropout, seed)
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )  # fmt: skip
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, bias, mask, seed, *context.numbers = inputs
+    context.mark_non_differentiable(output[1])
+    context.set_materialize_grads(False)
+    context.save_for_backward(*output, q, k, v, bias, mask, seed)
+
+
+def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if doutput is None:  # nothing came of the output
+        return (None,) * 12
+    output, lse, *tensors = context.saved_tensors
+    wanted = tensors[3] is not None and context.needs_input_grad[3]
+    dq, dk, dv, dbias = backward(doutput, output, lse, wanted, *tensors, *context.numbers)
+    return dq, dk, dv, dbias if wanted else None, *(None,) * 8
+
+
+class AttentionOperator(Operator):
+    """An operator whose kernels give the output, and after it what only their gradient needs."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if named.get("dropout"):
+            q = arguments[0] if arguments else named.get("q")
+            named["seed"] = self._as_tensor(named.get("seed"), q)
+        made = super().__call__(*arguments, **named)
+        return made[0] if isinstance(made, tuple) else made
+
+    @staticmethod
+    def _as_tensor(seed: object, q: object) -> object:
+        """One draw for a call, and one plan for all seeds; what is wrong is left for the checks to refuse."""
+        is_seed = seed is None or (isinstance(seed, int) and not isinstance(seed, bool))
+        return seed_tensor(seed, q.device) if is_seed and isinstance(q, Tensor) else seed  # type: ignore[arg-type]
+
+
+def attention_operator(name: str, **declared: Any) -> Callable[[Callable[..., Any]], AttentionOperator]:
+    """Declare attention, as `operator` does any operator."""
+    return lambda check: AttentionOperator(name, check, switches=tf32_allowed, autocasts=True, **declared)
+
+
+@attention_operator(
+    "attention", reference=reference, native=native, forward=forward, prepare=prepare, takes=takes,
+    save=save, gradient=gradient,
+)  # fmt: skip
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+) -> Tensor:
+    """softmax(scale · q·kᵀ + bias) · v, without ever making the matrix of scores.
+
+    q is [batch, heads, queries, head size]; k and v are [batch, key heads, keys, head size], where key heads divide
+    heads, and neighbouring heads of q share one of k and v. Any strides: [batch, length, heads, head size] seen
+    transposed costs no copy, and the output is laid out as q.
+
+    - `causal`: a query sees no key after its own place. The last query stands at the last key, so where there are more
+      keys than queries, the first query sees all keys but the last queries' own.
+    - `window=(left, right)`: a query sees so many keys before and after its own place; −1 for no limit on a side.
+    - `mask`: boolean [batch, keys], true for keys that may be attended to.
+    - `bias`: added to the scores; broadcasts to [batch, heads, queries, keys] along all but the keys, and has a
+      gradient. Of any dtype.
+    - `scale`: 1/√(head size) unless given; positive.
+    - `softcap`: where positive, scores become softcap · tanh(score / softcap) before the bias is added.
+    - `dropout`: the share of weights left out, the others being scaled up to match. The same `seed` leaves out the same
+      ones: a number, or an int64 tensor with one. Without a seed PyTorch's generator gives one for each call.
+
+    A query that sees no key has an output of zeros, and passes on no gradient. The gradients are the same to the bit at
+    every run.
+    """
+    require_heads("attention", q, k, v)
+    require_options("attention", scale, window, softcap, dropout, seed)
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.shape[0] != q.shape[0]:
+            raise ValueError(f"attention: {name} has a batch of {tensor.shape[0]}, but q of {q.shape[0]}")
+    require_bias(bias, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+    require_mask(mask, (q.shape[0], k.shape[2]))
+    require_same_device("attention", q=q, k=k, v=v, bias=bias, mask=mask)
+    return q
+
+
+def require_heads(name: str, q: Tensor, k: Tensor, v: Tensor, dimensions: int = 4) -> None:
+    """Tensors of heads that go together; the heads are their second dimension."""
+    require_floating(name, q=q, k=k, v=v)
+    for label, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.ndim != dimensions:
+            raise ValueError(f"{name}: {label} has shape {tuple(tensor.shape)}, but must have {dimensions} dimensions")
+        if tensor.shape[-1] != q.shape[-1]:
+            raise ValueError(f"{name}: {label} has a head size of {tensor.shape[-1]}, but q of {q.shape[-1]}")
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name}: {label} has dtype {_short(tensor)}, but q has {_short(q)}; they must be the same")
+    if v.shape != k.shape:
+        raise ValueError(f"{name}: v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they must be the same")
+    divides = q.shape[1] % k.shape[1] == 0 if k.shape[1] else q.shape[1] == 0
+    if not divides:
+        raise ValueError(f"{name}: k has {k.shape[1]} heads, which do not divide the {q.shape[1]} of q")
+
+
+def require_options(
+    name: str, scale: float | None, window: Sequence[int] | None, softcap: float, dropout: float, seed: object
+) -> None:
+    if scale is not None:
+        require_number(name, "scale", scale, at_least=0.0)
+        if scale == 0 or scale == float("inf"):
+            raise ValueError(f"{name}: scale is {scale}, but must be positive and finite")
+    require_number(name, "softcap", softcap, at_least=0.0)
+    require_number(name, "dropout", dropout, at_least=0.0)
+    if dropout >= 1:
+        raise ValueError(f"{name}: dropout is {dropout}, but must be less than 1")
+    if window is not None and not _is_window(window):
+        raise ValueError(f"{name}: window is {window!r}, but must be two whole numbers, each −1 or more")
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.numel() != 1:
+            raise ValueError(
+                f"{name}: seed is a tensor {_short(seed)} of {seed.numel()} elements, but must be one int64"
+            )
+    elif seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, torch.SymInt))):
+        raise TypeError(f"{name}: seed is a {type(seed).__name__}, but must be a whole number or a tensor")
+
+
+def _is_window(window: Sequence[int]) -> bool:
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        return False
+    return all(isinstance(one, (int, torch.SymInt)) and not isinstance(one, bool) and one >= -1 for one in window)
+
+
+def require_bias(bias: Tensor | None, scores: tuple[int, int, int, int]) -> None:
+    if bias is None:
+        return
+    require_floating("attention", bias=bias)
+    shape = (*(1,) * (4 - bias.ndim), *bias.shape)
+    if len(shape) > 4 or shape[3] != scores[3] or any(a not in (1, b) for a, b in zip(shape[:3], scores, strict=False)):
+        raise ValueError(
+            f"attention: bias has shape {tuple(bias.shape)}, but must end in the {scores[3]} keys and broadcast to "
+            f"[batch, heads, queries, keys], here {scores}"
+        )
+
+
+def require_mask(mask: Tensor | None, wanted: tuple[int, int]) -> None:
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"attention: mask is a {type(mask).__name__}, but must be a tensor")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"attention: mask has dtype {_short(mask)}, but must be bool: true where a key is attended to")
+    if tuple(mask.shape) != wanted:
+        raise ValueError(f"attention: mask has shape {tuple(mask.shape)}, but must have [batch, keys], here {wanted}")
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,181 @@
+"""One call of attention as its planners see it: dense tensors or packed sequences, in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import triton.language as tl
+
+from tilesmith.ops.attention.reference import UNBOUNDED
+from tilesmith.ops.attention.tiles import STATISTICS_UNIT as UNIT
+from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.runtime.elementwise import compute_dtype
+from tilesmith.ops.runtime.layout import NotWalkable
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.precision import product_precision
+
+Strides = tuple[int, int, int, int]
+STATISTICS_UNIT = int(UNIT.value)
+SMALLEST_BLOCK = 16  # what tl.dot takes at least along each side
+LARGEST_BLOCK = 256
+FAR = 2**30  # further than any key is to the right: causal and full attention share their compiled code
+
+
+def lse_shape(q_shape: Sequence[int]) -> tuple[int, ...]:
+    """That of what is kept for the backward: one number per query."""
+    return tuple(q_shape[:3]) if len(q_shape) == 4 else (q_shape[1], q_shape[0])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """q, k, v are [batch, heads, length, head size]; or, with starts, [total length, heads, head size]."""
+
+    q: Operand
+    k: Operand
+    v: Operand
+    bias: Operand | None = None
+    mask: Operand | None = None
+    seed: Operand | None = None
+    query_starts: Operand | None = None
+    key_starts: Operand | None = None
+    left: int = UNBOUNDED
+    right: int = UNBOUNDED
+    scale: float = 1.0
+    softcap: float = 0.0
+    dropout: float = 0.0
+    tf32: bool = False
+
+    @property
+    def packed(self) -> bool:
+        return self.query_starts is not None
+
+    @property
+    def sequences(self) -> int:
+        return self.query_starts.shape[0] - 1 if self.query_starts is not None else self.q.shape[0]
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def key_heads(self) -> int:
+        return self.k.shape[1]
+
+    @property
+    def group(self) -> int:
+        """How many heads of q share one of k and v."""
+        return self.heads // max(self.key_heads, 1)
+
+    @property
+    def queries(self) -> int:
+        """Rows of q in each sequence, or in all of them together where they are packed."""
+        return self.q.shape[0 if self.packed else 2]
+
+    @property
+    def keys(self) -> int:
+        return self.k.shape[0 if self.packed else 2]
+
+    @property
+    def head_size(self) -> int:
+        return self.q.shape[-1]
+
+    @property
+    def head_block(self) -> int:
+        return max(bucket(self.head_size), SMALLEST_BLOCK)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a score is a scaled product and nothing more, so that a tile of them needs few registers."""
+        return self.bias is None and self.mask is None and self.seed is None and not self.softcap
+
+    @property
+    def compute(self) -> tl.dtype:
+        return compute_dtype(self.q.dtype)
+
+    @property
+    def statistics_dtype(self) -> torch.dtype:
+        """What is kept per query is kept in this."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+    def strides(self, operand: Operand) -> Strides:
+        """From sequence to sequence, head to head, row to row, column to column."""
+        if not self.packed:
+            return operand.strides  # type: ignore[return-value]  # of four dimensions, as was checked
+        row, head, column = operand.strides
+        return 0, head, row, column
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        return lse_shape(self.q.shape)
+
+    @property
+    def statistics_shape(self) -> tuple[int, ...]:
+        """That of what the kernels of the backward tell each other: two numbers per query, in whole units."""
+        *heads, queries = self.lse_shape
+        return (*heads, 2, -(-queries // STATISTICS_UNIT) * STATISTICS_UNIT)
+
+    def blocks(self, length: int, block: int) -> int:
+        """How many programs cover the rows of one head in all sequences."""
+        if self.packed:
+            return length // block + self.sequences if self.sequences else 0
+        return self.sequences * -(-length // block)
+
+    def describable(self, plan: Plan, *others: Operand) -> bool:
+        """Whether the copy engine, if there is one, can walk q, k, v and these."""
+        target = plan.architecture.target
+        has_engine = target.startswith("cuda") and int(target.removeprefix("cuda:")) >= 90
+        return has_engine and all(tensor.describable() for tensor in (self.q, self.k, self.v, *others))
+
+    def tiles(self, rows: Mapping[str, int], described: bool, **others: Operand) -> tuple[dict[str, object], str]:
+        """The kernel's arguments for the tensors that it goes through in tiles, and how it is to walk them.
+
+        `rows` says how many a tile of each has: of q, k and v, and of others.
+        """
+        tensors = {"q": self.q, "k": self.k, "v": self.v, **others}
+        tensors = {name: tensors[name] for name in rows}
+        arguments: dict[str, object] = {f"{name}_strides": self.strides(one) for name, one in tensors.items()}
+        if described and all(tensor.describable() for tensor in tensors.values()):
+            walk = "packed" if self.packed else "described"
+        else:
+            steps = [(rows[name], self.strides(one)) for name, one in tensors.items()]
+            furthest = max(count * strides[2] + self.head_block * strides[3] for count, strides in steps)
+            walk = "near" if furthest < 2**31 else "far"
+        for name, tensor in tensors.items():
+            block = (1, 1, rows[name], self.head_block)
+            arguments[f"{name}_ptr"] = tensor.descriptor(block) if walk == "described" else tensor
+        return arguments, walk
+
+    def precision(self, plan: Plan) -> str:
+        return product_precision(plan, self.q.dtype, self.tf32)
+
+    def arguments(self) -> dict[str, object]:
+        """What every kernel takes beside its tiles."""
+        return {
+            "bias_ptr": self.bias, "mask_ptr": self.mask, "seed_ptr": self.seed,
+            "query_starts_ptr": self.query_starts, "key_starts_ptr": self.key_starts,
+            "bias_strides": self.bias_strides(), "mask_strides": self.mask.strides if self.mask is not None else (0, 0),
+            "n_sequences": self.sequences, "n_heads": self.heads, "group": self.group,
+            "query_rows": self.queries, "key_rows": self.keys,
+            "left": None if self.left == UNBOUNDED else self.left,
+            "right": FAR if self.right == UNBOUNDED else self.right,
+            "scale": float(self.scale), "softcap": float(self.softcap) or None,
+            "drop_below": int(self.dropout * 2**31), "keep_scale": 1 / (1 - self.dropout),
+            "HEAD": self.head_size, "BLOCK_HEAD": self.head_block, "COMPUTE": self.compute,
+        }  # fmt: skip
+
+    @property
+    def bias_shape(self) -> tuple[int, int, int, int]:
+        """Of four dimensions: those that the bias does not have are one."""
+        shape = self.bias.shape if self.bias is not None else ()
+        return (*(1,) * (4 - len(shape)), *shape)  # type: ignore[return-value]  # four by construction
+
+    def bias_strides(self) -> Strides:
+        """Those of the bias as if it had been expanded to [batch, heads, queries, keys]."""
+        if self.bias is None:
+            return 0, 0, 0, 0
+        steps = [0 if size == 1 else step for size, step in zip(self.bias.shape, self.bias.strides, strict=True)]
+        if LARGEST_BLOCK * sum(steps[-2:]) >= 2**31:
+            raise NotWalkable(f"a bias of strides {self.bias.strides} is wider than 32 bits count within a tile")
+        return (*(0,) * (4 - len(steps)), *steps)  # type: ignore[return-value]  # four by construction

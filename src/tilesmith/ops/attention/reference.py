@@ -1,0 +1,146 @@
+"""The meaning of attention in plain PyTorch, an S×T matrix and all.
+
+scores[s, t] = softcap(scale · q[s]·k[t]) + bias[s, t],    weights = softmax over the keys t that s may see,
+o = weights · v.
+
+Dropout is part of the meaning: which weights are dropped follows from the seed and the place alone, so that the kernels
+can find the same ones again in the backward without keeping them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+UNBOUNDED = -1
+Window = tuple[int, int]
+
+
+def bounds(causal: bool, window: Window | None) -> Window:
+    """How many keys to the left and to the right of its own place a query sees; UNBOUNDED where there is no limit."""
+    left, right = (UNBOUNDED, UNBOUNDED) if window is None else window
+    return left, 0 if causal else right
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor,
+    causal: bool = False, bias: Tensor | None = None, mask: Tensor | None = None, scale: float | None = None,
+    window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0, seed: int | Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
+        return _head_by_head(q, k, v, bias, mask, (causal, scale, window, softcap))
+    group = q.shape[1] // k.shape[1] if k.shape[1] else 1
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    hidden = ~visible(q.shape[2], k.shape[2], *bounds(causal, window), device=q.device)
+    if mask is not None:
+        hidden = hidden | ~mask[:, None, None, :]
+    kept = None
+    if dropout:
+        batch, heads, n_queries, n_keys = scores.shape
+        head = torch.arange(batch * heads, device=q.device).view(batch, heads, 1, 1)
+        query, key = torch.arange(n_queries, device=q.device)[:, None], torch.arange(n_keys, device=q.device)
+        kept = kept_by_dropout(seed_tensor(seed, q.device), head, query, key, dropout)
+    return weighted(scores.masked_fill(hidden, -torch.inf), v, kept, dropout)
+
+
+MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
+
+
+def _head_by_head(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, options: tuple[Any, ...]
+) -> Tensor:  # fmt: skip
+    """Where all scores together would not fit: each head of k alone, computed anew for its gradient."""
+    causal, *others = options
+    group = q.shape[1] // k.shape[1]
+    if bias is not None:
+        bias = bias.expand(*q.shape[:3], k.shape[2])
+    sequences = []
+    for n in range(q.shape[0]):
+        heads = []
+        for head in range(k.shape[1]):
+            one, members = slice(head, head + 1), slice(head * group, head * group + group)
+            its_bias = None if bias is None else bias[n : n + 1, members]
+            its_mask = None if mask is None else mask[n : n + 1]
+            tensors = q[n : n + 1, members], k[n : n + 1, one], v[n : n + 1, one]
+            heads.append(checkpoint(reference, *tensors, causal, its_bias, its_mask, *others, use_reentrant=False))
+        sequences.append(torch.cat(heads, dim=1))
+    return torch.cat(sequences)
+
+
+def weighted(scores: Tensor, v: Tensor, kept: Tensor | None, dropout: float) -> Tensor:
+    """The sum of v with the softmax of the scores as weights, but those not kept."""
+    weights = softmax(scores).to(v.dtype)
+    if kept is not None:
+        weights = torch.where(kept, weights / (1 - dropout), 0.0)
+    return weights @ v
+
+
+def default_scale(head_size: int, scale: float | None) -> float:
+    """1/√D, so that scores of random vectors have a variance of one whatever their length."""
+    return scale if scale is not None else float(max(head_size, 1) ** -0.5)
+
+
+def visible(n_queries: int, n_keys: int, left: int, right: int, device: torch.device) -> Tensor:
+    """Which key each query may see. The last query stands at the last key, as when new tokens meet a longer cache."""
+    place = torch.arange(n_queries, device=device)[:, None] + (n_keys - n_queries)
+    key = torch.arange(n_keys, device=device)[None, :]
+    seen = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
+    if left != UNBOUNDED:
+        seen = seen & (key >= place - left)
+    if right != UNBOUNDED:
+        seen = seen & (key <= place + right)
+    return seen
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Over the last dimension, in single precision or better. A query that sees no key has weights of zero, not NaN."""
+    sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    return torch.softmax(scores.masked_fill(sees_nothing, 0.0), dim=-1, dtype=dtype).masked_fill(sees_nothing, 0.0)
+
+
+def seed_tensor(seed: int | Tensor | None, device: torch.device) -> Tensor:
+    """The seed where a kernel can read it. None draws one from PyTorch's own generator of that device.
+
+    A number that reached the kernels as such would be a new launch to plan at every step; and a captured CUDA graph
+    would drop the same weights at every replay.
+    """
+    if isinstance(seed, Tensor):
+        return seed
+    if seed is None:
+        return torch.randint(2**62, (1,), device=device)
+    return torch.full((1,), seed, dtype=torch.int64, device=device)
+
+
+def kept_by_dropout(seed: Tensor, head: Tensor, query: Tensor, key: Tensor, dropout: float) -> Tensor:
+    """Which weights stay, each with probability 1 − dropout.
+
+    `head` counts over all sequences, `query` and `key` from the first of a sequence; the three broadcast.
+    """
+    low, high = seed & MASK_32, (seed >> 32) & MASK_32
+    stream = scrambled(scrambled(low) ^ scrambled(high + head))
+    row, column = scrambled(stream + query), scrambled(~stream - key)
+    return (scrambled(row ^ column) >> 1) >= int(dropout * 2**31)
+
+
+MASK_32 = 2**32 - 1
+
+
+def scrambled(x: Tensor) -> Tensor:
+    """A 32-bit number that has nothing to do with x any more, though it follows from it: integers in int64 tensors.
+
+    Two multiplications. Philox takes twenty wide ones for numbers that pass every test of randomness; which weights are
+    dropped need only have nothing to do with the data.
+    """
+    x = x & MASK_32
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK_32
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & MASK_32
+    return x ^ (x >> 16)

@@ -1,0 +1,386 @@
+"""What is attention's own: who sees whom, broadcast biases, dropout, few queries, and what must not go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from differentiation import leaves_of
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.attention import SPEC
+from tilesmith.ops.attention.reference import bounds, reference, visible
+from tilesmith.ops.runtime.kernels import recorded_plans
+
+attention = SPEC.op
+INF = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    """In tiles so small that a few dozen queries and keys take several."""
+    torch.manual_seed(0)
+    with ts.use("interpret"), ts.ops.configured(BLOCK_QUERIES=16, BLOCK_KEYS=16):
+        yield
+
+
+def tensors(queries: int, keys: int, *, batch: int = 2, heads: int = 2, group: int = 2, head: int = 16) -> list[Tensor]:
+    shapes = (batch, heads * group, queries, head), (batch, heads, keys, head), (batch, heads, keys, head)
+    return [torch.randn(shape) for shape in shapes]
+
+
+def gradients_of(function: Any, tensors: list[Tensor], **options: Any) -> list[Tensor]:
+    """The output, and the gradient of every tensor: q, k, v, and the bias where there is one."""
+    leaves = leaves_of({"q": tensors[0], "k": tensors[1], "v": tensors[2], **options})
+    output = function(**leaves)
+    wanted = [value for value in leaves.values() if isinstance(value, Tensor) and value.requires_grad]
+    cotangent = torch.arange(output.numel()).mul(1.7).sin().view(output.shape).to(output)
+    return [output.detach(), *torch.autograd.grad(output, wanted, cotangent)]
+
+
+def assert_as_reference(tensors: list[Tensor], atol: float = 1e-5, **options: Any) -> None:
+    ours, right = gradients_of(attention, tensors, **options), gradients_of(reference, tensors, **options)
+    torch.testing.assert_close(ours, right, rtol=1e-4, atol=atol)
+
+
+LENGTHS = pytest.mark.parametrize("lengths", [(33, 33), (20, 41), (41, 20), (5, 37), (37, 5), (16, 16)], ids=str)
+
+
+class TestWhoSeesWhom:
+    @LENGTHS
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"causal": True},
+            {"window": (7, 3)},
+            {"window": (-1, 5)},
+            {"window": (20, -1)},
+            {"window": (0, 0)},
+            {"causal": True, "window": (9, 4)},
+        ],
+        ids=str,
+    )
+    def test_agrees_with_the_reference(self, lengths: tuple[int, int], options: Any) -> None:
+        assert_as_reference(tensors(*lengths), **options)
+
+    def test_the_last_query_stands_at_the_last_key(self) -> None:
+        seen = visible(2, 4, *bounds(causal=True, window=None), device=torch.device("cpu"))
+        assert seen.tolist() == [[True, True, True, False], [True, True, True, True]]
+
+    def test_as_pytorch_does_where_both_are_as_long(self) -> None:
+        q, k, v = tensors(33, 33, group=1)
+        right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        torch.testing.assert_close(attention(q, k, v, causal=True), right)
+
+    def test_a_mask_is_per_key(self) -> None:
+        mask = torch.rand(2, 41) > 0.5
+        assert_as_reference(tensors(20, 41), mask=mask, causal=True)
+        strided = torch.zeros(41, 2, 3, dtype=torch.bool)[..., 1].T
+        strided.copy_(mask)
+        assert_as_reference(tensors(20, 41), mask=strided)
+
+    def test_keys_that_are_masked_have_no_gradient(self) -> None:
+        mask = torch.ones(2, 41, dtype=torch.bool)
+        mask[0, 7] = False
+        _, _, dk, dv = gradients_of(attention, tensors(20, 41), mask=mask)
+        assert dk[0, :, 7].abs().max() == dv[0, :, 7].abs().max() == 0
+        assert dk[1, :, 7].abs().min() > 0
+
+
+class TestQueriesThatSeeNothing:
+    """Zeros, no gradient, no NaN."""
+
+    def check(self, tensors: list[Tensor], blind: Tensor, **options: Any) -> None:
+        output, dq, *others = gradients_of(attention, tensors, **options)
+        assert output[blind].abs().max() == dq[blind].abs().max() == 0
+        for one in (output, dq, *others):
+            assert one.isfinite().all()
+        right = gradients_of(reference, tensors, **options)
+        torch.testing.assert_close([output, dq, *others], right, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("keys", [12, 41])
+    def test_for_a_mask_that_hides_all_keys(self, keys: int) -> None:
+        mask = torch.ones(2, keys, dtype=torch.bool)
+        mask[1] = False
+        blind = torch.zeros(2, 4, 20, dtype=torch.bool)
+        blind[1] = True
+        self.check(tensors(20, keys), blind, mask=mask)
+
+    def test_for_queries_before_the_first_key(self) -> None:
+        blind = torch.zeros(2, 4, 41, dtype=torch.bool)
+        blind[:, :, :21] = True
+        self.check(tensors(41, 20), blind, causal=True)
+
+    @pytest.mark.parametrize("keys", [12, 41])
+    def test_for_a_bias_of_minus_infinity(self, keys: int) -> None:
+        bias = torch.randn(4, 20, keys)
+        bias[2, 5] = -INF
+        bias[1, :, 3] = -INF
+        blind = torch.zeros(2, 4, 20, dtype=torch.bool)
+        blind[:, 2, 5] = True
+        self.check(tensors(20, keys), blind, bias=bias)
+
+    def test_without_any_keys(self) -> None:
+        output, dq, dk, dv = gradients_of(attention, tensors(5, 0))
+        assert output.abs().max() == dq.abs().max() == 0
+        assert dk.shape == dv.shape == (2, 2, 0, 16)
+
+
+class TestBias:
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            (2, 4, 20, 41),
+            (1, 4, 20, 41),
+            (2, 1, 20, 41),
+            (1, 1, 20, 41),
+            (4, 20, 41),
+            (20, 41),
+            (2, 4, 1, 41),
+            (2, 1, 1, 41),
+            (1, 41),
+            (41,),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 2.0, "dropout": 0.3, "seed": 5}], ids=str)
+    def test_has_the_gradient_of_what_it_broadcasts_to(self, shape: tuple[int, ...], options: Any) -> None:
+        assert_as_reference(tensors(20, 41), bias=torch.randn(shape), **options)
+
+    def test_of_few_elements_is_summed_in_shares(self) -> None:
+        with recorded_plans() as plans:
+            q, k, v = (tensor.to("meta").requires_grad_() for tensor in tensors(20, 41, batch=64))
+            bias = torch.empty(41, device="meta", requires_grad=True)
+            attention(q, k, v, bias=bias).sum().backward()
+        names = [launch.kernel.__name__ for launch in plans[-1].launches]
+        assert names[-2:] == ["attention_dbias_kernel", "sum_partials_kernel"]
+
+    def test_without_gradient_costs_no_kernel(self) -> None:
+        with recorded_plans() as plans:
+            q, k, v = (tensor.to("meta").requires_grad_() for tensor in tensors(20, 41))
+            attention(q, k, v, bias=torch.empty(20, 41, device="meta")).sum().backward()
+        assert "attention_dbias_kernel" not in [launch.kernel.__name__ for launch in plans[-1].launches]
+
+    def test_may_have_another_dtype_and_any_strides(self) -> None:
+        q, k, v = (tensor.bfloat16() for tensor in tensors(20, 41))
+        bias = torch.randn(41, 4, 20).permute(1, 2, 0)
+        output, *_, dbias = gradients_of(attention, [q, k, v], bias=bias)
+        assert (output.dtype, dbias.dtype) == (torch.bfloat16, torch.float32)
+        right = gradients_of(reference, [tensor.double() for tensor in (q, k, v)], bias=bias.double())
+        torch.testing.assert_close(dbias.double(), right[-1], rtol=0.1, atol=0.05)
+
+
+class TestDropout:
+    def test_drops_in_the_backward_what_it_dropped_in_the_forward(self) -> None:
+        assert_as_reference(tensors(20, 41), dropout=0.4, seed=2**40 + 3)
+        assert_as_reference(tensors(9, 7), dropout=0.4, seed=-1)
+        assert_as_reference(tensors(2, 90), dropout=0.4, seed=3)
+
+    def test_the_seed_decides_alone(self) -> None:
+        inputs = tensors(20, 41)
+
+        def dropped(seed: Any) -> Tensor:
+            return attention(*inputs, dropout=0.5, seed=seed)  # type: ignore[no-any-return]
+
+        torch.testing.assert_close(dropped(7), dropped(7), rtol=0, atol=0)
+        torch.testing.assert_close(dropped(7), dropped(torch.tensor([7])), rtol=0, atol=0)
+        assert not torch.allclose(dropped(7), dropped(8))
+        assert not torch.allclose(dropped(7), dropped(7 + 2**32))
+
+    def test_without_a_seed_follows_pytorchs_generator(self) -> None:
+        inputs = tensors(20, 41)
+        torch.manual_seed(3)
+        first, second = (attention(*inputs, dropout=0.5) for _ in range(2))
+        torch.manual_seed(3)
+        torch.testing.assert_close(attention(*inputs, dropout=0.5), first, rtol=0, atol=0)
+        assert not torch.allclose(first, second)
+
+    def test_keeps_as_many_as_it_says_everywhere(self) -> None:
+        """With equal scores and the identity as v, the output shows which weights were kept."""
+        q, k, v = torch.zeros(2, 2, 64, 64), torch.zeros(2, 2, 64, 64), torch.eye(64).expand(2, 2, 64, 64)
+        kept = attention(q, k, v, dropout=0.25, seed=1) > 0
+        assert abs(kept.float().mean() - 0.75) < 0.015
+        for dimension in (2, 3):
+            assert (kept.float().mean(dimension) - 0.75).abs().max() < 0.3
+        heads = kept.view(4, -1).float()
+        assert (torch.corrcoef(heads) - torch.eye(4)).abs().max() < 0.06
+        rows = kept.reshape(-1, 64).float()
+        assert (torch.corrcoef(rows) - torch.eye(256)).abs().max() < 0.75
+
+
+class TestFewQueries:
+    """The keys are split among programs, and heads that share them are taken together."""
+
+    @pytest.mark.parametrize("fields", [{}, {"least_blocks": 1, "programs_per_multiprocessor": 16}], ids=str)
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"causal": True},
+            {"window": (4, 0)},
+            {"softcap": 2.0},
+            {"mask": torch.arange(90)[None].expand(2, 90) % 7 != 0},
+            {"bias": torch.arange(90.0).sin().expand(4, 3, 90)},
+            {"dropout": 0.3, "seed": 1},
+        ],
+        ids=lambda options: ",".join(options),
+    )
+    def test_agree_with_the_reference(self, fields: Any, options: Any) -> None:
+        with ts.ops.configured(**fields):
+            assert_as_reference(tensors(3, 90), **options)
+
+    def test_and_none_of_a_share_in_sight(self) -> None:
+        mask = torch.zeros(2, 90, dtype=torch.bool)
+        mask[0, 80] = True
+        with ts.ops.configured(least_blocks=1, programs_per_multiprocessor=16):
+            assert_as_reference(tensors(1, 90), mask=mask)
+
+    def test_fill_the_gpu(self) -> None:
+        with recorded_plans() as plans, ts.ops.configured(BLOCK_KEYS=64):
+            q = torch.empty(1, 8, 1, 128, device="meta", dtype=torch.bfloat16)
+            k = torch.empty(1, 1, 65536, 128, device="meta", dtype=torch.bfloat16)
+            attention(q, k, k)
+        split, combine = plans[-1].launches
+        assert split.grid[0] >= 100
+        assert combine.kernel.__name__ == "attention_combine_kernel"
+
+
+class TestHeads:
+    @pytest.mark.parametrize("head", [1, 8, 20, 64, 80, 96, 130])
+    def test_of_any_size(self, head: int) -> None:
+        assert_as_reference(tensors(9, 21, batch=1, group=1, head=head), causal=True)
+
+    def test_of_more_columns_than_a_tile_takes_are_left_to_pytorch(self) -> None:
+        assert_as_reference(tensors(5, 7, head=300))
+
+    @pytest.mark.parametrize("group", [1, 3, 8])
+    def test_share_keys(self, group: int) -> None:
+        assert_as_reference(tensors(20, 41, heads=1, group=group), causal=True)
+
+
+class TestLayouts:
+    def test_positions_before_heads_cost_no_copy(self) -> None:
+        q, k, v = (torch.randn(2, 20, 4, 16).transpose(1, 2) for _ in range(3))
+        output = attention(q, k, v)
+        assert output.stride() == q.stride()
+        torch.testing.assert_close(output, reference(q, k, v))
+
+    def test_slices_of_one_packed_projection(self) -> None:
+        packed = torch.randn(2, 20, 3, 4, 16)
+        assert_as_reference(list(packed.permute(2, 0, 3, 1, 4)), causal=True)
+
+    def test_pointers_and_descriptors_agree_to_the_bit(self) -> None:
+        inputs = tensors(20, 41)
+        described = gradients_of(attention, inputs, causal=True)
+        with ts.ops.configured(described=False):
+            torch.testing.assert_close(gradients_of(attention, inputs, causal=True), described, rtol=0, atol=0)
+
+    def test_rows_further_apart_than_32_bits_count(self) -> None:
+        """Few elements, in memory that is never touched but for them."""
+        far = torch.empty(2**31 + 2**20, dtype=torch.float32)
+        q = far.as_strided((1, 1, 3, 16), (0, 0, 2**30, 1))
+        q.copy_(torch.randn(1, 1, 3, 16))
+        k, v = torch.randn(1, 1, 5, 16), torch.randn(1, 1, 5, 16)
+        torch.testing.assert_close(attention(q, k, v), reference(q, k, v))
+
+    @pytest.mark.parametrize("shape", [(0, 2, 5, 16), (2, 0, 5, 16), (2, 2, 0, 16), (2, 2, 5, 0)], ids=str)
+    def test_empty(self, shape: tuple[int, ...]) -> None:
+        q, k, v = (torch.randn(shape) for _ in range(3))
+        found = gradients_of(attention, [q, k, v])
+        assert [one.shape for one in found] == [torch.Size(shape)] * 4
+
+
+class TestNumbersAtTheEdge:
+    @pytest.mark.parametrize("keys", [10, 41])
+    def test_scores_far_below_zero(self, keys: int) -> None:
+        """Where zero is larger than any score, keys that there are not must not outweigh those that there are."""
+        q, k, v = tensors(9, keys)
+        assert_as_reference([q, k, v], bias=torch.full((9, keys), -300.0), atol=1e-4)
+
+    def test_scores_far_above_zero(self) -> None:
+        q, k, v = tensors(20, 41)
+        assert_as_reference([q, k, v], bias=torch.full((20, 41), 300.0), causal=True, atol=1e-4)
+
+    def test_scores_far_apart(self) -> None:
+        q, k, v = tensors(20, 41)
+        ours, right = attention(q * 50, k * 50, v), reference(q * 50, k * 50, v)
+        torch.testing.assert_close(ours, right, rtol=1e-3, atol=1e-3)
+
+    def test_a_soft_cap_bends_large_scores_and_leaves_small_ones(self) -> None:
+        q, k, v = tensors(20, 41)
+        assert_as_reference([q * 30, k, v], softcap=5.0)
+        torch.testing.assert_close(attention(q, k, v, softcap=1e4), attention(q, k, v), rtol=1e-3, atol=1e-3)
+
+
+def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    q, k, v = (tensor.requires_grad_() for tensor in tensors(41, 41))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = attention(q, k, v, causal=True)
+    beside_inputs = [tensor for tensor in kept if tensor.data_ptr() not in {one.data_ptr() for one in (q, k, v)}]
+    assert [tuple(tensor.shape) for tensor in beside_inputs] == [tuple(output.shape), (2, 4, 41)]
+
+
+def test_autocast_computes_in_its_dtype() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(*tensors(9, 9)).dtype == torch.bfloat16
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("mode", ["auto", "interpret"])
+    @pytest.mark.parametrize(
+        ("wrong", "kind", "words"),
+        [
+            ({"q": torch.ones(4, 9, 16)}, ValueError, r"q has shape \(4, 9, 16\), but must have 4 dimensions"),
+            ({"k": torch.ones(2, 2, 9, 8)}, ValueError, "k has a head size of 8, but q of 16"),
+            ({"k": torch.ones(2, 2, 9, 16).half()}, TypeError, "k has dtype float16, but q has float32; they must be"),
+            ({"v": torch.ones(2, 2, 8, 16)}, ValueError, r"v has shape \(2, 2, 8, 16\), but k has \(2, 2, 9, 16\)"),
+            (
+                {"k": torch.ones(2, 3, 9, 16), "v": torch.ones(2, 3, 9, 16)},
+                ValueError,
+                "k has 3 heads, which do not divide the 4 of q",
+            ),
+            (
+                {"k": torch.ones(1, 2, 9, 16), "v": torch.ones(1, 2, 9, 16)},
+                ValueError,
+                "k has a batch of 1, but q of 2",
+            ),
+            (
+                {"mask": torch.ones(2, 8, dtype=torch.bool)},
+                ValueError,
+                r"mask has shape \(2, 8\), but must have \[batch",
+            ),
+            ({"mask": torch.ones(2, 9)}, TypeError, "mask has dtype float32, but must be bool"),
+            ({"mask": [True]}, TypeError, "mask is a list, but must be a tensor"),
+            ({"bias": torch.ones(9, 1)}, ValueError, r"bias has shape \(9, 1\), but must end in the 9 keys"),
+            ({"bias": torch.ones(3, 9, 9)}, ValueError, r"bias has shape \(3, 9, 9\), but must end in the 9 keys and"),
+            ({"bias": torch.ones(1, 1, 1, 9, 9)}, ValueError, "bias has shape"),
+            ({"scale": 0.0}, ValueError, "scale is 0.0, but must be positive and finite"),
+            ({"scale": -1.0}, ValueError, "scale is -1.0, but must be at least 0"),
+            ({"softcap": -1.0}, ValueError, "softcap is -1.0, but must be at least 0"),
+            ({"dropout": 1.0}, ValueError, "dropout is 1.0, but must be less than 1"),
+            ({"dropout": 0.5, "seed": "x"}, TypeError, "seed is a str, but must be a whole number or a tensor"),
+            ({"dropout": 0.5, "seed": True}, TypeError, "seed is a bool, but must be a whole number or a tensor"),
+            (
+                {"dropout": 0.5, "seed": torch.ones(2)},
+                ValueError,
+                "seed is a tensor float32 of 2 elements, but must be",
+            ),
+            ({"window": 5}, ValueError, "window is 5, but must be two whole numbers"),
+            ({"window": (1, -2)}, ValueError, r"window is \(1, -2\), but must be two whole numbers"),
+        ],
+        ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
+    )
+    def test_is_named(self, mode: Any, wrong: dict[str, Any], kind: type[Exception], words: str) -> None:
+        q, k, v = tensors(9, 9)
+        with ts.use(mode), pytest.raises(kind, match=f"^attention: {words}"):
+            attention(**{"q": q, "k": k, "v": v, **wrong})
