@@ -6,11 +6,14 @@ import typer
 
 from tilesmith.cli.bench import bench
 from tilesmith.cli.check import check
+from tilesmith.cli.compare import compare
+from tilesmith.cli.debug import debug
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.inspect import inspect
 from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.tour import tour
+from tilesmith.cli.train import train
 from tilesmith.cli.tune import tune
 from tilesmith.cli.version import print_version
 
@@ -25,6 +28,8 @@ app = typer.Typer(
 app.callback()(print_version)
 for command in (doctor, tour, ops, check, inspect, bench, tune, profile):
     app.command()(command)
+for commands in (train, compare, debug):
+    app.add_typer(commands)
 
 
 def main() -> None:

@@ -1,0 +1,101 @@
+"""`tilesmith debug`: a performance-debugging case, stage by stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json
+from tilesmith.cli.train import end
+
+if TYPE_CHECKING:
+    from tilesmith.training.debugging.case import Seen, Stage
+
+debug = typer.Typer(
+    name="debug",
+    help="A performance-debugging case, stage by stage: each a program with one real fault.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@debug.command("llama")
+def debug_llama(
+    stage: Annotated[int | None, typer.Option(min=1, max=6, metavar="N", help="Only this stage, from 1 to 6.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the stage's program instead of running it.")] = False,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Of a single stage: evidence, cause and fix too.")] = False,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON.")] = None,
+) -> None:
+    """Tiny LLaMA with five faults, one at a time, and at last with none.
+
+    Without --stage it goes through all six: symptom, the command that reveals the fault, evidence, fix. With --stage it
+    shows the symptom and the command, and leaves the rest to you until --reveal. Every number is found as it runs.
+    """
+    from tilesmith.training.debugging import case
+
+    if show and (stage is None or reveal or json):
+        refuse("--show prints the program of one stage: give --stage N with it, and nothing else")
+    if reveal and stage is None:
+        refuse("--reveal is for one stage: give --stage N with it; without both, all stages are revealed")
+    if show and stage is not None:
+        print(case.stage(stage).program.read_text(encoding="utf-8"), end="")
+        return
+    numbers = range(1, case.COUNT + 1) if stage is None else [stage]
+    try:
+        result = [_told(case.stage(number), reveals=stage is None or reveal) for number in numbers]
+    except case.StageError as error:
+        end(str(error), CHECK_FAILED)
+    if json:
+        from tilesmith.training.provenance import stamped
+
+        write_json(json, stamped({"model": "llama", "stages": result}))
+
+
+def _told(stage: Stage, *, reveals: bool) -> dict[str, Any]:
+    """Run a stage and show it; returns it as `--json` holds it, with null for what was not revealed."""
+    from tilesmith.lab.report.content import Listing, Paragraph
+    from tilesmith.lab.report.terminal import show_block, show_heading
+
+    title = stage.title if reveals else f"python {stage.program}"
+    show_heading(console, f"Stage {stage.number}: {title}", stage.symptom)
+    symptom = _shown("What the program shows", "running", stage.run)
+    show_block(console, Paragraph("What reveals it:"))
+    show_block(console, Listing(f"  {stage.revealing_command}"))
+    evidence = _shown("Evidence", "looking", stage.look) if reveals else None
+    if reveals:
+        show_block(console, Paragraph(f"Cause. {stage.cause}"))
+        show_block(console, Paragraph(f"Fix. {stage.fix}"))
+    else:
+        show_block(
+            console, Paragraph(f"Evidence, cause and fix: tilesmith debug llama --stage {stage.number} --reveal")
+        )
+    return {
+        "number": stage.number,
+        "program": str(stage.program),
+        "symptom": stage.symptom,
+        "shown": symptom.as_json(),
+        "command": stage.revealing_command,
+        "title": stage.title if reveals else None,
+        "evidence": evidence.as_json() if evidence else None,
+        "cause": stage.cause if reveals else None,
+        "fix": stage.fix if reveals else None,
+    }
+
+
+def _shown(caption: str, doing: str, find: Any) -> Seen:
+    """Find something out, saying meanwhile that it takes a while, and show it as a table."""
+    from tilesmith.lab.report.content import Cell, Column, Paragraph, Table
+    from tilesmith.lab.report.terminal import show_block
+
+    if console.is_terminal:
+        with console.status(f"{doing} …"):
+            seen: Seen = find()
+    else:
+        seen = find()
+    rows = [[Cell(fact.name), Cell(fact.text), Cell(fact.kind)] for fact in seen.facts]
+    show_block(console, Table(caption, [Column(""), Column("", "number"), Column("")], rows))
+    for remark in seen.remarks:
+        show_block(console, Paragraph(remark))
+    return seen

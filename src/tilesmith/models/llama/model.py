@@ -1,0 +1,147 @@
+"""The model. What computes each part of it is a version's choice; what is computed is said here, once.
+
+Projections that read the same input are kept as one parameter, query over key over value and gate over up: a version
+multiplies by all of it at once or by its pieces, and the state dict is the same for either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tilesmith.models.llama.parts import V1, Parts
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes. `ffn_dim` and `num_kv_heads` follow from the others where they are not given."""
+
+    vocab_size: int = 1000
+    hidden_dim: int = 512
+    num_layers: int = 8
+    num_heads: int = 8
+    num_kv_heads: int = 0
+    ffn_dim: int = 0
+    seq_len: int = 128
+    rope_base: float = 10000.0
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_dim", "num_layers", "num_heads", "seq_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(
+                f"hidden_dim is {self.hidden_dim}, which num_heads {self.num_heads} does not divide; "
+                f"heads have a whole number of columns"
+            )
+        if self.head_dim % 2:
+            raise ValueError(
+                f"hidden_dim {self.hidden_dim} over num_heads {self.num_heads} is {self.head_dim} columns a head, "
+                "but must be an even number: rotation takes them in pairs"
+            )
+        if not self.num_kv_heads:
+            object.__setattr__(self, "num_kv_heads", _half(self.num_heads))
+        if not self.ffn_dim:
+            object.__setattr__(self, "ffn_dim", 4 * self.hidden_dim)
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads is {self.num_kv_heads}, which does not divide num_heads {self.num_heads}; "
+                "every key head serves the same number of query heads"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_dim // self.num_heads
+
+    @property
+    def qkv_dims(self) -> tuple[int, int, int]:
+        """Columns of query, key and value."""
+        keys = self.num_kv_heads * self.head_dim
+        return self.hidden_dim, keys, keys
+
+
+def _half(num_heads: int) -> int:
+    """Half as many, or the next fewer that divides."""
+    return next(count for count in range(max(1, num_heads // 2), 0, -1) if num_heads % count == 0)
+
+
+class Llama(nn.Module):
+    """`model(tokens)` gives logits, `model(tokens, targets)` the mean cross-entropy; both take whole numbers [B, S]."""
+
+    def __init__(self, config: Config, parts: Parts = V1.parts, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.parts = parts
+        self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_dim))
+        self.layers = nn.ModuleList(Layer(config, parts) for _ in range(config.num_layers))
+        self.norm = nn.Parameter(torch.empty(config.hidden_dim))
+        cos, sin = rotations(config)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self.reset_parameters(seed)
+
+    def reset_parameters(self, seed: int) -> None:
+        """Matrices from N(0, 0.02), norms one: the same for every version and device."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.parameters():
+            if parameter.dim() == 1:
+                nn.init.ones_(parameter)
+            else:
+                nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        length = tokens.shape[1]
+        cos, sin = self.cos[:length], self.sin[:length]  # type: ignore[index]  # buffers, which are tensors
+        stream, branch = nn.functional.embedding(tokens, self.embedding), None
+        for layer in self.layers:
+            stream, branch = layer(stream, branch, cos, sin)
+        x, _ = self.parts.add_norm(stream, branch, self.norm, self.config.norm_eps)
+        if targets is None:
+            return self.parts.linear(x, self.embedding)
+        return self.parts.loss(x, self.embedding, targets)
+
+
+class Layer(nn.Module):
+    """Attention, then the feed-forward block.
+
+    What a block computes is added to the stream only where the next norm reads it, so that a version may do both at
+    once: between layers the last block's result travels beside the stream as `branch`.
+    """
+
+    def __init__(self, config: Config, parts: Parts) -> None:
+        super().__init__()
+        self.config = config
+        self.parts = parts
+        hidden = config.hidden_dim
+        self.attention_norm = nn.Parameter(torch.empty(hidden))
+        self.qkv = nn.Parameter(torch.empty(sum(config.qkv_dims), hidden))
+        self.output = nn.Parameter(torch.empty(hidden, hidden))
+        self.feed_forward_norm = nn.Parameter(torch.empty(hidden))
+        self.gate_up = nn.Parameter(torch.empty(2 * config.ffn_dim, hidden))
+        self.down = nn.Parameter(torch.empty(hidden, config.ffn_dim))
+
+    def forward(self, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        parts, eps = self.parts, self.config.norm_eps
+        x, stream = parts.add_norm(stream, branch, self.attention_norm, eps)
+        q, k, v = (self.heads(one) for one in parts.projections(x, self.qkv, self.config.qkv_dims))
+        q, k = parts.rotary(q, k, cos, sin)
+        attended = parts.attention(q, k, v).transpose(1, 2).flatten(2)
+        branch = parts.linear(attended, self.output)
+        x, stream = parts.add_norm(stream, branch, self.feed_forward_norm, eps)
+        return stream, parts.linear(parts.gated(x, self.gate_up), self.down)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """[B, S, heads · D] as [B, heads, S, D], without a copy."""
+        return x.view(*x.shape[:-1], -1, self.config.head_dim).transpose(1, 2)
+
+
+def rotations(config: Config) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [S, D/2] of the angle by which each pair of columns is turned at each place."""
+    pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    angles = torch.outer(torch.arange(config.seq_len, dtype=torch.float64), config.rope_base**-pairs)
+    return angles.cos().float(), angles.sin().float()

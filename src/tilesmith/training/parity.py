@@ -1,0 +1,117 @@
+"""Do the versions of a model mean the same? Predictions and every gradient, on the same parameters and batch.
+
+The rule is like that of `tilesmith check`, with v1 as the reference: v1 in float64 says what is right, v1 in the dtype
+that is trained in says how exact an answer can be expected, and a version may be off by twice as much in the norm over
+each tensor. Roundings of a whole model add up by chance, so a single element may be off by four times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tilesmith.lab.comparison import Comparison, compare
+from tilesmith.training.distributed import Place
+from tilesmith.training.precision import Rounded
+from tilesmith.training.steps import Batch
+from tilesmith.training.tasks import Task
+
+REFERENCE = "v1"
+ELEMENTS = 2.0  # times what `tilesmith check` allows an element of an operator
+PREDICTIONS = "predictions"
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How far a version is from v1 in float64, relative to the size of what is compared."""
+
+    variant: str
+    logits_error: float
+    logits_allowed: float
+    worst_gradient: str
+    worst_gradient_error: float
+    worst_gradient_allowed: float
+    passed: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def parities(task: Task, variants: list[str], dtype: torch.dtype, place: Place, batch_size: int) -> list[Parity]:
+    """Each of the variants beside v1, on the first batch of the data."""
+    batch = tuple(tensor[0].to(place.device) for tensor in task.batches(range(1), batch_size))
+    exact = _found(task, REFERENCE, torch.float64, place, batch)
+    plain = _found(task, REFERENCE, dtype, place, batch)
+    return [
+        _judged(variant, plain if variant == REFERENCE else _found(task, variant, dtype, place, batch), exact, plain)
+        for variant in variants
+    ]
+
+
+def _found(task: Task, variant: str, dtype: torch.dtype, place: Place, batch: Batch) -> dict[str, Tensor]:
+    """Predictions, and the gradient of the loss for every parameter by its name."""
+    model = task.model(task.version(variant))
+    _enliven(model)
+    model.to(place.device)
+    computing: nn.Module = model
+    if dtype == torch.float64:
+        batch = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in batch)
+        model.double()
+    elif dtype != torch.float32:
+        computing = Rounded(model, dtype)
+    with torch.no_grad():
+        predictions = computing(*batch[:-1])
+    computing(*batch).backward()
+    missing = torch.full((), torch.nan, device=place.device)
+    return {
+        PREDICTIONS: predictions,
+        **{
+            name: missing.expand_as(one) if one.grad is None else one.grad
+            for name, one in model.named_parameters()
+        },
+    }  # fmt: skip
+
+
+def _enliven(model: nn.Module) -> None:
+    """Parameters that make every part of the model count.
+
+    The initial ones are so small that scores are nearly zero, so attention is nearly uniform, whatever has become of
+    the queries before.
+    """
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(noise * parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 1 + 0.2 * noise)
+
+
+def _judged(
+    variant: str, ours: Mapping[str, Tensor], exact: Mapping[str, Tensor], plain: Mapping[str, Tensor]
+) -> Parity:
+    found = {name: compare(ours[name], exact[name], plain[name]) for name in exact}
+    predictions = found.pop(PREDICTIONS)
+    worst = max(found, key=lambda name: _badness(found[name]))
+    return Parity(
+        variant,
+        predictions.error,
+        predictions.allowed,
+        worst,
+        found[worst].error,
+        found[worst].allowed,
+        passed=_passed(predictions) and all(_passed(one) for one in found.values()),
+    )
+
+
+def _passed(comparison: Comparison) -> bool:
+    within = comparison.worst_error <= ELEMENTS * comparison.worst_allowed
+    return within and comparison.error <= comparison.allowed  # NaN passes neither
+
+
+def _badness(comparison: Comparison) -> tuple[bool, float]:
+    """Failures first, then by how much of what is allowed is used up; NaN is the worst there is."""
+    used = comparison.error / comparison.allowed
+    return not _passed(comparison), used if used == used else float("inf")

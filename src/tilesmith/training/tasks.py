@@ -1,0 +1,69 @@
+"""What can be trained: a model, data it can learn from, and the best loss that the data allows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tilesmith.models import llama
+from tilesmith.models.versions import Version
+from tilesmith.training.steps import Batch
+from tilesmith.training.tokens import MarkovChain, TextBytes
+
+
+class Task(Protocol):
+    """A model and its data. A batch is what the model is called with for a loss; without its last tensor, the target,
+    the model gives what it predicts."""
+
+    name: str
+    versions: tuple[str, ...]
+    best_loss: float | None
+    tokens_per_sample: int
+    config: dict[str, Any]
+    """Sizes and data, as plain data: what a checkpoint must agree on."""
+
+    def version(self, name: str) -> Version[Any]: ...
+
+    def model(self, version: Version[Any]) -> nn.Module:
+        """The model with its initial parameters, the same for every version."""
+        ...
+
+    def batches(self, steps: range, batch_size: int) -> Batch:
+        """The data of these steps, on the CPU, with steps as a dimension in front."""
+        ...
+
+
+class LlamaTask:
+    """Tiny LLaMA on a token source of known entropy, or on the bytes of a file."""
+
+    name = "llama"
+    versions: tuple[str, ...] = llama.VERSION_NAMES
+
+    def __init__(self, sizes: dict[str, Any], data: Path | None = None, seed: int = 0) -> None:
+        """`sizes` are fields of the model's Config; those left out have its defaults, the vocabulary that of the data.
+
+        Raises ValueError for sizes that do not go together, DataError for a file that cannot be used.
+        """
+        self._source = MarkovChain(llama.Config.vocab_size, seed) if data is None else TextBytes(data, seed)
+        self._sizes = llama.Config(**{**sizes, "vocab_size": self._source.vocab_size})
+        self._seed = seed
+        self.best_loss = self._source.best_loss
+        self.tokens_per_sample = self._sizes.seq_len
+        self.described = self._source.described
+        self.config = {**asdict(self._sizes), "data": str(data) if data else None, "seed": seed}
+        self.batches(range(1), 1)  # a file too short for a sequence shows here
+
+    def version(self, name: str) -> Version[llama.Parts]:
+        return llama.version(name)
+
+    def model(self, version: Version[llama.Parts]) -> nn.Module:
+        return llama.Llama(self._sizes, version.parts, seed=self._seed)
+
+    def batches(self, steps: range, batch_size: int) -> Batch:
+        """Tokens, and the tokens that follow them."""
+        sequences = torch.from_numpy(self._source.sequences(steps, batch_size, self._sizes.seq_len + 1))
+        return sequences[..., :-1].contiguous(), sequences[..., 1:].contiguous()

@@ -1,0 +1,70 @@
+"""`tilesmith compare`: the versions side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+from tilesmith.cli import app
+from tilesmith.models.llama import VERSION_NAMES, parts
+
+TINY = ("--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--num-steps", "6")
+
+
+def compare(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, ["compare", "llama", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_all_versions_mean_the_same_and_learn_alike(tmp_path: Path) -> None:
+    files = [tmp_path / "compared.json", tmp_path / "compared.html"]
+    result = compare(*TINY, "--json", files[0], "--html", files[1])
+    assert result.exit_code == 0, result.output
+    content: dict[str, Any] = json.loads(files[0].read_text())
+    assert [one["variant"] for one in content["parity"]] == list(VERSION_NAMES)
+    assert all(one["passed"] for one in content["parity"])
+    assert {"logits_error", "worst_gradient", "worst_gradient_error"} <= content["parity"][0].keys()
+    runs = content["variants"]
+    assert [run["variant"] for run in runs] == list(VERSION_NAMES)
+    for run in runs:
+        assert run["losses"] == pytest.approx(runs[0]["losses"], abs=1e-4)
+    page = files[1].read_text()
+    for text in (result.output, page):
+        for word in ("Training speed", "Batch", "Forward", "Backward", "Throughput", "v4 beside v1", "best possible"):
+            assert word in text
+    assert page.count("<polyline") == 1 + len(runs), "a curve for each, and the best possible loss"
+
+
+def test_a_version_that_means_something_else_gets_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def swapped(x: Tensor, weight: Tensor) -> Tensor:
+        return parts.jointly_gated(x, weight.roll(weight.shape[0] // 2, dims=0))
+
+    monkeypatch.setattr("tilesmith.models.llama.V2", replace(parts.V2, parts=replace(parts.V2.parts, gated=swapped)))
+    files = [tmp_path / "compared.json", tmp_path / "compared.html"]
+    result = compare(*TINY, "--variants", "v1,v2", "--json", files[0], "--html", files[1])
+    assert result.exit_code == 1
+    assert "v2 was not timed: it does not compute what v1 computes." in result.output
+    assert [run["variant"] for run in json.loads(files[0].read_text())["variants"]] == ["v1"]
+    assert "differs" in files[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--variants", "v1,v7"], "--variant is 'v7', but must be one of v1, v2, v3, v4"),
+        (["--num-heads", "7"], "which --num-heads 7 does not divide"),
+        (["--data", "nowhere"], "--data: cannot read nowhere"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
+    result = compare(*arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,141 @@
+"""`tilesmith train`: what it writes and tells, and one clear line for everything that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+from tilesmith.cli import app
+from tilesmith.models.llama import parts
+
+TINY = ("--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8")
+
+
+def train(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, ["train", "llama", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_writes_what_was_found(tmp_path: Path) -> None:
+    files = [tmp_path / "run.json", tmp_path / "run.html"]
+    result = train(*TINY, "--num-steps", "12", "--variant", "v2", "--json", files[0], "--html", files[1])
+    assert result.exit_code == 0, result.output
+    content: dict[str, Any] = json.loads(files[0].read_text())
+    assert {
+        "tilesmith", "model", "variant", "config", "losses", "best_loss", "step_ms", "forward_ms", "backward_ms",
+        "optimizer_ms", "samples_per_s", "tokens_per_s", "peak_bytes", "parameters", "device", "driver", "torch",
+        "triton", "commit", "date",
+    } <= content.keys()  # fmt: skip
+    assert (content["model"], content["variant"], content["config"]["hidden_dim"]) == ("llama", "v2", 16)
+    assert len(content["losses"]) == 12
+    assert content["losses"][-1] < content["losses"][0]
+    page = files[1].read_text()
+    for text in (result.output, page):
+        assert "best possible 1.816" in text
+        assert "tokens/s" in text
+    assert "http" not in page
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.output), "piped output has no control characters"
+
+
+def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
+    saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
+    assert train(*TINY, "--num-steps", "9", "--json", json_file).exit_code == 0
+    whole = json.loads(json_file.read_text())["losses"]
+    assert train(*TINY, "--num-steps", "6", "--save", saved, "--save-every", "4").exit_code == 0
+    assert train("--resume", saved, "--num-steps", "9", "--json", json_file).exit_code == 0
+    assert json.loads(json_file.read_text())["losses"] == pytest.approx(whole, abs=1e-5)
+
+
+def test_learns_the_bytes_of_a_file(tmp_path: Path) -> None:
+    text, json_file = tmp_path / "text", tmp_path / "run.json"
+    text.write_text("the cat sat on the mat. " * 40)
+    result = train(*TINY, "--data", text, "--num-steps", "40", "--learning-rate", "0.01", "--json", json_file)
+    assert result.exit_code == 0
+    content = json.loads(json_file.read_text())
+    assert content["config"]["vocab_size"] == 256
+    assert content["best_loss"] is None
+    assert content["losses"][0] == pytest.approx(5.5, abs=0.2)
+    assert content["losses"][-1] < 3
+    assert "best possible unknown" in result.output
+
+
+def test_leaves_a_trace_and_a_table(tmp_path: Path) -> None:
+    result = train(*TINY, "--num-steps", "2", "--profile", tmp_path / "profile")
+    assert result.exit_code == 0
+    assert (tmp_path / "profile" / "trace.json.gz").stat().st_size > 1000
+    assert ("Kernels" if torch.cuda.is_available() else "aten::mm") in result.output
+    assert "perfetto" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--num-heads", "7"], "--hidden-dim is 512, which --num-heads 7 does not divide"),
+        (["--num-kv-heads", "3"], "--num-kv-heads is 3, which does not divide --num-heads 8"),
+        (["--variant", "v5"], "--variant is 'v5', but must be one of v1, v2, v3, v4"),
+        (["--dtype", "int8"], "--dtype is 'int8', but must be one of float32, bfloat16"),
+        (["--learning-rate", "0"], "--learning-rate is 0.0, but must be more than 0"),
+        (["--accumulate", "3"], "--batch-size is 8, which cannot be divided by 1 processes times 3"),
+        (["--shard"], "--shard takes several processes: start it with torchrun"),
+        (["--data", "{tmp}/nowhere"], "--data: cannot read {tmp}/nowhere: No such file or directory"),
+        (["--data", "{tmp}/empty"], "--data: {tmp}/empty is empty"),
+        (["--data", "{tmp}/short"], "--data: {tmp}/short holds 5 bytes, but a sequence takes 129"),
+        (["--resume", "{tmp}/nowhere"], "--resume: {tmp}/nowhere does not exist"),
+        (["--resume", "{tmp}/short"], "--resume: {tmp}/short is damaged or no checkpoint"),
+        (["--save", "/proc/nowhere/checkpoint"], "--save: cannot write /proc/nowhere/checkpoint"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "short").write_text("hello")
+    result = train(*(argument.replace("{tmp}", str(tmp_path)) for argument in arguments))
+    assert result.exit_code == 2
+    assert complaint.replace("{tmp}", str(tmp_path)) in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_checkpoint_goes_on_as_what_it_is(tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoint"
+    train(*TINY, "--num-steps", "2", "--save", saved)
+    for arguments, complaint in (
+        (["--hidden-dim", "32"], "--hidden-dim is 32, but the checkpoint has 16"),
+        (["--num-steps", "2"], "--num-steps is 2, but the checkpoint has taken 2 steps already"),
+    ):
+        result = train("--resume", saved, *arguments)
+        assert result.exit_code == 2
+        assert complaint in result.stderr
+
+
+def test_a_full_disk_is_told_after_everything_else(tmp_path: Path) -> None:
+    json_file = tmp_path / "run.json"
+    result = train(*TINY, "--num-steps", "2", "--save", "/dev/full", "--json", json_file)
+    assert result.exit_code == 2
+    assert result.stderr == "tilesmith: --save: cannot write /dev/full: No space left on device\n"
+    assert len(json.loads(json_file.read_text())["losses"]) == 2
+    assert "Training speed" in result.output
+
+
+def test_a_model_that_does_not_train_fails_with_the_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(x: Tensor, weight: Tensor) -> Tensor:
+        return parts.separately_gated(x, weight.detach())
+
+    monkeypatch.setattr("tilesmith.models.llama.V1", _with(parts.V1, gated=cut))
+    result = train(*TINY, "--num-steps", "2")
+    assert result.exit_code == 1
+    assert "no gradient reaches layers.0.gate_up" in result.stderr
+    assert "Training speed" not in result.output
+
+
+def _with(version: Any, **others: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(version, parts=replace(version.parts, **others))

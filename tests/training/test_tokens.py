@@ -1,0 +1,81 @@
+"""Data that can be learned: deterministic, and no better known than it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilesmith.training.tokens import DataError, MarkovChain, TextBytes
+
+
+def test_the_entropy_of_the_chain_is_what_is_found_in_its_tokens() -> None:
+    """Counted from pairs of neighbours: the entropy of the second, given the first."""
+    chain = MarkovChain(30, seed=3)
+    sequences = chain.sequences(range(40), 32, 200)
+    pairs = np.zeros((30, 30))
+    np.add.at(pairs, (sequences[..., :-1].ravel(), sequences[..., 1:].ravel()), 1)
+    likelihoods = pairs / pairs.sum(1, keepdims=True).clip(1)
+    entropies = -np.sum(likelihoods * np.log(likelihoods, where=likelihoods > 0, out=np.zeros_like(pairs)), axis=1)
+    found = np.sum(entropies * pairs.sum(1)) / pairs.sum()
+    assert found == pytest.approx(chain.best_loss, rel=0.005)
+    assert all((row > 0).sum() == MarkovChain.FOLLOWERS for row in pairs if row.sum() > 1000)
+
+
+def test_two_tokens_back_tell_no_more_than_one() -> None:
+    """Or the best loss would be lower than it says."""
+    chain = MarkovChain(4, seed=1)
+    sequences = chain.sequences(range(20), 64, 400)
+    triples = np.zeros((4, 4, 4))
+    np.add.at(triples, tuple(sequences[..., start : start + 398].ravel() for start in range(3)), 1)
+    given_two = triples / triples.sum(2, keepdims=True)
+    given_one = triples.sum(0) / triples.sum((0, 2))[:, None]
+    assert np.abs(given_two - given_one).max() < 0.02
+
+
+def test_how_often_tokens_occur_can_be_learned_too() -> None:
+    occurrences = np.bincount(MarkovChain(1000).sequences(range(20), 8, 128).ravel(), minlength=1000)
+    shares = occurrences[occurrences > 0] / occurrences.sum()
+    assert 3.0 < -np.sum(shares * np.log(shares)) < 5.5, "between the entropy of the chain and ln 1000"
+
+
+def test_a_step_is_the_same_however_it_is_asked_for() -> None:
+    together = MarkovChain(50, seed=2).sequences(range(6), 4, 9)
+    assert np.array_equal(MarkovChain(50, seed=2).sequences(range(4, 6), 4, 9), together[4:])
+    assert not np.array_equal(together[0], together[1])
+    assert not np.array_equal(MarkovChain(50, seed=3).sequences(range(6), 4, 9), together)
+
+
+def test_text_is_taken_from_random_places(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(bytes(range(200)))
+    text = TextBytes(path, seed=1)
+    sequences = text.sequences(range(30), 4, 10)
+    assert sequences.shape == (30, 4, 10)
+    assert bool((np.diff(sequences, axis=-1) == 1).all()), "neighbours in the file are neighbours in a sequence"
+    assert len(np.unique(sequences[..., 0])) > 50
+    assert sequences.max() > 195, "the end is reached too"
+    assert text.best_loss is None
+    assert np.array_equal(TextBytes(path, seed=1).sequences(range(5, 6), 4, 10)[0], sequences[5])
+
+
+def test_a_file_of_exactly_one_sequence_will_do(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"abcd")
+    assert TextBytes(path).sequences(range(1), 2, 4).tolist() == [[[97, 98, 99, 100]] * 2]
+    with pytest.raises(DataError, match="holds 4 bytes, but a sequence takes 5"):
+        TextBytes(path).sequences(range(1), 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(None, "cannot read .*No such file"), (b"", "is empty"), ("directory", "cannot read")]
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | str | None, complaint: str) -> None:
+    path = tmp_path / "text"
+    if content == "directory":
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        TextBytes(path)
