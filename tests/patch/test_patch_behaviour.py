@@ -1,0 +1,263 @@
+"""How patching behaves: reversible, part by part, for one model alone, and with what users do to models."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import OPERATORS, assert_same, batch, config_of, counted_calls, found, model_of, transformers
+from torch import nn
+
+import tilesmith.patch
+from tilesmith.patch import Report, patch, report, unpatch
+
+PARTS = tuple(OPERATORS)
+
+
+def only(part: str) -> dict[str, bool]:
+    return {one: one == part for one in PARTS}
+
+
+def forwards(model: nn.Module) -> list[Any]:
+    return [module.forward.__func__ for module in model.modules()]  # type: ignore[attr-defined]  # methods all
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_switch_swaps_its_part_alone(part: str) -> None:
+    wanted = found(model_of("llama"), **batch())
+    model = patch(model_of("llama"), **only(part))
+    with counted_calls() as calls:
+        ours = found(model, **batch())
+    assert [name for name, count in calls.items() if count] == [part]
+    assert_same(ours, wanted)
+    done = report(model)
+    assert done is not None
+    assert list(done.swapped) == [part]
+
+
+def test_unpatch_leaves_the_very_same_methods_and_settings() -> None:
+    model = model_of("llama")
+    before, settings = forwards(model), model.config.to_dict()
+    implementation = model.config._attn_implementation
+    attributes = {name: set(vars(module)) for name, module in model.named_modules()}
+    assert patch(model) is model
+    assert forwards(model) != before
+    assert unpatch(model) is model
+    assert all(now is then for now, then in zip(forwards(model), before, strict=True))
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == attributes
+    assert model.config._attn_implementation == implementation
+    assert model.config.to_dict() == settings
+    assert report(model) is None
+    with counted_calls() as calls:
+        found(model, **batch())
+    assert not any(calls.values())
+
+
+def test_to_unpatch_what_is_not_patched_changes_nothing() -> None:
+    model = model_of("llama")
+    before = forwards(model)
+    assert forwards(unpatch(model)) == before
+
+
+def test_patching_again_starts_anew() -> None:
+    model = patch(patch(model_of("llama")))
+    assert report(model) == report(patch(model_of("llama")))
+    patch(model, **only("mlp"))
+    with counted_calls() as calls:
+        found(model, **batch())
+    assert [name for name, count in calls.items() if count] == ["mlp"]
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_another_model_of_the_same_configuration_stays_as_it_is() -> None:
+    config = config_of("llama")
+    one, other = transformers.LlamaForCausalLM(config), transformers.LlamaForCausalLM(config)
+    patch(one)
+    with counted_calls() as calls:
+        found(other, **batch())
+        assert not any(calls.values())
+        found(one, **batch())
+    assert all(calls.values())
+
+
+def test_settings_made_while_patched_outlive_it() -> None:
+    model = patch(model_of("llama"))
+    model.config.use_cache = False
+    model.config._attn_implementation = "eager"
+    unpatch(model)
+    assert model.config.use_cache is False
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_copy_is_patched_by_itself() -> None:
+    model = patch(model_of("llama"))
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.model.norm.weight.zero_()
+    assert found(model, **batch())["loss"] != found(twin, **batch())["loss"]
+    unpatch(twin)
+    with counted_calls() as calls:
+        found(twin, **batch())
+        assert not any(calls.values())
+        found(model, **batch())
+    assert all(calls.values())
+
+
+def test_what_is_saved_is_as_if_it_had_never_been_patched(tmp_path: Path) -> None:
+    model = model_of("gemma3")
+    names = list(model.state_dict())
+    model.save_pretrained(tmp_path / "plain")
+    patch(model)
+    assert list(model.state_dict()) == names
+    model.save_pretrained(tmp_path / "patched")
+    plain, patched = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("plain", "patched"))
+    assert patched == plain
+    again = transformers.Gemma3ForCausalLM.from_pretrained(tmp_path / "patched")
+    assert_same(found(again, **batch()), found(unpatch(model), **batch()))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> None:
+    wanted = found(model_of("qwen3"), **batch(padded=True))
+    model = patch(model_of("qwen3"))
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    with counted_calls() as calls:
+        ours = found(model, **batch(padded=True))
+    assert_same(ours, wanted)
+    assert calls["attention"] == 4  # of two layers, each forward again
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+def test_torch_compile_takes_a_patched_model_as_one_graph_with_every_part(padded: bool) -> None:
+    inputs = {name: tensor[:2, :7] for name, tensor in batch(padded=padded).items()}
+    wanted = found(model_of("qwen3"), **inputs)
+    model = patch(model_of("qwen3")).train()
+    called: set[str] = set()
+
+    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        called.update(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
+    with tilesmith.use("interpret"):  # else the operators would be PyTorch's on a CPU
+        loss = compiled(**inputs, use_cache=False).loss
+        loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert_same({"loss": loss.detach(), **gradients}, wanted)
+    for operator in ("rms_norm", "rope", "swiglu", "linear_cross_entropy", "attention"):
+        assert any(f"tilesmith.{operator}" in name for name in called), operator
+
+
+def test_logits_are_made_in_evaluation_and_where_they_are_asked_for() -> None:
+    inputs = batch()
+    model = patch(model_of("llama"))
+    assert model.train()(**inputs).logits is None
+    assert model(input_ids=inputs["input_ids"]).logits is not None
+    assert model(**inputs, skip_logits=False).logits is not None
+    assert model.eval()(**inputs).logits is not None
+    assert model(**inputs, skip_logits=True).logits is None
+
+
+def test_a_tuple_is_returned_where_that_is_asked_for() -> None:
+    model = patch(model_of("llama")).train()
+    loss, *rest = model(**batch(), return_dict=False)
+    assert torch.equal(loss, model(**batch()).loss)
+    assert all(not isinstance(one, torch.Tensor) or one.shape[-1] != 67 for one in rest)
+
+
+def test_hidden_states_come_with_the_loss() -> None:
+    outputs = patch(model_of("llama")).train()(**batch(), output_hidden_states=True)
+    assert len(outputs.hidden_states) == 3
+
+
+def test_a_loss_function_of_the_users_own_is_called() -> None:
+    model = patch(model_of("llama")).train()
+    model.loss_function = lambda logits, **others: logits.sum()
+    outputs = model(**batch())
+    assert outputs.loss == outputs.logits.sum()
+
+
+def test_a_head_with_a_hook_makes_its_logits() -> None:
+    model = patch(model_of("llama")).train()
+    seen = []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    assert model(**batch()).logits is not None
+    assert len(seen) == 1
+
+
+def test_forward_keeps_the_signature_that_generation_and_trainers_read() -> None:
+    model = model_of("llama")
+    before = inspect.signature(model.forward)
+    assert inspect.signature(patch(model).forward) == before
+
+
+def test_attentions_come_from_a_model_that_can_give_them() -> None:
+    model = model_of("llama", attn_implementation="eager")
+    wanted = model.eval()(batch()["input_ids"], output_attentions=True).attentions
+    ours = patch(model)(batch()["input_ids"], output_attentions=True).attentions
+    torch.testing.assert_close(ours, wanted)
+
+
+def test_the_report_names_what_is_left_and_why() -> None:
+    done = report(patch(model_of("gemma2")))
+    assert isinstance(done, Report)
+    assert set(done.left) == {"mlp", "loss"}
+    assert "gelu" in done.left["mlp"]
+    assert "final_logit_softcapping" in done.left["loss"]
+    assert "mlp left to transformers" in str(done)
+
+
+def test_a_module_with_a_forward_of_its_own_is_left_alone() -> None:
+    model = model_of("llama")
+    model.model.norm.forward = model.model.norm.forward
+    done = report(patch(model))
+    assert done is not None
+    assert done.swapped["norm"] == 4
+    assert "1 of 5" in done.left["norm"]
+
+
+def test_unpatch_refuses_where_something_has_wrapped_a_forward() -> None:
+    model = patch(model_of("llama"))
+    model.model.norm.forward = lambda x: x
+    with pytest.raises(RuntimeError, match="replaced the forward of a LlamaRMSNorm"):
+        unpatch(model)
+
+
+def test_models_without_a_vocabulary_have_their_other_parts_patched() -> None:
+    model = transformers.LlamaModel(config_of("llama"))
+    done = report(patch(model))
+    assert done is not None
+    assert set(done.left) == {"loss"}
+    with counted_calls() as calls:
+        model(batch()["input_ids"])
+    assert [name for name, count in calls.items() if count] == ["norm", "rotary", "mlp", "attention"]
+
+
+def test_refuses_models_that_are_not_known() -> None:
+    other = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=9))
+    with pytest.raises(
+        ValueError, match=r"GPT2LMHeadModel of type 'gpt2', which is not known; known are .*llama.*qwen3"
+    ):
+        patch(other)
+    with pytest.raises(ValueError, match="model is a Linear, which is not known"):
+        patch(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="model is a str"):
+        patch("llama")  # type: ignore[type-var]
+    with pytest.raises(ValueError, match="before it is wrapped"):
+        patch(torch.compile(model_of("llama")))  # type: ignore[type-var]
+
+
+def test_unpatch_and_report_refuse_what_is_no_model() -> None:
+    with pytest.raises(TypeError, match="unpatch: model is a str"):
+        unpatch("llama")  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="report: model is a dict"):
+        report({})  # type: ignore[arg-type]
+
+
+def test_the_package_offers_what_the_docs_say() -> None:
+    assert tilesmith.patch.__all__ == ["Report", "patch", "report", "unpatch"]
