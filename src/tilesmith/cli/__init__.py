@@ -10,6 +10,7 @@ from tilesmith.cli.compare import compare
 from tilesmith.cli.debug import debug
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.inspect import inspect
+from tilesmith.cli.learn import learn
 from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.tour import tour
@@ -28,7 +29,7 @@ app = typer.Typer(
 app.callback()(print_version)
 for command in (doctor, tour, ops, check, inspect, bench, tune, profile):
     app.command()(command)
-for commands in (train, compare, debug):
+for commands in (train, compare, debug, learn):
     app.add_typer(commands)
 
 

@@ -1,0 +1,293 @@
+"""`tilesmith learn`: the workshop."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilesmith.cli import learn_text
+from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, write_json, write_result
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tilesmith.workshop.exercise import Exercise
+    from tilesmith.workshop.folder import Workshop
+    from tilesmith.workshop.verdict import Verdict
+    from tilesmith.workshop.worker import Worker
+
+learn = typer.Typer(name="learn", rich_markup_mode=None)
+
+Folder = Annotated[
+    Path, typer.Option(metavar="DIR", envvar="TILESMITH_WORKSHOP", help="The learner's folder, one per workshop.")
+]
+Sets = Annotated[
+    list[Path] | None, typer.Option("--exercises", metavar="DIR", help="A private set of exercises; may be repeated.")
+]
+Name = Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: the exercise last worked on.")]
+Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON.")]
+HERE = Path("tilesmith-workshop")
+REPORT = Path("workshop-report")
+GUESSES = 3
+
+
+def _show(what: RenderableType, style: str = "") -> None:
+    """Words are wrapped at the terminal's edge; what is piped keeps its lines. Nothing in a text is read as markup."""
+    console.print(what, style=style, markup=False, soft_wrap=not console.is_terminal)
+
+
+@contextmanager
+def opened(folder: Path, sets: list[Path] | None) -> Iterator[Workshop]:
+    """The workshop; what cannot be is one line, and so is a warning."""
+    from tilesmith.workshop.catalogue import Catalogue
+    from tilesmith.workshop.exercise import ExerciseError
+    from tilesmith.workshop.folder import Workshop
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *rest, **options: _show(f"note: {message}")
+        try:
+            yield Workshop(folder, Catalogue(sets or ()))
+        except ExerciseError as error:
+            refuse(str(error))
+        except OSError as error:
+            refuse(f"{error.filename or folder}: {error.strerror or error}")
+
+
+@learn.callback(invoke_without_command=True)
+def workshop(
+    context: typer.Context,
+    html: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the whole course as a static site, with its pictures.")
+    ] = None,
+    exercises: Sets = None,
+) -> None:
+    """The workshop: exercises in Triton, checked on any machine. Begin with `tilesmith learn list`."""
+    if context.invoked_subcommand is not None:
+        return
+    if html is None:
+        console.print(context.get_help(), markup=False, soft_wrap=True)
+        raise typer.Exit(WRONG_USAGE)
+    from tilesmith.workshop.site import write_site
+
+    with opened(HERE, exercises) as all_of_it, console.status("running the solutions") as status:
+        number = write_site(all_of_it.catalogue, html, entering=lambda name: status.update(f"running {name}"))
+    _show(f"wrote {number} exercises to {html / 'index.html'}")
+
+
+@learn.command("list")
+def list_exercises(folder: Folder = HERE, exercises: Sets = None, json: Json = None) -> None:
+    """The course: every exercise with what it needs and how far you are."""
+    with opened(folder, exercises) as workshop:
+        kept = workshop.progress()
+        _show(learn_text.course(workshop, kept))
+        if json:
+            rows = [
+                {
+                    "id": one.id,
+                    "title": one.title,
+                    "track": one.track,
+                    "needs": list(one.needs),
+                    "state": kept.of(one.id).state,
+                }
+                for one in workshop.catalogue.values()
+            ]
+            write_json(json, rows)
+
+
+@learn.command()
+def start(
+    exercise: Annotated[str, typer.Argument(metavar="ID")], folder: Folder = HERE, exercises: Sets = None
+) -> None:
+    """Copies an exercise into your folder. What you have written there stays as it is."""
+    with opened(folder, exercises) as workshop:
+        chosen = workshop.catalogue[exercise]
+        fresh = workshop.start(chosen)
+        _show(learn_text.started(workshop, chosen, fresh))
+
+
+@learn.command()
+def check(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None, json: Json = None) -> None:
+    """Checks your file stage by stage, and explains the first that fails. Exit status 1 if one does."""
+    from tilesmith.workshop.worker import Worker
+
+    with opened(folder, exercises) as workshop, Worker() as worker:
+        chosen, file = workshop.started(exercise)
+        verdict = _checked(workshop, worker, chosen, file)
+        if json:
+            write_json(json, verdict.as_json())
+        if not verdict.passed:
+            raise typer.Exit(CHECK_FAILED)
+
+
+def _checked(workshop: Workshop, worker: Worker, exercise: Exercise, file: Path) -> Verdict:
+    """Checks, notes and tells."""
+    from tilesmith.workshop.worker import Outcome
+
+    source = b"" if exercise.is_only_questions else file.read_bytes()
+    with console.status("starting") as status:
+        if exercise.is_only_questions:
+            outcome = Outcome(workshop.verdict_of_questions(exercise))
+        else:
+            outcome = worker.check(exercise, file, entering=lambda stage: status.update(learn_text.DOING[stage]))
+    workshop.note_check(exercise, outcome.verdict, source)
+    _show(learn_text.outcome(workshop, exercise, outcome))
+    return outcome.verdict
+
+
+@learn.command()
+def hint(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) -> None:
+    """One more hint each time."""
+    with opened(folder, exercises) as workshop:
+        _hint(workshop, workshop.chosen(exercise))
+
+
+def _hint(workshop: Workshop, exercise: Exercise) -> None:
+    shown = workshop.next_hint(exercise)
+    _show(learn_text.hints(exercise, shown))
+
+
+@learn.command()
+def quiz(
+    exercise: Name = None,
+    folder: Folder = HERE,
+    exercises: Sets = None,
+    answer: Annotated[
+        list[float] | None, typer.Option(help="Your guesses, one per question, instead of being asked.")
+    ] = None,
+) -> None:
+    """Predict a number, then see it counted. Exit status 1 if a guess given with --answer is wrong."""
+    from tilesmith.workshop.worker import Worker
+
+    with opened(folder, exercises) as workshop, Worker() as worker:
+        chosen = workshop.chosen(exercise)
+        own = workshop.state(chosen) == "solved" and workshop.file_of(chosen).is_file()
+        with console.status("counting"):
+            file = workshop.file_of(chosen) if own else chosen.solution
+            found = worker.quiz(chosen, None if chosen.is_only_questions else file)
+        if not chosen.is_only_questions:
+            _show(f"Counted in {'your kernel' if own else 'the model solution'}.", style="dim")
+        wrong = 0
+        for number, (question, answers) in enumerate(zip(chosen.questions, found, strict=True), 1):
+            _show(f"\n{number}. {question.question}")
+            given = answer[number - 1 : number] if answer else None
+            guesses, right = learn_text.ask(question, answers, given, GUESSES)
+            workshop.note_guess(chosen, number, guesses, right)
+            wrong += not right
+        if chosen.is_only_questions and not wrong:
+            workshop.note_check(chosen, workshop.verdict_of_questions(chosen), b"")
+            _show(learn_text.progress_line(workshop))
+    if answer and wrong:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@learn.command()
+def solution(
+    exercise: Name = None,
+    folder: Folder = HERE,
+    exercises: Sets = None,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Show it without an attempt of your own.")] = False,
+) -> None:
+    """The model solution, once you have tried."""
+    with opened(folder, exercises) as workshop:
+        chosen = workshop.chosen(exercise)
+        if chosen.is_only_questions:
+            refuse(
+                f"{chosen.id} is questions alone: `tilesmith learn quiz {chosen.id}` tells the answers, "
+                f"each after {GUESSES} guesses"
+            )
+        if not workshop.may_see_solution(chosen, give_up):
+            refuse(
+                f"try {chosen.id} first: change {workshop.file_of(chosen)} and have it checked, "
+                "take a hint with `tilesmith learn hint`, or ask again with --give-up"
+            )
+        _show(learn_text.listing(chosen.solution))
+
+
+@learn.command()
+def reset(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) -> None:
+    """Puts the starter back. What you had is kept beside it."""
+    with opened(folder, exercises) as workshop:
+        chosen = workshop.chosen(exercise)
+        kept = workshop.reset(chosen)
+        _show(f"{chosen.id} is as it was at the start")
+        if kept:
+            _show(f"what you had is in {kept}")
+
+
+@learn.command()
+def watch(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) -> None:
+    """Checks whenever you save. Keys: n next exercise, h hint, l list, q quit."""
+    from tilesmith.workshop.watch import key_or_save, single_keys, stamp
+    from tilesmith.workshop.worker import Worker
+
+    with opened(folder, exercises) as workshop, Worker() as worker, single_keys():
+        chosen = _begun(
+            workshop, workshop.chosen(exercise or workshop.progress().current or next(iter(workshop.catalogue)))
+        )
+        key = ""
+        while key != "q":
+            if key == "":
+                file = workshop.file_of(chosen)
+                seen = stamp(file)
+                _checked(workshop, worker, chosen, file)
+                worker.close()  # a file that was checked may have changed its process
+                worker.start()
+            elif key == "h":
+                _hint(workshop, chosen)
+            elif key == "l":
+                _show(learn_text.course(workshop, workshop.progress()))
+            _show(learn_text.keys(workshop, chosen))
+            key = key_or_save(file, seen)
+            if key == "n":
+                chosen, key = _begun(workshop, workshop.next_open() or chosen), ""
+
+
+def _begun(workshop: Workshop, exercise: Exercise) -> Exercise:
+    fresh = workshop.start(exercise)
+    _show(learn_text.started(workshop, exercise, fresh))
+    return exercise
+
+
+@learn.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="FILE.json and FILE.md are written.")] = Path(
+        "workshop-report"
+    ),
+    learner: Annotated[str, typer.Option(help="A name to put on it.")] = "",
+    folder: Folder = HERE,
+    exercises: Sets = None,
+) -> None:
+    """A report for the instructor: what was solved, in how many attempts, with how many hints, and your files."""
+    from tilesmith.workshop.export import as_data, as_markdown
+
+    with opened(folder, exercises) as workshop:
+        report = as_data(workshop, learner)
+    write_json(file.with_suffix(".json"), report)
+    write_result(file.with_suffix(".md"), as_markdown(report))
+    _show(f"wrote {file.with_suffix('.json')} and {file.with_suffix('.md')}")
+
+
+@learn.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Default: all.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 1,
+    exercises: Sets = None,
+) -> None:
+    """For authors: starters fail where they must, solutions pass, wrong variants fail, questions have answers."""
+    from tilesmith.workshop.verify import verify as verified
+
+    problems = programs = 0
+    with opened(HERE, exercises) as workshop:
+        chosen = [workshop.catalogue[name] for name in names or workshop.catalogue]
+        for one in verified(chosen, jobs):
+            programs += one.programs
+            problems += len(one.problems)
+            _show(learn_text.verified(one))
+    _show(f"exercises: {len(chosen)}, programs: {programs}, problems: {problems}")
+    if problems:
+        raise typer.Exit(CHECK_FAILED)

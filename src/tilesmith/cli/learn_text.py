@@ -1,0 +1,150 @@
+"""What `tilesmith learn` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tilesmith.cli.terminal import console
+
+if TYPE_CHECKING:
+    from tilesmith.workshop.exercise import Exercise, Question
+    from tilesmith.workshop.folder import Workshop
+    from tilesmith.workshop.progress import Progress
+    from tilesmith.workshop.verdict import Answers
+    from tilesmith.workshop.verify import Verified
+    from tilesmith.workshop.worker import Outcome
+
+DOING = {
+    "parses": "reading your file",
+    "compiles": "compiling for NVIDIA and AMD",
+    "runs": "running in the interpreter",
+    "right": "comparing with PyTorch",
+    "goals": "measuring",
+    "speed": "timing",
+}
+_MARKS = {"solved": ("✓", "green"), "attempted": ("~", "yellow"), "open": ("·", "dim")}
+_MOST_PRINTED_LINES = 12
+
+
+def course(workshop: Workshop, kept: Progress) -> RenderableType:
+    """The tree of exercises, track by track."""
+    parts: list[RenderableType] = []
+    for track, exercises in workshop.catalogue.tracks().items():
+        grid = Table(box=None, show_header=False, pad_edge=False, title=track, title_justify="left", title_style="bold")
+        for column in ("mark", "id", "title", "needs"):
+            grid.add_column(column, no_wrap=column in ("mark", "id"), style="dim" if column == "needs" else "")
+        for one in exercises:
+            mark, style = _MARKS[kept.of(one.id).state]
+            needs = f"after {', '.join(one.needs)}" if one.needs else ""
+            grid.add_row(Text(f"  {mark}", style=style), Text(one.id), Text(one.title), Text(needs))
+        parts += [grid, Text()]
+    return Group(*parts, progress_line(workshop))
+
+
+def progress_line(workshop: Workshop) -> Text:
+    """How far: `solved 2 of 5`, and what comes next."""
+    following = workshop.next_open()
+    text = Text().append(_solved(workshop))
+    return text.append(f"; next: tilesmith learn start {following.id}" if following else "; that is all", style="dim")
+
+
+def _solved(workshop: Workshop) -> Text:
+    kept = workshop.progress()
+    solved = sum(kept.of(name).state == "solved" for name in workshop.catalogue)
+    return Text(f"solved {solved} of {len(workshop.catalogue)}", style="bold")
+
+
+def started(workshop: Workshop, exercise: Exercise, fresh: bool) -> RenderableType:
+    file = workshop.file_of(exercise)
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    grid.add_row("  read", Text(str(file.with_name("page.md"))))
+    if exercise.is_only_questions:
+        grid.add_row("  answer", Text(f"tilesmith learn quiz {exercise.id}"))
+    else:
+        grid.add_row("  write", Text(str(file) + ("" if fresh else "  (your work, as you left it)")))
+        grid.add_row("  check", Text(f"tilesmith learn check {exercise.id}, or learn watch to check whenever you save"))
+    return Group(Text(f"{exercise.id}: {exercise.title}", style="bold"), grid)
+
+
+def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> RenderableType:
+    """A verdict: the stages that were passed, the reason for the one that was not, and what to do next."""
+    from tilesmith.workshop.exercise import STAGES
+
+    verdict = found.verdict
+    parts: list[RenderableType] = []
+    if found.printed.strip():
+        lines = found.printed.strip().splitlines()
+        more = f"\n… and {len(lines) - _MOST_PRINTED_LINES} lines more" if len(lines) > _MOST_PRINTED_LINES else ""
+        parts.append(Text("your file printed:\n" + "\n".join(lines[:_MOST_PRINTED_LINES]) + more, style="dim"))
+    stages = Text(f"{exercise.id}: ", style="bold")
+    for stage in STAGES[: STAGES.index(verdict.stage) + 1]:
+        failed = stage == verdict.stage and not verdict.passed
+        stages.append(f"{'✗' if failed else '✓'} {stage}  ", style="bold red" if failed else "green")
+    parts.append(stages)
+    parts += [
+        Text(f"  {'✓' if goal.met else '✗'} {goal.name}: {goal.value:.4g} (wanted {goal.wanted})")
+        for goal in verdict.goals
+    ]
+    parts += [Text(f"  {line}") for line in verdict.speed]
+    if verdict.passed:
+        further = f"solved. Next, its questions: tilesmith learn quiz {exercise.id}" if exercise.questions else "solved"
+        parts += [Text(further), progress_line(workshop)]
+    else:
+        parts.append(Text(f"\n{verdict.message}\n"))
+        parts.append(Text("stuck? tilesmith learn hint", style="dim"))
+    return Group(*parts)
+
+
+def hints(exercise: Exercise, shown: int) -> Text:
+    text = Text()
+    for number, hint in enumerate(exercise.hints[:shown], 1):
+        text.append(f"{number}. {hint}\n", style="" if number == shown else "dim")
+    if shown == len(exercise.hints):
+        text.append("That was the last hint. The solution: tilesmith learn solution", style="dim")
+    return text
+
+
+def ask(question: Question, answers: Answers, given: list[float] | None, guesses: int) -> tuple[int, bool]:
+    """Asks until it is right or the guesses are used up; how many were needed, and whether the last was right."""
+    from tilesmith.workshop.quiz import reply_to, revealed
+
+    if given is not None:
+        if not given:
+            return 0, False
+        reply = reply_to(question, answers, given[0])
+        console.print(reply.text, markup=False, soft_wrap=True)
+        return 1, reply.right
+    for number in range(1, guesses + 1):
+        reply = reply_to(question, answers, typer.prompt("your guess", type=float))
+        console.print(reply.text, markup=False, soft_wrap=True)
+        if reply.right:
+            return number, True
+    console.print(revealed(question, answers), markup=False, soft_wrap=True)
+    return guesses, False
+
+
+def listing(file: Path) -> RenderableType:
+    from rich.syntax import Syntax
+
+    code = file.read_text(encoding="utf-8")
+    return Syntax(code, "python", background_color="default") if console.is_terminal else Text(code)
+
+
+def keys(workshop: Workshop, exercise: Exercise) -> Text:
+    line = Text(f"[{exercise.id}] save to check · n next · h hint · l list · q quit   ", style="dim")
+    return line.append(_solved(workshop))
+
+
+def verified(one: Verified) -> Text:
+    text = Text(f"{one.exercise.id}: ")
+    if not one.problems:
+        return text.append(f"{one.programs} programs as they should be", style="green")
+    for problem in one.problems:
+        text.append(f"\n  {problem}", style="red")
+    return text

@@ -1,0 +1,41 @@
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, x_row_stride, out_row_stride, eps, BLOCK_SIZE: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK_SIZE)
+    mask = column < columns
+    x = tl.load(x_ptr + row * x_row_stride + column, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + column, mask=mask)
+    inverse_rms = tl.rsqrt(tl.sum(x * x, axis=0) / columns + eps)
+    tl.store(out_ptr + row * out_row_stride + column, x * inverse_rms * weight, mask=mask)
+
+
+@triton.jit
+def relu_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    tl.store(out_ptr + offsets, tl.maximum(tl.load(x_ptr + offsets, mask=mask), 0.0), mask=mask)
+
+
+def rms_norm_relu(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """relu(x / √(mean of x² over the row + eps) · weight). Rows may be apart in memory; a row lies in one piece."""
+    rows, columns = x.shape
+    weight = weight.contiguous()
+    normalised = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rms_norm_kernel[(rows,)](
+        x,
+        weight,
+        normalised,
+        columns,
+        x.stride(0),
+        normalised.stride(0),
+        eps,
+        BLOCK_SIZE=triton.next_power_of_2(columns),
+    )
+    out = torch.empty_like(normalised)
+    relu_kernel[(triton.cdiv(out.numel(), 1024),)](normalised, out, out.numel(), BLOCK_SIZE=1024)
+    return out

@@ -1,0 +1,18 @@
+"""What the exercise asks for, in plain PyTorch, and the inputs that it is tried on."""
+
+import torch
+
+from tilesmith import Cost, Work
+
+
+def reference(x, factor):
+    return x * factor
+
+
+def make_inputs(case, dtype, device):
+    return {"x": torch.randn(case.elements, dtype=dtype, device=device), "factor": 1.5}
+
+
+def cost(case, dtype):
+    elements = case.elements
+    return Cost(Work(bytes=2 * elements * dtype.itemsize, flops=elements))

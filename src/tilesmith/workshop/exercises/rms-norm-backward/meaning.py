@@ -1,0 +1,23 @@
+"""What the exercise asks for, in plain PyTorch, and the inputs that it is tried on."""
+
+import torch
+
+from tilesmith import Cost, Work
+
+
+def reference(gradient, x, weight, eps):
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        y = leaf * torch.rsqrt(leaf.pow(2).mean(dim=-1, keepdim=True) + eps) * weight
+        return torch.autograd.grad(y, leaf, gradient)[0]
+
+
+def make_inputs(case, dtype, device):
+    gradient, x = (torch.randn(case.rows, case.columns, dtype=dtype, device=device) for _ in range(2))
+    weight = torch.rand(case.columns, dtype=dtype, device=device) + 0.5
+    return {"gradient": gradient, "x": x, "weight": weight, "eps": 1e-6}
+
+
+def cost(case, dtype):
+    elements = case.rows * case.columns
+    return Cost(Work(bytes=(3 * elements + case.columns) * dtype.itemsize, flops=9 * elements))

@@ -1,0 +1,21 @@
+"""What the exercise asks for, in plain PyTorch, and the inputs that it is tried on."""
+
+import torch
+
+from tilesmith import Cost, Work
+
+
+def reference(x, weight, eps):
+    wide = x.double() if x.dtype == torch.float64 else x.float()
+    inverse_rms = torch.rsqrt(wide.pow(2).mean(dim=-1, keepdim=True) + eps)
+    return (wide * inverse_rms * weight).to(x.dtype)
+
+
+def make_inputs(case, dtype, device):
+    x = 40 * torch.randn(case.rows, case.columns, dtype=dtype, device=device)
+    return {"x": x, "weight": torch.rand(case.columns, dtype=dtype, device=device) + 0.5, "eps": 1e-6}
+
+
+def cost(case, dtype):
+    elements = case.rows * case.columns
+    return Cost(Work(bytes=2 * elements * dtype.itemsize, flops=4 * elements))

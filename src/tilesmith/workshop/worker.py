@@ -1,0 +1,266 @@
+"""Runs learners' files in a child process with limits, and tells what became of them in a line or two."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tilesmith.workshop import child as child_module
+from tilesmith.workshop.exercise import Exercise, ExerciseError
+from tilesmith.workshop.verdict import Answers, Verdict
+
+GIGABYTE = 1 << 30
+SECONDS_TO_START = 600.0  # importing torch and Triton, on a slow disk
+POLL_SECONDS = 0.05
+MOST_PRINTED = 1 << 16
+SECONDS_FOR_LAST_WORDS = 1.0
+SECONDS_TO_SAVE = 0.3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a learner's file may take before it is ended."""
+
+    seconds: float = 60.0
+    gigabytes: float = 4.0
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check came to, what the file printed meanwhile, and the quiz's answers where they were asked for."""
+
+    verdict: Verdict
+    printed: str = ""
+    quiz: tuple[Answers, ...] = ()
+
+
+class _Ended(Exception):
+    """The process did not live to answer; the message says why, to follow "Your file"."""
+
+
+class Worker:
+    """A child process that checks one file after another; a new one takes the place of one that a file has ended."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._process: _Process | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the process before it is needed: it takes seconds to import everything."""
+        if self._process is None:
+            self._process = _Process()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def check(
+        self,
+        exercise: Exercise,
+        file: Path,
+        *,
+        quiz: bool = False,
+        entering: Callable[[str], None] = lambda stage: None,
+    ) -> Outcome:
+        """Checks a copy of the file, and puts the file back should the copy have harmed it."""
+        answer, printed = self._ask(exercise, file, check=True, quiz=quiz, entering=entering)
+        if isinstance(answer, Verdict):
+            return Outcome(answer, printed)
+        found = tuple(Answers(**one) for one in answer["quiz"] or ())
+        return Outcome(Verdict.from_json(answer["verdict"]), printed, found)
+
+    def quiz(self, exercise: Exercise, file: Path | None) -> tuple[Answers, ...]:
+        """The answers to the exercise's questions for this file. Raises ExerciseError where it gives none."""
+        answer, _ = self._ask(exercise, file, check=False, quiz=True, entering=lambda stage: None)
+        if isinstance(answer, Verdict):
+            raise ExerciseError(answer.message)
+        return tuple(Answers(**one) for one in answer["quiz"])
+
+    def _ask(
+        self, exercise: Exercise, file: Path | None, *, check: bool, quiz: bool, entering: Callable[[str], None]
+    ) -> tuple[dict[str, Any] | Verdict, str]:
+        content = file.read_bytes() if file is not None else b""
+        with tempfile.TemporaryDirectory(prefix="tilesmith-", ignore_cleanup_errors=True) as scratch:
+            copy = Path(scratch).resolve() / exercise.id / exercise.file_name
+            copy.parent.mkdir()
+            copy.write_bytes(content)
+            self.start()
+            assert self._process is not None
+            request = {"exercise": str(exercise.folder.resolve()), "file": str(copy), "check": check, "quiz": quiz}
+            stages = ["parses"]
+
+            def entered(stage: str) -> None:
+                stages.append(stage)
+                entering(stage)
+
+            try:
+                answer = self._process.answer(request, self._limits, entered)
+            except _Ended as ended:
+                printed = self._process.printed()
+                self.close()
+                stage = "runs" if stages[-1] in ("parses", "compiles") else stages[-1]
+                return Verdict(exercise.id, False, stage, _told(f"Your file {ended}", copy, file, content)), printed
+            printed = self._process.printed()
+            harm = _harm(copy, file, content)
+        if "problem" in answer:
+            raise ExerciseError(answer["problem"])
+        if harm and answer["verdict"] is not None:
+            self.close()
+            return Verdict(exercise.id, False, "runs", harm), printed
+        return answer, printed
+
+
+class _Process:
+    """One child: asked over a pipe, its output gathered, its whole session ended with it."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, child_module.__file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._ready = False
+        self._output = bytearray()
+        threading.Thread(target=self._gather, daemon=True).start()
+
+    def answer(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
+        """Asks and waits. Raises _Ended where there is no answer."""
+        deadline = time.monotonic() + SECONDS_TO_START
+        if not self._ready:
+            self._message(deadline, limits)
+            self._ready = True
+        self._output.clear()
+        with suppress(BrokenPipeError):
+            self._pipe.send_bytes(json.dumps(request).encode())
+        deadline = time.monotonic() + limits.seconds
+        while True:
+            message = self._message(deadline, limits)
+            if "answer" in message:
+                answer: dict[str, Any] = message["answer"]
+                return answer
+            entering(message["stage"])
+
+    def printed(self) -> str:
+        """What the file has printed, without anything that a terminal would obey."""
+        time.sleep(POLL_SECONDS)  # for the last of it to come through
+        return plain(bytes(self._output).decode(errors="replace"))
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._pipe.close()
+
+    def _message(self, deadline: float, limits: Limits) -> dict[str, Any]:
+        while not self._pipe.poll(POLL_SECONDS):
+            if time.monotonic() > deadline:
+                where = self._where()
+                raise _Ended(f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?")
+            if _resident_bytes(self._process.pid) > limits.gigabytes * GIGABYTE:
+                raise _Ended(f"took more than {limits.gigabytes:g} GB of memory{self._where()}.")
+        try:
+            message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError, ValueError):
+            raise _Ended(_obituary(self._process)) from None
+        return message
+
+    def _where(self) -> str:
+        """The innermost line of the learner's file that the process is at."""
+        self._output.clear()
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + SECONDS_FOR_LAST_WORDS
+        while time.monotonic() < deadline and b"most recent call first" not in self._output:
+            time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
+        trace = re.findall(
+            r'File "[^"]*tilesmith-[^"]*/([^/"]+)", line (\d+)', bytes(self._output).decode(errors="replace")
+        )
+        self._output.clear()
+        return f", at {trace[0][0]}:{trace[0][1]}" if trace else ""
+
+    def _gather(self) -> None:
+        assert self._process.stdout is not None
+        while chunk := self._process.stdout.read1(MOST_PRINTED):  # type: ignore[attr-defined]  # a buffered reader
+            self._output += chunk[: max(0, MOST_PRINTED - len(self._output))]
+
+
+def plain(text: str) -> str:
+    """Text without escape sequences and other control characters."""
+    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)", "", text)
+    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())
+
+
+def _told(message: str, copy: Path, file: Path | None, content: bytes) -> str:
+    harm = _harm(copy, file, content)
+    return f"{message}\n{harm}" if harm else message
+
+
+def _harm(copy: Path, file: Path | None, content: bytes) -> str:
+    """What the file did to itself, if anything."""
+    if file is not None and not _is_there(file):
+        # Only where nothing is: what is there may have been saved meanwhile, and is the learner's.
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), open(file, "xb") as restored:
+            restored.write(content)
+        return f"Your file deletes {file.name} while it runs; it was put back as it was."
+    if not copy.is_file():
+        return "Your file deletes the folder it is in. It ran on a copy, so your work is still there; take that out."
+    return ""
+
+
+def _is_there(file: Path) -> bool:
+    """Editors that save by replacing a file leave a moment without one."""
+    if not file.exists():
+        time.sleep(SECONDS_TO_SAVE)
+    return file.exists()
+
+
+def _obituary(process: subprocess.Popen[bytes]) -> str:
+    try:
+        status = process.wait(SECONDS_TO_START)
+    except subprocess.TimeoutExpired:
+        return "stopped answering."
+    if status >= 0:
+        return f"ended the whole process with status {status}, as os._exit does; let the function return instead."
+    return f"was ended by {signal.Signals(-status).name}."
+
+
+def _resident_bytes(process_id: int) -> int:
+    """Memory that a process really uses; 0 where the system does not say."""
+    try:
+        pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

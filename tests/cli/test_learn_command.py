@@ -1,0 +1,215 @@
+"""`tilesmith learn` as it is called from a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tilesmith.cli.learn import learn
+from tilesmith.workshop.catalogue import OURS
+
+SOLUTION = (OURS / "vector-add" / "solution.py").read_text()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def file(here: Path) -> Path:
+    """The exercise vector-add, started."""
+    assert run("start", "vector-add").exit_code == 0
+    return here / "tilesmith-workshop" / "vector-add" / "vector_add.py"
+
+
+def run(*arguments: object, input: str | None = None) -> Any:
+    return CliRunner().invoke(learn, [*map(str, arguments)], input=input)
+
+
+def test_the_list_shows_the_course_and_where_to_begin(here: Path) -> None:
+    result = run("list", "--json", "list.json")
+    assert result.exit_code == 0, result.output
+    assert "after vector-add" in result.output
+    assert "next: tilesmith learn start vector-add" in result.output
+    assert "\x1b" not in result.output
+    rows = json.loads((here / "list.json").read_text())
+    assert rows[0] == {
+        "id": "vector-add", "title": "Add two vectors", "track": "beginner", "needs": [], "state": "open",
+    }  # fmt: skip
+
+
+def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
+    result = run("check", "--json", "verdict.json")
+    assert result.exit_code == 1
+    assert "✗ parses" in result.output
+    assert "vector_add.py:11 is still to be written" in result.output
+    verdict = json.loads((here / "verdict.json").read_text())
+    assert (verdict["id"], verdict["passed"], verdict["stage"]) == ("vector-add", False, "parses")
+
+    refused = run("solution")
+    assert refused.exit_code == 2
+    assert "try vector-add first" in refused.output
+
+    file.write_text(SOLUTION)
+    result = run("check", "vector-add", "--json", "verdict.json")
+    assert result.exit_code == 0, result.output
+    assert "✓ parses  ✓ compiles  ✓ runs  ✓ right  ✓ goals" in result.output
+    verdict = json.loads((here / "verdict.json").read_text())
+    assert verdict["goals"][0] == {"name": "loads_per_element", "value": 1.0, "wanted": "≤ 1", "met": True}
+    assert "tilesmith learn start masks" in run("list").output
+
+    result = run("quiz", "--answer", 3072, "--answer", 1 / 3)
+    assert result.exit_code == 1
+    assert "Counted in your kernel" in result.output
+    assert "Yes, 3072" in result.output
+    assert "An element has four bytes" in result.output
+
+    assert run("export", "report", "--learner", "Ada").exit_code == 0
+    report = json.loads((here / "report.json").read_text())
+    assert (report["learner"], report["solved"]) == ("Ada", 1)
+    assert report["exercises"][0]["source"] == SOLUTION
+    readable = (here / "report.md").read_text()
+    assert "# Ada: 1 of" in readable
+    assert "| vector-add | solved | 2 | parses | 0 of 4 | 1 of 2 right |" in readable
+
+
+def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
+    result = run("quiz", input="1\n2048\n5\n0.0833\n")
+    assert result.exit_code == 0, result.output
+    assert "Counted in the model solution" in result.output
+    assert "It is more." in result.output
+    assert "That is what it loads" in result.output
+    assert "3072. A block of x" in result.output
+    assert "memory-bound" in result.output
+
+
+def test_without_a_command_the_commands_are_listed(here: Path) -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "verify" in result.output
+
+
+def test_the_course_becomes_a_site(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(OURS / "vector-add", here / "course" / "vector-add")
+    monkeypatch.setattr("tilesmith.workshop.catalogue.OURS", here / "course")
+    result = run("--html", "site")
+    assert result.exit_code == 0, result.output
+    assert "wrote 1 exercises to site/index.html" in result.output
+    assert (here / "site" / "vector-add.html").is_file()
+
+
+def test_hints_come_one_by_one(file: Path) -> None:
+    first, second = run("hint").output, run("hint").output
+    assert "1. " in first
+    assert "2. " not in first
+    assert "2. " in second
+    for _ in range(3):
+        last = run("hint").output
+    assert "That was the last hint" in last
+
+
+def test_giving_up_shows_the_solution(file: Path) -> None:
+    result = run("solution", "--give-up")
+    assert result.exit_code == 0
+    assert result.output.strip() == SOLUTION.strip()
+
+
+def test_reset_puts_the_starter_back(file: Path) -> None:
+    file.write_text("my work")
+    result = run("reset")
+    assert "vector_add.before-reset-1.py" in result.output
+    assert file.with_name("vector_add.before-reset-1.py").read_text() == "my work"
+    assert "..." in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("start", "nothing"), "no exercise is called 'nothing'"),
+        (("check",), "begin with `tilesmith learn start vector-add`"),
+        (("check", "masks"), "`tilesmith learn start masks` puts it there"),
+        (("list", "--exercises", "nowhere"), "there is no such folder of exercises"),
+    ],
+)
+def test_wrong_usage_is_one_line(here: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
+    (file.parents[1] / "progress.json").write_text("{")
+    result = run("hint", "vector-add")
+    assert result.exit_code == 0
+    assert "note: tilesmith-workshop/progress.json is damaged" in result.output
+    assert "damaged" not in run("hint").output
+
+
+def test_a_private_set_is_verified(here: Path) -> None:
+    mine = here / "mine" / "my-add"
+    shutil.copytree(OURS / "vector-add", mine)
+    for variant in [*(mine / "wrong").glob("*.py")][2:]:
+        variant.unlink()
+    text = (mine / "exercise.toml").read_text()
+    (mine / "exercise.toml").write_text(text.replace('id = "vector-add"', 'id = "my-add"'))
+    result = run("verify", "--exercises", "mine", "my-add")
+    assert result.exit_code == 0, result.output
+    assert "my-add: 4 programs as they should be" in result.output
+    (mine / "solution.py").write_text((mine / "starter.py").read_text())
+    result = run("verify", "--exercises", "mine", "my-add")
+    assert result.exit_code == 1
+    assert "solution.py must pass, but fails at parses" in result.output
+
+
+def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from tilesmith.cli.learn import learn; learn()", "watch"],
+        stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True,
+    )  # fmt: skip
+    os.close(theirs)
+    terminal = Terminal(ours)
+    try:
+        terminal.wait_for("is still to be written")
+        terminal.wait_for("n next · h hint · l list · q quit")
+        os.write(ours, b"h")
+        terminal.wait_for("Program number p takes")
+        file.write_text(SOLUTION)
+        terminal.wait_for("solved. Next")
+        os.write(ours, b"n")
+        terminal.wait_for("masks: Sizes that no block divides")
+        terminal.wait_for("n next · h hint · l list · q quit")
+        os.write(ours, b"q")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+class Terminal:
+    """What is written to a terminal, read until something is there."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._seen = ""
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in self._seen:
+            assert time.monotonic() < deadline, self._seen
+            self._seen += os.read(self._descriptor, 4096).decode(errors="replace")
+        self._seen = self._seen.partition(text)[2]

@@ -1,0 +1,108 @@
+"""Reading exercises: what is wrong with one is said in a line that names the place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tilesmith.workshop.catalogue import OURS, Catalogue
+from tilesmith.workshop.exercise import ExerciseError, Goal, expectation_of, load
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    copy = tmp_path / "vector-add"
+    shutil.copytree(OURS / "vector-add", copy)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('title = "Add two vectors"', "", "'title' is missing"),
+        ('title = "Add two vectors"', "title = 3", "'title' is 3, which is not a str"),
+        ("needs = []", "needs = [1]", "'needs' holds 1, which is not a text"),
+        ("needs = []", "need = []", "nothing is called 'need' here"),
+        ('id = "vector-add"', 'id = "add"', "its id is 'add', but its folder is called 'vector-add'"),
+        ('measured = "four-blocks"', 'measured = "huge"', "measured is 'huge', but the sizes are"),
+        ("[[hidden]]", "[[seen]]", "there must be visible and hidden sizes"),
+        ('name = "four-blocks"', 'name = "many-blocks"', "two sizes have the same name"),
+        ("at_most = 1", "", "give it at_most, at_least or both"),
+        ('worked = "3 * 4 * BLOCK_SIZE"', "", "quiz 1: give it worked or between"),
+        ('starter_fails = "parses"', 'starter_fails = "never"', "starter_fails is 'never'"),
+        ("needs = []", "needs = [", "exercise.toml: "),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_clear_line(folder: Path, old: str, new: str, said: str) -> None:
+    path = folder / "exercise.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ExerciseError) as refused:
+        load(folder)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["page.md", "starter.py", "solution.py", "meaning.py", "quiz.py", "exercise.toml"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(ExerciseError, match=f"there is no {name}"):
+        load(folder)
+
+
+def test_a_wrong_variant_says_where_it_fails(folder: Path) -> None:
+    variant = folder / "wrong" / "new.py"
+    variant.write_text("# fails: runs (out of bounds)\n")
+    assert (expectation_of(variant).stage, expectation_of(variant).words) == ("runs", "out of bounds")
+    variant.write_text("# fails: everywhere\n")
+    with pytest.raises(ExerciseError, match="the first line must be"):
+        load(folder)
+
+
+def test_goals_read_as_they_are_meant() -> None:
+    assert Goal("spills", "", at_most=0).wanted == "≤ 0"
+    assert Goal("launches", "", at_most=1, at_least=1).wanted == "= 1"
+    assert Goal("launches", "", at_most=1, at_least=1).met_by(1)
+    assert not Goal("occupancy", "", at_least=0.5).met_by(0.4)
+
+
+def test_the_course_is_in_order() -> None:
+    catalogue = Catalogue()
+    order = list(catalogue)
+    assert order[:2] == ["vector-add", "masks"]
+    for exercise in catalogue.values():
+        assert all(order.index(needed) < order.index(exercise.id) for needed in exercise.needs)
+
+
+def test_a_private_set_joins_the_course(folder: Path) -> None:
+    mine = folder.rename(folder.with_name("my-add"))
+    path = mine / "exercise.toml"
+    path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace('"beginner"', '"ours"'))
+    catalogue = Catalogue([mine.parent])
+    assert list(catalogue)[-1] == "my-add"
+    assert list(catalogue.tracks())[-1] == "ours"
+
+
+def test_sets_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExerciseError, match="is called the same"):
+        Catalogue([folder.parent])
+    with pytest.raises(ExerciseError, match="no such folder"):
+        Catalogue([tmp_path / "nowhere"])
+    with pytest.raises(ExerciseError, match="there is no exercise in it"):
+        Catalogue([folder])
+    with pytest.raises(ExerciseError, match="no exercise is called 'vectoradd'"):
+        Catalogue()["vectoradd"]
+
+
+@pytest.mark.parametrize(
+    ("needs", "said"), [('["nothing"]', "needs 'nothing', which is no exercise"), ('["my-add"]', "need each other")]
+)
+def test_needs_that_cannot_be_met_are_refused(folder: Path, needs: str, said: str) -> None:
+    mine = folder.rename(folder.with_name("my-add"))
+    path = mine / "exercise.toml"
+    path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace("needs = []", f"needs = {needs}"))
+    with pytest.raises(ExerciseError, match=said):
+        Catalogue([mine.parent])

@@ -1,0 +1,70 @@
+"""The course as a static site, and the exercises in a notebook."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilesmith.workshop import notebook, site
+from tilesmith.workshop.catalogue import OURS, Catalogue
+
+
+@pytest.fixture
+def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
+    for name in ("vector-add", "masks"):
+        shutil.copytree(OURS / name, tmp_path / "course" / name)
+    monkeypatch.setattr("tilesmith.workshop.catalogue.OURS", tmp_path / "course")
+    return Catalogue()
+
+
+def test_every_exercise_has_its_page_with_hints_answers_and_picture(small_course: Catalogue, tmp_path: Path) -> None:
+    assert site.write_site(small_course, tmp_path / "site") == 2
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert re.findall(r'href="(\S+\.html)"', index) == ["vector-add.html", "masks.html"]
+    page = (tmp_path / "site" / "vector-add.html").read_text()
+    assert "<title>Add two vectors</title>" in page
+    assert "<code>tl.program_id(0)</code>" in page  # the page's Markdown
+    assert "offsets = ..." in page  # the starter
+    assert page.count("<details>") == 4 + 2  # hints and answers
+    assert "3072. A block of x" in page  # counted while the page was made
+    assert 'href="masks.html"' in page
+    picture = (tmp_path / "site" / "vector-add-picture.html").read_text()
+    assert "add_kernel" in picture
+    assert str(tmp_path) not in picture
+
+
+def test_html_in_an_exercise_stays_text(small_course: Catalogue, tmp_path: Path) -> None:
+    page = small_course["masks"].page
+    page.write_text(page.read_text() + "\n<script>alert(1)</script>\n")
+    site.write_site(small_course, tmp_path / "site")
+    assert "<script>alert" not in (tmp_path / "site" / "masks.html").read_text()
+
+
+class Shell:
+    """As much of IPython's shell as an extension sees."""
+
+    def __init__(self) -> None:
+        self.magics: dict[tuple[str, str], Any] = {}
+
+    def register_magic_function(self, function: Any, kind: str, name: str) -> None:
+        self.magics[kind, name] = function
+
+
+def test_a_cell_is_checked_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell = Shell()
+    notebook.load_ipython_extension(shell)
+    check = shell.magics["cell", "check"]
+    check("vector-add", "def vector_add(x, y):\n    return ...\n")
+    assert "✗ parses" in capsys.readouterr().out
+    check("vector-add", (OURS / "vector-add" / "solution.py").read_text())
+    assert "✓ parses  ✓ compiles  ✓ runs  ✓ right  ✓ goals" in capsys.readouterr().out
+    assert '"state": "solved"' in (tmp_path / "tilesmith-workshop" / "progress.json").read_text()
+    check("nothing", "")
+    assert "no exercise is called 'nothing'" in capsys.readouterr().out

@@ -1,0 +1,54 @@
+"""What is said of measured times. The measuring itself is the lab's, and tested there."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+from tilesmith.lab.bench.result import OURS, Row
+from tilesmith.lab.bench.units import Measurer, Unit
+from tilesmith.spec import Case
+from tilesmith.workshop.speed import timed
+
+CASE = Case("timed", elements=1 << 24)
+
+
+class Measured:
+    """Rows as a GPU would have given them."""
+
+    def __init__(self, **ours: Any) -> None:
+        self._ours = ours
+
+    def row(self, unit: Unit) -> Row:
+        known: dict[str, Any] = {
+            "device_ms": 0.05,
+            "host_us": 12.0,
+            "percent_of_limit": 80.0,
+            "verdict": "memory-bound",
+        }
+        known |= self._ours if unit.provider == OURS else {}
+        return Row("vector-add", "timed", {}, "float32", "fwd", unit.provider, **known)
+
+
+def lines(**ours: Any) -> Any:
+    return timed(cast(Measurer, Measured(**ours)), CASE, torch.float32, "NVIDIA H200")
+
+
+def test_times_stand_beside_pytorchs() -> None:
+    assert lines(device_ms=0.1, percent_of_limit=40.0).lines == (
+        "measured on NVIDIA H200, elements = 16,777,216:",
+        "your kernel: 0.1000 ms on the device, 40 % of the limit, 12 µs on the host",
+        "memory-bound",
+        "PyTorch: 0.0500 ms on the device, 80 % of the limit, 12 µs on the host",
+    )
+
+
+def test_a_kernel_that_is_wrong_on_the_gpu_gets_no_time() -> None:
+    speed = lines(device_ms=None, error="refused, because it is wrong: element [3]")
+    assert speed.lines == ()
+    assert speed.error == "refused, because it is wrong: element [3]"
+
+
+def test_no_share_is_claimed_where_there_is_none() -> None:
+    assert "your kernel: 0.0500 ms on the device, 12 µs on the host" in lines(percent_of_limit=None).lines

@@ -1,0 +1,111 @@
+"""Each stage of a check on files that are bad in one way: where it stops, and whether what it says would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilesmith.workshop.catalogue import OURS, Catalogue
+from tilesmith.workshop.exercise import load
+from tilesmith.workshop.stages import Check
+from tilesmith.workshop.verdict import Verdict
+
+SOLUTION = (OURS / "vector-add" / "solution.py").read_text()
+
+
+def verdict_on(source: str, folder: Path, exercise: str = "vector-add") -> Verdict:
+    chosen = load(OURS / exercise)
+    file = folder / chosen.file_name
+    file.write_text(source)
+    return Check(chosen, file).verdict()
+
+
+def changed(old: str, new: str, source: str = SOLUTION) -> str:
+    assert old in source
+    return source.replace(old, new)
+
+
+@pytest.mark.parametrize("exercise", Catalogue().values(), ids=lambda one: one.id)
+def test_every_solution_passes_with_all_goals_met(exercise: object, tmp_path: Path) -> None:
+    chosen = Catalogue()[exercise.id]  # type: ignore[attr-defined]  # pytest gives object
+    if chosen.is_only_questions:
+        return
+    verdict = verdict_on(chosen.solution.read_text(), tmp_path, chosen.id)
+    assert verdict.passed, verdict.message
+    assert [goal.met for goal in verdict.goals] == [True] * len(chosen.goals)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage", "words"),
+    [
+        ("x + y)", "x + y", "parses", ["vector_add.py:13 is not Python yet: '(' was never closed", "^"]),
+        ("x + y)", "...)", "parses", ["vector_add.py:13 is still to be written, the last gap", "tl.store("]),
+        ("def vector_add", "def add_vectors", "parses", ["no function 'vector_add'", "reset"]),
+        ("x + y)", "x @ unknown)", "compiles", ["vector_add.py:13", "does not compile for cuda:90", "unknown"]),
+        ("x + y)", "torch.add(x, y))", "compiles", ["A kernel calls add", "functions of tl"]),
+        ("BLOCK_SIZE = 256", "BLOCK_SIZE = 100", "compiles", ["power of 2"]),
+        ("torch.empty_like(x)", "torch.empty(7)", "runs", ["store to out_ptr[7]", "elements = 256", "Mask off"]),
+        ("out = torch", "out = nothing", "runs", ["vector_add.py:18 raises NameError"]),
+        ("    return out", "    pass", "runs", ["returns None", "return"]),
+        ("(programs,)", "(1,)", "runs", ["Element [256] of the result was not written", "elements = 1024"]),
+        ("    return out", "    return torch.add(x, y)", "runs", ["vector_add.py:21", "PyTorch", "`add`"]),
+        ("    return out", "    return out.clone()", "runs", ["does not come from a kernel"]),
+        ("    add_kernel[", "    0 and add_kernel[", "runs", ["No kernel was launched"]),
+        ("x_ptr + offsets)", "out_ptr + offsets)", "runs", ["loads out_ptr[0], which nobody has written"]),
+        ("x + y)", "x - y)", "right", ["program (0, 0, 0) of add_kernel, vector_add.py:13", "tl.store(out_ptr"]),
+        ("    tl.store(", "    tl.store(x_ptr + offsets, x + 1)\n    tl.store(", "right", ["changes its input"]),
+        ("x + y)", "x + y + 0 * tl.load(x_ptr + offsets))", "goals", ["loads_per_element is 2 (x_ptr on lines 11"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_found_at_its_stage_and_explained(
+    tmp_path: Path, old: str, new: str, stage: str, words: list[str]
+) -> None:
+    verdict = verdict_on(changed(old, new), tmp_path)
+    assert (verdict.passed, verdict.stage) == (False, stage), verdict.message
+    for word in words:
+        assert word in verdict.message
+    assert str(tmp_path) not in verdict.message
+
+
+def test_all_gaps_are_named_by_their_lines(tmp_path: Path) -> None:
+    source = changed("x + y)", "x + y)  # TODO", changed("tl.load(x_ptr + offsets)", "..."))
+    assert verdict_on(source, tmp_path).message.endswith("2 gaps are left, on lines 11, 13.")
+
+
+def test_an_ellipsis_in_an_index_is_no_gap(tmp_path: Path) -> None:
+    assert verdict_on(changed("    return out", "    return out[..., :]"), tmp_path).passed
+
+
+def test_a_result_kept_from_an_earlier_call_is_recognised(tmp_path: Path) -> None:
+    kept = changed("    return out", "    return KEPT.setdefault(x.shape, out)", f"KEPT = {{}}\n{SOLUTION}")
+    verdict = verdict_on(kept, tmp_path)
+    assert verdict.stage == "right"
+    assert "the same memory" in verdict.message
+
+
+def test_an_output_that_is_used_again_is_recognised(tmp_path: Path) -> None:
+    kept = changed("torch.empty_like(x)", "KEPT.setdefault(x.shape, torch.empty_like(x))", f"KEPT = {{}}\n{SOLUTION}")
+    verdict = verdict_on(kept, tmp_path)
+    assert verdict.stage == "right"
+    assert "Allocate the output anew" in verdict.message
+
+
+def test_somebody_elses_kernel_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(SOLUTION)
+    source = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom elsewhere import vector_add\n"
+    verdict = verdict_on(source, tmp_path)
+    assert verdict.stage == "runs"
+    assert "add_kernel, a kernel from elsewhere.py" in verdict.message
+
+
+def test_a_hidden_case_is_described_when_it_fails(tmp_path: Path) -> None:
+    source = changed("offsets < n_elements", "offsets <= n_elements", (OURS / "masks" / "solution.py").read_text())
+    verdict = verdict_on(source, tmp_path, "masks")
+    assert verdict.stage == "runs"
+    assert "elements = 1000" in verdict.message
+
+
+def test_a_forbidden_copy_is_recognised(tmp_path: Path) -> None:
+    source = (OURS / "strides" / "wrong" / "copies_first.py").read_text()
+    assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message

@@ -1,0 +1,111 @@
+"""What authors rely on: an exercise that does not do what it says is found out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilesmith.workshop.catalogue import OURS
+from tilesmith.workshop.exercise import load
+from tilesmith.workshop.verify import verify, verify_one
+from tilesmith.workshop.worker import Worker
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as started:
+        yield started
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An exercise of one's own: ours, with two of its wrong variants."""
+    copy = tmp_path / "vector-add"
+    shutil.copytree(OURS / "vector-add", copy)
+    for variant in (copy / "wrong").glob("*.py"):
+        if variant.name not in ("subtracts.py", "python_list.py"):
+            variant.unlink()
+    return copy
+
+
+def problems(folder: Path, worker: Worker) -> str:
+    return "\n".join(verify_one(load(folder), worker).problems)
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_sound_exercise_has_no_problems(folder: Path) -> None:
+    (found,) = verify([load(folder)], jobs=1)
+    assert found.problems == ()
+    assert found.programs == 4
+
+
+def test_a_broken_solution_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "solution.py", "x + y)", "x - y)")
+    assert problems(folder, worker).startswith("solution.py must pass, but fails at right: Element")
+
+
+def test_a_wrong_variant_that_was_made_right_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "wrong" / "subtracts.py", "x - y)", "x + y)")
+    assert problems(folder, worker) == "wrong/subtracts.py must fail at right, but passes"
+
+
+def test_a_wrong_variant_that_fails_elsewhere_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "wrong" / "subtracts.py", "# fails: right", "# fails: goals")
+    assert "wrong/subtracts.py must fail at goals, but fails at right" in problems(folder, worker)
+
+
+def test_a_message_without_the_promised_words_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "wrong" / "subtracts.py", "stored by program", "stored by nobody")
+    assert "does not say 'stored by nobody'" in problems(folder, worker)
+
+
+def test_a_starter_that_fails_elsewhere_is_found(folder: Path, worker: Worker) -> None:
+    change(folder / "exercise.toml", 'starter_fails = "parses"', 'starter_fails = "runs"')
+    assert "starter.py must fail at runs, but fails at parses" in problems(folder, worker)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("facts.kernel.bytes / facts.kernel.programs", "facts.kernel.bytes", "but 3 * 4 * BLOCK_SIZE is 3072"),
+        ('if one.kind == "load"', "", "gives 3072 as a wrong answer, but that is right"),
+        ("facts.kernel.flops /", "facts.kernel.nonsense /", "additions_per_byte of quiz.py fails: AttributeError"),
+    ],
+)
+def test_a_changed_answer_is_found(folder: Path, worker: Worker, old: str, new: str, said: str) -> None:
+    change(folder / "quiz.py", old, new)
+    assert said in problems(folder, worker)
+
+
+def test_too_few_hints_are_found(folder: Path, worker: Worker) -> None:
+    text = (folder / "exercise.toml").read_text()
+    start, end = text.index("hints = ["), text.index("[spec]")
+    (folder / "exercise.toml").write_text(text[:start] + text[end:])
+    assert "has 0 hints; it should have 3 at least" in problems(folder, worker)
+
+
+def test_an_exercise_of_questions_alone_is_verified(tmp_path: Path, worker: Worker) -> None:
+    folder = questions_alone(tmp_path, "4")
+    assert (
+        problems(folder, worker) == "has 0 hints; it should have 3 at least\nhas 1 questions; it should have 2 at least"
+    )
+    folder = questions_alone(tmp_path, "5")
+    assert "question 1: four is 4, but 5 is 5" in problems(folder, worker)
+
+
+def questions_alone(tmp_path: Path, worked: str) -> Path:
+    folder = tmp_path / "myths"
+    folder.mkdir(exist_ok=True)
+    question = f'[[quiz]]\nquestion = "2 + 2?"\nanswer = "four"\nworked = "{worked}"\nreply = "So it is."\n'
+    (folder / "exercise.toml").write_text(f'id = "myths"\ntitle = "Myths"\ntrack = "tools"\n{question}')
+    (folder / "page.md").write_text("# Myths\n")
+    (folder / "quiz.py").write_text("def four(facts):\n    return 4\n")
+    return folder

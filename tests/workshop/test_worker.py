@@ -1,0 +1,99 @@
+"""Files that do harm: the check survives, and says in a line or two what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilesmith.workshop.catalogue import OURS
+from tilesmith.workshop.exercise import load
+from tilesmith.workshop.worker import Limits, Outcome, Worker, plain
+
+EXERCISE = load(OURS / "vector-add")
+SOLUTION = EXERCISE.solution.read_text()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(Limits(seconds=6, gigabytes=2)) as started:
+        yield started
+
+
+def checked(worker: Worker, folder: Path, source: str) -> Outcome:
+    file = folder / "vector_add.py"
+    file.write_text(source)
+    return worker.check(EXERCISE, file)
+
+
+def inside(line: str) -> str:
+    """The solution, with a line put into its function."""
+    return SOLUTION.replace("    out = torch.empty_like(x)\n", f"    {line}\n    out = torch.empty_like(x)\n")
+
+
+def assert_survived(outcome: Outcome, words: str) -> None:
+    assert not outcome.verdict.passed
+    assert outcome.verdict.stage == "runs"
+    assert words in outcome.verdict.message, outcome.verdict.message
+    assert len(outcome.verdict.message.splitlines()) <= 3
+
+
+def test_the_solution_passes_and_its_printing_comes_through(worker: Worker, tmp_path: Path) -> None:
+    outcome = checked(worker, tmp_path, inside('print("\\x1b[2J\\x1b]0;title\\x07looking at", x.shape)'))
+    assert outcome.verdict.passed, outcome.verdict.message
+    assert "looking at torch.Size([256])" in outcome.printed
+    assert "\x1b" not in outcome.printed
+    assert "title" not in outcome.printed
+
+
+def test_sys_exit_is_told(worker: Worker, tmp_path: Path) -> None:
+    assert_survived(checked(worker, tmp_path, inside("raise SystemExit(0)")), "sys.exit: vector_add.py:18")
+    assert_survived(checked(worker, tmp_path, f"import sys\nsys.exit(3)\n{SOLUTION}"), "while the file is being read")
+
+
+def test_an_allocation_that_no_machine_has_is_told(worker: Worker, tmp_path: Path) -> None:
+    outcome = checked(worker, tmp_path, inside("torch.empty(1 << 52)"))
+    assert_survived(outcome, "GB of memory, which is more than there is: vector_add.py:18")
+
+
+def test_memory_that_is_really_taken_ends_the_file(worker: Worker, tmp_path: Path) -> None:
+    source = inside("hoard = [torch.ones(1 << 25) for _ in range(800)]")  # 128 MB each, 100 GB in all
+    assert_survived(checked(worker, tmp_path, source), "took more than 2 GB of memory, at vector_add.py:18")
+
+
+def test_an_endless_loop_is_ended_and_its_line_named(worker: Worker, tmp_path: Path) -> None:
+    outcome = checked(worker, tmp_path, inside("while True: pass"))
+    assert_survived(outcome, "was still running after 6 s, at vector_add.py:18")
+
+
+def test_ending_the_process_is_told(worker: Worker, tmp_path: Path) -> None:
+    assert_survived(checked(worker, tmp_path, inside("import os; os._exit(0)")), "status 0")
+
+
+def test_deleting_its_own_folder_leaves_the_work_where_it_is(worker: Worker, tmp_path: Path) -> None:
+    source = inside("import pathlib, shutil; shutil.rmtree(pathlib.Path(__file__).parent)")
+    assert_survived(checked(worker, tmp_path, source), "deletes the folder it is in")
+    assert (tmp_path / "vector_add.py").read_text() == source
+
+
+def test_a_file_that_deletes_the_work_itself_is_put_back(worker: Worker, tmp_path: Path) -> None:
+    source = inside(f"import shutil; shutil.rmtree({str(tmp_path)!r})")
+    assert_survived(checked(worker, tmp_path, source), "put back")
+    assert (tmp_path / "vector_add.py").read_text() == source
+
+
+def test_what_is_saved_while_a_check_runs_is_left_alone(worker: Worker, tmp_path: Path) -> None:
+    file = tmp_path / "vector_add.py"
+    file.write_text(SOLUTION)
+
+    def save(stage: str) -> None:
+        file.write_text("saved meanwhile")
+
+    outcome = worker.check(EXERCISE, file, entering=save)
+    assert outcome.verdict.passed
+    assert file.read_text() == "saved meanwhile"
+
+
+def test_escape_sequences_and_control_characters_are_taken_out() -> None:
+    assert plain("a\x1b[31mred\x1b[0m\x07\x08 b\r\n\tc\x9b") == "ared b\n\tc"
