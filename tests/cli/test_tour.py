@@ -10,7 +10,8 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from tilesmith.cli import chapters
+from tilesmith.cli import chapters, inspected_chapter, trained_chapter
+from tilesmith.cli.chapter import Chapter, Told
 from tilesmith.cli.tour import tour
 from tilesmith.lab import check
 from tilesmith.lab.bench.result import Row, result
@@ -110,7 +111,7 @@ def timed(provider: str, milliseconds: float | None, **known: Any) -> Row:
     return Row("rms_norm", "large", sizes, "bfloat16", "fwd", provider, device_ms=milliseconds, noise=0.01, **known)
 
 
-def measured(*rows: Row, partial: bool = False) -> chapters.Told:
+def measured(*rows: Row, partial: bool = False) -> Told:
     return chapters._measured_told(result(rows, about={"device": "Test GPU"}, limits=None, partial=partial))
 
 
@@ -141,16 +142,50 @@ def test_page_holds_the_figures_of_the_run(toured: Toured) -> None:
         assert f">{facts['registers']}<" in toured.page
     assert f"{len(toured.found['check']['results'])} right" in toured.page
     assert toured.found["machine"]["torch"] in toured.page
-    assert "http" not in toured.page
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", toured.page)  # the name of a format, not a place
 
 
 def test_commands_to_go_on_with_exist(toured: Toured) -> None:
     from tilesmith.cli import app as tilesmith
 
     names = {command.name or command.callback.__name__ for command in tilesmith.registered_commands if command.callback}
-    offered = set(re.findall(r"^tilesmith (\w+)", toured.output, re.MULTILINE))
-    assert offered == {"check", "bench", "ops", "doctor"}
+    names |= {str(group.typer_instance.info.name) for group in tilesmith.registered_groups if group.typer_instance}
+    offered = set(re.findall(r"^tilesmith (\w+) ", toured.output, re.MULTILINE))
+    assert offered == {"check", "bench", "ops", "doctor", "inspect", "train", "learn"}
     assert offered <= names
+
+
+def test_inspect_tells_the_slow_kernel_from_its_twin(toured: Toured) -> None:
+    slow, mended = toured.found["inspect"]["walk_down_kernel"], toured.found["inspect"]["walk_along_kernel"]
+    assert (slow["sectors_per_request"], slow["efficiency"]) == (32.0, 0.125)
+    assert mended["efficiency"] == 1.0
+    assert mended["sectors_per_request"] == mended["ideal_sectors_per_request"]
+    assert "uncoalesced" in slow["findings"]
+    assert "uncoalesced" not in mended["findings"]
+    assert re.search(r"column_walk\.py:\d+", toured.output)
+    assert "<iframe" in toured.page
+    assert "walk_down_kernel" in toured.page
+
+
+def test_inspect_that_sees_no_difference_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspected_chapter, "SLOW", "walk_along_kernel")
+    monkeypatch.setattr(inspected_chapter, "MENDED", "walk_down_kernel")
+    assert not inspected_chapter._inspected(lambda doing: None).passed
+
+
+def test_a_tiny_model_learns_and_its_curve_is_on_the_page(toured: Toured) -> None:
+    train = toured.found["train"]
+    assert len(train["losses"]) == trained_chapter.SETTINGS.num_steps
+    assert train["losses"][0] > 6.5
+    assert train["best_loss"] < train["losses"][-1] < train["losses"][0] - 1
+    assert f"best possible {train['best_loss']:.3f}" in toured.page
+
+
+def test_a_model_that_learns_nothing_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained_chapter, "SETTINGS", replace(trained_chapter.SETTINGS, num_steps=3, learning_rate=0.0))
+    told = trained_chapter.trained_chapter().tell(lambda doing: None)
+    assert not told.passed
+    assert told.headlines[0].tone == "bad"
 
 
 def test_page_that_cannot_be_written_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -164,7 +199,7 @@ def test_wrong_operator_is_reported_and_fails_the_tour(monkeypatch: pytest.Monke
     broken = load_file(Path(str(chapters.BROKEN)))
     monkeypatch.setattr(chapters, "SPECS", {"broken": broken})
     monkeypatch.setattr(chapters, "CHECKED", {"broken": ("odd",)})
-    only = [chapters.Chapter("Is it right?", "", chapters._right)]
+    only = [Chapter("Is it right?", "", chapters._right)]
     monkeypatch.setattr(chapters, "chapters", lambda machine: only)
     result = runner.invoke(app, ["--html", str(tmp_path / "tour.html")])
     assert result.exit_code == 1

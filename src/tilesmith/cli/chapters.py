@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -16,7 +16,10 @@ from typing import Any
 import torch
 
 from tilesmith.cli.benched import source_of
+from tilesmith.cli.chapter import Chapter, Report, Told
 from tilesmith.cli.doctor import described, findings
+from tilesmith.cli.inspected_chapter import SCRIPT, inspected_chapter
+from tilesmith.cli.trained_chapter import trained_chapter
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.machine import Machine
 from tilesmith.hardware.occupancy import Occupancy, occupancy
@@ -29,7 +32,7 @@ from tilesmith.lab.bench.table import blocks as bench_blocks
 from tilesmith.lab.bench.units import start_measuring, start_predicting
 from tilesmith.lab.check import Result, Trial, run, trials
 from tilesmith.lab.report.bench_result import MODES, Contest, contests, duration, figure, memory
-from tilesmith.lab.report.content import Block, Cell, Column, Facts, Headline, Listing, Paragraph, Points, Table, Tone
+from tilesmith.lab.report.content import Cell, Column, Facts, Headline, Listing, Paragraph, Points, Table, Tone
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
@@ -43,28 +46,6 @@ SHOWN_CASE = "large"
 SHOWN_DTYPE = torch.bfloat16
 COMPILED_TARGETS = ("cuda:90", "hip:gfx942")
 PREDICTED_DEVICES = ("h200", "h100", "mi300x")
-
-Report = Callable[[str], None]
-"""Takes a few words on what is being done, for whoever waits."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a chapter found: for reading, for `--json`, for the top of the page. Not `passed` ends the tour with 1."""
-
-    blocks: Sequence[Block]
-    findings: Mapping[str, Any] = field(default_factory=dict)
-    headlines: Sequence[Headline] = ()
-    passed: bool = True
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A heading, the sentence under it, and the work."""
-
-    title: str
-    lead: str
-    tell: Callable[[Report], Told]
 
 
 def chapters(machine: Machine) -> list[Chapter]:
@@ -93,7 +74,9 @@ def chapters(machine: Machine) -> list[Chapter]:
             "width of each memory access decide how close to the hardware's limit it can come.",
             lambda report: _compiled(machine, report),
         ),
+        inspected_chapter(),
         _bench_chapter(machine),
+        trained_chapter(),
         Chapter(
             "Where to go next",
             "Commands to paste, each of which works on this machine.",
@@ -376,12 +359,18 @@ def _next() -> Told:
     commands = (
         f"{program} check rms_norm   # every case, dtype and layout",
         f"{program} bench rms_norm   # how fast: measured beside rivals, or predicted without a GPU",
+        f"{program} train llama      # a tiny model on these operators, from its first loss to its best",
         f"{program} ops              # the operators: formula, dtypes, gradient, cost",
         f"{program} doctor           # what to install for more",
     )
     own = Paragraph("The check takes any file with a SPEC. To begin your own, copy the broken kernel and mend it:")
     copying = f"cp {shlex.quote(str(BROKEN))} my_kernel.py\n{program} check my_kernel.py"
-    return Told((Listing("\n".join(commands)), own, Listing(copying)))
+    scripts = Paragraph("Inspect takes any script that launches Triton kernels, as it is:")
+    inspecting = f"{program} inspect {shlex.quote(str(SCRIPT))} --html inspection.html"
+    learning = Paragraph("The workshop makes a kernel writer of you, exercise by exercise. The first one:")
+    first = f"{program} learn start vector-add"
+    told = (Listing("\n".join(commands)), own, Listing(copying), scripts, Listing(inspecting), learning, Listing(first))
+    return Told(told)
 
 
 def _program() -> str:

@@ -13,7 +13,7 @@ from tilesmith import __version__
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
-    from tilesmith.cli.chapters import Chapter, Told
+    from tilesmith.cli.chapter import Chapter, Told
     from tilesmith.hardware.machine import Machine
 
 

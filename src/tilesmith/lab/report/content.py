@@ -142,7 +142,17 @@ class Charts:
     charts: Sequence[Chart]
 
 
-Block = Table | Facts | Points | Paragraph | Listing | Charts
+@dataclass(frozen=True)
+class Frame:
+    """A page within the page, with a style and a script of its own; a terminal shows the sentence `instead`."""
+
+    kind: ClassVar[str] = "frame"
+    title: str
+    page: str
+    instead: str
+
+
+Block = Table | Facts | Points | Paragraph | Listing | Charts | Frame
 
 
 @dataclass(frozen=True)

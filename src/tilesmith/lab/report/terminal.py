@@ -6,7 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tilesmith.lab.report.content import Block, Charts, Facts, Listing, Paragraph, Points, Table, Tone
+from tilesmith.lab.report.content import Block, Charts, Facts, Frame, Listing, Paragraph, Points, Table, Tone
 
 _STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red"}
 
@@ -48,6 +48,8 @@ def _rendered(block: Block) -> RenderableType:
             return Text(block.text, style=_STYLES[block.tone])
         case Charts():
             return Group(*(_table(chart.table) for chart in block.charts))
+        case Frame():
+            return Text(block.instead)
 
 
 def _grid() -> Grid:

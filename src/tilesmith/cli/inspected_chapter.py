@@ -1,0 +1,94 @@
+"""The tour's chapter on `inspect`: a script with a slow kernel beside its mended twin."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from typing import Any
+
+from tilesmith.cli.chapter import Chapter, Report, Told
+from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel
+from tilesmith.lab.inspect.script import inspect_script
+from tilesmith.lab.inspect.session import Wishes
+from tilesmith.lab.report.content import Cell, Column, Frame, Headline, Listing, Paragraph, Table
+from tilesmith.lab.report.inspect_page import write_html
+from tilesmith.toolchain.compiler import Target
+
+SCRIPT = files("tilesmith.cli.examples").joinpath("column_walk.py")
+SLOW, MENDED = "walk_down_kernel", "walk_along_kernel"
+TARGET = "cuda:90"
+
+
+def inspected_chapter() -> Chapter:
+    return Chapter(
+        "Why is it slow?",
+        "A script that launches two kernels on a GPU is run as it is, without one. Both double a matrix; one walks "
+        "down its columns, and each warp then fetches many times the bytes it asked for.",
+        _inspected,
+    )
+
+
+def _inspected(report: Report) -> Told:
+    with as_file(SCRIPT) as path:
+        report(f"running {path.name}")
+        found = inspect_script(path, (), Wishes(targets=(Target.parse(TARGET),)), progress=report)
+    kernels = {kernel.name: kernel for kernel in found.kernels}
+    if set(kernels) != {SLOW, MENDED}:
+        trouble = found.ending.traceback or found.ending.message or "it launched no kernel"
+        return Told((Listing(f"The script could not be inspected: {trouble}", "bad"),), passed=False)
+    return _told(found, kernels[SLOW], kernels[MENDED])
+
+
+def _told(found: Inspection, slow: Kernel, mended: Kernel) -> Told:
+    table = Table(
+        "What one warp asks for with one load; sectors have 32 bytes",
+        [
+            Column("kernel"), Column("sectors", "number"), Column("at best", "number"),
+            Column("bytes used of those moved", "number"),
+        ],
+        [_row(slow, "bad"), _row(mended, "good")],
+    )  # fmt: skip
+    named = [one for one in slow.findings if one.kind == "uncoalesced"]
+    clean = not any(one.kind == "uncoalesced" for one in mended.findings)
+    json = {"inspect": {kernel.name: _facts(kernel) for kernel in (slow, mended)}}
+    if not named or not clean:
+        missed = Paragraph("Inspect has told the two apart wrongly. That is a fault in Tilesmith: please report it.")
+        return Told((table, missed), json, (Headline("missed", "a kernel that wastes what it fetches", "bad"),), False)
+    worst = named[0]
+    said = Listing(f"{SCRIPT.name}:{worst.line}  {worst.code.strip()}\n{worst.message}\n{worst.advice}", "bad")
+    picture = Frame(
+        "The inspection: pick a kernel and a program, point at an access",
+        write_html(found),
+        "The page holds the picture: which program touches what, lane by lane.",
+    )
+    wasted = Headline(
+        f"{_used(slow):.1%}", f"of the bytes that {SLOW} fetches are used; {_used(mended):.0%} by its twin"
+    )
+    return Told((table, said, picture), json, (wasted,))
+
+
+def _load(kernel: Kernel) -> AccessFacts:
+    return next(access for access in kernel.accesses if access.kind == "load")
+
+
+def _used(kernel: Kernel) -> float:
+    return _load(kernel).efficiency or 0.0
+
+
+def _row(kernel: Kernel, tone: Any) -> list[Cell]:
+    load = _load(kernel)
+    return [
+        Cell(kernel.name),
+        Cell(f"{load.sectors_per_request:g}", tone),
+        Cell(f"{load.ideal_sectors_per_request:g}"),
+        Cell(f"{_used(kernel):.1%}", tone, share=_used(kernel)),
+    ]
+
+
+def _facts(kernel: Kernel) -> dict[str, Any]:
+    load = _load(kernel)
+    return {
+        "sectors_per_request": load.sectors_per_request,
+        "ideal_sectors_per_request": load.ideal_sectors_per_request,
+        "efficiency": load.efficiency,
+        "findings": [one.kind for one in kernel.findings],
+    }

@@ -1,0 +1,53 @@
+"""The tour's chapter on models: the tiny LLaMA, trained until its loss visibly falls."""
+
+from __future__ import annotations
+
+from tilesmith.cli.chapter import Chapter, Report, Told
+from tilesmith.lab.report.content import Facts, Headline, Paragraph
+from tilesmith.training.distributed import alone
+from tilesmith.training.report import final_loss, loss_curves
+from tilesmith.training.run import Record, Run, Settings
+from tilesmith.training.tasks import LlamaTask
+
+SIZES = {"hidden_dim": 128, "num_layers": 2, "num_heads": 4, "seq_len": 64}
+SETTINGS = Settings(variant="v4", batch_size=16, num_steps=120, learning_rate=3e-3)
+LEAST_FALL = 1.0
+"""By how much the loss must fall for the model to have learned something: how often each token occurs is worth two."""
+
+
+def trained_chapter() -> Chapter:
+    return Chapter(
+        "Does it learn?",
+        "A tiny LLaMA on Tilesmith's operators trains on tokens of known entropy, so that the best possible loss is "
+        "known: a kernel without its gradient would make this fast and leave the curve flat.",
+        _trained,
+    )
+
+
+def _trained(report: Report) -> Told:
+    run = Run(LlamaTask(SIZES), SETTINGS, alone())
+
+    def tell(record: Record) -> None:
+        report(f"step {len(record.losses)} of {SETTINGS.num_steps}, loss {record.losses[-1]:.2f}")
+
+    try:
+        run.train(tell)
+    finally:
+        run.close()
+    result = run.result({})
+    first, last, best = result["losses"][0], final_loss(result), result["best_loss"]
+    learned = first - last >= LEAST_FALL
+    facts = Facts(
+        {
+            "Version": f"v4: {run.about}",
+            "Parameters": f"{result['parameters']:,}",
+            "Loss": f"{first:.2f} at first, {last:.2f} after {SETTINGS.num_steps} steps, {best:.2f} at best",
+            "Computed by": "our kernels" if run.place.device.type == "cuda" else "PyTorch, as there is no GPU here",
+        }
+    )
+    curve = loss_curves([result], f"Loss of {SETTINGS.num_steps} steps")
+    more = Paragraph(
+        "tilesmith train llama goes on for as long as you like; tilesmith compare llama sets v1 to v4 beside it."
+    )
+    headline = Headline(f"{first:.1f} → {last:.1f}", "loss of a tiny LLaMA in training", "good" if learned else "bad")
+    return Told((facts, curve, more), {"train": result}, (headline,), passed=learned)
