@@ -2,6 +2,15 @@
 
 from tilesmith.nn.activations import SiLU, Softmax, SwiGLU
 from tilesmith.nn.attention import Attention, RotaryEmbedding
+from tilesmith.nn.evoformer import (
+    EvoformerBlock,
+    MSAColumnAttention,
+    MSARowAttentionWithPairBias,
+    OuterProductMean,
+    Transition,
+    TriangleAttention,
+    TriangleMultiplication,
+)
 from tilesmith.nn.linear import Linear
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
@@ -13,13 +22,20 @@ __all__ = [
     "AvgPool2d",
     "Conv2d",
     "CrossEntropyLoss",
+    "EvoformerBlock",
     "LayerNorm",
     "Linear",
     "LinearCrossEntropyLoss",
+    "MSAColumnAttention",
+    "MSARowAttentionWithPairBias",
     "MaxPool2d",
+    "OuterProductMean",
     "RMSNorm",
     "RotaryEmbedding",
     "SiLU",
     "Softmax",
     "SwiGLU",
+    "Transition",
+    "TriangleAttention",
+    "TriangleMultiplication",
 ]

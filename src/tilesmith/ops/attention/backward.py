@@ -12,7 +12,7 @@ run. Where one block holds all keys, a single kernel does it all with five.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 import triton.language as tl
@@ -279,25 +279,32 @@ _QUERY_TILES = {
 }
 _KEY_TILES = {
     (2, True): {64: (64, 128, 8, 2), 128: (32, 64, 8, 2), 256: (32, 64, 8, 1)},
-    (2, False): {64: (16, 32, 4, 1), 128: (32, 32, 8, 1), 256: (16, 32, 8, 1)},
+    (2, False): {64: (32, 32, 4, 2), 128: (32, 32, 8, 1), 256: (16, 32, 8, 1)},
     (4, True): {64: (16, 16, 8, 2), 128: (16, 32, 8, 1), 256: (16, 16, 8, 1)},
     (4, False): {64: (16, 16, 8, 2), 128: (16, 32, 8, 1), 256: (16, 16, 8, 1)},
 }
 
 
 def query_gradient_config(problem: Problem, described: bool) -> GradientConfig:
-    return _config(_QUERY_TILES, problem, described)
+    config = _config(_QUERY_TILES, problem, described)
+    # What is done to scores takes registers.
+    return config if problem.is_plain else replace(config, BLOCK_QUERIES=min(config.BLOCK_QUERIES, 32), BLOCK_KEYS=32)
 
 
 def key_gradient_config(problem: Problem, described: bool) -> GradientConfig:
-    return _config(_KEY_TILES, problem, described)
+    config = _config(_KEY_TILES, problem, described)
+    queries, keys = config.BLOCK_QUERIES, config.BLOCK_KEYS
+    whole = problem.keys <= keys  # one block makes dq as well, which takes registers too
+    if problem.is_plain and not whole:
+        return config
+    if not described and problem.head_block <= 64:
+        return replace(config, BLOCK_QUERIES=16, BLOCK_KEYS=16, num_stages=2)
+    return replace(config, BLOCK_QUERIES=min(queries, 32), BLOCK_KEYS=min(keys, 64))
 
 
 def _config(tiles: dict[tuple[int, bool], dict[int, Tiles]], problem: Problem, described: bool) -> GradientConfig:
     sizes = tiles[min(problem.q.element_bytes, 4), described]
     queries, keys, warps, stages = sizes[max(problem.head_block, 64)]
-    if not problem.is_plain:  # what is done to scores takes registers
-        queries, keys = min(queries, 32), min(keys, 64)
     return GradientConfig(
         num_warps=warps, num_stages=stages, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
     )  # fmt: skip

@@ -141,11 +141,12 @@ def plan_bias_gradient(plan: Plan, problem: Problem, doutput: Operand, statistic
     config = plan.choose(bias_gradient_config(problem, problem.describable(plan, doutput)), "bias", *sizes)
     query_blocks = triton.cdiv(problem.queries, config.BLOCK_QUERIES)
     tiles = sequences * heads * triton.cdiv(keys, config.BLOCK_KEYS) * (1 if one_row else query_blocks)
-    repeats = max(problem.sequences // max(sequences, 1) * (problem.heads // max(heads, 1)), 1)
+    repeats = problem.sequences // max(sequences, 1) * (problem.heads // max(heads, 1))
     repeats *= query_blocks if one_row else 1
     programs = plan.multiprocessors * config.programs_per_multiprocessor
-    repeats_per_share = triton.cdiv(repeats, min(max(programs // max(tiles, 1), 1), repeats))
-    shares = triton.cdiv(repeats, repeats_per_share)
+    shares = min(max(programs // max(tiles, 1), 1), max(repeats, 1))
+    repeats_per_share = max(triton.cdiv(repeats, shares), 1)
+    shares = max(triton.cdiv(repeats, repeats_per_share), 1)  # of nothing too: the sum of it is zero
     size = sequences * heads * rows * keys
     found = plan.empty((shares, size), problem.statistics_dtype) if shares > 1 else dbias
     blocks = {

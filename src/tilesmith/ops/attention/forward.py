@@ -150,7 +150,7 @@ def forward_config(problem: Problem, described: bool) -> ForwardConfig:
     tiles = _TILES[min(problem.q.element_bytes, 4), described]
     queries, keys, warps, stages = tiles[max(problem.head_block, 64)]
     if not problem.is_plain:  # what is done to scores takes registers
-        queries, keys, warps = min(queries, 64), min(keys, 32), 4
+        queries, keys, warps = min(queries, 64), min(keys, 32), 4 if problem.q.element_bytes == 2 else 8
     elif problem.queries <= 256 and problem.head_block <= 64:  # short sequences are better spread over more programs
         queries, keys, warps = min(queries, 64), min(keys, 64), 4
     return ForwardConfig(

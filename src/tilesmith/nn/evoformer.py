@@ -1,0 +1,337 @@
+"""The parts of AlphaFold 2's Evoformer, and a block of them in the published order (its supplement's algorithm 6).
+
+An alignment m is [batch, sequences, residues, channels], with a boolean mask [batch, sequences, residues]; pairs z are
+[batch, residues, residues, channels], with a boolean mask [batch, residues, residues]. Masks are true where there is
+something. A part returns what is to be added to its input. `chunk` is how many rows, or residues, a part takes at a
+time: it needs less memory for what lies between its input and its output, and gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tilesmith.nn.norms import LayerNorm
+from tilesmith.ops.matmul import matmul
+from tilesmith.ops.msa_column_attention import msa_column_attention
+from tilesmith.ops.msa_row_attention import msa_row_attention
+from tilesmith.ops.outer_product_mean import outer_product_mean
+from tilesmith.ops.triangle_attention import triangle_attention
+from tilesmith.ops.triangle_multiply import triangle_multiply
+
+__all__ = [
+    "EvoformerBlock",
+    "MSAColumnAttention",
+    "MSARowAttentionWithPairBias",
+    "OuterProductMean",
+    "Transition",
+    "TriangleAttention",
+    "TriangleMultiplication",
+    "from_openfold",
+]
+
+
+class TriangleMultiplication(torch.nn.Module):
+    """The triangle multiplicative update on `ops.triangle_multiply`; `outgoing=False` for incoming edges.
+
+    Parameters: norm, projection and gate (the rows for a, then those for b), output_norm, output, output_gate.
+    """
+
+    def __init__(
+        self, channels: int, hidden_channels: int | None = None, *, outgoing: bool = True, **placed: Any
+    ) -> None:  # fmt: skip
+        super().__init__()
+        hidden = channels if hidden_channels is None else hidden_channels
+        self.direction = "outgoing" if outgoing else "incoming"
+        self.norm = LayerNorm(channels, **placed)
+        self.projection = torch.nn.Linear(channels, 2 * hidden, **placed)
+        self.gate = torch.nn.Linear(channels, 2 * hidden, **placed)
+        self.output_norm = LayerNorm(hidden, **placed)
+        self.output = torch.nn.Linear(hidden, channels, **placed)
+        self.output_gate = torch.nn.Linear(channels, channels, **placed)
+
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        return triangle_multiply(  # type: ignore[no-any-return]  # an Operator returns Any
+            z, direction=self.direction, mask=mask,
+            norm_weight=self.norm.weight, norm_bias=self.norm.bias,
+            projection_weight=self.projection.weight, projection_bias=self.projection.bias,
+            gate_weight=self.gate.weight, gate_bias=self.gate.bias,
+            output_norm_weight=self.output_norm.weight, output_norm_bias=self.output_norm.bias,
+            output_weight=self.output.weight, output_bias=self.output.bias,
+            output_gate_weight=self.output_gate.weight, output_gate_bias=self.output_gate.bias,
+            eps=self.norm.eps,
+        )  # fmt: skip
+
+
+class GridAttention(torch.nn.Module):
+    """What the attentions over rows or columns share: a norm, queries, keys and values, a gate, and the way back.
+
+    Parameters: norm, query_key_value (rows for queries, then keys, then values), gate, output.
+    """
+
+    side = 1  # of [batch, rows, columns, …]: along which sequences are independent of each other
+
+    def __init__(self, channels: int, heads: int, head_size: int, **placed: Any) -> None:
+        super().__init__()
+        self.heads, self.head_size = heads, head_size
+        self.norm = LayerNorm(channels, **placed)
+        self.query_key_value = torch.nn.Linear(channels, 3 * heads * head_size, bias=False, **placed)
+        self.gate = torch.nn.Linear(channels, heads * head_size, **placed)
+        self.output = torch.nn.Linear(heads * head_size, channels, **placed)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def forward_normed(self, x: Tensor, bias: Tensor | None, mask: Tensor | None, chunk: int | None) -> Tensor:
+        """Of what has been normed already."""
+
+        def of_rows(x: Tensor, mask: Tensor | None) -> Tensor:
+            q, k, v = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(-3)
+            gate = self.gate(x).unflatten(-1, (self.heads, self.head_size))
+            return self.output(self.attend(q, k, v, gate, bias, mask).flatten(-2))  # type: ignore[no-any-return]
+
+        return in_chunks(of_rows, x, mask, self.side, chunk)
+
+
+class TriangleAttention(GridAttention):
+    """Attention around a pair's starting node, or with `starting=False` its ending node, on `ops.triangle_attention`.
+
+    Parameters beside those of every such attention: edge, which makes a bias for each head of the third edge.
+    """
+
+    def __init__(
+        self, channels: int, heads: int, head_size: int, *, starting: bool = True, **placed: Any
+    ) -> None:  # fmt: skip
+        super().__init__(channels, heads, head_size, **placed)
+        self.starting = starting
+        self.side = 1 if starting else 2
+        self.edge = torch.nn.Linear(channels, heads, bias=False, **placed)
+
+    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        z = self.norm(z)
+        return self.forward_normed(z, self.bias_of(z), mask, chunk)
+
+    def bias_of(self, z: Tensor) -> Tensor:
+        """[batch, heads, n, n], laid out so that the keys are neighbours in memory."""
+        edge = self.edge(z)
+        if self.starting:
+            return edge.permute(0, 3, 1, 2).contiguous()  # type: ignore[no-any-return]  # a module returns Any
+        return edge.permute(0, 3, 2, 1).contiguous().transpose(-1, -2)  # type: ignore[no-any-return]  # likewise
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
+        return triangle_attention(q, k, v, bias, mask, starting=self.starting, gate=gate)  # type: ignore[no-any-return]
+
+
+class MSARowAttentionWithPairBias(GridAttention):
+    """Attention along each sequence of an alignment, on `ops.msa_row_attention`.
+
+    Parameters beside those of every such attention: pair_norm and edge, which make a bias for each head of the pairs.
+    """
+
+    def __init__(self, channels: int, pair_channels: int, heads: int, head_size: int, **placed: Any) -> None:
+        super().__init__(channels, heads, head_size, **placed)
+        self.pair_norm = LayerNorm(pair_channels, **placed)
+        self.edge = torch.nn.Linear(pair_channels, heads, bias=False, **placed)
+
+    def forward(self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        bias = self.edge(self.pair_norm(z)).permute(0, 3, 1, 2).contiguous()
+        return self.forward_normed(self.norm(m), bias, mask, chunk)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
+        return msa_row_attention(q, k, v, bias, mask, gate=gate)  # type: ignore[no-any-return]  # an Operator returns Any
+
+
+class MSAColumnAttention(GridAttention):
+    """Attention along each column of an alignment, on `ops.msa_column_attention`."""
+
+    side = 2
+
+    def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        return self.forward_normed(self.norm(m), None, mask, chunk)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
+        return msa_column_attention(q, k, v, mask, gate=gate)  # type: ignore[no-any-return]  # an Operator returns Any
+
+
+class OuterProductMean(torch.nn.Module):
+    """What an alignment tells of pairs, on `ops.outer_product_mean`. Parameters: norm, left, right, output."""
+
+    def __init__(
+        self, channels: int, pair_channels: int, hidden_channels: int = 32, *, eps: float = 1e-3, **placed: Any
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.eps = eps
+        self.norm = LayerNorm(channels, **placed)
+        self.left = torch.nn.Linear(channels, hidden_channels, **placed)
+        self.right = torch.nn.Linear(channels, hidden_channels, **placed)
+        self.output = torch.nn.Linear(hidden_channels**2, pair_channels, **placed)
+
+    def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        m = self.norm(m)
+        return outer_product_mean(  # type: ignore[no-any-return]  # an Operator returns Any
+            self.left(m), self.right(m), mask, self.output.weight, self.output.bias, chunk=chunk, eps=self.eps
+        )
+
+
+class Transition(torch.nn.Module):
+    """A norm and two layers with `factor` times the channels between them. Parameters: norm, expand, contract."""
+
+    def __init__(self, channels: int, factor: int = 4, **placed: Any) -> None:
+        super().__init__()
+        self.norm = LayerNorm(channels, **placed)
+        self.expand = torch.nn.Linear(channels, factor * channels, **placed)
+        self.contract = torch.nn.Linear(factor * channels, channels, **placed)
+
+    def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
+        def of_rows(x: Tensor, _: Tensor | None) -> Tensor:
+            hidden = matmul(self.norm(x), self.expand.weight.t(), self.expand.bias, "relu")
+            return self.contract(hidden)  # type: ignore[no-any-return]  # a module returns Any
+
+        return in_chunks(of_rows, x, None, 1, chunk)
+
+
+def in_chunks(
+    function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, mask: Tensor | None, side: int, chunk: int | None
+) -> Tensor:  # fmt: skip
+    """A function of x and its mask, `chunk` members of one of their dimensions at a time; all at once if it is None."""
+    if chunk is None or chunk >= x.shape[side]:
+        return function(x, mask)
+    if chunk < 1:
+        raise ValueError(f"chunk is {chunk}, but must be at least 1")
+    parts = torch.split(x, chunk, dim=side)
+    masks = (None,) * len(parts) if mask is None else torch.split(mask, chunk, dim=side)
+    return torch.cat([function(part, of_part) for part, of_part in zip(parts, masks, strict=True)], dim=side)
+
+
+class EvoformerBlock(torch.nn.Module):
+    """One block of the Evoformer: `m, z = block(m, z, msa_mask, pair_mask)`.
+
+    In the published order: row attention, column attention and transition of the alignment; the outer product mean;
+    triangle multiplication of outgoing and incoming edges, triangle attention around starting and ending nodes, and
+    transition of the pairs. In training, updates are dropped for whole rows, or columns for the ending node, with
+    probabilities `msa_dropout` and `pair_dropout`; column attention, transitions and the outer product are not.
+
+    `from_openfold` gives a state dict for it from a block of an OpenFold checkpoint.
+    """
+
+    PARTS: ClassVar[dict[str, type[torch.nn.Module]]] = {
+        "row_attention": MSARowAttentionWithPairBias, "column_attention": MSAColumnAttention,
+        "transition": Transition, "outer_product_mean": OuterProductMean,
+        "triangle_multiplication": TriangleMultiplication, "triangle_attention": TriangleAttention,
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        msa_channels: int = 256,
+        pair_channels: int = 128,
+        *,
+        msa_heads: int = 8,
+        pair_heads: int = 4,
+        head_size: int = 32,
+        outer_channels: int = 32,
+        triangle_channels: int = 128,
+        transition_factor: int = 4,
+        msa_dropout: float = 0.15,
+        pair_dropout: float = 0.25,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.msa_dropout, self.pair_dropout = msa_dropout, pair_dropout
+        placed: dict[str, Any] = {"device": device, "dtype": dtype}
+        part = self.PARTS
+        heads = (pair_heads, head_size)
+        self.msa_row_attention = part["row_attention"](msa_channels, pair_channels, msa_heads, head_size, **placed)
+        self.msa_column_attention = part["column_attention"](msa_channels, msa_heads, head_size, **placed)
+        self.msa_transition = part["transition"](msa_channels, transition_factor, **placed)
+        self.outer_product_mean = part["outer_product_mean"](msa_channels, pair_channels, outer_channels, **placed)
+        multiplication, attention = part["triangle_multiplication"], part["triangle_attention"]
+        self.triangle_multiplication_outgoing = multiplication(pair_channels, triangle_channels, **placed)
+        self.triangle_multiplication_incoming = multiplication(
+            pair_channels, triangle_channels, outgoing=False, **placed
+        )
+        self.triangle_attention_starting = attention(pair_channels, *heads, **placed)
+        self.triangle_attention_ending = attention(pair_channels, *heads, starting=False, **placed)
+        self.pair_transition = part["transition"](pair_channels, transition_factor, **placed)
+
+    def forward(
+        self,
+        m: Tensor,
+        z: Tensor,
+        msa_mask: Tensor | None = None,
+        pair_mask: Tensor | None = None,
+        chunk: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        m = m + self._dropped(self.msa_row_attention(m, z, msa_mask, chunk), self.msa_dropout, 1)
+        m = m + self.msa_column_attention(m, msa_mask, chunk)
+        m = m + self.msa_transition(m, chunk)
+        z = z + self.outer_product_mean(m, msa_mask, chunk)
+        z = z + self._dropped(self.triangle_multiplication_outgoing(z, pair_mask), self.pair_dropout, 1)
+        z = z + self._dropped(self.triangle_multiplication_incoming(z, pair_mask), self.pair_dropout, 1)
+        z = z + self._dropped(self.triangle_attention_starting(z, pair_mask, chunk), self.pair_dropout, 1)
+        z = z + self._dropped(self.triangle_attention_ending(z, pair_mask, chunk), self.pair_dropout, 2)
+        return m, z + self.pair_transition(z, chunk)
+
+    def _dropped(self, update: Tensor, share: float, side: int) -> Tensor:
+        """With the same elements dropped all along one dimension."""
+        if not self.training or not share:
+            return update
+        shape = [1 if dimension == side else size for dimension, size in enumerate(update.shape)]
+        return update * torch.nn.functional.dropout(update.new_ones(shape), share)
+
+
+_ATTENTION = {"mha.linear_g": "gate", "mha.linear_o": "output"}
+_MULTIPLICATION = {
+    "layer_norm_in": "norm", "layer_norm_out": "output_norm", "linear_z": "output", "linear_g": "output_gate",
+}  # fmt: skip
+_TRANSITION = {"layer_norm": "norm", "linear_1": "expand", "linear_2": "contract"}
+_OUTER = {"layer_norm": "norm", "linear_1": "left", "linear_2": "right", "linear_out": "output"}
+Packed = dict[str, tuple[str, ...]]
+_PACKED_ATTENTION: Packed = {"query_key_value": ("mha.linear_q", "mha.linear_k", "mha.linear_v")}
+_PACKED_MULTIPLICATION: Packed = {"projection": ("linear_a_p", "linear_b_p"), "gate": ("linear_a_g", "linear_b_g")}
+
+# By the name of a part in OpenFold: ours, what its layers are called here, and which are put one under the other.
+OPENFOLD: dict[str, tuple[str, dict[str, str], Packed]] = {
+    "msa_att_row": (
+        "msa_row_attention",
+        {"layer_norm_m": "norm", "layer_norm_z": "pair_norm", "linear_z": "edge", **_ATTENTION},
+        _PACKED_ATTENTION,
+    ),
+    "msa_att_col._msa_att": ("msa_column_attention", {"layer_norm_m": "norm", **_ATTENTION}, _PACKED_ATTENTION),
+    "msa_transition": ("msa_transition", _TRANSITION, {}),
+    "outer_product_mean": ("outer_product_mean", _OUTER, {}),
+    "tri_mul_out": ("triangle_multiplication_outgoing", _MULTIPLICATION, _PACKED_MULTIPLICATION),
+    "tri_mul_in": ("triangle_multiplication_incoming", _MULTIPLICATION, _PACKED_MULTIPLICATION),
+    "tri_att_start": (
+        "triangle_attention_starting", {"layer_norm": "norm", "linear": "edge", **_ATTENTION}, _PACKED_ATTENTION,
+    ),
+    "tri_att_end": (
+        "triangle_attention_ending", {"layer_norm": "norm", "linear": "edge", **_ATTENTION}, _PACKED_ATTENTION,
+    ),
+    "pair_transition": ("pair_transition", _TRANSITION, {}),
+}  # fmt: skip
+
+
+def from_openfold(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of an `EvoformerBlock` from that of a block of an OpenFold checkpoint.
+
+    Names are those behind `evoformer.blocks.0.` there; whether some stand in `core.` or `pair_stack.`, as they do in
+    some versions, does not matter. A name that is missing or left over is an error.
+    """
+    given = {name.removeprefix("core.").removeprefix("pair_stack."): value for name, value in block.items()}
+    found: dict[str, Tensor] = {}
+    for theirs, (ours, layers, packed) in OPENFOLD.items():
+        for parameter in ("weight", "bias"):
+            for layer, name in layers.items():
+                if f"{theirs}.{layer}.{parameter}" in given:
+                    found[f"{ours}.{name}.{parameter}"] = given.pop(f"{theirs}.{layer}.{parameter}")
+            for name, members in packed.items():
+                names = [f"{theirs}.{member}.{parameter}" for member in members]
+                if all(member in given for member in names):
+                    found[f"{ours}.{name}.{parameter}"] = torch.cat([given.pop(member) for member in names])
+    if given:
+        raise ValueError(f"from_openfold: block has {', '.join(sorted(given))}, for which there is no place")
+    return found

@@ -1,0 +1,74 @@
+"""Attention along each column of an alignment: a residue attends to itself in other sequences.
+
+For s sequences of n residues: n problems of attention of s queries with s keys, 4·n·s²·h·d flops forward for h heads of
+size d. Computed as triangle attention is for the ending node, but without a bias: columns are walked where they lie.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from tilesmith.ops.triangle_attention import grid
+from tilesmith.ops.triangle_attention.cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid, turned
+from tilesmith.ops.triangle_attention.grid import grid_attention, grid_kernels, prepared, require_grid
+from tilesmith.spec import Case, Spec
+
+NAME = "msa_column_attention"
+forward, backward = grid_kernels(NAME)
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, gate: Tensor | None = None, scale: float | None = None
+) -> Tensor:  # fmt: skip
+    return grid.reference(q, k, v, None, mask, False, gate, scale)
+
+
+def prepare(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, gate: Tensor | None, scale: float | None
+) -> tuple[Any, ...]:  # fmt: skip
+    return prepared(q, k, v, None, mask, False, scale)
+
+
+@grid_attention(NAME, forward, backward, reference=reference, native=reference, prepare=prepare)
+def msa_column_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    gate: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """σ(gate) · softmax(scale · q·kᵀ) · v along the sequences, for each residue.
+
+    - q, k, v and `gate` are [batch, sequences, residues, heads, head size], in any strides. The output lies
+      as q does.
+    - `mask`: boolean [batch, sequences, residues], true for places that may be attended to. One that sees none gets
+      zeros.
+    - `scale`: 1/√(head size) unless given.
+    """
+    require_grid(NAME, q, k, v, None, mask, False, gate, scale, "sequences, residues")
+    return q
+
+
+def pytorch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
+    return sdpa_over_grid(q, k, v, None, mask, False, gate)
+
+
+SPEC = Spec(
+    name=NAME,
+    op=msa_column_attention,
+    reference=reference,
+    formula="o_si = σ(g_si) · Σ_t softmax_t(scale · q_si·k_ti) · v_ti",
+    cases=[
+        *map(turned, SMALL),
+        Case("crop", columns=256, rows=128, head=32, batch=1, heads=8),
+        Case("wide", columns=256, rows=128, head=32, batch=1, heads=16),
+    ],
+    make_inputs=partial(grid_inputs, along_columns=False, biased=False),
+    cost=partial(grid_cost, along_columns=False, biased=False),
+    rivals={"torch": pytorch},
+)

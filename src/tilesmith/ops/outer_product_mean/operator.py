@@ -1,0 +1,219 @@
+"""The operator: its meaning, its checks, its gradient, its spec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.outer_product_mean.backward import backward
+from tilesmith.ops.outer_product_mean.forward import forward
+from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.precision import tf32_allowed
+from tilesmith.spec import Case, Cost, Layout, Spec, Work
+
+NAME = "outer_product_mean"
+MOST_CHANNELS = 128  # of each side: outer products of one with all of the others are a tile
+
+
+def reference(
+    a: Tensor, b: Tensor, mask: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None,
+    chunk: int | None = None, eps: float = 1e-3,
+) -> Tensor:  # fmt: skip
+    """`chunk` residues at a time, or all of them at once."""
+    if mask is not None:
+        a, b = a.masked_fill(~mask[..., None], 0.0), b.masked_fill(~mask[..., None], 0.0)
+    dtype = torch.promote_types(a.dtype, torch.float32)
+    present = a.new_ones(a.shape[:3], dtype=dtype) if mask is None else mask.to(dtype)
+    count = torch.einsum("bsi,bsj->bij", present, present)
+    if chunk is None or chunk >= a.shape[2]:
+        return _of_residues(a, b, count, weight, bias, eps)
+    parts = [
+        _of_residues(of_a, b, of_count, weight, bias, eps)
+        for of_a, of_count in zip(a.split(chunk, dim=2), count.split(chunk, dim=1), strict=True)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def _of_residues(
+    a: Tensor, b: Tensor, count: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:  # fmt: skip
+    """All pairs of a's residues with b's."""
+    share = 1 / (eps + count)
+    outer = torch.einsum("bsic,bsjd->bijcd", a, b)
+    mean = (outer * share[..., None, None]).to(outer.dtype)
+    if weight is None:
+        return mean
+    z = mean.flatten(-2) @ weight.to(mean.dtype).t()
+    if bias is None:
+        return z
+    return z + (share.masked_fill(count == 0, 0.0)[..., None] * bias).to(z.dtype)
+
+
+def prepare(*arguments: Any) -> tuple[Any, ...]:
+    *others, eps = arguments
+    return *others, float(eps), arguments[0].dtype == torch.float32 and tf32_allowed()
+
+
+def takes(a: Tensor, *_: object) -> bool:
+    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
+    return a.shape[-1] <= MOST_CHANNELS and not (a.is_cuda and a.dtype == torch.float64)
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, mask, weight, bias, context.chunk, context.eps, _ = inputs
+    context.save_for_backward(a, b, mask, weight, bias)
+
+
+def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = context.saved_tensors
+    places = (0, 1, 3, 4)
+    wanted = [tensors[place] is not None and bool(context.needs_input_grad[place]) for place in places]
+    found = backward(dz, *tensors, context.chunk, context.eps, *wanted)
+    da, db, dweight, dbias = (one if is_wanted else None for one, is_wanted in zip(found, wanted, strict=True))
+    return da, db, None, dweight, dbias, None, None, None
+
+
+@operator(
+    NAME, reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare, takes=takes,
+    switches=tf32_allowed, autocasts=True,
+)  # fmt: skip
+def outer_product_mean(
+    a: Tensor,
+    b: Tensor,
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    chunk: int | None = None,
+    eps: float = 1e-3,
+) -> Tensor:
+    """(weight · Σ over sequences of a ⊗ b + bias) / (eps + count), for every pair of residues.
+
+    - a and b are [batch, sequences, residues, channels].
+    - `mask`: boolean [batch, sequences, residues], true where there is a residue. Elsewhere a and b count as zeros,
+      whatever they hold. The count of a pair is the number of sequences that have both; a pair without any gets zeros.
+    - `weight`: [outputs, channels · channels], as torch.nn.Linear has it, the channel of a counting before that of b;
+      the result is [batch, residues, residues, outputs]. Without it the result is the mean itself, [batch, residues,
+      residues, channels, channels]. `bias`: [outputs].
+    - `chunk`: how many residues' outer products the backward, or PyTorch's version, holds at a time; by default 64 MiB
+      of them in the backward. The kernels' forward holds none.
+
+    Sums are in single precision or better. Products follow PyTorch's own setting for tf32.
+    """
+    tensors = {"a": a, "b": b, **{name: one for name, one in (("weight", weight), ("bias", bias)) if one is not None}}
+    require_floating(NAME, **tensors)
+    _require_operands(a, b)
+    _require_projection(a, weight, bias)
+    for name, tensor in tensors.items():
+        if tensor.dtype != a.dtype:
+            raise TypeError(f"{NAME}: {name} has dtype {_short(tensor)}, but a has {_short(a)}; they must be the same")
+    require_mask(NAME, mask, tuple(a.shape[:3]), "[batch, sequences, residues]")
+    require_same_device(NAME, **tensors, mask=mask)
+    require_number(NAME, "eps", eps, at_least=0.0)
+    require_chunk(NAME, chunk)
+    return a
+
+
+def _require_operands(a: Tensor, b: Tensor) -> None:
+    if a.ndim != 4:
+        raise ValueError(
+            f"{NAME}: a has shape {tuple(a.shape)}, but must be [batch, sequences, residues, channels]"
+        )  # fmt: skip
+    if b.shape != a.shape:
+        raise ValueError(f"{NAME}: b has shape {tuple(b.shape)}, but a has {tuple(a.shape)}; they must be the same")
+    if a.shape[-1] == 0:
+        raise ValueError(f"{NAME}: a has no channels (shape {tuple(a.shape)}), but must have at least one")
+
+
+def _require_projection(a: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
+    products = a.shape[-1] ** 2
+    if weight is None:
+        if bias is not None:
+            raise ValueError(f"{NAME}: bias is given, but there is no weight to go with it")
+        return
+    if weight.ndim != 2 or weight.shape[1] != products:
+        raise ValueError(
+            f"{NAME}: weight has shape {tuple(weight.shape)}, but must have one row for each output and {products} "
+            f"columns, one for each pair of the {a.shape[-1]} channels"
+        )
+    if bias is not None and tuple(bias.shape) != tuple(weight.shape[:1]):
+        raise ValueError(
+            f"{NAME}: bias has shape {tuple(bias.shape)}, but must be a vector of {weight.shape[0]} elements, "
+            "one for each row of weight"
+        )
+
+
+def require_mask(name: str, mask: Tensor | None, wanted: tuple[int, ...], what: str) -> None:
+    """A boolean tensor of this shape, or none."""
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{name}: mask is a {type(mask).__name__}, but must be a tensor")
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name}: mask has dtype {_short(mask)}, but must be bool: true where there is a residue")
+    if tuple(mask.shape) != wanted:
+        raise ValueError(f"{name}: mask has shape {tuple(mask.shape)}, but must be {what}, here {wanted}")
+
+
+def require_chunk(name: str, chunk: object) -> None:
+    if chunk is None:
+        return
+    if isinstance(chunk, bool) or not isinstance(chunk, (int, torch.SymInt)):
+        raise TypeError(f"{name}: chunk is a {type(chunk).__name__}, but must be a whole number or None")
+    if chunk < 1:
+        raise ValueError(f"{name}: chunk is {chunk}, but must be at least 1")
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+WITHOUT_WEIGHT, WITHOUT_MASK = "mean alone", "one"  # cases
+
+
+def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+    def made(*shape: int) -> Tensor:
+        return layout(torch.randn(shape, dtype=dtype, device=device))
+
+    operand = case.batch, case.sequences, case.residues, case.channels
+    inputs: dict[str, Any] = {"a": made(*operand), "b": made(*operand)}
+    place = torch.arange(case.batch * case.sequences * case.residues, device=device)
+    inputs["mask"] = None if case.name == WITHOUT_MASK else (place % 3 != 1).view(operand[:3])
+    if case.name != WITHOUT_WEIGHT:
+        inputs |= {"weight": made(case.outputs, case.channels**2) / case.channels, "bias": made(case.outputs)}
+    return {**inputs, "chunk": 2 if case.residues < 16 else None}
+
+
+def cost(case: Case, dtype: torch.dtype) -> Cost:
+    pairs, outer = case.batch * case.residues**2, case.channels**2
+    outputs = outer if case.name == WITHOUT_WEIGHT else case.outputs
+    projection = 0 if case.name == WITHOUT_WEIGHT else 2 * pairs * outer * case.outputs
+    products = 2 * pairs * outer * case.sequences
+    operands = 2 * case.batch * case.sequences * case.residues * case.channels * dtype.itemsize
+    weight, result = case.outputs * outer * dtype.itemsize, pairs * outputs * dtype.itemsize
+    return Cost(
+        forward=Work(bytes=operands + weight + result, flops=products + projection),
+        # The mean once more, then two products for each of the forward's.
+        backward=Work(bytes=2 * operands + 2 * weight + result, flops=3 * products + 2 * projection),
+    )
+
+
+SPEC = Spec(
+    name=NAME,
+    op=outer_product_mean,
+    reference=reference,
+    formula="z_ij = (W · Σ_s a_si ⊗ b_sj + bias) / (eps + count_ij)",
+    cases=[
+        Case("one", sequences=1, batch=1, residues=1, channels=1, outputs=1),
+        Case(WITHOUT_WEIGHT, sequences=35, batch=2, residues=2, channels=3, outputs=1),
+        Case("odd", sequences=3, batch=2, residues=3, channels=3, outputs=5),
+        Case("crop", sequences=128, batch=1, residues=256, channels=32, outputs=128),
+        Case("protein", sequences=512, batch=1, residues=384, channels=32, outputs=128),
+    ],
+    make_inputs=make_inputs,
+    cost=cost,
+    rivals={"torch": reference},
+)

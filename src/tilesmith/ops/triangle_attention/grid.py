@@ -1,0 +1,232 @@
+"""Attention along one side of a grid: what triangle attention and the attentions over an alignment have in common.
+
+q, k, v are [batch, rows, columns, heads, head size]. Along the columns every row is a sequence of its own, along the
+rows every column is. A bias [batch, heads, length, length] is shared by all sequences of a member of the batch, a mask
+[batch, rows, columns] is true where a place may be attended to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.attention.operator import LARGEST_HEAD
+from tilesmith.ops.attention.operator import backward as attention_backward
+from tilesmith.ops.attention.operator import forward as attention_forward
+from tilesmith.ops.attention.reference import UNBOUNDED
+from tilesmith.ops.attention.reference import reference as attention_reference
+from tilesmith.ops.outer_product_mean.operator import require_mask
+from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.kernels import Kernels, kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.precision import tf32_allowed
+from tilesmith.ops.triangle_attention.gate import gated
+from tilesmith.ops.triangle_attention.gate import reference as gate_reference
+
+
+def as_heads(grid: Tensor, along_columns: bool) -> Tensor:
+    """[rows, columns, heads, head size] as attention takes it: [sequences, heads, length, head size]."""
+    return grid.permute(0, 2, 1, 3) if along_columns else grid.permute(1, 2, 0, 3)
+
+
+def as_grid(heads: Tensor, along_columns: bool) -> Tensor:
+    """The way back."""
+    return heads.permute(0, 2, 1, 3) if along_columns else heads.permute(2, 0, 1, 3)
+
+
+def reference(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    gate: Tensor | None, scale: float | None,
+) -> Tensor:  # fmt: skip
+    members = []
+    for n in range(q.shape[0]):
+        queries, keys, values = (as_heads(one[n], along_columns) for one in (q, k, v))
+        allowed = _sequences(mask, n, along_columns)
+        of_member = attention_reference(queries, keys, values, bias=_of(bias, n), mask=allowed, scale=scale)
+        members.append(as_grid(of_member, along_columns))
+    attended = torch.stack(members) if members else q * 1
+    return attended if gate is None else gate_reference(attended, gate)
+
+
+def _of(bias: Tensor | None, n: int) -> Tensor | None:
+    return None if bias is None else bias[n]
+
+
+def _sequences(mask: Tensor | None, n: int, along_columns: bool) -> Tensor | None:
+    """The mask of one member as attention takes it: [sequences, keys].
+
+    It alone is copied where it has to be turned: a byte for each place, which every head of every query reads.
+    """
+    if mask is None:
+        return None
+    return mask[n] if along_columns else mask[n].t().contiguous()
+
+
+def empty_output(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    scale: float | None, tf32: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output, and log₂ Σ 2^score of each query as [batch, sequences, heads, queries]."""
+    batch, rows, columns, heads, _ = q.shape
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    sequences, queries = (rows, columns) if along_columns else (columns, rows)
+    return _empty_grid(q, along_columns), q.new_empty((batch, sequences, heads, queries), dtype=dtype)
+
+
+def _empty_grid(like: Tensor, along_columns: bool) -> Tensor:
+    """Laid out as attention lays it out for a single member; several are put together one after the other."""
+    if like.shape[0] != 1:
+        return like.new_empty(like.shape)
+    return as_grid(torch.empty_like(as_heads(like[0], along_columns)), along_columns)[None]
+
+
+def compute_output(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    scale: float | None, tf32: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Member by member."""
+    numbers = UNBOUNDED, UNBOUNDED, scale, 0.0, 0.0, tf32
+    members = []
+    for n in range(q.shape[0]):
+        heads = (as_heads(one[n], along_columns) for one in (q, k, v))
+        output, lse = attention_forward(*heads, _of(bias, n), _sequences(mask, n, along_columns), None, *numbers)
+        members.append((as_grid(output, along_columns), lse))
+    if not members:
+        return empty_output(q, k, v, bias, mask, along_columns, scale, tf32)
+    outputs, lses = zip(*members, strict=True)
+    return _together(outputs), _together(lses)
+
+
+def _together(members: tuple[Tensor, ...]) -> Tensor:
+    return members[0][None] if len(members) == 1 else torch.stack(members)
+
+
+def empty_gradients(
+    doutput: Tensor, output: Tensor, lse: Tensor, bias_gradient: bool,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    scale: float | None, tf32: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv and dbias; dbias is empty where it is not wanted."""
+    like, shape = (bias, bias.shape) if bias is not None and bias_gradient else (q, (0,))
+    dq, dk, dv = (_empty_grid(one, along_columns) for one in (q, k, v))
+    return dq, dk, dv, like.new_empty(shape)
+
+
+def compute_gradients(
+    doutput: Tensor, output: Tensor, lse: Tensor, bias_gradient: bool,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    scale: float | None, tf32: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Member by member."""
+    if q.numel() == 0:
+        made = empty_gradients(doutput, output, lse, bias_gradient, q, k, v, bias, mask, along_columns, scale, tf32)
+        return (*made[:3], made[3].zero_())  # nothing was added to it
+    numbers = UNBOUNDED, UNBOUNDED, scale, 0.0, 0.0, tf32
+    members = []
+    for n in range(q.shape[0]):
+        doutputs, outputs, *heads = (as_heads(one[n], along_columns) for one in (doutput, output, q, k, v))
+        *grids, dbias = attention_backward(
+            doutputs, outputs, lse[n], bias_gradient, *heads, _of(bias, n), _sequences(mask, n, along_columns), None,
+            *numbers,
+        )  # fmt: skip
+        members.append((*(as_grid(one, along_columns) for one in grids), dbias))
+    dq, dk, dv, dbias = (_together(gradients) for gradients in zip(*members, strict=True))
+    return dq, dk, dv, dbias if bias is not None and bias_gradient else dbias.new_empty(0)
+
+
+def grid_kernels(name: str) -> tuple[Kernels, Kernels]:
+    """The forward and the backward as torch operators of this name."""
+    forward = kernels(f"{name}_forward")(empty_output)
+    forward.composed(compute_output)
+    backward = kernels(f"{name}_backward")(empty_gradients)
+    backward.composed(compute_gradients)
+    return forward, backward
+
+
+def prepared(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    scale: float | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments as the kernels take them."""
+    scale = None if scale is None else float(scale)
+    return q, k, v, bias, mask, along_columns, scale, tf32_allowed() and q.dtype == torch.float32
+
+
+def takes(q: Tensor, *_: object) -> bool:
+    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
+    return q.shape[-1] <= LARGEST_HEAD and not (q.is_cuda and q.dtype == torch.float64)
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, bias, mask, *context.numbers = inputs
+    context.mark_non_differentiable(output[1])
+    context.set_materialize_grads(False)
+    context.save_for_backward(*output, q, k, v, bias, mask)
+
+
+def gradient_by(backward: Kernels) -> Callable[..., tuple[Tensor | None, ...]]:
+    def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if doutput is None:  # nothing came of the output
+            return (None,) * 8
+        output, lse, *tensors = context.saved_tensors
+        wanted = tensors[3] is not None and bool(context.needs_input_grad[3])
+        dq, dk, dv, dbias = backward(doutput, output, lse, wanted, *tensors, *context.numbers)
+        return dq, dk, dv, dbias if wanted else None, None, None, None, None
+
+    return gradient
+
+
+class GridAttention(Operator):
+    """An operator whose kernels give the output before its gate, and after it what only their gradient needs."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        made = super().__call__(*arguments, **named)
+        if not isinstance(made, tuple):
+            return made
+        return made[0] if named.get("gate") is None else gated(made[0], named["gate"])
+
+
+def grid_attention(
+    name: str, forward: Kernels, backward: Kernels, **declared: Any
+) -> Callable[[Callable[..., Any]], GridAttention]:  # fmt: skip
+    """Declare attention over a grid, as `operator` does any operator."""
+    return lambda check: GridAttention(
+        name, check, forward=forward, takes=takes, save=save, gradient=gradient_by(backward),
+        switches=tf32_allowed, autocasts=True, **declared,
+    )  # fmt: skip
+
+
+def require_grid(
+    name: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+    gate: Tensor | None, scale: float | None, sides: str,
+) -> None:  # fmt: skip
+    """Arguments that go together. `sides` names the rows and columns."""
+    optional = {key: one for key, one in (("bias", bias), ("gate", gate)) if one is not None}
+    require_floating(name, q=q, k=k, v=v, **optional)
+    if q.ndim != 5:
+        raise ValueError(f"{name}: q has shape {tuple(q.shape)}, but must be [batch, {sides}, heads, head size]")
+    for key, tensor in {"k": k, "v": v, **({"gate": gate} if gate is not None else {})}.items():
+        if tensor.shape != q.shape:
+            raise ValueError(f"{name}: {key} has shape {tuple(tensor.shape)}, but q has {tuple(q.shape)}")
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name}: {key} has dtype {_short(tensor)}, but q has {_short(q)}; they must be the same")
+    batch, rows, columns, heads, _ = q.shape
+    length = columns if along_columns else rows
+    wanted = (batch, heads, length, length)
+    if bias is not None and tuple(bias.shape) != wanted:
+        raise ValueError(
+            f"{name}: bias has shape {tuple(bias.shape)}, but must be [batch, heads, length, length], here {wanted}"
+        )
+    require_mask(name, mask, (batch, rows, columns), f"[batch, {sides}]")
+    require_same_device(name, q=q, k=k, v=v, **optional, mask=mask)
+    if scale is not None:
+        require_number(name, "scale", scale, at_least=0.0)
+        if scale == 0 or scale == float("inf"):
+            raise ValueError(f"{name}: scale is {scale}, but must be positive and finite")
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

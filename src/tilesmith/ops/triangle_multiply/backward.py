@@ -1,0 +1,263 @@
+"""The backward: from dy through the product to dz, and what the gradients of the weights are made of.
+
+With s = σ(output gate) and o the output before it: do = dy · s, its gate's gradient is dy · o · s · (1 − s), and the
+product's gradient is that of a norm. Through the product go da and db; with t = σ(gate) and p the projection, their
+gradients are da · t and da · p · t · (1 − t). All gates' and projections' gradients times their weights add up to that
+of zn, and dz is that of a norm again.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, choose_rows, compute
+from tilesmith.ops.triangle_multiply.rows import (
+    is_unmasked,
+    load_rows,
+    load_standard,
+    load_statistics,
+    load_vector,
+    load_weight,
+    norm_gradient,
+    normed,
+    pairs_of_program,
+    project_norm,
+    starts_in_matrices,
+    starts_of_pairs,
+    starts_of_rows,
+    store_channels,
+    store_rows,
+)
+
+
+@triton.jit
+def store_partial(partials, columns, is_column, x):
+    """What this program's rows add up to."""
+    tl.store(partials + columns, tl.sum(x, axis=0), mask=is_column)
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def triangle_output_gradient_kernel(
+    dy_ptr, z_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, output_norm_weight_ptr, output_norm_bias_ptr,
+    output_weight_ptr, output_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr,
+    dx_ptr, xn_ptr, doutput_ptr, dprojections_ptr, partials_ptr,
+    dy_batch_stride, dy_i_stride, dy_j_stride, z_batch_stride, z_i_stride, z_j_stride,
+    n_residues, n_channels, n_hidden, eps,
+    UNIT: tl.constexpr, RESIDUES_UNIT: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_HIDDEN: tl.constexpr,
+    COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
+):  # fmt: skip
+    """dx; xn and do, of which the output weight's gradient is made; the output gate's gradient, behind the others of
+    `dprojections`; and partial sums for the output norm's weight and bias, the output's bias and its gate's."""
+    n_residues, n_channels, n_hidden = n_residues * RESIDUES_UNIT, n_channels * UNIT, n_hidden * UNIT
+    batch, i, j = pairs_of_program(n_residues, ROWS)
+    dy = starts_of_pairs(dy_ptr, batch, i, j, dy_batch_stride * UNIT, dy_i_stride * UNIT, dy_j_stride * UNIT)
+    z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
+    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
+    doutputs = starts_of_rows(doutput_ptr, batch, i, j, n_residues, n_channels)
+    dgates = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels) + 4 * n_hidden
+    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_hidden + 2 * n_channels)
+    channels, hidden = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_HIDDEN)
+    z_mean, z_inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
+    x_mean, x_inverse_deviation = load_statistics(x, j, hidden, n_residues, n_hidden, of_channel, eps, COMPUTE)
+    dxn = tl.zeros([ROWS, BLOCK_HIDDEN], COMPUTE)
+    for start in range(0, n_channels, BLOCK_OUTPUTS):
+        outputs = start + tl.arange(0, BLOCK_OUTPUTS)
+        is_output = outputs < n_channels
+        gate, _ = project_norm(
+            z, norm_weight_ptr, norm_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr, None, None,
+            z_mean, z_inverse_deviation, j, outputs, is_output, n_residues, n_channels, None,
+            z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+        )  # fmt: skip
+        output, _ = project_norm(
+            x, output_norm_weight_ptr, output_norm_bias_ptr, output_weight_ptr, output_bias_ptr, None, None,
+            x_mean, x_inverse_deviation, j, outputs, is_output, n_residues, n_hidden, of_channel,
+            z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+        )  # fmt: skip
+        opening = tl.sigmoid(gate)
+        doutput = load_rows(dy, j, outputs, n_residues, n_channels, None).to(COMPUTE) * opening
+        dgate = doutput * output * (1 - opening)
+        store_rows(doutputs, doutput, j, outputs, n_residues, n_channels)
+        store_rows(dgates, dgate, j, outputs, n_residues, n_channels)
+        store_partial(partials + 2 * n_hidden, outputs, is_output, doutput)
+        store_partial(partials + 2 * n_hidden + n_channels, outputs, is_output, dgate)
+        weight = load_weight(output_weight_ptr, outputs, is_output, hidden, n_hidden)
+        dxn = tl.dot(doutput.to(weight.dtype), tl.trans(weight), dxn, input_precision=PRECISION, out_dtype=COMPUTE)
+    standard = load_standard(
+        x, x_mean, x_inverse_deviation, j, hidden, n_residues, n_hidden, of_channel, COMPUTE
+    )  # fmt: skip
+    xn = normed(standard, output_norm_weight_ptr, output_norm_bias_ptr, hidden, n_hidden, COMPUTE)
+    store_rows(starts_of_rows(xn_ptr, batch, i, j, n_residues, n_hidden), xn, j, hidden, n_residues, n_hidden)
+    is_hidden = hidden < n_hidden
+    store_partial(partials, hidden, is_hidden, dxn * standard)
+    store_partial(partials + n_hidden, hidden, is_hidden, dxn)
+    norm_weight = load_vector(output_norm_weight_ptr, hidden, is_hidden, COMPUTE)
+    dx = norm_gradient(dxn, standard, x_inverse_deviation, norm_weight, n_hidden)
+    dx_starts, of_channel = starts_in_matrices(dx_ptr, batch, i, j, n_residues, n_hidden, True)
+    store_channels(dx_starts, dx, j, hidden, n_residues, n_hidden, of_channel)
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def triangle_project_gradient_kernel(
+    da_ptr, db_ptr, z_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, projection_weight_ptr, projection_bias_ptr,
+    gate_weight_ptr, gate_bias_ptr, output_gate_weight_ptr, dz_ptr, zn_ptr, dprojections_ptr, partials_ptr,
+    z_batch_stride, z_i_stride, z_j_stride, mask_batch_stride, mask_i_stride, mask_j_stride,
+    dz_batch_stride, dz_i_stride, dz_j_stride, n_residues, n_channels, n_hidden, eps,
+    UNIT: tl.constexpr, RESIDUES_UNIT: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_HIDDEN: tl.constexpr,
+    COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
+):  # fmt: skip
+    """dz; zn and the gradients of projections and gates, of which their weights' gradients are made; and partial sums
+    for the norm's weight and bias, the projections' bias and the gates'."""
+    n_residues, n_channels, n_hidden = n_residues * RESIDUES_UNIT, n_channels * UNIT, n_hidden * UNIT
+    batch, i, j = pairs_of_program(n_residues, ROWS)
+    z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
+    da, of_channel = starts_in_matrices(da_ptr, batch, i, j, n_residues, n_hidden, True)
+    db, _ = starts_in_matrices(db_ptr, batch, i, j, n_residues, n_hidden, True)
+    dprojections = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels)
+    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_channels + 4 * n_hidden)
+    channels = tl.arange(0, BLOCK_CHANNELS)
+    mean, inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
+    dzn = tl.zeros([ROWS, BLOCK_CHANNELS], COMPUTE)
+    for start in range(0, n_channels, BLOCK_OUTPUTS):
+        outputs = start + tl.arange(0, BLOCK_OUTPUTS)
+        dgate = load_rows(dprojections + 4 * n_hidden, j, outputs, n_residues, n_channels, None)
+        weight = load_weight(output_gate_weight_ptr, outputs, outputs < n_channels, channels, n_channels)
+        dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
+    for side in range(2):
+        for start in range(0, n_hidden, BLOCK_OUTPUTS):
+            hidden = start + tl.arange(0, BLOCK_OUTPUTS)
+            outputs, is_output = side * n_hidden + hidden, hidden < n_hidden
+            if side == 0:
+                dgated = load_rows(da, j, hidden, n_residues, n_hidden, of_channel).to(COMPUTE)
+            else:
+                dgated = load_rows(db, j, hidden, n_residues, n_hidden, of_channel).to(COMPUTE)
+            if mask_ptr is not None:
+                unmasked = is_unmasked(
+                    mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride
+                )
+                dgated = tl.where(unmasked, dgated, 0.0)
+            projection, gate = project_norm(
+                z, norm_weight_ptr, norm_bias_ptr, projection_weight_ptr, projection_bias_ptr, gate_weight_ptr,
+                gate_bias_ptr, mean, inverse_deviation, j, outputs, is_output, n_residues, n_channels, None,
+                z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+            )  # fmt: skip
+            opening = tl.sigmoid(gate)
+            dprojection = dgated * opening
+            dgate = dprojection * projection * (1 - opening)
+            store_rows(dprojections + side * n_hidden, dprojection, j, hidden, n_residues, n_hidden)
+            store_rows(dprojections + (2 + side) * n_hidden, dgate, j, hidden, n_residues, n_hidden)
+            store_partial(partials + 2 * n_channels, outputs, is_output, dprojection)
+            store_partial(partials + 2 * n_channels + 2 * n_hidden, outputs, is_output, dgate)
+            weight = load_weight(projection_weight_ptr, outputs, is_output, channels, n_channels)
+            dprojection, dgate = dprojection.to(weight.dtype), dgate.to(weight.dtype)
+            dzn = tl.dot(dprojection, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
+            weight = load_weight(gate_weight_ptr, outputs, is_output, channels, n_channels)
+            dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
+    standard = load_standard(z, mean, inverse_deviation, j, channels, n_residues, n_channels, None, COMPUTE)
+    zn = normed(standard, norm_weight_ptr, norm_bias_ptr, channels, n_channels, COMPUTE)
+    store_rows(starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels), zn, j, channels, n_residues, n_channels)
+    is_channel = channels < n_channels
+    store_partial(partials, channels, is_channel, dzn * standard)
+    store_partial(partials + n_channels, channels, is_channel, dzn)
+    norm_weight = load_vector(norm_weight_ptr, channels, is_channel, COMPUTE)
+    dz = norm_gradient(dzn, standard, inverse_deviation, norm_weight, n_channels)
+    dz_starts = starts_of_pairs(dz_ptr, batch, i, j, dz_batch_stride * UNIT, dz_i_stride * UNIT, dz_j_stride * UNIT)
+    store_rows(dz_starts, dz, j, channels, n_residues, n_channels)
+
+
+@kernels("triangle_multiply_backward")
+def backward(
+    dy: Tensor, a: Tensor, b: Tensor, x: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor,
+    norm_bias: Tensor, projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor,
+    gate_bias: Tensor | None, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
+    output_bias: Tensor | None, output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool,
+    eps: float, tf32: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dz; the gradients of projection, gate and output gate weights, one under the other; that of the output weight;
+    those of the norm's weight and bias, the projection's and the gate's bias, one after the other; and those of the
+    output norm's weight and bias, the output's bias and its gate's."""
+    channels, hidden = output_weight.shape
+    return (
+        torch.empty_like(z), z.new_empty(4 * hidden + channels, channels), z.new_empty(channels, hidden),
+        z.new_empty(2 * channels + 4 * hidden), z.new_empty(2 * hidden + 2 * channels),
+    )  # fmt: skip
+
+
+@backward.plan
+def plan_backward(
+    plan: Plan, dy: Operand, a: Operand, b: Operand, x: Operand, *arguments: object
+) -> tuple[Operand, ...]:  # fmt: skip
+    problem = Problem(*arguments)  # type: ignore[arg-type]  # in the order of the declaration
+    dtype, channels, hidden = problem.z.dtype, problem.channels, problem.hidden
+    pairs = (problem.batch, problem.residues, problem.residues)
+    dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
+    dx, da, db = (plan.empty(problem.matrices_shape(), dtype) for _ in range(3))
+    output_sums, doutput, xn = _plan_output_gradient(plan, problem, dy, x, dx, dprojections)
+    if problem.outgoing:
+        problem.plan_product(plan, dx, b, da, turned="")
+        problem.plan_product(plan, dx, a, db, turned="left")
+    else:
+        problem.plan_product(plan, b, dx, da, turned="right")
+        problem.plan_product(plan, a, dx, db, turned="")
+    dz, sums, zn = _plan_project_gradient(plan, problem, da, db, dprojections)
+    dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
+    doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
+    return dz, dweights, doutput_weight, sums, output_sums
+
+
+def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
+    columns = of_pairs.shape[3]
+    return of_pairs.seen_as((problem.pairs, columns), (columns, 1))
+
+
+def _plan_output_gradient(
+    plan: Plan, problem: Problem, dy: Operand, x: Operand, dx: Operand, dprojections: Operand
+) -> tuple[Operand, Operand, Operand]:
+    """The sums for vectors, do and xn; dx and the last columns of dprojections are filled."""
+    pairs = problem.z.shape[:3]
+    doutput = plan.empty((*pairs, problem.channels), problem.z.dtype)
+    xn = plan.empty((*pairs, problem.hidden), problem.z.dtype)
+    config = choose_rows(plan, problem, "output gradient")
+    sums, partials = _sums(plan, problem, problem.grid(config)[0], 2 * problem.hidden + 2 * problem.channels)
+    plan.launch(
+        triangle_output_gradient_kernel, problem.grid(config), config,
+        **problem.arguments(
+            plan, "z", "norm_weight", "norm_bias", "output_norm_weight", "output_norm_bias", "output_weight",
+            "output_bias", "output_gate_weight", "output_gate_bias",
+            dy=dy, x=x, dx=dx, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
+        ),
+    )  # fmt: skip
+    plan_sum_of_partials(plan, partials, sums, compute(problem))
+    return sums, doutput, xn
+
+
+def _plan_project_gradient(
+    plan: Plan, problem: Problem, da: Operand, db: Operand, dprojections: Operand
+) -> tuple[Operand, Operand, Operand]:
+    """dz, the sums for vectors, and zn; dprojections is filled."""
+    zn, dz = plan.empty(problem.z.shape, problem.z.dtype), plan.empty_like(problem.z)
+    config = choose_rows(plan, problem, "project gradient")
+    sums, partials = _sums(plan, problem, problem.grid(config)[0], 2 * problem.channels + 4 * problem.hidden)
+    plan.launch(
+        triangle_project_gradient_kernel, problem.grid(config), config,
+        **problem.arguments(
+            plan, "z", "mask", "norm_weight", "norm_bias", "projection_weight", "projection_bias", "gate_weight",
+            "gate_bias", "output_gate_weight",
+            da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
+        ),
+    )  # fmt: skip
+    plan_sum_of_partials(plan, partials, sums, compute(problem))
+    return dz, sums, zn
+
+
+def _sums(plan: Plan, problem: Problem, programs: int, columns: int) -> tuple[Operand, Operand]:
+    """Memory for sums over all pairs, and for what each program adds to them."""
+    dtype = torch.promote_types(problem.z.dtype, torch.float32)
+    return plan.empty((columns,), problem.z.dtype), plan.empty((programs, columns), dtype)

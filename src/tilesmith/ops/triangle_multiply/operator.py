@@ -1,0 +1,172 @@
+"""The operator: its checks, who computes it, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.outer_product_mean.operator import require_mask
+from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.precision import tf32_allowed
+from tilesmith.ops.triangle_multiply.backward import backward
+from tilesmith.ops.triangle_multiply.forward import forward
+from tilesmith.ops.triangle_multiply.reference import DIRECTIONS, reference
+
+NAME = "triangle_multiply"
+MOST_CHANNELS = 256  # of z or hidden: a tile has all of them, for their norm
+
+
+def prepare(
+    z: Tensor, direction: str, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor, projection_weight: Tensor,
+    gate_weight: Tensor, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
+    output_gate_weight: Tensor, projection_bias: Tensor | None, gate_bias: Tensor | None,
+    output_bias: Tensor | None, output_gate_bias: Tensor | None, eps: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    """As the kernels take them: each bias beside its weight."""
+    return (
+        z, mask, norm_weight, norm_bias, projection_weight, projection_bias, gate_weight, gate_bias,
+        output_norm_weight, output_norm_bias, output_weight, output_bias, output_gate_weight, output_gate_bias,
+        direction == "outgoing", float(eps), z.dtype == torch.float32 and tf32_allowed(),
+    )  # fmt: skip
+
+
+def takes(z: Tensor, *others: Any) -> bool:
+    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
+    output_weight: Tensor = others[9]
+    return max(output_weight.shape) <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, context.outgoing, context.eps, context.tf32 = inputs
+    context.mark_non_differentiable(*output[1:])
+    context.set_materialize_grads(False)
+    context.save_for_backward(*output[1:], *tensors)
+
+
+def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if dy is None:  # nothing came of the output
+        return (None,) * 17
+    a, b, x, *tensors = context.saved_tensors
+    channels, hidden = tensors[10].shape
+    made = backward(dy, a, b, x, *tensors, context.outgoing, context.eps, context.tf32)
+    dz, dweights, doutput_weight, sums, output_sums = made
+    dprojection, dgate, doutput_gate = dweights.split((2 * hidden, 2 * hidden, channels))
+    dnorm_weight, dnorm_bias, dprojection_bias, dgate_bias = sums.split((channels, channels, 2 * hidden, 2 * hidden))
+    doutput_norm_weight, doutput_norm_bias, doutput_bias, doutput_gate_bias = output_sums.split(
+        (hidden, hidden, channels, channels)
+    )
+    gradients = (
+        dz, None, dnorm_weight, dnorm_bias, dprojection, dprojection_bias, dgate, dgate_bias, doutput_norm_weight,
+        doutput_norm_bias, doutput_weight, doutput_bias, doutput_gate, doutput_gate_bias, None, None, None,
+    )  # fmt: skip
+    wanted = context.needs_input_grad
+    return tuple(one if wanted[place] else None for place, one in enumerate(gradients))
+
+
+class TriangleMultiply(Operator):
+    """Its kernels give the result, and after it what only their gradient needs."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        made = super().__call__(*arguments, **named)
+        return made[0] if isinstance(made, tuple) else made
+
+
+def declared(check: Callable[..., Any]) -> TriangleMultiply:
+    return TriangleMultiply(
+        NAME, check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
+        prepare=prepare, takes=takes, switches=tf32_allowed, autocasts=True,
+    )  # fmt: skip
+
+
+@declared
+def triangle_multiply(
+    z: Tensor,
+    *,
+    direction: str = "outgoing",
+    mask: Tensor | None = None,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    projection_weight: Tensor,
+    gate_weight: Tensor,
+    output_norm_weight: Tensor,
+    output_norm_bias: Tensor,
+    output_weight: Tensor,
+    output_gate_weight: Tensor,
+    projection_bias: Tensor | None = None,
+    gate_bias: Tensor | None = None,
+    output_bias: Tensor | None = None,
+    output_gate_bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """The triangle multiplicative update of a pair representation z, [batch, n, n, channels], whole:
+
+    zn = norm(z); a, b = mask · σ(gate(zn)) · projection(zn); y = σ(output gate(zn)) · output(output norm(x)), with
+    x_ij = Σ_k a_ik · b_jk for `direction="outgoing"` and Σ_k a_ki · b_kj for "incoming", channel by channel.
+
+    - `mask`: boolean [batch, n, n], true for pairs that there are. Others add nothing to any x.
+    - `norm_weight`, `norm_bias`: [channels]; `output_norm_weight`, `output_norm_bias`: [hidden].
+    - `projection_weight`, `gate_weight`: [2 · hidden, channels], first those for a, then those for b.
+    - `output_weight`: [channels, hidden]; `output_gate_weight`: [channels, channels].
+    - `projection_bias`, `gate_bias`, `output_bias`, `output_gate_bias`: as long as their weights have rows.
+    - `eps`: of both norms.
+
+    All of one dtype. Sums are in single precision or better, and in half precision x is held in single. The gradients
+    are the same to the bit at every run. Products follow PyTorch's own setting for tf32.
+    """
+    shapes = _wanted_shapes(z, output_weight)
+    given = {
+        "norm_weight": norm_weight, "norm_bias": norm_bias, "projection_weight": projection_weight,
+        "gate_weight": gate_weight, "output_norm_weight": output_norm_weight, "output_norm_bias": output_norm_bias,
+        "output_weight": output_weight, "output_gate_weight": output_gate_weight,
+    }  # fmt: skip
+    biases = {
+        "projection_bias": projection_bias, "gate_bias": gate_bias, "output_bias": output_bias,
+        "output_gate_bias": output_gate_bias,
+    }  # fmt: skip
+    given |= {name: bias for name, bias in biases.items() if bias is not None}
+    require_floating(NAME, **given)
+    for name, tensor in given.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise ValueError(f"{NAME}: {name} has shape {tuple(tensor.shape)}, but must have {shapes[name]}")
+        if tensor.dtype != z.dtype:
+            raise TypeError(f"{NAME}: {name} has dtype {_short(tensor)}, but z has {_short(z)}; they must be the same")
+    require_mask(NAME, mask, tuple(z.shape[:3]), "[batch, n, n]")
+    require_same_device(NAME, z=z, **given, mask=mask)
+    require_number(NAME, "eps", eps, at_least=0.0)
+    if direction not in DIRECTIONS:
+        raise ValueError(f"{NAME}: direction is {direction!r}, but must be one of {', '.join(DIRECTIONS)}")
+    return z
+
+
+def _wanted_shapes(z: Tensor, output_weight: Tensor) -> dict[str, tuple[int, ...]]:
+    """Of everything but z, from z's channels and how many hidden ones the output projection takes."""
+    require_floating(NAME, z=z, output_weight=output_weight)
+    if z.ndim != 4 or z.shape[1] != z.shape[2]:
+        raise ValueError(f"{NAME}: z has shape {tuple(z.shape)}, but must be [batch, n, n, channels]")
+    channels = z.shape[3]
+    if output_weight.ndim != 2 or output_weight.shape[0] != channels:
+        raise ValueError(
+            f"{NAME}: output_weight has shape {tuple(output_weight.shape)}, but must have {channels} rows, one for "
+            "each channel of z, and a column for each hidden channel"
+        )
+    hidden = output_weight.shape[1]
+    if channels == 0 or hidden == 0:
+        raise ValueError(
+            f"{NAME}: there are {channels} channels and {hidden} hidden ones, but must be at least one each"
+        )
+    return {
+        "norm_weight": (channels,), "norm_bias": (channels,),
+        "projection_weight": (2 * hidden, channels), "projection_bias": (2 * hidden,),
+        "gate_weight": (2 * hidden, channels), "gate_bias": (2 * hidden,),
+        "output_norm_weight": (hidden,), "output_norm_bias": (hidden,),
+        "output_weight": (channels, hidden), "output_bias": (channels,),
+        "output_gate_weight": (channels, channels), "output_gate_bias": (channels,),
+    }  # fmt: skip
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,132 @@
+"""outer_product_mean: masks, chunks, tiles and large values; the rest is tested for every operator alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, forward_and_backward
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
+from tilesmith.spec import Inputs
+
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+
+
+def made(batch: int = 1, sequences: int = 5, residues: int = 6, channels: int = 3, outputs: int = 4) -> Inputs:
+    torch.manual_seed(0)
+    return {
+        "a": torch.randn(batch, sequences, residues, channels),
+        "b": torch.randn(batch, sequences, residues, channels),
+        "mask": torch.rand(batch, sequences, residues) > 0.3,
+        "weight": torch.randn(outputs, channels**2),
+        "bias": torch.randn(outputs),
+    }
+
+
+def test_is_what_the_published_algorithm_says() -> None:
+    """Pair by pair, sequence by sequence."""
+    inputs = made()
+    a, b, mask, weight, bias = inputs.values()
+    z = outer_product_mean(**inputs, eps=1e-3)
+    for i in range(6):
+        for j in range(6):
+            both = [s for s in range(5) if mask[0, s, i] and mask[0, s, j]]
+            total = sum((torch.outer(a[0, s, i], b[0, s, j]) for s in both), torch.zeros(3, 3))
+            wanted = (weight @ total.flatten() + bias) / (1e-3 + len(both)) if both else torch.zeros(4)
+            torch.testing.assert_close(z[0, i, j], wanted)
+
+
+def test_every_tile_of_several_is_computed() -> None:
+    inputs = made(sequences=40, residues=37, channels=2, outputs=18)
+    with ts.use("interpret"), ts.ops.configured(BLOCK_I=16, BLOCK_J=1, BLOCK_OUTPUTS=16):
+        ours = outer_product_mean(**inputs)
+    torch.testing.assert_close(ours, reference(**inputs))
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("chunk", [1, 4, 6, 100])
+def test_chunks_change_nothing(mode: Any, chunk: int) -> None:
+    inputs = made(batch=2)
+    with ts.use(mode):
+        whole = forward_and_backward(outer_product_mean, inputs)
+        chunked = forward_and_backward(lambda **named: outer_product_mean(**named, chunk=chunk), inputs)
+    assert_same(chunked, whole)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("junk", [1e4, float("inf"), float("nan")])
+def test_what_is_masked_has_no_influence_and_no_gradient(mode: Any, junk: float) -> None:
+    inputs = made()
+    hidden = ~inputs["mask"]
+    perturbed = {**inputs, **{name: inputs[name].masked_fill(hidden[..., None], junk) for name in ("a", "b")}}
+    with ts.use(mode):
+        right, ours = (forward_and_backward(outer_product_mean, one) for one in (inputs, perturbed))
+    for name, value in right.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=0)
+    for name in ("gradient of a", "gradient of b"):
+        assert not ours[name][hidden].any()
+        assert ours[name][~hidden].any()
+
+
+@BOTH_WAYS
+def test_residues_that_are_nowhere_get_zeros(mode: Any) -> None:
+    inputs = made()
+    inputs["mask"][:, :, 2] = False
+    with ts.use(mode):
+        found = forward_and_backward(outer_product_mean, inputs)
+    assert not found["output 0"][:, 2].any()
+    assert not found["output 0"][:, :, 2].any()
+    assert all(value.isfinite().all() for value in found.values())
+
+
+def test_large_values_do_not_overflow_in_half_precision() -> None:
+    """Sums over 1024 sequences of products of 100 · 100 are beyond half precision; their mean is not."""
+    shape = (1, 1024, 2, 1)
+    inputs = {
+        "a": torch.full(shape, 100.0, dtype=torch.float16),
+        "b": torch.full(shape, 100.0, dtype=torch.float16),
+        "mask": None,
+        "weight": torch.full((1, 1), 0.5, dtype=torch.float16),
+    }
+    with ts.use("interpret"):
+        found = forward_and_backward(outer_product_mean, inputs)
+    torch.testing.assert_close(found["output 0"], torch.full((1, 2, 2, 1), 5000.0, dtype=torch.float16))
+    exact = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    wanted = forward_and_backward(reference, exact)["gradient of weight"]
+    torch.testing.assert_close(found["gradient of weight"].double(), wanted, rtol=2e-3, atol=0)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("batch", "sequences", "residues"), [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_empty_tensors(mode: Any, batch: int, sequences: int, residues: int) -> None:
+    inputs = made(batch, sequences, residues)
+    with ts.use(mode):
+        found = forward_and_backward(outer_product_mean, inputs)
+    assert_same(found, forward_and_backward(reference, inputs))
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"a": torch.ones(5, 6, 3)}, ValueError, r"a has shape \(5, 6, 3\), but must be \[batch, sequences,"),
+        ({"b": torch.ones(1, 5, 6, 2)}, ValueError, r"b has shape \(1, 5, 6, 2\), but a has \(1, 5, 6, 3\)"),
+        ({"mask": torch.ones(1, 5, 6)}, TypeError, "mask has dtype float32, but must be bool"),
+        ({"mask": torch.ones(5, 6) > 0}, ValueError, r"mask has shape \(5, 6\), but must be \[batch, sequences,"),
+        ({"mask": True}, TypeError, "mask is a bool, but must be a tensor"),
+        ({"weight": torch.ones(4, 3)}, ValueError, r"weight has shape \(4, 3\), but must have .* 9 columns"),
+        ({"weight": None}, ValueError, "bias is given, but there is no weight"),
+        ({"weight": torch.ones(4, 9).half()}, TypeError, "weight has dtype float16, but a has float32"),
+        ({"bias": torch.ones(5)}, ValueError, r"bias has shape \(5,\), but must be a vector of 4 elements"),
+        ({"chunk": 0}, ValueError, "chunk is 0, but must be at least 1"),
+        ({"chunk": 2.0}, TypeError, "chunk is a float, but must be a whole number"),
+        ({"eps": -1.0}, ValueError, "eps is -1.0, but must be at least 0"),
+    ],
+)
+def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    with ts.use(mode), pytest.raises(kind, match=f"^outer_product_mean: {words}"):
+        outer_product_mean(**{**made(), **arguments})

@@ -1,0 +1,186 @@
+"""Attention over a grid: directions, masks, the gate, and what is refused; the rest is tested for every operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, forward_and_backward
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.attention.operator import forward as attention_forward
+from tilesmith.ops.msa_column_attention import msa_column_attention
+from tilesmith.ops.msa_row_attention import msa_row_attention
+from tilesmith.ops.triangle_attention import triangle_attention
+from tilesmith.spec import Inputs
+
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+OPERATORS = {"starting": triangle_attention, "row": msa_row_attention, "column": msa_column_attention}
+
+
+def made(rows: int = 3, columns: int = 3, batch: int = 1, heads: int = 1, head: int = 4) -> Inputs:
+    torch.manual_seed(0)
+    grid = (batch, rows, columns, heads, head)
+    q, k, v, gate = (torch.randn(grid) for _ in range(4))
+    return {
+        "q": q, "k": k, "v": v, "bias": torch.randn(batch, heads, columns, columns),
+        "mask": torch.rand(batch, rows, columns) > 0.3, "gate": gate,
+    }  # fmt: skip
+
+
+def attended(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """One query with its keys, for a single head."""
+    if not mask.any():
+        return torch.zeros_like(q)
+    scores = (keys @ q * q.shape[0] ** -0.5 + bias)[mask]
+    return torch.softmax(scores, 0) @ values[mask]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("starting", [True, False], ids=["starting", "ending"])
+def test_is_what_the_published_algorithms_say(mode: Any, starting: bool) -> None:
+    """Pair by pair: the third edge of ij and ik is jk, that of ij and kj is ki."""
+    inputs = made()
+    with ts.use(mode):
+        ours = triangle_attention(**inputs, starting=starting)
+    q, k, v = (inputs[name][0, :, :, 0] for name in "qkv")
+    bias, mask, gate = inputs["bias"][0, 0], inputs["mask"][0], inputs["gate"][0, :, :, 0].sigmoid()
+    for i in range(3):
+        for j in range(3):
+            if starting:
+                wanted = attended(q[i, j], k[i], v[i], bias[j], mask[i])
+            else:
+                wanted = attended(q[i, j], k[:, j], v[:, j], bias[:, i], mask[:, j])
+            torch.testing.assert_close(ours[0, i, j, 0], gate[i, j] * wanted, rtol=1e-4, atol=1e-5)
+
+
+@BOTH_WAYS
+def test_the_ending_node_is_the_starting_node_of_transposed_pairs(mode: Any) -> None:
+    inputs = made(batch=2)
+    turned = {name: value.transpose(1, 2) for name, value in inputs.items() if name != "bias"}
+    with ts.use(mode):
+        ours = triangle_attention(**inputs, starting=False)
+        other = triangle_attention(**turned, bias=inputs["bias"].transpose(-1, -2)).transpose(1, 2)
+    torch.testing.assert_close(ours, other, rtol=1e-5, atol=1e-6)
+
+
+def test_the_attentions_of_an_alignment_are_those_of_pairs() -> None:
+    inputs = made(rows=2)
+    torch.testing.assert_close(msa_row_attention(**inputs), triangle_attention(**inputs), rtol=0, atol=0)
+    del inputs["bias"]
+    column = msa_column_attention(**inputs)
+    torch.testing.assert_close(column, triangle_attention(**inputs, starting=False), rtol=0, atol=0)
+
+
+def test_nothing_is_copied_for_the_ending_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention is given views of the very tensors."""
+    from tilesmith.ops.triangle_attention import grid
+
+    seen: list[tuple[Any, ...]] = []
+
+    def listening(*arguments: Any) -> Any:
+        seen.append(arguments)
+        return attention_forward(*arguments)
+
+    monkeypatch.setattr(grid, "attention_forward", listening)
+    inputs = made()
+    with ts.use("interpret"):
+        output = triangle_attention(**inputs, starting=False)
+    for name, given in zip(("q", "k", "v", "bias"), seen[0], strict=False):
+        assert given.data_ptr() == inputs[name].data_ptr()
+    assert output.is_contiguous()
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", OPERATORS)
+def test_masked_places_have_no_influence_and_no_gradient(mode: Any, name: str) -> None:
+    inputs = made(rows=2, columns=5)
+    if name == "column":
+        del inputs["bias"]
+    hidden = ~inputs["mask"]
+    junk = {key: inputs[key].masked_fill(hidden[..., None, None], 50.0) for key in ("k", "v")}
+    with ts.use(mode):
+        right, ours = (forward_and_backward(OPERATORS[name], {**inputs, **more}) for more in ({}, junk))
+    for key, value in right.items():
+        torch.testing.assert_close(ours[key], value, rtol=0, atol=0)
+    for key in ("gradient of k", "gradient of v"):
+        assert not ours[key][hidden].any()
+        assert ours[key][~hidden].any()
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("starting", [True, False], ids=["starting", "ending"])
+def test_rows_all_masked_get_zeros(mode: Any, starting: bool) -> None:
+    inputs = made()
+    inputs["mask"][:] = False
+    with ts.use(mode):
+        found = forward_and_backward(lambda **named: triangle_attention(**named, starting=starting), inputs)
+    assert all(not value.any() for value in found.values())
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("batch", "rows", "columns"), [(0, 3, 3), (1, 0, 3), (2, 3, 0)])
+def test_empty_grids(mode: Any, batch: int, rows: int, columns: int) -> None:
+    inputs = made(rows, columns, batch)
+    with ts.use(mode):
+        found = forward_and_backward(triangle_attention, inputs)
+    assert found["output 0"].shape == inputs["q"].shape
+    assert found["gradient of q"].shape == inputs["q"].shape
+    assert not any(value.any() for value in found.values() if value is not None)
+
+
+def test_scale_is_used() -> None:
+    inputs = made()
+    with ts.use("interpret"):
+        ours = forward_and_backward(lambda **named: triangle_attention(**named, scale=2.0), inputs)
+    sharper = {**inputs, "q": inputs["q"] * 2.0 * 4**0.5}
+    torch.testing.assert_close(ours["output 0"], triangle_attention(**sharper), rtol=1e-4, atol=1e-5)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"q": torch.ones(3, 3, 1, 4)}, ValueError, r"q has shape \(3, 3, 1, 4\), but must be \[batch, "),
+        ({"k": torch.ones(1, 3, 3, 1, 5)}, ValueError, r"k has shape \(1, 3, 3, 1, 5\), but q has \(1, 3, 3, 1, 4\)"),
+        ({"v": torch.ones(1, 3, 3, 1, 4).half()}, TypeError, "v has dtype float16, but q has float32"),
+        ({"gate": torch.ones(1, 3, 3, 4)}, ValueError, r"gate has shape \(1, 3, 3, 4\), but q has"),
+        ({"mask": torch.ones(1, 3, 3)}, TypeError, "mask has dtype float32, but must be bool"),
+        ({"mask": torch.ones(3, 3) > 0}, ValueError, r"mask has shape \(3, 3\), but must be \[batch, "),
+        ({"scale": 0.0}, ValueError, "scale is 0.0, but must be positive and finite"),
+        ({"scale": "1"}, TypeError, "scale is a str, but must be a number"),
+    ],
+)
+def test_bad_input(mode: Any, name: str, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    operator = OPERATORS[name]
+    inputs = made()
+    if name == "column":
+        del inputs["bias"]
+    with ts.use(mode), pytest.raises(kind, match=f"^{operator.name}: {words}"):
+        operator(**{**inputs, **arguments})
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"bias": torch.ones(1, 3, 3)}, ValueError, r"bias has shape \(1, 3, 3\), but must be \[batch, heads, length"),
+        ({"starting": 1}, TypeError, "starting is a int, but must be True or False"),
+    ],
+)
+def test_bad_input_of_triangles(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    with ts.use(mode), pytest.raises(kind, match=f"^triangle_attention: {words}"):
+        triangle_attention(**{**made(), **arguments})
+
+
+def test_a_gate_alone_can_be_learned() -> None:
+    inputs = made()
+    gate = inputs["gate"].requires_grad_()
+    with ts.use("interpret"):
+        triangle_attention(**inputs).sum().backward()
+    (wanted,) = torch.autograd.grad(triangle_attention(**{**inputs, "gate": gate}).sum(), gate)
+    assert gate.grad is not None
+    assert_same({"gate": gate.grad}, {"gate": wanted})
