@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test lint figures test-triton-versions clean
+.PHONY: help setup tour test test-slow lint figures test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -22,8 +22,12 @@ $(STAMP): pyproject.toml constraints.txt
 tour: $(STAMP) ## see the product at work, in about a minute; ends with a page
 	$(BIN)/tilesmith tour
 
-test: $(STAMP) lint ## lint, types and all tests that this machine can run
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+test: $(STAMP) lint ## lint, types and the tests that this machine can run, but for the slow ones
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+
+test-slow: $(STAMP) ## the tests that take half an hour: every variant of every kernel compiled, every exercise verified
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
+	$(BIN)/tilesmith learn verify
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Every operator against its reference, in the interpreter: results and gradients in every dtype and layout."""
+"""Every operator against its reference, in the interpreter: results and gradients over dtypes and layouts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tilesmith.spec import CONTIGUOUS, Case, Layout, Spec
 MOST_BYTES_IN_EVERY_LAYOUT = 1 << 17
 
 
-def layouts(spec: Spec, case: Case) -> tuple[Layout, ...]:
+def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
+    """All in single precision; in the other dtypes, whose elements are walked alike, the plainest and the hardest."""
     if spec.cost is not None and spec.cost(case, torch.float32).forward.bytes > MOST_BYTES_IN_EVERY_LAYOUT:
         return (CONTIGUOUS,)
-    return tuple(spec.layouts)
+    if dtype == torch.float32:
+        return tuple(spec.layouts)
+    return tuple(layout for layout in spec.layouts if layout.name in ("contiguous", "transposed"))
 
 
 TRIALS = [
@@ -30,7 +33,7 @@ TRIALS = [
 
 @pytest.mark.parametrize(("spec", "case", "dtype"), TRIALS)
 def test_agrees_with_its_reference(spec: Spec, case: Case, dtype: torch.dtype) -> None:
-    for layout in layouts(spec, case):
+    for layout in layouts(spec, case, dtype):
         results = list(run(Trial(spec, case, dtype, layout, device="cpu")))
         assert results
         assert not [result for result in results if not result.passed]

@@ -76,7 +76,7 @@ def _leaf(value: Any) -> Any:
     return value.clone().requires_grad_() if is_differentiable(value) else value
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[::2], ids=lambda layout: str(layout.name))
+@pytest.mark.parametrize("layout", LAYOUTS[:3:2], ids=lambda layout: str(layout.name))
 def test_opcheck_accepts_every_kernel_of_the_operator(spec: Spec, small_case: Case, layout: Layout) -> None:
     for function, arguments in calls_of(spec, spec.inputs(small_case, torch.float32, "cpu", layout)):
         torch.library.opcheck(function, arguments)

@@ -293,7 +293,6 @@ def test_draws_a_picture() -> None:
         png(result(rows=[]))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_shows_it_without_complaint(tmp_path: Path) -> None:
     assert CHROMIUM is not None

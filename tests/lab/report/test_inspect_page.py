@@ -212,7 +212,6 @@ def pixels(browser: Browser, selector: str) -> Any:
     return browser.ask(f"document.querySelector({json.dumps(selector)}).toDataURL()")
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_a_program_is_picked_by_click_slider_and_keys(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, found, tmp_path)
@@ -233,7 +232,6 @@ def test_a_program_is_picked_by_click_slider_and_keys(browser: Browser, found: I
     assert page.complaints == []
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_a_lane_tells_what_it_asks_for(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, found, tmp_path)
@@ -256,7 +254,6 @@ def test_a_lane_tells_what_it_asks_for(browser: Browser, found: Inspection, tmp_
     assert page.complaints == []
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_one_kernel_is_shown_at_a_time(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, found, tmp_path)
@@ -277,7 +274,6 @@ def test_one_kernel_is_shown_at_a_time(browser: Browser, found: Inspection, tmp_
     assert page.complaints == []
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_a_large_grid_does_not_freeze_it(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     many = replace(found, kernels=(with_many_programs(found.kernel("column_walk")),))
@@ -294,7 +290,6 @@ def test_a_large_grid_does_not_freeze_it(browser: Browser, found: Inspection, tm
     assert page.complaints == []
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_evil_names_do_nothing_in_a_browser(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, with_evil_names(found), tmp_path)
@@ -305,7 +300,6 @@ def test_evil_names_do_nothing_in_a_browser(browser: Browser, found: Inspection,
     assert page.complaints == []
 
 
-@pytest.mark.slow
 @in_a_browser
 def test_a_tensor_inside_a_tuple_and_a_kernel_that_failed_are_shown_too(
     browser: Browser, found: Inspection, tmp_path: Path
@@ -321,7 +315,6 @@ def test_a_tensor_inside_a_tuple_and_a_kernel_that_failed_are_shown_too(
     assert page.complaints == []
 
 
-@pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1400, True)])
 def test_nothing_is_cut_off_on_a_phone_or_in_the_dark(

@@ -198,7 +198,6 @@ def test_terminal_cuts_code_rather_than_what_is_said_about_it() -> None:
     assert re.search(r"^kernel\.py:12 load +16  x = tl\.load\(.*…", output.getvalue(), re.MULTILINE)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_shows_it(tmp_path: Path) -> None:
     assert CHROMIUM is not None
