@@ -13,12 +13,19 @@ from typer.testing import CliRunner, Result
 
 from tilesmith.cli import app
 from tilesmith.models.llama import VERSION_NAMES, parts
+from tilesmith.models.openfold import versions
 
 TINY = ("--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8", "--num-steps", "6")
 
 
-def compare(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, ["compare", "llama", *map(str, arguments)])
+TINY_FOLD = (
+    "--num-residues", "8", "--num-sequences", "4", "--msa-dim", "16", "--pair-dim", "16", "--num-blocks", "1",
+    "--outer-dim", "4", "--num-steps", "6", "--learning-rate", "0.01",
+)  # fmt: skip
+
+
+def compare(*arguments: str | Path, model: str = "llama") -> Result:
+    result = CliRunner().invoke(app, ["compare", model, *map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -40,6 +47,31 @@ def test_all_versions_mean_the_same_and_learn_alike(tmp_path: Path) -> None:
         for word in ("Training speed", "Batch", "Forward", "Backward", "Throughput", "v4 beside v1", "best possible"):
             assert word in text
     assert page.count("<polyline") == 1 + len(runs), "a curve for each, and the best possible loss"
+
+
+def test_all_versions_of_openfold_mean_the_same_and_learn_alike(tmp_path: Path) -> None:
+    json_file, page = tmp_path / "compared.json", tmp_path / "compared.html"
+    result = compare(*TINY_FOLD, "--json", json_file, "--html", page, model="openfold")
+    assert result.exit_code == 0, result.output
+    content: dict[str, Any] = json.loads(json_file.read_text())
+    assert [one["variant"] for one in content["parity"] if one["passed"]] == list(VERSION_NAMES)
+    runs = content["variants"]
+    assert [(run["model"], run["config"]["batch_size"]) for run in runs] == [("openfold", 4)] * 4
+    for run in runs:
+        assert run["losses"] == pytest.approx(runs[0]["losses"], abs=1e-4)
+    assert "Tiny OpenFold" in result.output
+    assert "Tiny OpenFold" in page.read_text()
+
+
+def test_a_version_of_openfold_that_means_something_else_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_bias(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        return versions.logits_loss(x, weight, 0 * bias, targets)
+
+    wrong = replace(versions.V2, parts=replace(versions.V2.parts, loss=without_bias))
+    monkeypatch.setitem(versions.VERSIONS, "v2", wrong)
+    result = compare(*TINY_FOLD, "--variants", "v1,v2", model="openfold")
+    assert result.exit_code == 1
+    assert "v2 was not timed: it does not compute what v1 computes." in result.output
 
 
 def test_a_version_that_means_something_else_gets_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,8 +18,14 @@ from tilesmith.models.llama import parts
 TINY = ("--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8")
 
 
-def train(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(app, ["train", "llama", *map(str, arguments)])
+TINY_FOLD = (
+    "--num-residues", "12", "--num-sequences", "4", "--msa-dim", "16", "--pair-dim", "16", "--num-blocks", "1",
+    "--outer-dim", "4",
+)  # fmt: skip
+
+
+def train(*arguments: str | Path, model: str = "llama") -> Result:
+    result = CliRunner().invoke(app, ["train", model, *map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     return result
@@ -53,6 +59,41 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
     assert train(*TINY, "--num-steps", "6", "--save", saved, "--save-every", "4").exit_code == 0
     assert train("--resume", saved, "--num-steps", "9", "--json", json_file).exit_code == 0
     assert json.loads(json_file.read_text())["losses"] == pytest.approx(whole, abs=1e-5)
+
+
+def test_openfold_learns_and_goes_on(tmp_path: Path) -> None:
+    saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
+    fast = ("--learning-rate", "0.005", "--variant", "v2")
+    result = train(*TINY_FOLD, *fast, "--num-steps", "30", "--save", saved, "--json", json_file, model="openfold")
+    assert result.exit_code == 0, result.output
+    content = json.loads(json_file.read_text())
+    assert (content["model"], content["config"]["batch_size"], content["best_loss"]) == ("openfold", 4, 0.0)
+    assert content["losses"][0] == pytest.approx(4.16, abs=0.05), "ln 64: guessing"
+    assert sum(content["losses"][-5:]) / 5 < 3.2
+    assert "best possible 0.000" in result.output
+    again = train("--resume", saved, "--num-steps", "31", "--json", json_file, model="openfold")
+    assert again.exit_code == 0, again.output
+    went_on = json.loads(json_file.read_text())
+    assert (went_on["losses"][:30], len(went_on["losses"])) == (content["losses"], 31)
+    assert went_on["losses"][30] < 3.5
+    other = train("--resume", saved, "--num-steps", "40")
+    assert other.exit_code == 2
+    assert "the checkpoint is of openfold, not of llama" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--head-dim", "24"], "--head-dim is 24, which does not divide --msa-dim 64"),
+        (["--num-residues", "0"], "--num-residues is 0, but must be at least 1"),
+        (["--accumulate", "3"], "--batch-size is 4, which cannot be divided by 1 processes times 3"),
+    ],
+)
+def test_wrong_usage_of_openfold_is_one_line(arguments: list[str], complaint: str) -> None:
+    result = train(*arguments, model="openfold")
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_learns_the_bytes_of_a_file(tmp_path: Path) -> None:

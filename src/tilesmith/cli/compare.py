@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tilesmith.cli.options import LlamaSizes, Reports, Schedule, TextData, given, with_options
+from tilesmith.cli.options import Data, LlamaSizes, OpenFoldSizes, Reports, Schedule, TextData, given, with_options
 from tilesmith.cli.terminal import CHECK_FAILED, console, write_json, write_result
 from tilesmith.cli.train import one_line_errors, progress_of
 
@@ -35,6 +35,15 @@ def compare_llama(sizes: LlamaSizes, versions: Versions, schedule: Schedule, dat
     _compare("llama", {**given(sizes), **given(data)}, given(schedule), versions.variants, reports)
 
 
+@compare.command("openfold")
+@with_options
+def compare_openfold(
+    sizes: OpenFoldSizes, versions: Versions, schedule: Schedule, data: Data, reports: Reports
+) -> None:
+    """Tiny OpenFold, v1 to v4, as `tilesmith compare llama` does it."""
+    _compare("openfold", {**given(sizes), **given(data)}, given(schedule), versions.variants, reports)
+
+
 def _compare(model: str, fixed: dict[str, Any], wanted: dict[str, Any], variants: str | None, reports: Reports) -> None:
     with one_line_errors():
         from tilesmith.training import setup
@@ -44,6 +53,7 @@ def _compare(model: str, fixed: dict[str, Any], wanted: dict[str, Any], variants
 
         task = setup.task_of(model, fixed)
         chosen = list(task.versions) if variants is None else [name.strip() for name in variants.split(",")]
+        wanted = {**task.defaults, **wanted}
         settings = [setup.settings_of({**wanted, "variant": name}, task.versions) for name in chosen]
         result = stamped(compared(task, settings[0], chosen, alone(), progress_of))
     _tell(result, reports)

@@ -43,7 +43,7 @@ def as_flags(message: str) -> str:
 
     Names of one word are English too, so they count as names at the start only.
     """
-    names = [one.name for group in (LlamaSizes, Choices, Schedule) for one in fields(group)]
+    names = [one.name for group in (LlamaSizes, OpenFoldSizes, Choices, Schedule) for one in fields(group)]
     several = "|".join(name for name in names if "_" in name)
     single = "|".join(name for name in names if "_" not in name)
     return re.sub(rf"\b({several})\b|^({single})\b", lambda found: f"--{found[0].replace('_', '-')}", message)
@@ -61,6 +61,19 @@ class LlamaSizes:
 
 
 @dataclass(frozen=True)
+class OpenFoldSizes:
+    """Sizes of Tiny OpenFold. What is left out has the model's default, or the checkpoint's."""
+
+    num_residues: Annotated[int | None, typer.Option(help="Of a chain. Default: 64.")] = None
+    num_sequences: Annotated[int | None, typer.Option(help="Of an alignment. Default: 16.")] = None
+    msa_dim: Annotated[int | None, typer.Option(help="Width of the alignment's stream. Default: 64.")] = None
+    pair_dim: Annotated[int | None, typer.Option(help="Width of the pairs' stream. Default: 128.")] = None
+    num_blocks: Annotated[int | None, typer.Option(help="Evoformer blocks. Default: 4.")] = None
+    head_dim: Annotated[int | None, typer.Option(help="Columns of a head. Default: 32, or fewer to divide.")] = None
+    outer_dim: Annotated[int | None, typer.Option(help="Width of outer products. Default: 32.")] = None
+
+
+@dataclass(frozen=True)
 class Choices:
     """What only a single run has. What is left out has its default, or the checkpoint's."""
 
@@ -75,7 +88,9 @@ class Choices:
 class Schedule:
     """How long and on what to train. What is left out has its default, or the checkpoint's."""
 
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a step, all processes. Default: 8.")] = None
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples, all processes. Default: 8; openfold 4.")] = (
+        None
+    )
     num_steps: Annotated[int | None, typer.Option(min=1, help="Steps in all. Default: 100.")] = None
     learning_rate: Annotated[float | None, typer.Option(help="AdamW's. Default: 0.0003.")] = None
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16, to compute in. Default: float32.")] = None
@@ -83,11 +98,15 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class TextData:
+class Data:
     """What to learn. It cannot change when a run goes on from a checkpoint."""
 
-    data: Annotated[Path | None, typer.Option(metavar="FILE", help="Learn the bytes of a file.")] = None
     seed: Annotated[int | None, typer.Option(min=0, help="Of data and initial parameters. Default: 0.")] = None
+
+
+@dataclass(frozen=True)
+class TextData(Data):
+    data: Annotated[Path | None, typer.Option(metavar="FILE", help="Learn the bytes of a file.")] = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from tilesmith.cli.options import Choices, LlamaSizes, Reports, Schedule, TextData, as_flags, given, with_options
+from tilesmith.cli.options import (
+    Choices,
+    Data,
+    LlamaSizes,
+    OpenFoldSizes,
+    Reports,
+    Schedule,
+    TextData,
+    as_flags,
+    given,
+    with_options,
+)
 from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, write_json, write_result
 
 if TYPE_CHECKING:
@@ -48,6 +59,18 @@ def train_llama(
     Exit status 1 if a parameter gets no gradient or one that is not finite, or if the run was interrupted.
     """
     _train("llama", {**given(sizes), **given(data)}, {**given(choices), **given(schedule)}, files, reports)
+
+
+@train.command("openfold")
+@with_options
+def train_openfold(
+    sizes: OpenFoldSizes, choices: Choices, schedule: Schedule, data: Data, files: Files, reports: Reports
+) -> None:
+    """Tiny OpenFold, on chains whose distances follow from their alignment.
+
+    Under torchrun and in its exit status it is as `tilesmith train llama` is.
+    """
+    _train("openfold", {**given(sizes), **given(data)}, {**given(choices), **given(schedule)}, files, reports)
 
 
 def _train(model: str, fixed: dict[str, Any], changing: dict[str, Any], files: Files, reports: Reports) -> None:
@@ -104,7 +127,7 @@ def _asked_for(
 
     if resume is None:
         task = setup.task_of(model, fixed)
-        return task, setup.settings_of(changing, task.versions), None
+        return task, setup.settings_of({**task.defaults, **changing}, task.versions), None
     resumed = checkpoint.read(resume)
     task = setup.resumed_task(model, resumed, fixed)
     return task, setup.resumed_settings(resumed, changing, task.versions), resumed

@@ -2,13 +2,14 @@
 
 The rule is like that of `tilesmith check`, with v1 as the reference: v1 in float64 says what is right, v1 in the dtype
 that is trained in says how exact an answer can be expected, and a version may be off by twice as much in the norm over
-each tensor. Roundings of a whole model add up by chance, so a single element may be off by four times as much.
+each tensor. Roundings of a whole model add up by chance, so a single element may be off by four times as much, and a
+tensor of few elements by more than a large one: what v1 is off by is one draw, and of few elements it tells little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from tilesmith.training.tasks import Task
 
 REFERENCE = "v1"
 ELEMENTS = 2.0  # times what `tilesmith check` allows an element of an operator
+# Over the root of the number of elements, added to the limit as a share of it. Gradients of Tiny OpenFold in versions
+# that mean the same went up to 2.1 times the limit with 8 elements, 1.8 times with 72, 1.2 times with 192.
+CHANCE = 8.0
 PREDICTIONS = "predictions"
 
 
@@ -92,7 +96,7 @@ def _enliven(model: nn.Module) -> None:
 def _judged(
     variant: str, ours: Mapping[str, Tensor], exact: Mapping[str, Tensor], plain: Mapping[str, Tensor]
 ) -> Parity:
-    found = {name: compare(ours[name], exact[name], plain[name]) for name in exact}
+    found = {name: _with_chance(compare(ours[name], exact[name], plain[name]), exact[name].numel()) for name in exact}
     predictions = found.pop(PREDICTIONS)
     worst = max(found, key=lambda name: _badness(found[name]))
     return Parity(
@@ -106,8 +110,17 @@ def _judged(
     )
 
 
+def _with_chance(comparison: Comparison, elements: int) -> Comparison:
+    chance = 1 + CHANCE / elements**0.5
+    return replace(
+        comparison,
+        allowed=chance * comparison.allowed,
+        worst_allowed=chance * ELEMENTS * comparison.worst_allowed,
+    )
+
+
 def _passed(comparison: Comparison) -> bool:
-    within = comparison.worst_error <= ELEMENTS * comparison.worst_allowed
+    within = comparison.worst_error <= comparison.worst_allowed
     return within and comparison.error <= comparison.allowed  # NaN passes neither
 
 

@@ -234,7 +234,7 @@ def run_page(result: Result) -> str:
 def _learning(runs: Sequence[Result]) -> Section:
     return Section(
         "Does it learn?" if len(runs) == 1 else "Do they learn?",
-        "The best possible loss is the entropy of the source that the data are drawn from: no model can go below it."
+        "The best possible loss is what the data leave uncertain, by how they are made: no model can go below it."
         if runs[0]["best_loss"] is not None
         else "The best possible loss of this data is not known.",
         [loss_curves(runs, "Loss of each step")],

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tilesmith.training.checkpoint import Checkpoint, CheckpointError
 from tilesmith.training.run import DTYPES, Settings, SettingsError
-from tilesmith.training.tasks import LlamaTask, Task
+from tilesmith.training.tasks import LlamaTask, OpenFoldTask, Task
 
-TASKS: dict[str, type[LlamaTask]] = {"llama": LlamaTask}
+TASKS: dict[str, Callable[..., Task]] = {"llama": LlamaTask, "openfold": OpenFoldTask}
 SHORT_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def task_of(name: str, wanted: Mapping[str, Any]) -> Task:
     """Of these sizes, data and seed. Raises SettingsError or DataError, in one line."""
     sizes = {option: value for option, value in wanted.items() if option not in ("data", "seed")}
-    data, seed = wanted.get("data"), wanted.get("seed")
+    source: dict[str, Any] = {"seed": wanted.get("seed") or 0}
+    if wanted.get("data"):
+        source["data"] = Path(wanted["data"])
     try:
-        return TASKS[name](sizes, Path(data) if data else None, seed or 0)
+        return TASKS[name](sizes, **source)
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

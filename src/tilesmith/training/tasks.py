@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tilesmith.models import llama
+from tilesmith.models import llama, openfold
 from tilesmith.models.versions import Version
+from tilesmith.training.chains import Chains
 from tilesmith.training.steps import Batch
 from tilesmith.training.tokens import MarkovChain, TextBytes
 
@@ -25,6 +26,8 @@ class Task(Protocol):
     tokens_per_sample: int
     config: dict[str, Any]
     """Sizes and data, as plain data: what a checkpoint must agree on."""
+    defaults: dict[str, Any]
+    """Settings that are not the usual ones where the user asks for none."""
 
     def version(self, name: str) -> Version[Any]: ...
 
@@ -55,6 +58,7 @@ class LlamaTask:
         self.tokens_per_sample = self._sizes.seq_len
         self.described = self._source.described
         self.config = {**asdict(self._sizes), "data": str(data) if data else None, "seed": seed}
+        self.defaults: dict[str, Any] = {}
         self.batches(range(1), 1)  # a file too short for a sequence shows here
 
     def version(self, name: str) -> Version[llama.Parts]:
@@ -67,3 +71,31 @@ class LlamaTask:
         """Tokens, and the tokens that follow them."""
         sequences = torch.from_numpy(self._source.sequences(steps, batch_size, self._sizes.seq_len + 1))
         return sequences[..., :-1].contiguous(), sequences[..., 1:].contiguous()
+
+
+class OpenFoldTask:
+    """Tiny OpenFold on chains whose shape follows from their alignment."""
+
+    name = "openfold"
+    versions: tuple[str, ...] = openfold.VERSION_NAMES
+
+    def __init__(self, sizes: dict[str, Any], seed: int = 0) -> None:
+        """`sizes` are fields of the model's Config. Raises ValueError for those that do not go together."""
+        self._sizes = config = openfold.Config(**sizes)
+        self._chains = Chains(config.num_residues, config.num_sequences, config.residue_types, config.num_bins, seed)
+        self._seed = seed
+        self.best_loss: float | None = self._chains.best_loss
+        self.tokens_per_sample = config.num_sequences * config.num_residues
+        self.config = {**asdict(config), "seed": seed}
+        self.defaults = {"batch_size": 4}
+
+    def version(self, name: str) -> Version[openfold.Parts]:
+        return openfold.version(name)
+
+    def model(self, version: Version[openfold.Parts]) -> nn.Module:
+        return openfold.OpenFold(self._sizes, version.parts, seed=self._seed)
+
+    def batches(self, steps: range, batch_size: int) -> Batch:
+        """Alignments, and bins of the distances between residues."""
+        alignments, bins = self._chains.batches(steps, batch_size)
+        return torch.from_numpy(alignments), torch.from_numpy(bins)

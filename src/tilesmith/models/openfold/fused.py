@@ -1,0 +1,88 @@
+"""An Evoformer block on what PyTorch itself has to make it fast: its attention kernel, and one product where several
+read the same input."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tilesmith.nn.evoformer import (
+    GridAttention,
+    MSAColumnAttention,
+    MSARowAttentionWithPairBias,
+    TriangleAttention,
+    TriangleMultiplication,
+)
+from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
+from tilesmith.nn.norms import LayerNorm
+
+NO_MASK = "all chains of a batch have one length, so nothing is masked"
+
+
+class FusedAttention(GridAttention):
+    """Attention over rows, or along `side` 2 columns, of a grid by PyTorch's own kernel."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
+        assert mask is None, NO_MASK
+        along_columns = self.side == 2
+        if along_columns:
+            q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+            bias = None if bias is None else bias.transpose(-1, -2)
+        rows = q.shape[1]
+        if bias is not None:
+            # The kernel takes one for each sequence: in one piece it is as large as all scores.
+            bias = bias[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1)
+        q, k, v = (one.flatten(0, 1).transpose(1, 2) for one in (q, k, v))
+        attended = F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
+        attended = attended.reshape(-1, rows, *attended.shape[1:])
+        return (attended.transpose(1, 2) if along_columns else attended) * torch.sigmoid(gate)
+
+
+class FusedRowAttention(FusedAttention, MSARowAttentionWithPairBias):
+    pass
+
+
+class FusedColumnAttention(FusedAttention, MSAColumnAttention):
+    side = 2
+
+
+class FusedTriangleAttention(FusedAttention, TriangleAttention):
+    pass
+
+
+class FusedTriangleMultiplication(TriangleMultiplication):
+    """All three layers that read the pairs as one product."""
+
+    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        assert mask is None, NO_MASK
+        layers = (self.projection, self.gate, self.output_gate)
+        weight, bias = torch.cat([one.weight for one in layers]), torch.cat([one.bias for one in layers])
+        projected, gate, output_gate = torch.split(
+            F.linear(self.norm(z), weight, bias), [one.out_features for one in layers], dim=-1
+        )
+        a, b = (torch.sigmoid(gate) * projected).permute(0, 3, 1, 2).chunk(2, dim=1)
+        product = a @ b.transpose(-1, -2) if self.direction == "outgoing" else a.transpose(-1, -2) @ b
+        update: Tensor = self.output(self.output_norm(product.permute(0, 2, 3, 1)))
+        return torch.sigmoid(output_gate) * update
+
+
+class FusedEvoformerBlock(PlainEvoformerBlock):
+    """A block of nothing but PyTorch's own operators, fused where it has such."""
+
+    PARTS: ClassVar[dict[str, type[nn.Module]]] = {
+        **PlainEvoformerBlock.PARTS,
+        "row_attention": FusedRowAttention,
+        "column_attention": FusedColumnAttention,
+        "triangle_attention": FusedTriangleAttention,
+        "triangle_multiplication": FusedTriangleMultiplication,
+    }
+
+    def __init__(self, *sizes: int, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        for part in list(self.children()):
+            for name, layer in part.named_children():
+                if isinstance(layer, LayerNorm):  # ours, with the same parameters
+                    setattr(part, name, nn.LayerNorm(layer.normalized_shape, layer.eps))

@@ -1,0 +1,127 @@
+"""The model. What computes each part of it is a version's choice; what is computed is said here, once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tilesmith.models.openfold.parts import Parts
+
+INITIAL_STD = 0.02
+FURTHEST = 32
+"""Residues further apart along the chain than this are all the same to the embedding, as published."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes. `head_dim` follows from the others where it is not given."""
+
+    num_residues: int = 64
+    num_sequences: int = 16
+    msa_dim: int = 64
+    pair_dim: int = 128
+    num_blocks: int = 4
+    head_dim: int = 0
+    outer_dim: int = 32
+    residue_types: int = 20
+    num_bins: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("num_residues", "num_sequences", "msa_dim", "pair_dim", "num_blocks", "outer_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if self.residue_types < 2 or self.num_bins < 2:
+            raise ValueError(
+                f"residue_types is {self.residue_types} and num_bins {self.num_bins}, but there is nothing to learn "
+                "from fewer than 2"
+            )
+        if not self.head_dim:
+            object.__setattr__(self, "head_dim", math.gcd(32, self.msa_dim, self.pair_dim))
+        for name in ("msa_dim", "pair_dim"):
+            if self.head_dim < 1 or getattr(self, name) % self.head_dim:
+                raise ValueError(
+                    f"head_dim is {self.head_dim}, which does not divide {name} {getattr(self, name)}; "
+                    "heads share the columns among them"
+                )
+
+
+class OpenFold(nn.Module):
+    """`model(alignments)` gives logits over bins of distance [B, N, N, bins], `model(alignments, bins)` the mean
+    cross-entropy.
+
+    An alignment is whole numbers [B, sequences, N], the target sequence first. Nothing is dropped in training, so that
+    all versions train alike.
+    """
+
+    def __init__(self, config: Config, parts: Parts, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.parts = parts
+        types, msa, pair = config.residue_types, config.msa_dim, config.pair_dim
+        self.alignment_embedding = nn.Parameter(torch.empty(types, msa))
+        self.target_embedding = nn.Parameter(torch.empty(types, msa))
+        self.left_embedding = nn.Parameter(torch.empty(types, pair))
+        self.right_embedding = nn.Parameter(torch.empty(types, pair))
+        self.offset_embedding = nn.Parameter(torch.empty(2 * FURTHEST + 1, pair))
+        self.blocks = nn.ModuleList(_block(config, parts) for _ in range(config.num_blocks))
+        self.distance = nn.Linear(pair, config.num_bins)
+        self.register_buffer("offsets", offsets(config.num_residues), persistent=False)
+        self.reset_parameters(seed)
+
+    def reset_parameters(self, seed: int) -> None:
+        """Matrices from N(0, 0.02), norms one, biases zero but those of gates, which start open: for every version and
+        device the same."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+            elif name.endswith("bias") and not name.endswith("gate.bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.ones_(parameter)
+
+    def forward(self, alignments: Tensor, bins: Tensor | None = None) -> Tensor:
+        m, z = self.embedded(alignments)
+        for block in self.blocks:
+            m, z = block(m, z)
+        x = z + z.transpose(1, 2)  # from here to there is as far as back
+        weight, bias = self.distance.weight, self.distance.bias
+        if bins is None:
+            return self.parts.linear(x, weight, bias)
+        return self.parts.loss(x, weight, bias, bins)
+
+    def embedded(self, alignments: Tensor) -> tuple[Tensor, Tensor]:
+        """The alignment with the target in every row, and pairs of the target's residues with their distance along the
+        chain."""
+        target = alignments[:, 0]
+        m = F.embedding(alignments, self.alignment_embedding) + F.embedding(target, self.target_embedding)[:, None]
+        left, right = (F.embedding(target, table) for table in (self.left_embedding, self.right_embedding))
+        along = F.embedding(self.offsets, self.offset_embedding)  # type: ignore[arg-type]  # a buffer, which is a tensor
+        return m, left[:, :, None] + right[:, None] + along
+
+
+def _block(config: Config, parts: Parts) -> nn.Module:
+    block = parts.block(
+        config.msa_dim,
+        config.pair_dim,
+        msa_heads=config.msa_dim // config.head_dim,
+        pair_heads=config.pair_dim // config.head_dim,
+        head_size=config.head_dim,
+        outer_channels=config.outer_dim,
+        triangle_channels=config.pair_dim,
+        msa_dropout=0.0,
+        pair_dropout=0.0,
+    )
+    # It is the same for every key, and a softmax does not see what is: its gradient would be nothing but rounding.
+    block.get_submodule("msa_row_attention.pair_norm").register_parameter("bias", None)
+    return block
+
+
+def offsets(num_residues: int) -> Tensor:
+    """[N, N]: the row of the embedding for each pair's distance along the chain."""
+    places = torch.arange(num_residues)
+    return (places[:, None] - places).clamp(-FURTHEST, FURTHEST) + FURTHEST

@@ -1,0 +1,82 @@
+"""The versions: v1 and v2 on PyTorch alone, v3 and v4 on Tilesmith's operators.
+
+v3 leaves to the BLAS every matrix product that stands by itself. v4 takes everything: transitions multiply, add and
+rectify in one kernel, the loss is found without ever holding all logits, and a whole training step is one CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tilesmith.models.openfold.fused import FusedEvoformerBlock
+from tilesmith.models.openfold.parts import Parts
+from tilesmith.models.versions import Version
+from tilesmith.nn.evoformer import EvoformerBlock, Transition
+from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
+from tilesmith.ops.cross_entropy import cross_entropy
+from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
+from tilesmith.ops.matmul import matmul
+
+
+class BlasTransition(Transition):
+    """On our norm, and the BLAS."""
+
+    def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
+        assert chunk is None, "chains are short"
+        return self.contract(torch.relu(self.expand(self.norm(x))))  # type: ignore[no-any-return]  # a module returns Any
+
+
+class BlasEvoformerBlock(EvoformerBlock):
+    PARTS: ClassVar[dict[str, type[nn.Module]]] = {**EvoformerBlock.PARTS, "transition": BlasTransition}
+
+
+def logits_loss(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    logits = F.linear(x, weight, bias).flatten(0, -2)
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets.flatten())
+
+
+def kernel_loss(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    loss: Tensor = cross_entropy(F.linear(x, weight, bias), targets)
+    return loss
+
+
+def kernel_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    product: Tensor = matmul(x, weight.t(), bias)
+    return product
+
+
+def loss_without_logits(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    loss: Tensor = linear_cross_entropy(x, weight, targets, bias)
+    return loss
+
+
+V1 = Version("v1", "plain PyTorch, step by step as published", Parts(PlainEvoformerBlock, F.linear, logits_loss))
+
+V2 = Version(
+    "v2",
+    "PyTorch fused: its own attention kernel, joint projections, fused optimiser",
+    replace(V1.parts, block=FusedEvoformerBlock),
+    fused_optimizer=True,
+)
+
+V3 = Version(
+    "v3",
+    "Tilesmith's operators, matrix products between them by the BLAS",
+    Parts(BlasEvoformerBlock, F.linear, kernel_loss),
+    fused_optimizer=True,
+)
+
+V4 = Version(
+    "v4",
+    "everything: transitions in one kernel with their product, no logits, the step as one CUDA graph",
+    Parts(EvoformerBlock, kernel_linear, loss_without_logits),
+    fused_optimizer=True,
+    captured=True,
+)
+
+VERSIONS = {version.name: version for version in (V1, V2, V3, V4)}

@@ -1,0 +1,164 @@
+"""Tiny OpenFold: what the model means, and that its versions mean the same."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.models import openfold
+from tilesmith.models.openfold import Config, OpenFold
+from tilesmith.training.distributed import Place
+from tilesmith.training.parity import parities
+from tilesmith.training.run import Run, Settings
+from tilesmith.training.tasks import OpenFoldTask
+
+SIZES = {"num_residues": 9, "num_sequences": 5, "msa_dim": 16, "pair_dim": 24, "num_blocks": 2, "outer_dim": 4}
+INTERPRETED = {"num_residues": 4, "num_sequences": 2, "msa_dim": 8, "pair_dim": 8, "num_blocks": 1, "outer_dim": 3}
+TINY = Config(**SIZES)
+CPU = Place(torch.device("cpu"))
+
+
+def model_of(variant: str = "v1", config: Config = TINY) -> OpenFold:
+    return OpenFold(config, openfold.version(variant).parts)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    alignments, bins = OpenFoldTask(SIZES).batches(range(1), 2)
+    return alignments[0], bins[0]
+
+
+def test_defaults_are_those_of_the_workshop() -> None:
+    assert asdict(Config()) == {
+        "num_residues": 64, "num_sequences": 16, "msa_dim": 64, "pair_dim": 128, "num_blocks": 4, "head_dim": 32,
+        "outer_dim": 32, "residue_types": 20, "num_bins": 64,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "complaint"),
+    [
+        ({"num_residues": 0}, "num_residues is 0, but must be at least 1"),
+        ({"num_blocks": -1}, "num_blocks is -1, but must be at least 1"),
+        ({"head_dim": 7}, "head_dim is 7, which does not divide msa_dim 64"),
+        ({"head_dim": 64, "pair_dim": 96}, "head_dim is 64, which does not divide pair_dim 96"),
+        ({"head_dim": -8}, "head_dim is -8"),
+        ({"num_bins": 1}, "num_bins 1, but there is nothing to learn"),
+    ],
+)
+def test_sizes_that_do_not_go_together_are_refused(sizes: dict[str, int], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Config(**sizes)
+
+
+def test_heads_are_as_wide_as_divides_both_streams() -> None:
+    assert Config(msa_dim=48, pair_dim=40).head_dim == 8
+
+
+def test_the_first_loss_is_that_of_guessing() -> None:
+    assert model_of()(*batch()).item() == pytest.approx(torch.tensor(64.0).log().item(), abs=0.05)
+
+
+def test_there_is_as_far_as_back() -> None:
+    with torch.no_grad():
+        logits = model_of()(batch()[0])
+    assert logits.shape == (2, 9, 9, 64)
+    torch.testing.assert_close(logits, logits.transpose(1, 2))
+
+
+def test_the_loss_is_the_cross_entropy_of_the_logits() -> None:
+    model, (alignments, bins) = model_of(), batch()
+    likelihoods = model(alignments).log_softmax(-1)
+    expected = -likelihoods.gather(-1, bins[..., None]).mean()
+    torch.testing.assert_close(model(alignments, bins), expected)
+
+
+def test_the_other_sequences_count_and_their_order_does_not() -> None:
+    model, (alignments, _) = model_of(), batch()
+    turned = torch.cat((alignments[:, :1], alignments[:, 1:].flip(1)), dim=1)
+    changed = torch.cat((alignments[:, :1], (alignments[:, 1:] + 1) % 20), dim=1)
+    with torch.no_grad():
+        before = model(alignments)
+        torch.testing.assert_close(model(turned), before)
+        assert not torch.allclose(model(changed), before, atol=1e-5)
+
+
+def test_every_parameter_gets_a_gradient_that_is_more_than_rounding() -> None:
+    """Also the alignment's in the last block, by the outer product, and with those of softmax's blind spot left out."""
+    model = model_of().double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.5, generator=generator)
+    model(*batch()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert float(parameter.grad.norm()) > 1e-8, name
+
+
+def test_all_versions_share_one_state_dict() -> None:
+    first = model_of().state_dict()
+    for variant in openfold.VERSION_NAMES:
+        model = model_of(variant)
+        assert list(model.state_dict()) == list(first)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, first[name]), "they start alike"
+        model.load_state_dict(first)
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="version is 'v5', but must be one of v1, v2, v3, v4"):
+        openfold.version("v5")
+
+
+def test_every_version_gives_the_same_logits_and_gradients() -> None:
+    found = parities(OpenFoldTask(SIZES), list(openfold.VERSION_NAMES), torch.float32, CPU, 2)
+    for parity in found:
+        assert parity.passed, parity
+
+
+def test_the_kernels_themselves_give_the_same_logits_and_gradients() -> None:
+    with ts.use("interpret"):
+        for parity in parities(OpenFoldTask(INTERPRETED), ["v3", "v4"], torch.float32, CPU, 1):
+            assert parity.passed, parity
+
+
+def losses(sizes: dict[str, Any], **settings: Any) -> list[float]:
+    run = Run(OpenFoldTask(sizes), Settings(**settings), CPU)
+    record = run.train()
+    run.close()
+    return record.losses
+
+
+@pytest.mark.parametrize("variant", ["v2", "v3", "v4"])
+def test_every_version_has_the_same_curve(variant: str) -> None:
+    how = {"num_steps": 6, "batch_size": 2, "learning_rate": 3e-3}
+    assert losses(SIZES, **how, variant=variant) == pytest.approx(losses(SIZES, **how), abs=1e-4)
+
+
+def test_the_kernels_themselves_have_the_same_curve() -> None:
+    how = {"num_steps": 3, "batch_size": 1, "learning_rate": 1e-2}
+    expected = losses(INTERPRETED, **how)
+    with ts.use("interpret"):
+        assert losses(INTERPRETED, **how, variant="v4") == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_version_with_everything_compiles_as_one_graph() -> None:
+    model: Any = model_of("v4", Config(**{**SIZES, "num_blocks": 1}))
+    expected = model(*batch())
+    compiled: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
+    found = compiled(*batch())
+    assert torch.allclose(found, expected, atol=1e-5)
+    found.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("variant", openfold.VERSION_NAMES)
+def test_every_version_gives_the_same_on_a_gpu(variant: str, dtype: torch.dtype) -> None:
+    (parity,) = parities(OpenFoldTask({}), [variant], dtype, Place(torch.device("cuda", 0)), 4)
+    assert parity.passed, parity
