@@ -27,7 +27,9 @@ def commands_in(page: Path) -> list[list[str]]:
 
 def help_of(words: list[str]) -> str:
     group = learn if words[0] == "learn" else app
-    inner = [word for word in words[words[0] == "learn" :][:1] if not word.startswith("-")]
+    inner = [
+        word for word in words[words[0] == "learn" :][: 2 if words[0] == "debug" else 1] if not word.startswith("-")
+    ]
     result = CliRunner().invoke(group, [*inner, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     return result.output

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,14 +28,22 @@ def changed(old: str, new: str, source: str = SOLUTION) -> str:
     return source.replace(old, new)
 
 
-@pytest.mark.parametrize("exercise", Catalogue().values(), ids=lambda one: one.id)
-def test_every_solution_passes_with_all_goals_met(exercise: object, tmp_path: Path) -> None:
-    chosen = Catalogue()[exercise.id]  # type: ignore[attr-defined]  # pytest gives object
-    if chosen.is_only_questions:
-        return
-    verdict = verdict_on(chosen.solution.read_text(), tmp_path, chosen.id)
+def with_kernels() -> Iterator[Any]:
+    """Exercises whose solution is a kernel; `make test-slow` verifies the others of a track with all their variants."""
+    tracks: set[str] = set()
+    for exercise in Catalogue().values():
+        if not exercise.is_only_questions and not exercise.is_cuda:
+            marks = (pytest.mark.slow,) if exercise.track in tracks else ()
+            tracks.add(exercise.track)
+            yield pytest.param(exercise.id, marks=marks)
+
+
+@pytest.mark.parametrize("name", list(with_kernels()))
+def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> None:
+    exercise = Catalogue()[name]
+    verdict = verdict_on(exercise.solution.read_text(), tmp_path, name)
     assert verdict.passed, verdict.message
-    assert [goal.met for goal in verdict.goals] == [True] * len(chosen.goals)
+    assert [goal.met for goal in verdict.goals] == [True] * len(exercise.goals)
 
 
 @pytest.mark.parametrize(

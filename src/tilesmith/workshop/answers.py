@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.lab.inspect.model import AccessFacts, ArgumentFacts, Kernel, TargetFacts
+from tilesmith.workshop.cuda_check import CudaCheck
 from tilesmith.workshop.exercise import Exercise, ExerciseError, Question
 from tilesmith.workshop.stages import Check, module_of
 from tilesmith.workshop.verdict import Answers
@@ -22,7 +23,8 @@ _IN_EXPRESSIONS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the functions of a `quiz.py` are given: the sizes, and what the kernels did on them."""
+    """What the functions of a `quiz.py` are given: the sizes, and what the kernels did on them. Of a CUDA program the
+    sizes are what it did: launches, blocks, threads, barriers, copies."""
 
     sizes: Mapping[str, int]
     kernels: Sequence[Kernel]
@@ -44,16 +46,22 @@ class Facts:
         return self.kernel.targets[name]
 
 
-def answers(exercise: Exercise, check: Check | None) -> list[Answers]:
+def answers(exercise: Exercise, check: Check | CudaCheck | None) -> list[Answers]:
     """The answers to an exercise's questions, for the file that is checked, if there is one to write."""
     if not exercise.questions:
         return []
+    facts = _facts(exercise, check)
+    functions = module_of(exercise.folder / "quiz.py")
+    return [_answers(question, functions, facts, exercise) for question in exercise.questions]
+
+
+def _facts(exercise: Exercise, check: Check | CudaCheck | None) -> Facts:
+    if isinstance(check, CudaCheck):
+        return Facts(check.counts(), ())
     kernels = check.measured().kernels if check is not None else ()
     if check is not None and not kernels:
         raise ExerciseError(f"{exercise.id}: the quiz cannot be answered, as {check.file.name} launches no kernel")
-    facts = Facts(exercise.measured.sizes, kernels)
-    functions = module_of(exercise.folder / "quiz.py")
-    return [_answers(question, functions, facts, exercise) for question in exercise.questions]
+    return Facts(exercise.measured.sizes, kernels)
 
 
 def _answers(question: Question, functions: Any, facts: Facts, exercise: Exercise) -> Answers:

@@ -41,6 +41,7 @@ def main() -> None:
 def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
     from tilesmith.spec import SpecError
     from tilesmith.workshop.answers import answers
+    from tilesmith.workshop.cuda_check import CudaCheck, CudaFailure
     from tilesmith.workshop.exercise import ExerciseError, load
     from tilesmith.workshop.stages import Check, Failure
 
@@ -48,13 +49,14 @@ def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
     os.chdir(file.parent)
     try:
         exercise = load(Path(request["exercise"]))
-        check = None
+        check: Check | CudaCheck | None = None
         if not exercise.is_only_questions:
-            check = Check(exercise, file, entering=lambda stage: _send(pipe, stage=stage))
+            kind = CudaCheck if exercise.is_cuda else Check
+            check = kind(exercise, file, entering=lambda stage: _send(pipe, stage=stage))
         verdict = check.verdict() if check is not None and request["check"] else None
         asked = request["quiz"] and (verdict is None or verdict.passed)
         found = [asdict(one) for one in answers(exercise, check)] if asked else None
-    except (ExerciseError, SpecError, Failure) as error:
+    except (ExerciseError, SpecError, Failure, CudaFailure) as error:
         return {"problem": str(error)}
     finally:
         for stream in (sys.stdout, sys.stderr):

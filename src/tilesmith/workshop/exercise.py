@@ -16,7 +16,7 @@ from typing import Any
 _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 STAGES = ("parses", "compiles", "runs", "right", "goals", "speed")
-_FAILS_AT = "# fails:"
+_FAILS_AT = "fails:"
 
 
 class ExerciseError(Exception):
@@ -83,8 +83,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise. `function` is the learner's, and stands in the spec as the operator; without a spec there is no
-    file to write, and the exercise is its questions."""
+    """One exercise. `function` is the learner's, and stands in the spec as the operator; one with `is_cuda` has a `.cu`
+    file and a harness instead. Without either there is no file to write, and the exercise is its questions."""
 
     folder: Path
     id: str
@@ -92,6 +92,7 @@ class Exercise:
     track: str
     needs: tuple[str, ...]
     starter_fails: str
+    is_cuda: bool = False
     function: str = ""
     visible: tuple[Size, ...] = ()
     hidden: tuple[Size, ...] = ()
@@ -108,20 +109,25 @@ class Exercise:
 
     @property
     def is_only_questions(self) -> bool:
-        return not self.function
+        return not self.function and not self.is_cuda
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its programs end in."""
+        return ".cu" if self.is_cuda else ".py"
 
     @property
     def file_name(self) -> str:
         """What the learner's file is called: messages name it, so it says which exercise it belongs to."""
-        return f"{self.id.replace('-', '_')}.py"
+        return f"{self.id.replace('-', '_')}{self.suffix}"
 
     @property
     def starter(self) -> Path:
-        return self.folder / "starter.py"
+        return self.folder / f"starter{self.suffix}"
 
     @property
     def solution(self) -> Path:
-        return self.folder / "solution.py"
+        return self.folder / f"solution{self.suffix}"
 
     @property
     def page(self) -> Path:
@@ -129,7 +135,7 @@ class Exercise:
 
     @property
     def wrong_variants(self) -> tuple[Path, ...]:
-        return tuple(sorted((self.folder / "wrong").glob("*.py")))
+        return tuple(sorted((self.folder / "wrong").glob(f"*{self.suffix}")))
 
 
 @dataclass(frozen=True)
@@ -141,11 +147,14 @@ class Expectation:
 
 
 def expectation_of(variant: Path) -> Expectation:
-    """What the first line of a wrong variant says: `# fails: runs (out of bounds)`."""
+    """What the first line of a wrong variant says: `# fails: runs (out of bounds)`, in CUDA with `//`."""
+    comment = "// " if variant.suffix == ".cu" else "# "
     first = variant.read_text(encoding="utf-8").partition("\n")[0]
-    stage, _, words = first.removeprefix(_FAILS_AT).strip().partition(" ")
-    if not first.startswith(_FAILS_AT) or stage not in STAGES:
-        raise ExerciseError(f"{variant}: the first line must be `{_FAILS_AT} STAGE (words)`, STAGE one of {STAGES}")
+    stage, _, words = first.removeprefix(comment + _FAILS_AT).strip().partition(" ")
+    if not first.startswith(comment + _FAILS_AT) or stage not in STAGES:
+        raise ExerciseError(
+            f"{variant}: the first line must be `{comment}{_FAILS_AT} STAGE (words)`, STAGE one of {STAGES}"
+        )
     return Expectation(stage, words.strip().removeprefix("(").removesuffix(")"))
 
 
@@ -160,7 +169,8 @@ def load(folder: Path) -> Exercise:
         raise ExerciseError(f"{path}: {error}") from None
     exercise = _read(_Table(content, str(path)), folder)
     needed = [exercise.page]
-    needed += [] if exercise.is_only_questions else [exercise.starter, exercise.solution, folder / "meaning.py"]
+    if not exercise.is_only_questions:
+        needed += [exercise.starter, exercise.solution, folder / ("harness.cu" if exercise.is_cuda else "meaning.py")]
     needed += [folder / "quiz.py"] if exercise.questions or exercise.is_only_questions else []
     for file in needed:
         if not file.is_file():
@@ -208,7 +218,7 @@ class _Table:
 
 
 def _read(table: _Table, folder: Path) -> Exercise:
-    spec = table.take("spec", dict)
+    spec, cuda = table.take("spec", dict), table.take("cuda", dict)
     exercise = Exercise(
         folder=folder,
         id=table.take("id", str, needed=True),
@@ -216,6 +226,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         track=table.take("track", str, needed=True),
         needs=table.texts("needs"),
         starter_fails=table.take("starter_fails", str, "parses"),
+        is_cuda=cuda is not None,
         goals=tuple(map(_goal, table.tables("goals"))),
         hints=table.texts("hints"),
         questions=tuple(map(_question, table.tables("quiz"))),

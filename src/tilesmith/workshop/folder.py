@@ -138,7 +138,7 @@ class Workshop:
 def _free_names(file: Path) -> Iterator[Path]:
     number = 1
     while True:
-        name = file.with_name(f"{file.stem}.before-reset-{number}.py")
+        name = file.with_name(f"{file.stem}.before-reset-{number}{file.suffix}")
         if not name.exists():
             yield name
         number += 1

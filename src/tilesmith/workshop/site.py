@@ -18,6 +18,7 @@ from tilesmith.lab.report.inspect_page import write_html as picture_of
 from tilesmith.storage import write_atomically
 from tilesmith.workshop.answers import answers
 from tilesmith.workshop.catalogue import Catalogue
+from tilesmith.workshop.cuda_check import CudaCheck
 from tilesmith.workshop.exercise import Exercise, Question
 from tilesmith.workshop.quiz import revealed
 from tilesmith.workshop.stages import Check
@@ -63,12 +64,14 @@ def _run(exercise: Exercise) -> tuple[list[_Asked], str]:
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / exercise.file_name  # the name that learners know
         shutil.copy(exercise.solution, file)
+        if exercise.is_cuda:
+            return _asked(exercise, CudaCheck(exercise, file)), ""
         check = Check(exercise, file)
         inspection = check.measured().inspection
         return _asked(exercise, check), picture_of(inspection) if inspection is not None else ""
 
 
-def _asked(exercise: Exercise, check: Check | None) -> list[_Asked]:
+def _asked(exercise: Exercise, check: Check | CudaCheck | None) -> list[_Asked]:
     found = answers(exercise, check)
     return [_Asked(one, revealed(one, answer)) for one, answer in zip(exercise.questions, found, strict=True)]
 

@@ -1,0 +1,151 @@
+// CUDA's model on ordinary C++20 threads: enough of it to run the exercises' kernels without a GPU.
+//
+// The blocks of a launch run one after another, the threads of a block all at once, each as a thread of the system. That
+// makes a `__shared__` variable a static one, and lets the sanitizers see what a GPU would not tell: an access outside of
+// what was allocated, and two threads that touch the same place without a __syncthreads() between them.
+// A launch `kernel<<<grid, block>>>(…)` is no C++; the check rewrites it to `launch(kernel, grid, block)(…)`.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __restrict__
+#define __shared__ static
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+
+inline thread_local dim3 threadIdx, blockIdx;
+inline dim3 gridDim, blockDim;
+
+namespace tilesmith {
+
+// The threads of a block that still run. Who is woken takes no mutex again: that would order it after threads that have
+// left meanwhile, and hide a race with them from the sanitizer.
+class Barrier {
+  public:
+    explicit Barrier(unsigned threads) : expected_(threads) {}
+
+    void wait() {
+        unsigned round;
+        {
+            std::lock_guard lock(mutex_);
+            round = round_;
+            if (++arrived_ >= expected_) return release();
+        }
+        round_.wait(round);
+    }
+
+    void leave() {
+        std::lock_guard lock(mutex_);
+        if (arrived_ >= --expected_ && expected_ > 0) release();
+    }
+
+  private:
+    void release() {
+        arrived_ = 0;
+        ++round_;
+        round_.notify_all();
+    }
+
+    std::mutex mutex_;
+    unsigned expected_, arrived_ = 0;
+    std::atomic<unsigned> round_ = 0;
+};
+
+// What the program did, for questions about it; printed when it ends.
+struct Counts {
+    long launches = 0, blocks = 0, threads = 0, copies = 0;
+    std::atomic<long> barriers = 0;
+    ~Counts() {
+        std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld copies=%ld\n", launches, blocks, threads,
+                    barriers.load(), copies);
+    }
+};
+inline Counts counts;
+inline Barrier* barrier = nullptr;
+
+template <typename... Parameters> class Launch {
+  public:
+    Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block) : kernel_(kernel), grid_(grid), block_(block) {}
+
+    void operator()(Parameters... arguments) const {
+        gridDim = grid_;
+        blockDim = block_;
+        ++counts.launches;
+        for (unsigned z = 0; z < grid_.z; ++z)
+            for (unsigned y = 0; y < grid_.y; ++y)
+                for (unsigned x = 0; x < grid_.x; ++x) run(dim3(x, y, z), arguments...);
+    }
+
+  private:
+    void run(dim3 block, Parameters... arguments) const {
+        const unsigned threads = block_.x * block_.y * block_.z;
+        Barrier mine(threads);
+        barrier = &mine;
+        ++counts.blocks;
+        counts.threads += threads;
+        std::vector<std::thread> running;
+        for (unsigned thread = 0; thread < threads; ++thread)
+            running.emplace_back([=, this, &mine] {
+                blockIdx = block;
+                threadIdx = dim3(thread % block_.x, thread / block_.x % block_.y, thread / (block_.x * block_.y));
+                kernel_(arguments...);
+                mine.leave();
+            });
+        for (auto& thread : running) thread.join();
+    }
+
+    void (*kernel_)(Parameters...);
+    dim3 grid_, block_;
+};
+
+}  // namespace tilesmith
+
+template <typename... Parameters>
+tilesmith::Launch<Parameters...> launch(void (*kernel)(Parameters...), dim3 grid, dim3 block) {
+    return {kernel, grid, block};
+}
+
+inline void __syncthreads() {
+    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) ++tilesmith::counts.barriers;
+    tilesmith::barrier->wait();
+}
+
+inline float atomicAdd(float* place, float value) { return std::atomic_ref(*place).fetch_add(value); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+
+template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t bytes) {
+    *pointer = static_cast<Element*>(std::malloc(bytes));
+    return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaFree(void* pointer) { return std::free(pointer), cudaSuccess; }
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return std::memset(to, value, bytes), cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    ++tilesmith::counts.copies;
+    return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                                size_t height, cudaMemcpyKind) {
+    ++tilesmith::counts.copies;
+    for (size_t row = 0; row < height; ++row)
+        std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+    return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }

@@ -1,0 +1,16 @@
+// fails: runs (buffer-overflow)
+#include <cuda_runtime.h>
+
+__global__ void silu_kernel(const float* x, float* out, int elements) {
+    int element = blockIdx.x * blockDim.x + threadIdx.x;
+    {
+        out[element] = x[element] / (1.0f + expf(-x[element]));
+    }
+}
+
+// x · σ(x); x and out lie in GPU memory.
+void silu(const float* x, float* out, int elements) {
+    const int threads = 64;
+    const int blocks = (elements + threads - 1) / threads;
+    silu_kernel<<<blocks, threads>>>(x, out, elements);
+}

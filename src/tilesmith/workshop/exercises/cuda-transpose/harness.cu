@@ -1,0 +1,18 @@
+#include LEARNERS_FILE
+
+#include "harness.h"
+
+int main() {
+    const int sizes[][2] = {{32, 32}, {20, 37}, {1, 5}};
+    for (const auto& [rows, columns] : sizes) {
+        const auto values = numbers(rows * columns);
+        Buffer x(values), out(unwritten(rows * columns));
+        transpose(x, out, rows, columns);
+        std::vector<double> wanted;
+        for (int column = 0; column < columns; ++column)
+            for (int row = 0; row < rows; ++row) wanted.push_back(values[row * columns + column]);
+        char tried[64];
+        std::snprintf(tried, sizeof tried, "rows = %d, columns = %d", rows, columns);
+        expect(tried, out.values(), wanted);
+    }
+}

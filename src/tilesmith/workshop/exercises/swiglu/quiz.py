@@ -1,0 +1,18 @@
+"""Answers, from what the kernel did."""
+
+
+def loads_by_rows(facts):
+    """A program with a single row loads all weights for it; so it is each weight once for each row of x."""
+    return facts.argument("x_ptr").shape[0]
+
+
+def loads_by_tiles(facts):
+    return facts.argument("gate_weight_ptr").loads_per_element
+
+
+def operations_of_products(facts):
+    return facts.kernel.flops_by_kind["dot fp16"]
+
+
+def operations_of_one_product(facts):
+    return operations_of_products(facts) / 2
