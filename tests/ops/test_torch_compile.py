@@ -59,6 +59,7 @@ def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, s
     assert len(counting.graphs) == 1
 
 
+@pytest.mark.slow
 def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: Spec, small_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, backend=counting.backend)
