@@ -25,7 +25,7 @@ tour: $(STAMP) ## see the product at work, in about a minute; ends with a page
 test: $(STAMP) lint ## lint, types and the tests that this machine can run, but for the slow ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
-test-slow: $(STAMP) ## the tests that take half an hour: every variant of every kernel compiled, every exercise verified
+test-slow: $(STAMP) ## what make test leaves out: every variant of every kernel compiled, every exercise verified
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 	$(BIN)/tilesmith learn verify
 

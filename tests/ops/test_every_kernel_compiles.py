@@ -61,7 +61,7 @@ LAUNCHES = distinct_launches()
 
 
 def all_of_them() -> Iterator[Any]:
-    """All together take half an hour to compile: most are left to `make test-slow`."""
+    """All together take far longer to compile: most are left to `make test-slow`."""
     for name, (_, _, first) in LAUNCHES.items():
         yield pytest.param(name, marks=() if first else pytest.mark.slow)
 
