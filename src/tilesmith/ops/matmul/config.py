@@ -105,16 +105,16 @@ def _hopper_config(look: Look, planes: bool) -> ProductConfig:
     busy = 0.9 * look.multiprocessors
     if look.tiles(128, 256) >= busy:
         # The largest tile whose sums fit in registers: each byte that arrives is used most often. Half of it waits in
-        # shared memory to be stored. A fourth block under way has room beside it, but was slower on an H200 at 2048,
-        # 4096 and 8192 (where three reach 682, 784 and 722 TFLOP/s).
+        # shared memory to be stored. Three blocks under way and four are within 1 % of each other on an H200 at 4096
+        # (778 and 784 TFLOP/s) and 8192 (719 and 722); three are ahead at 2048 (682 and 678).
         return replace(
             shared, num_warps=8, num_stages=3, BLOCK_N=256, HALVES=True, FLATTEN=True, programs_per_multiprocessor=1
         )
     if look.tiles(128, 128) >= busy:
         return replace(shared, num_warps=8, num_stages=4)
     if look.tiles(64, 128) >= busy:
-        # Twice the depth at a time halves the waiting: 355 TFLOP/s at 1024 on an H200, 128×64 with half of it 255.
-        # Planes are six times as deep already: 75 TFLOP/s with the single depth.
+        # Twice the depth at a time halves the waiting: 355 TFLOP/s at 1024 on an H200, 332 with the single depth, and
+        # 324 with 128×64. Planes are six times as deep already: 75 TFLOP/s with the single depth.
         return replace(shared, num_warps=4, num_stages=4, BLOCK_M=64, BLOCK_K=block_k if planes else 2 * block_k)
     block_n = min(128, max(look.columns, 16))
     depth = look.depth * (6 if planes else 1)
