@@ -16,8 +16,6 @@ from tilesmith.ops.attention.operator import attention
 from tilesmith.ops.attention.reference import bounds, reference, visible
 from tilesmith.spec import Case, Cost, Inputs, Layout, Spec, Work
 
-Unsupported = NotImplementedError
-
 
 def case(name: str, batch: int, key_heads: int, group: int, queries: int, keys: int, head: int) -> Case:
     return Case(name, batch=batch, key_heads=key_heads, group=group, queries=queries, keys=keys, head=head)
@@ -96,7 +94,7 @@ def sdpa(*backends: SDPBackend) -> Callable[..., Tensor]:
         window: Any, softcap: float, dropout: float, seed: Any,
     ) -> Tensor:  # fmt: skip
         if window is not None or softcap or dropout:
-            raise Unsupported("PyTorch's fused attention has no window, soft cap or seeded dropout")
+            raise NotImplementedError("PyTorch's fused attention has no window, soft cap or seeded dropout")
         allowed = mask[:, None, None, :] if mask is not None else None
         if causal and (q.shape[2] != k.shape[2] or allowed is not None or bias is not None):
             seen = visible(q.shape[2], k.shape[2], *bounds(causal, None), device=q.device)
@@ -119,7 +117,7 @@ def flex(
 ) -> Tensor:  # fmt: skip
     """PyTorch's compiled attention; what is masked is worked out once for each pair of lengths."""
     if bias is not None or mask is not None or window is not None or softcap or dropout:
-        raise Unsupported("only plain and causal attention is compared with flex attention")
+        raise NotImplementedError("only plain and causal attention is compared with flex attention")
     block_mask = _causal_block_mask(q.shape[2], k.shape[2], q.device) if causal else None
     options = {"block_mask": block_mask, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
     return _compiled_flex()(q, k, v, **options)  # type: ignore[no-any-return]  # untyped
@@ -167,7 +165,7 @@ def flash_attn_4(
 
 def _require_plain(bias: Tensor | None, mask: Tensor | None, dropout: float) -> None:
     if bias is not None or mask is not None or dropout:
-        raise Unsupported("FlashAttention has no bias, key mask or seeded dropout")
+        raise NotImplementedError("FlashAttention has no bias, key mask or seeded dropout")
 
 
 def _positions_first(*tensors: Tensor) -> tuple[Tensor, ...]:
