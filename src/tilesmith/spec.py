@@ -133,7 +133,7 @@ class Spec:
     out of its parameters and every floating-point tensor it returns is laid out by the caller instead.
     `cost(case, dtype)` returns a `Cost`. A rival takes the operator's own arguments; one that raises ImportError is
     reported as missing. Arguments in `fixed` are floating-point but given, such as a table of cosines: `check` and
-    `bench` ask for no gradient of them.
+    `bench` ask for no gradient of them. `roundings` is how many roundings follow one another on the way to a result.
     """
 
     name: str
@@ -148,6 +148,7 @@ class Spec:
     layouts: Sequence[Layout] = LAYOUTS
     differentiable: bool = True
     fixed: Sequence[str] = ()
+    roundings: int = 1
 
     def __post_init__(self) -> None:
         for needed in ("op", "reference", "make_inputs"):

@@ -266,7 +266,7 @@ class TestPrecision:
         assert result.error < result.allowed
         assert result.message.startswith("element [99999] is 2.00001, but must be 2 (off by 1e-05")
 
-    def test_the_worst_element_is_named_not_the_one_with_the_largest_error(self) -> None:
+    def test_a_large_error_within_its_own_limit_is_not_named(self) -> None:
         values = torch.tensor([1e6, 1.0, 1.0, 1.0])
         spec = simple(
             lambda x: 2 * x + torch.tensor([0.375, 0.0, 0.3, 0.0]),
@@ -275,6 +275,46 @@ class TestPrecision:
         )
         message = failure(checked(spec), "forward").message
         assert message == "element [2] is 2.3, but must be 2 (off by 0.3, allowed 0.24)"  # [0] may be off by 0.48
+
+    def test_the_first_wrong_element_is_named_and_the_worst_beside_it(self) -> None:
+        spec = simple(
+            lambda x: 2 * x + torch.tensor([0.0, 0.5, 0.0, 4.0]),
+            make_inputs=lambda case, dtype, device: {"x": torch.ones(4)},
+            differentiable=False,
+        )
+        message = failure(checked(spec), "forward").message
+        assert message.startswith("element [1] is 2.5, but must be 2 (off by 0.5,")
+        assert message.endswith("; 2 of 4 elements are wrong, [3] the most: by 4")
+
+    def test_roundings_that_follow_one_another_are_allowed_where_the_spec_counts_them(self) -> None:
+        off = simple(lambda x: x * 2 * (1 + 4 * 2**-23), differentiable=False)
+        failure(checked(off), "forward")
+        assert all(result.passed for result in checked(replace(off, roundings=4)))
+        failure(checked(replace(off, op=lambda x: x * 2 * (1 + 2**-18), roundings=4)), "forward")
+
+    @pytest.mark.parametrize(("off", "passes"), [(1e-6, True), (1e-3, False)])
+    def test_a_gradient_that_cancels_is_zero_up_to_the_rounding_of_its_terms(self, off: float, passes: bool) -> None:
+        spec = simple(lambda x: x - x + off * (x - x.detach()), reference=lambda x: x - x)
+        results = checked(spec)
+        assert all(result.passed for result in results) == passes
+        assert passes or failure(results, "gradient x")
+
+    def test_single_precision_is_checked_in_full_and_the_switches_are_put_back(self) -> None:
+        found: list[object] = []
+
+        def noting(x: Tensor) -> Tensor:
+            found.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
+            return x * 2
+
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
+        try:
+            checked(simple(noting))
+            assert set(found) == {(False, "highest")}
+            assert torch.get_float32_matmul_precision() == "high"
+            assert torch.backends.cudnn.allow_tf32
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def test_numbers_are_shown_with_the_digits_that_differ(self) -> None:
         result = failure(checked(simple(lambda x: x * 2 * (1 + 2**-19), differentiable=False)), "forward")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.lab.comparison import Comparison, compare, identical
+from tilesmith.lab.comparison import Comparison, compare, identical, root_mean_square
 from tilesmith.lab.stores import StoreLog
 from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
 from tilesmith.toolchain import interpreter
@@ -107,8 +107,13 @@ def interpretable(spec: Spec, case: Case) -> bool:
     return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor)) <= MOST_BYTES_INTERPRETED
 
 
-def run(trial: Trial) -> Iterator[Result]:
+def run(trial: Trial) -> list[Result]:
     """Try one combination: the result, each gradient, and that the inputs are as they were."""
+    with _exact_products():
+        return list(_results(trial))
+
+
+def _results(trial: Trial) -> Iterator[Result]:
     try:
         with _seeded(trial.device), _poisoned_memory():
             inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
@@ -177,6 +182,8 @@ class _Expected:
             plain = _Call(spec.reference, _copied(inputs, None), self.differentiable)
             self.exact, self.exact_gradients = exact.outputs, exact.gradients(self.cotangents)
             self.plain, self.plain_gradients = plain.outputs, plain.gradients(self.cotangents)
+            sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
+            self.size_of_cotangents = max(sizes, default=0.0)
         except Exception as error:
             reason = described(error, source_of(spec.reference))
             raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
@@ -235,24 +242,27 @@ def _gradient_results(
         return
     exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
     torchs = exact.to(ours.dtype) if torchs is None else torchs
-    yield _compared(trial, what, ours, exact, torchs, stores)
+    cancelling = expected.size_of_cotangents
+    yield _compared(trial, what, ours, exact, torchs, stores, cancelling)
     if again is None:
         yield trial.failure(what, f"a second backward gives {name} no gradient")
     elif not identical(ours, again):  # the order of atomics may change the rounding, which the rule leaves room for
-        second = _compared(trial, what, again, exact, torchs, stores)
+        second = _compared(trial, what, again, exact, torchs, stores, cancelling)
         if not second.passed:
             message = f"a second backward gives another gradient: {second.message}"
             yield trial.result(what, second.error, second.allowed, message)
 
 
-def _compared(trial: Trial, what: str, ours: Tensor, exact: Tensor, torchs: Tensor, stores: StoreLog) -> Result:
-    comparison = compare(ours, exact, torchs)
+def _compared(
+    trial: Trial, what: str, ours: Tensor, exact: Tensor, torchs: Tensor, stores: StoreLog, cancelling: float = 0.0
+) -> Result:
+    comparison = compare(ours, exact, torchs, trial.spec.roundings, cancelling)
     message = "" if comparison.passed else _explained(comparison, ours, exact, stores)
     return trial.result(what, comparison.error, comparison.allowed, message)
 
 
 def _explained(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
-    """What is wrong, at which element, and who stored that where it is known."""
+    """What is wrong, at which element first, and who stored that where it is known."""
     element = _element(comparison, ours, exact, stores)
     if comparison.wrong_elements == 0:
         return (
@@ -261,11 +271,14 @@ def _explained(comparison: Comparison, ours: Tensor, exact: Tensor, stores: Stor
         )
     if comparison.wrong_elements == 1:
         return element
-    return f"{element}; {comparison.wrong_elements} of {ours.numel()} elements are wrong"
+    worst = ""
+    if comparison.worst != comparison.first and comparison.worst_error < float("inf"):
+        worst = f", {list(comparison.worst)} the most: by {comparison.worst_error:.2g}"
+    return f"{element}; {comparison.wrong_elements} of {ours.numel()} elements are wrong{worst}"
 
 
 def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
-    index = comparison.worst
+    index = comparison.first
     got, wanted = ours[index].item(), exact[index].item()
     place = f"element {list(index)}" if index else "the value"
     writer = stores.writer_of(ours, index)
@@ -273,8 +286,8 @@ def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreL
     if written_by_kernels and _is_poison(got, ours.dtype):
         return f"{place} was never written; it must be {wanted:g}"
     text = "{} is {}, but must be {}".format(place, *_told_apart(got, wanted))
-    if comparison.worst_error < float("inf"):
-        text += f" (off by {comparison.worst_error:.2g}, allowed {comparison.worst_allowed:.2g})"
+    if comparison.first_error < float("inf"):
+        text += f" (off by {comparison.first_error:.2g}, allowed {comparison.first_allowed:.2g})"
     if writer is not None:
         return f"{text}; stored by {writer}"
     if written_by_kernels:
@@ -325,6 +338,36 @@ def _seeded(device: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
         torch.manual_seed(0)
         yield
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """Single precision in full: with shortened operands PyTorch's own error differs from one size to the next, as it
+    takes tensor cores for some and not for others, and says nothing about ours."""
+    try:
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # the caller uses PyTorch's newer switches, and who does so must not touch the older ones
+        convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # made when PyTorch starts
+        with _switched(torch.backends.cuda.matmul), _switched(convolutions):
+            yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@contextmanager
+def _switched(products: Any) -> Iterator[None]:
+    before = products.fp32_precision
+    products.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The rule of correctness: how far a tensor may be from the reference's.
 
 As far as twice the error that plain PyTorch makes in the same dtype, plus the dtype's own rounding: in the norm over
-all elements, and at each one.
+all elements, and at each one. What PyTorch is off by is one draw: in a small tensor it may be next to nothing by luck.
+So where several roundings follow one another, the spec says how many, and the dtype's rounding counts as often.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import torch
 from torch import Tensor
 
 TIMES_PYTORCH = 2.0
+# A gradient that is zero because all its terms cancel (that of a norm over one column, say) is zero up to the rounding
+# of these terms. They are as large as the cotangent times 1/√eps of a norm, which is 316 by default.
+CANCELLING = 512.0
+ZERO = 1e-12  # times the size of what may cancel: as near to zero as double precision comes
 
 
 @dataclass(frozen=True)
@@ -24,34 +29,48 @@ class Comparison:
     worst: tuple[int, ...]  # the element furthest beyond its own limit, or nearest to it
     worst_error: float
     worst_allowed: float
+    first: tuple[int, ...]  # the first element beyond its own limit; the worst where none is
+    first_error: float
+    first_allowed: float
 
     @property
     def passed(self) -> bool:
         return self.wrong_elements == 0 and self.error <= self.allowed  # NaN passes nothing
 
 
-def compare(ours: Tensor, exact: Tensor, torchs: Tensor) -> Comparison:
-    """Our values against the reference's in float64, as plain PyTorch's in our dtype measure up to them."""
+def compare(ours: Tensor, exact: Tensor, torchs: Tensor, roundings: int = 1, cancelling: float = 0.0) -> Comparison:
+    """Our values against the reference's in float64, as plain PyTorch's in our dtype measure up to them.
+
+    `cancelling` is the typical size of a gradient's cotangents.
+    """
     if ours.numel() == 0:
-        return Comparison(0.0, 0.0, 0, (), 0.0, 0.0)
+        return Comparison(0.0, 0.0, 0, (), 0.0, 0.0, (), 0.0, 0.0)
     error, torchs_error = _error(ours, exact), _error(torchs, exact)
     # Where PyTorch overflows in this dtype, its answer counts as right too, and says nothing about rounding elsewhere.
     overflows = ~torchs_error.isfinite()
     error = error.masked_fill(overflows & _same(ours, torchs), 0.0)
     torchs_error = torchs_error.masked_fill(overflows, 0.0)
-    rounding = torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
+    rounding = roundings * torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
     size = exact.double().abs().nan_to_num(nan=0.0, posinf=0.0).masked_fill(overflows, 0.0)
-    typical = size.norm() / size.numel() ** 0.5
+    typical = root_mean_square(size)
+    if typical <= ZERO * cancelling:
+        typical = typical.new_tensor(CANCELLING * cancelling)
+    whole = float(typical) * size.numel() ** 0.5
     allowed = TIMES_PYTORCH * torchs_error.max() + 2 * rounding * torch.maximum(size, typical)
     excess = torch.where(error.isnan(), torch.inf, error - allowed)
-    worst = tuple(int(part) for part in torch.unravel_index(excess.argmax(), ours.shape))
+    wrong = excess > 0
+    worst = _index(excess.argmax(), ours)
+    first = _index(wrong.int().argmax(), ours) if wrong.any() else worst
     return Comparison(
-        error=_ratio(error.norm(), size.norm()),
-        allowed=TIMES_PYTORCH * _ratio(torchs_error.norm(), size.norm()) + rounding,
-        wrong_elements=int((excess > 0).sum()),
+        error=_ratio(error.norm(), whole),
+        allowed=TIMES_PYTORCH * _ratio(torchs_error.norm(), whole) + rounding,
+        wrong_elements=int(wrong.sum()),
         worst=worst,
         worst_error=float(error[worst]),
         worst_allowed=float(allowed[worst]),
+        first=first,
+        first_error=float(error[first]),
+        first_allowed=float(allowed[first]),
     )
 
 
@@ -60,6 +79,11 @@ def identical(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return bool(_same(one, other).all())
+
+
+def _index(place: Tensor, tensor: Tensor) -> tuple[int, ...]:
+    """Where an element is, from its number in the order of rows."""
+    return tuple(int(part) for part in torch.unravel_index(place, tensor.shape))
 
 
 def _same(one: Tensor, other: Tensor) -> Tensor:
@@ -74,5 +98,9 @@ def _error(values: Tensor, exact: Tensor) -> Tensor:
     return difference.masked_fill(_same(values, exact), 0.0)
 
 
-def _ratio(one: Tensor, other: Tensor) -> float:
-    return float(one / other) if other > 0 else float(one)
+def root_mean_square(values: Tensor) -> Tensor:
+    return values.double().square().sum().div(max(values.numel(), 1)).sqrt()
+
+
+def _ratio(one: Tensor, other: float) -> float:
+    return float(one) / other if other > 0 else float(one)

@@ -7,6 +7,7 @@ stay on the GPU, so nothing waits for them.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from tilesmith.ops.attention.forward import plan_forward
 from tilesmith.ops.attention.operator import attention_operator, require_heads, require_options, takes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import (
+    MOST_SCORES,
     UNBOUNDED,
     Window,
     bounds,
@@ -25,6 +27,7 @@ from tilesmith.ops.attention.reference import (
     seed_tensor,
     weighted,
 )  # fmt: skip
+from tilesmith.ops.attention.reference import reference as attention_reference
 from tilesmith.ops.attention.spec import seen_pairs
 from tilesmith.ops.runtime.arguments import require_same_device
 from tilesmith.ops.runtime.kernels import kernels
@@ -39,6 +42,10 @@ def reference(
     seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """One matrix of scores for all, in which sequences do not see each other."""
+    if q.shape[1] * q.shape[0] * k.shape[0] > MOST_SCORES and not dropout:
+        return _one_by_one(
+            q, k, v, cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, causal, scale, window, softcap
+        )
     group = q.shape[1] // k.shape[1]
     sequence, place, length = _places(cu_seqlens, q.shape[0])
     of_key, key, key_length = _places(cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, k.shape[0])
@@ -59,6 +66,23 @@ def reference(
         head = sequence[:, None] * q.shape[0] + torch.arange(q.shape[0], device=q.device)[:, None, None]
         kept = kept_by_dropout(seed_tensor(seed, q.device), head, place[:, None], key, dropout)
     return weighted(scores.masked_fill(~seen, -torch.inf), v, kept, dropout).transpose(0, 1)
+
+
+def _one_by_one(
+    q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor,
+    causal: bool, scale: float | None, window: Window | None, softcap: float,
+) -> Tensor:  # fmt: skip
+    """Where that matrix would not fit: each sequence as `attention` takes it."""
+    outputs = []
+    for (first, end), (first_key, end_key) in zip(
+        pairwise(query_starts.tolist()), pairwise(key_starts.tolist()), strict=True
+    ):
+        its_q, its_k, its_v = (
+            side.transpose(0, 1)[None] for side in (q[first:end], k[first_key:end_key], v[first_key:end_key])
+        )
+        made = attention_reference(its_q, its_k, its_v, causal, None, None, scale, window, softcap)
+        outputs.append(made[0].transpose(0, 1))
+    return torch.cat(outputs)
 
 
 def _places(starts: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,6 +283,7 @@ SPEC = Spec(
     name="attention_varlen",
     op=attention_varlen,
     reference=reference,
+    roundings=4,  # scores, weights, their sum, output
     formula="o = softmax(scale · q·kᵀ) · v within each sequence",
     cases=[
         Case("one", sequences=1, average=5, key_heads=1, group=1, head=16),

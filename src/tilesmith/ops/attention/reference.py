@@ -32,6 +32,37 @@ def reference(
 ) -> Tensor:  # fmt: skip
     if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
         return _head_by_head(q, k, v, bias, mask, (causal, scale, window, softcap))
+    return _in_one_piece(q, k, v, bias, mask, causal, scale, window, softcap, dropout, seed)
+
+
+MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
+
+
+def _head_by_head(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, options: tuple[Any, ...]
+) -> Tensor:  # fmt: skip
+    """Where all scores together would not fit: each head of q alone, computed anew for its gradient."""
+    group = q.shape[1] // k.shape[1]
+    if bias is not None:
+        bias = bias.expand(*q.shape[:3], k.shape[2])
+    sequences = []
+    for n in range(q.shape[0]):
+        heads = []
+        for head in range(q.shape[1]):
+            one, shared = slice(head, head + 1), slice(head // group, head // group + 1)
+            its_bias = None if bias is None else bias[n : n + 1, one]
+            its_mask = None if mask is None else mask[n : n + 1]
+            tensors = q[n : n + 1, one], k[n : n + 1, shared], v[n : n + 1, shared]
+            heads.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, *options, use_reentrant=False))
+        sequences.append(torch.cat(heads, dim=1))
+    return torch.cat(sequences)
+
+
+def _in_one_piece(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None,
+    causal: bool, scale: float | None, window: Window | None, softcap: float, dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+) -> Tensor:  # fmt: skip
     group = q.shape[1] // k.shape[1] if k.shape[1] else 1
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
@@ -49,30 +80,6 @@ def reference(
         query, key = torch.arange(n_queries, device=q.device)[:, None], torch.arange(n_keys, device=q.device)
         kept = kept_by_dropout(seed_tensor(seed, q.device), head, query, key, dropout)
     return weighted(scores.masked_fill(hidden, -torch.inf), v, kept, dropout)
-
-
-MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
-
-
-def _head_by_head(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, options: tuple[Any, ...]
-) -> Tensor:  # fmt: skip
-    """Where all scores together would not fit: each head of k alone, computed anew for its gradient."""
-    causal, *others = options
-    group = q.shape[1] // k.shape[1]
-    if bias is not None:
-        bias = bias.expand(*q.shape[:3], k.shape[2])
-    sequences = []
-    for n in range(q.shape[0]):
-        heads = []
-        for head in range(k.shape[1]):
-            one, members = slice(head, head + 1), slice(head * group, head * group + group)
-            its_bias = None if bias is None else bias[n : n + 1, members]
-            its_mask = None if mask is None else mask[n : n + 1]
-            tensors = q[n : n + 1, members], k[n : n + 1, one], v[n : n + 1, one]
-            heads.append(checkpoint(reference, *tensors, causal, its_bias, its_mask, *others, use_reentrant=False))
-        sequences.append(torch.cat(heads, dim=1))
-    return torch.cat(sequences)
 
 
 def weighted(scores: Tensor, v: Tensor, kept: Tensor | None, dropout: float) -> Tensor:

@@ -176,6 +176,7 @@ SPEC = Spec(
     name="attention",
     op=attention,
     reference=reference,
+    roundings=4,  # scores, weights, their sum, output
     formula="o = softmax(scale · q·kᵀ + bias) · v",
     cases=[
         case("one", batch=1, key_heads=1, group=1, queries=1, keys=5, head=16),
