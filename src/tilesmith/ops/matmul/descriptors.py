@@ -17,6 +17,7 @@ from tilesmith.ops.matmul.tiles import (
     next_step,
     planes_of_pass,
     scaled_and_shifted,
+    separately_added,
     store_tile,
     tile_place,
 )
@@ -45,7 +46,7 @@ def loaded(
 def accumulated(
     total, a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
     A_ALONG_DEPTH: tl.constexpr, B_ALONG_DEPTH: tl.constexpr, A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr,
-    PASSES: tl.constexpr, PRECISION: tl.constexpr, IMPRECISE: tl.constexpr,
+    PASSES: tl.constexpr, SEPARATE: tl.constexpr, PRECISION: tl.constexpr, IMPRECISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The total, plus the products of n_steps blocks of depth: all of them PASSES times, each time of other planes."""
@@ -58,7 +59,9 @@ def accumulated(
             a_start, b_start = start + a_plane * plane_columns, start + b_plane * plane_columns
         a_block = loaded(a, matrix, first_row, a_start, A_ALONG_DEPTH, A_BATCHED, BLOCK_M, BLOCK_K)
         b_block = loaded(b, matrix, first_column, b_start, B_ALONG_DEPTH, B_BATCHED, BLOCK_N, BLOCK_K).T
-        if IMPRECISE > 0:
+        if SEPARATE:
+            total = separately_added(total, a_block, b_block, PRECISION)
+        elif IMPRECISE > 0:
             total = tl.dot(a_block, b_block, total, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE)
         else:
             total = tl.dot(a_block, b_block, total, input_precision=PRECISION)
@@ -67,6 +70,32 @@ def accumulated(
         else:
             step += 1
     return total
+
+
+@triton.jit
+def corrections_in_halves(
+    a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
+    A_ALONG_DEPTH: tl.constexpr, B_ALONG_DEPTH: tl.constexpr, A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, HALF: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The correction passes for both halves of a tile at once, each half a total of its own.
+
+    The products that follow are added separately, which takes the registers of a second total: there is room for that
+    of one half, not of the whole tile.
+    """
+    left = tl.zeros([BLOCK_M, HALF], tl.float32)
+    right = tl.zeros([BLOCK_M, HALF], tl.float32)
+    step, number = first_step, 0
+    for _ in range(n_steps * CORRECTION_PASSES):
+        a_plane, b_plane = planes_of_pass(number)
+        a_start, b_start = step * BLOCK_K + a_plane * plane_columns, step * BLOCK_K + b_plane * plane_columns
+        a_block = loaded(a, matrix, first_row, a_start, A_ALONG_DEPTH, A_BATCHED, BLOCK_M, BLOCK_K)
+        b_left = loaded(b, matrix, first_column, b_start, B_ALONG_DEPTH, B_BATCHED, HALF, BLOCK_K).T
+        b_right = loaded(b, matrix, first_column + HALF, b_start, B_ALONG_DEPTH, B_BATCHED, HALF, BLOCK_K).T
+        left = tl.dot(a_block, b_left, left, input_precision=PRECISION)
+        right = tl.dot(a_block, b_right, right, input_precision=PRECISION)
+        step, number = next_step(step, number, first_step, n_steps)
+    return left, right
 
 
 @triton.jit
@@ -146,20 +175,38 @@ def matmul_descriptors_kernel(
             first_step = outer // n_matrices * steps_per_share
             n_steps = min(n_steps_in_all - first_step, steps_per_share)
         first_row, first_column = row_tile * BLOCK_M, column_tile * BLOCK_N
-        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        if PLANES:
+        if PLANES and HALVES:
+            left, right = corrections_in_halves(
+                a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
+                A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, PRECISION, BLOCK_M, BLOCK_N // 2, BLOCK_K,
+            )  # fmt: skip
+            left = accumulated(
+                finite_or_zero(left), a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
+                A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, 1, True, PRECISION, IMPRECISE,
+                BLOCK_M, BLOCK_N // 2, BLOCK_K,
+            )  # fmt: skip
+            right = accumulated(
+                finite_or_zero(right), a, b, matrix, first_row, first_column + BLOCK_N // 2, first_step, n_steps,
+                plane_columns, A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, 1, True, PRECISION, IMPRECISE,
+                BLOCK_M, BLOCK_N // 2, BLOCK_K,
+            )  # fmt: skip
+        else:
+            total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            if PLANES:
+                total = accumulated(
+                    total, a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
+                    A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, CORRECTION_PASSES, False, PRECISION, IMPRECISE,
+                    BLOCK_M, BLOCK_N, BLOCK_K,
+                )  # fmt: skip
+                total = finite_or_zero(total)
             total = accumulated(
                 total, a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
-                A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, CORRECTION_PASSES, PRECISION, IMPRECISE,
+                A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, 1, PLANES, PRECISION, IMPRECISE,
                 BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-            total = finite_or_zero(total)
-        total = accumulated(
-            total, a, b, matrix, first_row, first_column, first_step, n_steps, plane_columns,
-            A_ALONG_DEPTH, B_ALONG_DEPTH, A_BATCHED, B_BATCHED, 1, PRECISION, IMPRECISE, BLOCK_M, BLOCK_N, BLOCK_K,
-        )  # fmt: skip
+            if HALVES:
+                left, right = tl.split(total.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1))
         if HALVES:
-            left, right = tl.split(total.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1))
             finish_part(
                 left, y, z, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride, scale_a_stride,
                 scale_b_stride, outer, first_row, first_column, n_rows, n_columns,

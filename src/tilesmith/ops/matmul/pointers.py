@@ -12,6 +12,7 @@ from tilesmith.ops.matmul.tiles import (
     next_step,
     planes_of_pass,
     scaled_and_shifted,
+    separately_added,
     store_tile,
     tile_place,
 )
@@ -20,7 +21,8 @@ from tilesmith.ops.matmul.tiles import (
 @triton.jit
 def accumulated(
     total, a_ptr, b_ptr, a_offsets, b_offsets, a_depth_stride, b_depth_stride, in_rows, in_columns,
-    first_step, n_steps, depth, plane_columns, PASSES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
+    first_step, n_steps, depth, plane_columns,
+    PASSES: tl.constexpr, SEPARATE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The total, plus the products of n_steps blocks of depth: all of them PASSES times, each time of other planes."""
     depths = tl.arange(0, BLOCK_K)
@@ -37,7 +39,10 @@ def accumulated(
         b_pointers = b_ptr + b_start.to(tl.int64) * b_depth_stride + b_offsets
         a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)
         b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)
-        total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
+        if SEPARATE:
+            total = separately_added(total, a, b, PRECISION)
+        else:
+            total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
         if PASSES > 1:
             step, number = next_step(step, number, first_step, n_steps)
         else:
@@ -79,12 +84,12 @@ def matmul_pointers_kernel(
     if PLANES:
         total = accumulated(
             total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
-            first_step, n_steps, depth, plane_columns, CORRECTION_PASSES, PRECISION, BLOCK_K,
+            first_step, n_steps, depth, plane_columns, CORRECTION_PASSES, False, PRECISION, BLOCK_K,
         )  # fmt: skip
         total = finite_or_zero(total)
     total = accumulated(
         total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
-        first_step, n_steps, depth, plane_columns, 1, PRECISION, BLOCK_K,
+        first_step, n_steps, depth, plane_columns, 1, PLANES, PRECISION, BLOCK_K,
     )  # fmt: skip
     z = scaled_and_shifted(
         total, bias_ptr, scale_a_ptr, scale_b_ptr, bias_stride, scale_a_stride, scale_b_stride, rows, columns,

@@ -187,10 +187,11 @@ def _plan_descriptors(
     (a, a_along), (b, b_along) = described
     y, outer = product.y, product.matrices * config.shares
     programs = min(tiles, plan.multiprocessors * config.programs_per_multiprocessor or tiles)
+    in_halves = config.planes and config.HALVES
     plan.launch(
         matmul_descriptors_kernel, (programs,), config, **shared, n_tiles=tiles,
         a=_descriptor(a, config, config.BLOCK_M, config.BLOCK_K, a_along),
-        b=_descriptor(b, config, config.BLOCK_N, config.BLOCK_K, b_along),
+        b=_descriptor(b, config, config.BLOCK_N // 2 if in_halves else config.BLOCK_N, config.BLOCK_K, b_along),
         **_descriptors_of_results(y, product.finish.z, outer, config),
         a_stride=a.strides[-2], b_stride=b.strides[-2], y_strides=(y.batch_strides[0], *y.strides),
         A_ALONG_DEPTH=a_along, B_ALONG_DEPTH=b_along, A_BATCHED=len(a.shape) == 3, B_BATCHED=len(b.shape) == 3,

@@ -113,6 +113,18 @@ CORRECTION_PASSES = tl.constexpr(5)
 
 
 @triton.jit
+def separately_added(total, a, b, PRECISION: tl.constexpr):
+    """The total, plus a·b, rounded as ordinary additions are.
+
+    Tensor cores cut off what a sum cannot hold instead of rounding it, so a total that stays in them loses a little at
+    every step, always towards zero: 4.4e-6 of it over a depth of 4096 on an H200, where cuBLAS is off by 1.1e-6.
+    """
+    K: tl.constexpr = a.shape[1]
+    # A limit on imprecise additions, which means nothing for bf16, keeps the compiler from joining the two again.
+    return total + tl.dot(a, b, input_precision=PRECISION, max_num_imprecise_acc=K)
+
+
+@triton.jit
 def finite_or_zero(z):
     """Corrections that overflow or meet an infinity mean nothing: the products of the high parts say what comes out."""
     return tl.where(tl.abs(z) < float("inf"), z, 0.0)
