@@ -51,7 +51,7 @@ def attention_dq_kernel(
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
     n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """dq and δ for a block of queries."""
     sequence, head, start = block_of_program(query_starts_ptr, n_sequences, n_heads, query_rows, BLOCK_QUERIES, True)
@@ -108,7 +108,7 @@ def attention_dq_kernel(
             weights, slope = weighed(
                 products, sequence, head, start, key, rows[:, None], columns[None, :], lse[:, None],
                 bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
-                q.dtype == tl.float32, part != 1,
+                BIAS_DESCRIBED, q.dtype == tl.float32, part != 1,
             )  # fmt: skip
             dweights = tl.dot(doutput, tl.trans(v), input_precision=PRECISION, out_dtype=COMPUTE)
             if seed_ptr is not None:
@@ -128,7 +128,8 @@ def attention_dq_kernel(
 @triton.jit
 def weighed(
     products, sequence, head, query, key, rows, columns, lse, bias_ptr, mask_ptr, bias_strides, mask_strides,
-    n_queries, n_keys, left, right, scale, softcap, EXACT: tl.constexpr, CHECKED: tl.constexpr,
+    n_queries, n_keys, left, right, scale, softcap,
+    BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
     """A tile of softmax's weights, found again, and the slope of the soft cap there.
 
@@ -136,7 +137,7 @@ def weighed(
     """
     scores, factor, slope = scored(
         products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-        EXACT,
+        BIAS_DESCRIBED, EXACT,
     )  # fmt: skip
     weights = tl.exp2(scores * factor - lse)
     if CHECKED:
@@ -154,7 +155,8 @@ def attention_dkdv_kernel(
     dk_strides, dv_strides,
     n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, WHOLE: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """dk and dv for a block of keys; where it is the WHOLE of them, dq and δ too."""
     sequence, key_head, start = block_of_program(
@@ -228,7 +230,7 @@ def attention_dkdv_kernel(
                 weights, slope = weighed(
                     products, sequence, head, query, start, rows[None, :], columns[:, None], lse[None, :],
                     bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
-                    q.dtype == tl.float32, part != 1,
+                    BIAS_DESCRIBED, q.dtype == tl.float32, part != 1,
                 )  # fmt: skip
                 used = weights
                 if seed_ptr is not None:
@@ -328,7 +330,8 @@ def plan_backward(
         tiles, walk = problem.tiles(rows, config.described, **tensors)
         plan.launch(
             attention_dq_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
-            **problem.arguments(), **tiles, lse_ptr=lse, statistics_ptr=statistics, WALK=walk, PRECISION=precision,
+            **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, statistics_ptr=statistics,
+            WALK=walk, PRECISION=precision,
         )  # fmt: skip
     rows_of_k = "k", "v", "dk", "dv"
     rows = {**dict.fromkeys(rows_of_q, key_config.BLOCK_QUERIES), **dict.fromkeys(rows_of_k, key_config.BLOCK_KEYS)}
@@ -337,7 +340,8 @@ def plan_backward(
     plan.launch(
         attention_dkdv_kernel,
         (problem.key_heads * problem.blocks(problem.keys, key_config.BLOCK_KEYS),), key_config,
-        **problem.arguments(), **tiles, lse_ptr=lse, WALK=walk, WHOLE=whole, PRECISION=precision,
+        **problem.arguments(), **tiles, **problem.bias_tiles(key_config), lse_ptr=lse,
+        WALK=walk, WHOLE=whole, PRECISION=precision,
         statistics_ptr=statistics.descriptor((1, 1, 1, key_config.BLOCK_QUERIES)) if fetched else statistics,
     )  # fmt: skip
     return dq, dk, dv, statistics

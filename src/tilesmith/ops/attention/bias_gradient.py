@@ -36,7 +36,8 @@ def attention_dbias_kernel(
     n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     bias_heads, n_repeats, repeats_per_share, share_size,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, ONE_ROW: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, ONE_ROW: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """dbias is [shares, bias sequences, bias heads, bias rows, keys]. ONE_ROW where all queries share the bias."""
     key_blocks = tl.cdiv(key_rows, BLOCK_KEYS)
@@ -84,7 +85,7 @@ def attention_dbias_kernel(
         weights, _ = weighed(
             products, sequence, head, start, first_key, rows[:, None], columns[None, :], lse[:, None],
             bias_ptr, mask_ptr, bias_strides, mask_strides, query_rows, key_rows, left, right, scale, softcap,
-            q.dtype == tl.float32, True,
+            BIAS_DESCRIBED, q.dtype == tl.float32, True,
         )  # fmt: skip
         doutput = load_tile(
             doutput_ptr, doutput_strides, sequence, head, 0, start, query_rows,
@@ -158,7 +159,8 @@ def plan_bias_gradient(plan: Plan, problem: Problem, doutput: Operand, statistic
     tensors, walk = problem.tiles(blocks, config.described, doutput=doutput)
     plan.launch(
         attention_dbias_kernel, (tiles, shares), config,
-        **problem.arguments(), **tensors, statistics_ptr=statistics, dbias_ptr=found, bias_heads=heads,
+        **problem.arguments(), **tensors, **problem.bias_tiles(config), statistics_ptr=statistics, dbias_ptr=found,
+        bias_heads=heads,
         n_repeats=repeats, repeats_per_share=repeats_per_share, share_size=size,
         WALK=walk, ONE_ROW=one_row, PRECISION=problem.precision(plan),
     )  # fmt: skip

@@ -63,7 +63,7 @@ def attention_decode_kernel(
                 output, largest, total, q, sequence, heads[:, None], key_head, 0, queries[:, None], 0, key,
                 k_ptr, v_ptr, bias_ptr, mask_ptr, stream[:, None], k_strides, v_strides, bias_strides, mask_strides,
                 query_rows, key_rows, left, right, scale, softcap, drop_below,
-                HEAD, BLOCK_HEAD, PRECISION, WALK, BLOCK_KEYS, seed_ptr is not None, part != 1,
+                HEAD, BLOCK_HEAD, PRECISION, WALK, False, BLOCK_KEYS, seed_ptr is not None, part != 1,
             )  # fmt: skip
 
     sees_nothing = total == 0.0
@@ -146,7 +146,8 @@ def plan_decode(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
         found_lse = plan.empty((*lse.shape, shares), problem.statistics_dtype)
     plan.launch(
         attention_decode_kernel, (tiles * shares,), config,
-        **problem.arguments(), **tiles_of, q_ptr=problem.q, q_strides=problem.strides(problem.q), output_ptr=found,
+        **problem.arguments(), **tiles_of, bias_ptr=problem.bias, q_ptr=problem.q,
+        q_strides=problem.strides(problem.q), output_ptr=found,
         output_strides=problem.strides(output), lse_ptr=found_lse, n_shares=shares, keys_per_share=keys_per_share,
         SHARED=shares > 1, ROWS=max(bucket(problem.queries * problem.group), SMALLEST_BLOCK), WALK=walk,
         PRECISION=problem.precision(plan),

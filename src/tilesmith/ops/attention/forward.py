@@ -38,7 +38,7 @@ def attention_forward_kernel(
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides,
     n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     sequence, head, start = block_of_program(query_starts_ptr, n_sequences, n_heads, query_rows, BLOCK_QUERIES, True)
     first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
@@ -65,7 +65,7 @@ def attention_forward_kernel(
                 output, largest, total, q, sequence, head, head // group, start, rows[:, None], first_key, key,
                 k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
                 n_queries, n_keys, left, right, scale, softcap, drop_below,
-                HEAD, BLOCK_HEAD, PRECISION, WALK, BLOCK_KEYS, seed_ptr is not None, part != 1,
+                HEAD, BLOCK_HEAD, PRECISION, WALK, BIAS_DESCRIBED, BLOCK_KEYS, seed_ptr is not None, part != 1,
             )  # fmt: skip
 
     sees_nothing = total == 0.0
@@ -89,7 +89,7 @@ def attend(
     k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
     n_queries, n_keys, left, right, scale, softcap, drop_below,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, DROPOUT: tl.constexpr, CHECKED: tl.constexpr,
+    BIAS_DESCRIBED: tl.constexpr, BLOCK_KEYS: tl.constexpr, DROPOUT: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
     """One block of keys, for queries that `rows` count from `query` on. CHECKED where not all of them see all of it."""
     columns = tl.arange(0, BLOCK_KEYS)[None, :]
@@ -99,7 +99,7 @@ def attend(
     products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=output.dtype)
     scores, factor, _ = scored(
         products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-        q.dtype == tl.float32,
+        BIAS_DESCRIBED, q.dtype == tl.float32,
     )  # fmt: skip
     if CHECKED:
         seen = is_seen(query + rows, key + columns, n_queries, n_keys, left, right)
@@ -168,6 +168,7 @@ def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
     tiles, walk = problem.tiles(rows, config.described, output=output)
     plan.launch(
         attention_forward_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
-        **problem.arguments(), **tiles, lse_ptr=lse, WALK=walk, PRECISION=problem.precision(plan),
+        **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, WALK=walk,
+        PRECISION=problem.precision(plan),
     )  # fmt: skip
     return output, lse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import triton.language as tl
@@ -26,6 +27,19 @@ FAR = 2**30  # further than any key is to the right: causal and full attention s
 def lse_shape(q_shape: Sequence[int]) -> tuple[int, ...]:
     """That of what is kept for the backward: one number per query."""
     return tuple(q_shape[:3]) if len(q_shape) == 4 else (q_shape[1], q_shape[0])
+
+
+class TileConfig(Protocol):
+    """What the configurations of all kernels that go through queries and keys have."""
+
+    @property
+    def BLOCK_QUERIES(self) -> int: ...  # as kernels call it
+
+    @property
+    def BLOCK_KEYS(self) -> int: ...
+
+    @property
+    def described(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -153,7 +167,7 @@ class Problem:
     def arguments(self) -> dict[str, object]:
         """What every kernel takes beside its tiles."""
         return {
-            "bias_ptr": self.bias, "mask_ptr": self.mask, "seed_ptr": self.seed,
+            "mask_ptr": self.mask, "seed_ptr": self.seed,
             "query_starts_ptr": self.query_starts, "key_starts_ptr": self.key_starts,
             "bias_strides": self.bias_strides(), "mask_strides": self.mask.strides if self.mask is not None else (0, 0),
             "n_sequences": self.sequences, "n_heads": self.heads, "group": self.group,
@@ -170,6 +184,27 @@ class Problem:
         """Of four dimensions: those that the bias does not have are one."""
         shape = self.bias.shape if self.bias is not None else ()
         return (*(1,) * (4 - len(shape)), *shape)  # type: ignore[return-value]  # four by construction
+
+    def bias_tiles(self, config: TileConfig) -> dict[str, object]:
+        """The bias as a kernel goes through it: by the copy engine where that can walk it, else by pointers."""
+        walked = self._bias_of_own_matrices()
+        described = config.described and walked is not None and walked.describable()
+        if walked is None or not described:
+            return {"bias_ptr": self.bias, "BIAS_DESCRIBED": False}
+        return {"bias_ptr": walked.descriptor((1, 1, config.BLOCK_QUERIES, config.BLOCK_KEYS)), "BIAS_DESCRIBED": True}
+
+    def _bias_of_own_matrices(self) -> Operand | None:
+        """The bias in four dimensions, of which the first two have as many elements as lie in memory; None where
+        queries or keys share elements."""
+        if self.bias is None or self.packed:
+            return None
+        of_sequence, of_head, of_row, of_column = self.bias_strides()
+        sequences, heads, rows, keys = self.bias_shape
+        if rows != self.queries or keys != self.keys or of_row == 0 or of_column != 1:
+            return None
+        whole = of_row * rows  # where there is one, how far the next would be, in units that the engine takes
+        shape = (sequences if of_sequence else 1, heads if of_head else 1, rows, keys)
+        return self.bias.seen_as(shape, (of_sequence or whole, of_head or whole, of_row, of_column))
 
     def bias_strides(self) -> Strides:
         """Those of the bias as if it had been expanded to [batch, heads, queries, keys]."""

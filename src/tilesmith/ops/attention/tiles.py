@@ -248,7 +248,7 @@ def is_attended(mask_ptr, mask_strides, sequence, key, columns, n_keys):
 @triton.jit
 def scored(
     products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-    EXACT: tl.constexpr,
+    BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What softmax raises two to, in two factors, and the slope of the soft cap there.
 
@@ -266,12 +266,30 @@ def scored(
         slope = 1.0
         factor = scale * LOG2_E
     if bias_ptr is not None:
-        start = head_start(bias_ptr, bias_strides, sequence, head, query) + tl.cast(key, tl.int64) * bias_strides[3]
-        inside = (query + rows < n_queries) & (key + columns < n_keys)
-        bias = tl.load(start + (rows * bias_strides[2] + columns * bias_strides[3]), mask=inside, other=0.0)
+        if BIAS_DESCRIBED:
+            bias = described_bias(bias_ptr, bias_strides, sequence, head, query, key, rows, columns)
+        else:
+            start = head_start(bias_ptr, bias_strides, sequence, head, query) + tl.cast(key, tl.int64) * bias_strides[3]
+            inside = (query + rows < n_queries) & (key + columns < n_keys)
+            bias = tl.load(start + (rows * bias_strides[2] + columns * bias_strides[3]), mask=inside, other=0.0)
         scores = scores * factor + bias.to(products.dtype) * LOG2_E
         factor = 1.0
     return scores, factor, slope
+
+
+@triton.jit
+def described_bias(bias, bias_strides, sequence, head, query, key, rows, columns):
+    """A tile of a bias that the copy engine walks, zeros beyond its edges; turned where queries lie along columns.
+
+    A stride of zero is that of sequences or heads that share one matrix, of which the descriptor then knows one.
+    """
+    sequence = tl.where(bias_strides[0] == 0, 0, sequence)
+    head = tl.where(bias_strides[1] == 0, 0, head)
+    TURNED: tl.constexpr = rows.shape[0] == 1
+    QUERIES: tl.constexpr = rows.shape[1] if TURNED else rows.shape[0]
+    KEYS: tl.constexpr = columns.shape[0] if TURNED else columns.shape[1]
+    tile = bias.load([sequence, head, query, key]).reshape(QUERIES, KEYS)
+    return tl.trans(tile) if TURNED else tile
 
 
 @triton.jit
