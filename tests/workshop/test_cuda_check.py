@@ -10,7 +10,8 @@ import pytest
 from tilesmith.workshop import cuda_check
 from tilesmith.workshop.catalogue import OURS
 from tilesmith.workshop.cuda_check import CudaCheck
-from tilesmith.workshop.exercise import Exercise, ExerciseError, load
+from tilesmith.workshop.cuda_figures import Figures
+from tilesmith.workshop.exercise import Exercise, ExerciseError, Goal, load
 from tilesmith.workshop.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
@@ -47,9 +48,33 @@ def verdict(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Verd
 def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_path: Path) -> None:
     check = check_of(reduction, tmp_path)
     assert check.verdict().passed
-    counts = check.counts()
+    counts = check.figures().counts
     assert (counts["launches"], counts["blocks"], counts["threads"]) == (3, 6, 6 * 64)
     assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
+
+
+def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(tmp_path: Path) -> None:
+    shared = load(OURS / "cuda-transpose-shared")
+    check = check_of(shared, tmp_path, ("tile[SIDE][SIDE + 1]", "tile[SIDE][SIDE]"))
+    found, figures = check.verdict(), check.figures()
+    load_x, store_out = figures.access("load", "global"), figures.access("store", "global")
+    # 32 × 32 floats are 128 sectors of 32 bytes, asked for by 32 warps.
+    assert [(one.requests, one.moved, one.least) for one in (load_x, store_out)] == [(32, 128, 128)] * 2
+    down_a_column, along_a_row = figures.access("load", "shared"), figures.access("store", "shared")
+    assert (down_a_column.requests, down_a_column.moved, down_a_column.least) == (32, 32 * 32, 32)
+    assert (along_a_row.moved, along_a_row.least) == (32, 32)
+    source = (tmp_path / shared.file_name).read_text().splitlines()
+    assert "= tile[threadIdx.x][row]" in source[int(down_a_column.place.partition(":")[2]) - 1]
+    assert found.stage == "goals"
+    assert f"bank_conflicts is 992 (the load on {down_a_column.place}); wanted ≤ 0" in found.message
+    assert [goal.met for goal in found.goals] == [True, False]
+
+
+def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
+    with pytest.raises(
+        ExerciseError, match="no metric is called 'beauty'; in CUDA there are bank_conflicts, copies, s"
+    ):
+        Figures({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
 
 
 def test_a_missing_barrier_is_a_race_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
@@ -78,6 +103,14 @@ def test_a_loop_that_never_ends_is_ended(reduction: Exercise, tmp_path: Path, mo
     found = verdict(reduction, tmp_path, ("half > 0; half /= 2", "half > -1; half /= 2"))
     assert found.stage == "runs"
     assert "still running" in found.message
+
+
+def test_memory_without_end_is_ended(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_check, "MOST_MEGABYTES", 256)
+    line = "    const int thread = threadIdx.x;\n"
+    hoard = "    for (;;) { char* more = new char[1 << 20]; memset(more, 1, 1 << 20); }\n"
+    found = verdict(reduction, tmp_path, (line, f"{line}{hoard}"))
+    assert (found.stage, found.message) == ("runs", "It took more than 0.25 GB of memory.")
 
 
 def test_what_is_not_c_plus_plus_is_said_with_its_line(reduction: Exercise, tmp_path: Path) -> None:

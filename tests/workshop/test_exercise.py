@@ -30,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
         ("[[hidden]]", "[[seen]]", "there must be visible and hidden sizes"),
         ('name = "four-blocks"', 'name = "many-blocks"', "two sizes have the same name"),
         ("at_most = 1", "", "give it at_most, at_least or both"),
+        ("at_most = 1", 'at_most = 1\nsize = "huge"', "the goal loads_per_element is on 'huge', which is no size"),
         ('worked = "3 * 4 * BLOCK_SIZE"', "", "quiz 1: give it worked or between"),
         ('starter_fails = "parses"', 'starter_fails = "never"', "starter_fails is 'never'"),
         ("needs = []", "needs = [", "exercise.toml: "),

@@ -1,31 +1,76 @@
-"""The pages: every command in them exists and knows the options it is given, and names exercises that there are."""
+"""The pages: every command in them exists, knows its options, and is run as a learner would type it.
+
+What a page leaves to the reader is put in: an id, a folder, a script to inspect. Exercises that a command is about are
+solved, and input ends at once, so that `watch` does too.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tilesmith.cli import app
 from tilesmith.cli.learn import learn
-from tilesmith.workshop.catalogue import Catalogue
+from tilesmith.workshop.catalogue import OURS, Catalogue
+from tilesmith.workshop.exercise import Exercise
+from tilesmith.workshop.folder import Workshop
+from tilesmith.workshop.verdict import Verdict
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXERCISES = Catalogue()
-PAGES = [DOCS / "workshop.md", *(exercise.page for exercise in EXERCISES.values())]
-PLACEHOLDERS = {"ID", "ID…"}
-TAKES_AN_EXERCISE = ("start", "check", "quiz", "hint", "watch", "solution", "reset")
+EXAMPLE = "vector-add"
+# What stands in a page for something of the reader's own.
+STAND_INS = {"ID": EXAMPLE, "ID…": EXAMPLE, "DIR": "site", "FILE": "report"}
+NAMED_IN_PASSING = {"inspect": ["script.py"], "check": ["add"]}
+CHEAP = ("list", "start", "hint", "solution", "reset", "export", "watch")
+SECONDS = 900
 
 
-def commands_in(page: Path) -> list[list[str]]:
-    """The words of commands on lines of their own and in sentences, without `tilesmith` and what may be left out."""
-    found = re.findall(r"^tilesmith ([^\n]+)$|`tilesmith ([^`\n]+)`", page.read_text(), flags=re.MULTILINE)
-    return [re.sub(r"\[[^\]]*\]", "", one or other).split() for one, other in found]
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, as it is run; `exercise` is the one that the page belongs to, or the example."""
+
+    words: tuple[str, ...]
+    exercise: str
+
+    def __str__(self) -> str:
+        return " ".join(self.words) + (f" ({self.exercise})" if "script.py" in self.words else "")
+
+    @property
+    def is_cheap(self) -> bool:
+        if self.words[0] != "learn":
+            return "script.py" in self.words and self.exercise == EXAMPLE
+        return self.words[1] in CHEAP or self.words[1:] in (("check",), ("quiz", EXAMPLE))
 
 
-def help_of(words: list[str]) -> str:
+def commands_in(page: Path, exercise: str) -> Iterator[Command]:
+    for alone, in_sentence in re.findall(
+        r"^tilesmith ([^\n]+)$|`tilesmith ([^`\n]+)`", page.read_text(), flags=re.MULTILINE
+    ):
+        text = (alone or in_sentence).replace("[ID…]", "ID")
+        words = [STAND_INS.get(word, word) for word in re.sub(r"\[[^\]]*\]", "", text).split()]
+        yield Command((*words, *(NAMED_IN_PASSING.get(words[0], []) if len(words) == 1 else [])), exercise)
+
+
+def every_command() -> list[Command]:
+    pages = [(page, EXAMPLE) for page in sorted(DOCS.glob("workshop*.md"))]
+    pages += [(one.page, one.id if one.function else EXAMPLE) for one in EXERCISES.values()]
+    found = [command for page, exercise in pages for command in commands_in(page, exercise)]
+    unique = {str(command): command for command in found}
+    return list(unique.values())
+
+
+def help_of(words: Sequence[str]) -> str:
     group = learn if words[0] == "learn" else app
     inner = [
         word for word in words[words[0] == "learn" :][: 2 if words[0] == "debug" else 1] if not word.startswith("-")
@@ -35,19 +80,94 @@ def help_of(words: list[str]) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
-def test_every_command_exists_and_knows_its_options(page: Path) -> None:
-    assert commands_in(page), "a page without a command leaves its reader alone"
-    for words in commands_in(page):
-        known = help_of(words)
-        for option in (word for word in words if word.startswith("--")):
-            assert option in known, f"{' '.join(words)}: no option {option}"
-        if words[0] == "learn" and words[1] in TAKES_AN_EXERCISE and len(words) > 2:
-            assert words[2] in {*EXERCISES, *PLACEHOLDERS} or words[2].startswith("--")
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_a_page_has_commands_that_exist_and_know_their_options(exercise: str) -> None:
+    found = list(commands_in(EXERCISES[exercise].page, exercise))
+    assert found, "a page without a command leaves its reader alone"
+    for command in found:
+        known = help_of(command.words)
+        for option in (word for word in command.words if word.startswith("--") and word != "--"):
+            assert option in known, f"{command}: no option {option}"
 
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:
-    with pytest.raises(AssertionError):
-        help_of(["learn", "fly"])
-    with pytest.raises(AssertionError):
-        help_of(["fly"])
+    for words in (["learn", "fly"], ["fly"]):
+        with pytest.raises(AssertionError):
+            help_of(words)
+
+
+def prepare(folder: Path, command: Command) -> None:
+    """What a reader has at that point: the exercise solved, scripts, and a set of their own."""
+    workshop = Workshop(folder / "tilesmith-workshop", EXERCISES)
+    named = [EXERCISES[word] for word in command.words if word in EXERCISES]
+    for exercise in [EXERCISES[EXAMPLE], EXERCISES[command.exercise], *named]:
+        workshop.start(exercise)
+        if not exercise.is_only_questions:
+            shutil.copy(exercise.solution, workshop.file_of(exercise))
+        workshop.note_check(exercise, Verdict(exercise.id, True, "goals", ""), b"")
+    (folder / "train.py").write_text("import torch\n\nprint(torch.ones(64, 64).matmul(torch.ones(64, 64)).sum())\n")
+    for name in ("script.py", "claim.py", "swiglu.py"):
+        write_script(EXERCISES[command.exercise], folder / name)
+    mine = folder / "my-course" / "my-exercise"
+    shutil.copytree(OURS / EXAMPLE, mine)
+    for variant in sorted((mine / "wrong").glob("*.py"))[2:]:
+        variant.unlink()
+    settings = mine / "exercise.toml"
+    settings.write_text(settings.read_text().replace(f'id = "{EXAMPLE}"', 'id = "my-exercise"'))
+
+
+def write_script(exercise: Exercise, script: Path) -> None:
+    """The model solution with a call at its end, as the pages ask for."""
+    shutil.copy(exercise.folder / "meaning.py", script.with_name("meaning.py"))
+    sizes = ", ".join(f"{name}={size}" for name, size in exercise.measured.sizes.items())
+    call = (
+        "import meaning\nfrom tilesmith import Case\n\n"
+        f"{exercise.function}(**meaning.make_inputs(Case('here', {sizes}), torch.{exercise.dtypes[0]}, 'cpu'))\n"
+    )
+    script.write_text(f"{exercise.solution.read_text()}\n\n{call}")
+
+
+def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
+    python = Path(sys.executable).parent
+    return subprocess.run(
+        [sys.executable, "-m", "tilesmith", *command.words],
+        input="1\n" * 60 if "quiz" in command.words else "",
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=SECONDS,
+        env={**os.environ, "PATH": f"{python}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100"},
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(one, id=str(one), marks=[] if one.is_cheap else [pytest.mark.slow]) for one in every_command()],
+)
+def test_a_command_of_the_pages_does_what_it_says(command: Command, tmp_path: Path) -> None:
+    prepare(tmp_path, command)
+    made = run(command, tmp_path)
+    said = made.stdout + made.stderr
+    assert "Traceback" not in said, said
+    if command.words[0] == "tune" and not torch.cuda.is_available():
+        assert made.returncode == 2
+        assert "there is none here" in said
+        return
+    assert made.returncode == 0, said
+    if command.words[:2] == ("learn", "check"):
+        assert "solved" in said
+
+
+def test_a_command_that_does_not_work_is_noticed(tmp_path: Path) -> None:
+    prepare(tmp_path, Command(("learn", "list"), EXAMPLE))
+    assert run(Command(("learn", "start", "nothing"), EXAMPLE), tmp_path).returncode == 2
+
+
+def test_commands_are_found_on_lines_of_their_own_and_in_sentences(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Run `tilesmith learn hint [ID]` or\n\n```\ntilesmith learn start ID\n```\n\n`tilesmith inspect` helps.\n"
+    )
+    assert [str(one) for one in commands_in(page, "masks")] == [
+        "learn hint", f"learn start {EXAMPLE}", "inspect script.py (masks)",
+    ]  # fmt: skip

@@ -53,7 +53,7 @@ def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> 
         ("x + y)", "...)", "parses", ["vector_add.py:13 is still to be written, the last gap", "tl.store("]),
         ("def vector_add", "def add_vectors", "parses", ["no function 'vector_add'", "reset"]),
         ("x + y)", "x @ unknown)", "compiles", ["vector_add.py:13", "does not compile for cuda:90", "unknown"]),
-        ("x + y)", "torch.add(x, y))", "compiles", ["A kernel calls add", "functions of tl"]),
+        ("x + y)", "torch.add(x, y))", "compiles", ["vector_add.py:13", "A kernel calls add", "functions of tl"]),
         ("BLOCK_SIZE = 256", "BLOCK_SIZE = 100", "compiles", ["power of 2"]),
         ("torch.empty_like(x)", "torch.empty(7)", "runs", ["store to out_ptr[7]", "elements = 256", "Mask off"]),
         ("out = torch", "out = nothing", "runs", ["vector_add.py:18 raises NameError"]),
@@ -76,6 +76,12 @@ def test_a_mistake_is_found_at_its_stage_and_explained(
     for word in words:
         assert word in verdict.message
     assert str(tmp_path) not in verdict.message
+
+
+def test_a_reason_that_speaks_for_itself_gets_no_lecture(tmp_path: Path) -> None:
+    verdict = verdict_on(changed("x_ptr + offsets)", "x_ptr + offsets, other=0)"), tmp_path)
+    assert verdict.stage == "compiles"
+    assert verdict.message.endswith("does not compile for cuda:90: `other` cannot be provided without `mask`.")
 
 
 def test_all_gaps_are_named_by_their_lines(tmp_path: Path) -> None:
@@ -107,6 +113,30 @@ def test_somebody_elses_kernel_is_recognised(tmp_path: Path) -> None:
     verdict = verdict_on(source, tmp_path)
     assert verdict.stage == "runs"
     assert "add_kernel, a kernel from elsewhere.py" in verdict.message
+
+
+TUNED = SOLUTION.replace(
+    "@triton.jit",
+    '@triton.autotune([triton.Config({"BLOCK_SIZE": size}) for size in (256, 128)], key=["x_ptr"])\n@triton.jit',
+).replace(", BLOCK_SIZE=BLOCK_SIZE)", ")")
+
+
+def test_a_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
+    verdict = verdict_on(TUNED, tmp_path)  # its grid is for blocks of 256
+    assert verdict.stage == "runs"
+    assert "Element [128] of the result was not written" in verdict.message
+    assert "with the candidate BLOCK_SIZE = 128" in verdict.message
+    follows = changed("[(programs,)]", '[lambda chosen: (triton.cdiv(x.numel(), chosen["BLOCK_SIZE"]),)]', TUNED)
+    assert verdict_on(follows, tmp_path).passed
+
+
+def test_goals_are_for_every_candidate(tmp_path: Path) -> None:
+    source = (OURS / "gemm-3" / "wrong" / "small_tiles_too.py").read_text()
+    verdict = verdict_on(source, tmp_path, "gemm-3")
+    assert verdict.stage == "goals"
+    assert "loads_per_element of a_ptr is 4" in verdict.message
+    assert "with the candidate TILE_ROWS = 32, TILE_COLUMNS = 32" in verdict.message
+    assert [goal.met for goal in verdict.goals] == [True, True, True, False, True]
 
 
 def test_a_hidden_case_is_described_when_it_fails(tmp_path: Path) -> None:

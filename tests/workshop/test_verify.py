@@ -93,12 +93,16 @@ def test_too_few_hints_are_found(folder: Path, worker: Worker) -> None:
 
 
 def test_an_exercise_of_questions_alone_is_verified(tmp_path: Path, worker: Worker) -> None:
-    folder = questions_alone(tmp_path, "4")
+    folder = questions_alone(tmp_path, "2 + 2")
     assert (
         problems(folder, worker) == "has 0 hints; it should have 3 at least\nhas 1 questions; it should have 2 at least"
     )
-    folder = questions_alone(tmp_path, "5")
-    assert "question 1: four is 4, but 5 is 5" in problems(folder, worker)
+    folder = questions_alone(tmp_path, "2 + 3")
+    assert "question 1: four is 4, but 2 + 3 is 5" in problems(folder, worker)
+
+
+def test_an_answer_that_is_written_down_is_found(tmp_path: Path, worker: Worker) -> None:
+    assert "question 1: worked is 4 itself" in problems(questions_alone(tmp_path, "4"), worker)
 
 
 def questions_alone(tmp_path: Path, worked: str) -> Path:

@@ -9,6 +9,7 @@ import pytest
 
 from tilesmith.workshop.catalogue import OURS
 from tilesmith.workshop.exercise import load
+from tilesmith.workshop.verdict import Verdict
 from tilesmith.workshop.worker import Limits, Outcome, Worker, plain
 
 EXERCISE = load(OURS / "vector-add")
@@ -45,6 +46,15 @@ def test_the_solution_passes_and_its_printing_comes_through(worker: Worker, tmp_
     assert "looking at torch.Size([256])" in outcome.printed
     assert "\x1b" not in outcome.printed
     assert "title" not in outcome.printed
+
+
+def test_escape_codes_in_a_message_do_not_reach_the_terminal(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA program's own words are part of the message where its result is wrong."""
+    verdict = Verdict("vector-add", False, "right", "\x1b[2JElement 0 is 1\x07")
+    monkeypatch.setattr(worker, "_ask", lambda *given, **more: ({"verdict": verdict.as_json(), "quiz": None}, ""))
+    assert checked(worker, tmp_path, SOLUTION).verdict.message == "Element 0 is 1"
 
 
 def test_sys_exit_is_told(worker: Worker, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -255,9 +256,7 @@ def _begun(workshop: Workshop, exercise: Exercise) -> Exercise:
 
 @learn.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="FILE.json and FILE.md are written.")] = Path(
-        "workshop-report"
-    ),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="FILE.json and FILE.md are written.")] = REPORT,
     learner: Annotated[str, typer.Option(help="A name to put on it.")] = "",
     folder: Folder = HERE,
     exercises: Sets = None,
@@ -275,7 +274,9 @@ def export(
 @learn.command()
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Default: all.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes side by side. Default: as many as there are cores.")
+    ] = None,
     exercises: Sets = None,
 ) -> None:
     """For authors: starters fail where they must, solutions pass, wrong variants fail, questions have answers."""
@@ -284,7 +285,7 @@ def verify(
     problems = programs = 0
     with opened(HERE, exercises) as workshop:
         chosen = [workshop.catalogue[name] for name in names or workshop.catalogue]
-        for one in verified(chosen, jobs):
+        for one in verified(chosen, jobs or os.cpu_count() or 1):
             programs += one.programs
             problems += len(one.problems)
             _show(learn_text.verified(one))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def _solved(workshop: Workshop) -> Text:
 def started(workshop: Workshop, exercise: Exercise, fresh: bool) -> RenderableType:
     file = workshop.file_of(exercise)
     grid = Table(box=None, show_header=False, pad_edge=False)
-    grid.add_row("  read", Text(str(file.with_name("page.md"))))
+    grid.add_row("  read", Text(str(workshop.page_of(exercise))))
     if exercise.is_only_questions:
         grid.add_row("  answer", Text(f"tilesmith learn quiz {exercise.id}"))
     else:
@@ -92,6 +93,8 @@ def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> Renderabl
         for goal in verdict.goals
     ]
     parts += [Text(f"  {line}") for line in verdict.speed]
+    if verdict.table:
+        parts += [Text(), _grid(verdict.table), Text(f"(the table of {workshop.page_of(exercise)})", style="dim")]
     if verdict.passed:
         further = f"solved. Next, its questions: tilesmith learn quiz {exercise.id}" if exercise.questions else "solved"
         parts += [Text(further), progress_line(workshop)]
@@ -99,6 +102,15 @@ def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> Renderabl
         parts.append(Text(f"\n{verdict.message}\n"))
         parts.append(Text("stuck? tilesmith learn hint", style="dim"))
     return Group(*parts)
+
+
+def _grid(rows: Sequence[Sequence[str]]) -> Table:
+    grid = Table(box=None, pad_edge=False)
+    for head in rows[0]:
+        grid.add_column(Text(head), justify="right")
+    for row in rows[1:]:
+        grid.add_row(*map(Text, row))
+    return grid
 
 
 def hints(exercise: Exercise, shown: int) -> Text:
@@ -118,14 +130,14 @@ def ask(question: Question, answers: Answers, given: list[float] | None, guesses
         if not given:
             return 0, False
         reply = reply_to(question, answers, given[0])
-        console.print(reply.text, markup=False, soft_wrap=True)
+        console.print(reply.text, markup=False, soft_wrap=not console.is_terminal)
         return 1, reply.right
     for number in range(1, guesses + 1):
         reply = reply_to(question, answers, typer.prompt("your guess", type=float))
-        console.print(reply.text, markup=False, soft_wrap=True)
+        console.print(reply.text, markup=False, soft_wrap=not console.is_terminal)
         if reply.right:
             return number, True
-    console.print(revealed(question, answers), markup=False, soft_wrap=True)
+    console.print(revealed(question, answers), markup=False, soft_wrap=not console.is_terminal)
     return guesses, False
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tilesmith.lab.inspect.model import AccessFacts, ArgumentFacts, Kernel, TargetFacts
 from tilesmith.workshop.cuda_check import CudaCheck
+from tilesmith.workshop.cuda_figures import Figures
 from tilesmith.workshop.exercise import Exercise, ExerciseError, Question
 from tilesmith.workshop.stages import Check, module_of
 from tilesmith.workshop.verdict import Answers
@@ -24,10 +26,23 @@ _IN_EXPRESSIONS = {
 @dataclass(frozen=True)
 class Facts:
     """What the functions of a `quiz.py` are given: the sizes, and what the kernels did on them. Of a CUDA program the
-    sizes are what it did: launches, blocks, threads, barriers, copies."""
+    sizes are what it did: launches, blocks, threads, barriers, copies; `cuda` knows its accesses."""
 
     sizes: Mapping[str, int]
     kernels: Sequence[Kernel]
+    candidates: int = 0  # what an autotuner had to choose from
+    cuda: Figures | None = None
+    check: Check | None = None
+
+    @cached_property
+    def starter(self) -> Facts:
+        """What the starter's kernels do; for exercises whose starter runs."""
+        assert self.check is not None
+        return _facts_on(None, Check(self.check.exercise, self.check.exercise.starter))
+
+    def on(self, size: str) -> Facts:
+        """What the kernels do on another of the exercise's sizes."""
+        return _facts_on(size, self.check)
 
     @property
     def kernel(self) -> Kernel:
@@ -57,11 +72,20 @@ def answers(exercise: Exercise, check: Check | CudaCheck | None) -> list[Answers
 
 def _facts(exercise: Exercise, check: Check | CudaCheck | None) -> Facts:
     if isinstance(check, CudaCheck):
-        return Facts(check.counts(), ())
-    kernels = check.measured().kernels if check is not None else ()
-    if check is not None and not kernels:
-        raise ExerciseError(f"{exercise.id}: the quiz cannot be answered, as {check.file.name} launches no kernel")
-    return Facts(exercise.measured.sizes, kernels)
+        figures = check.figures()
+        return Facts(figures.counts, (), cuda=figures)
+    return Facts(exercise.measured.sizes, ()) if check is None else _facts_on(None, check)
+
+
+def _facts_on(name: str | None, check: Check | None) -> Facts:
+    assert check is not None
+    size = check.exercise.size(name)
+    made = check.measured(size)
+    if not made.kernels:
+        raise ExerciseError(
+            f"{check.exercise.id}: the quiz cannot be answered, as {check.file.name} launches no kernel"
+        )
+    return Facts(size.sizes, made.kernels, len(made.candidates), check=check)
 
 
 def _answers(question: Question, functions: Any, facts: Facts, exercise: Exercise) -> Answers:
@@ -80,7 +104,8 @@ def _answers(question: Question, functions: Any, facts: Facts, exercise: Exercis
 
 def _worked(expression: str, facts: Facts, exercise: Exercise) -> float:
     constants = facts.kernel.constants if facts.kernels else {}
+    known = {**_IN_EXPRESSIONS, **constants, **facts.sizes, "candidates": facts.candidates}
     try:
-        return float(eval(expression, {"__builtins__": {}, **_IN_EXPRESSIONS, **constants, **facts.sizes}))
+        return float(eval(expression, {"__builtins__": {}, **known}))
     except Exception as error:
         raise ExerciseError(f"{exercise.id}: {expression!r} fails: {type(error).__name__}: {error}") from error

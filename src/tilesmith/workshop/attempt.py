@@ -4,7 +4,7 @@ who wrote the result."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,10 +109,23 @@ class Written(Observer):
 
 
 @dataclass
+class _Session(Session):
+    """Also notes which configurations an autotuner offers."""
+
+    candidates: tuple[Any, ...] = ()
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        self.candidates = tuple(candidates)
+        return super().configuration(candidates, kernel, arguments)
+
+
+@dataclass
 class Attempt:
-    """What one call did. `error` is what it raised, if anything; `outputs` are what it returned."""
+    """What one call did. `error` is what it raised, if anything; `outputs` are what it returned; `candidates` what an
+    autotuner had to choose from."""
 
     inspection: Inspection | None = None
+    candidates: tuple[Any, ...] = ()
     outputs: list[Tensor] = field(default_factory=list)
     returned: Any = None
     error: BaseException | None = None
@@ -131,9 +144,14 @@ def attempt(
     allow: Sequence[str] = (),
     forbid: Sequence[str] = (),
     targets: Sequence[Target] = DEFAULT_TARGETS,
+    candidate: int | None = None,
 ) -> Attempt:
-    """Calls the function in the interpreter, traced, its kernels compiled for the targets: by default both vendors'."""
-    session = Session(Wishes(tuple(targets), seconds=SECONDS_TO_TRACE), has_gpu=False)
+    """Calls the function in the interpreter, traced, its kernels compiled for the targets: by default both vendors'.
+
+    `candidate` is the number of the configuration that an autotuner is to take; by default the first that can run.
+    """
+    config = None if candidate is None else str(candidate)
+    session = _Session(Wishes(tuple(targets), seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
     calls = _TorchCalls(file, allow, forbid)
     made = Attempt()
     try:
@@ -144,6 +162,7 @@ def attempt(
     except BaseException as error:
         made.error = error
     made.inspection = inspection_of(session, script=file.name)
+    made.candidates = session.candidates
     made.torch_calls = tuple(calls.found)
     returned = made.returned if isinstance(made.returned, list | tuple) else [made.returned]
     made.outputs = [one for one in returned if isinstance(one, Tensor)]

@@ -9,15 +9,18 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilesmith.workshop import cuda_figures, messages
+from tilesmith.workshop.cuda_figures import Figures
 from tilesmith.workshop.exercise import Exercise, ExerciseError
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.verdict import Reached, Verdict
 
 INCLUDES = Path(__file__).parent / "cuda"
 SECONDS_TO_RUN = 20.0
+MOST_MEGABYTES = 2048
 _WRONG = 3  # harness.h's status
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
@@ -54,6 +57,8 @@ class CudaCheck:
         self.exercise = exercise
         self.file = file
         self._entering = entering
+        self._goals: list[Reached] = []
+        self._figures: Figures | None = None
 
     def verdict(self) -> Verdict:
         try:
@@ -66,14 +71,30 @@ class CudaCheck:
             on_gpu = self._built_by_nvcc()
             if on_gpu is not None and os.path.exists("/dev/nvidia0"):
                 self._right(self._run(on_gpu))
+            if self.exercise.goals:
+                self._entering("goals")
+                self._reaches_goals()
         except CudaFailure as failure:
-            return Verdict(self.exercise.id, False, failure.stage, str(failure))
-        return Verdict(self.exercise.id, True, "goals", "")
+            return Verdict(self.exercise.id, False, failure.stage, str(failure), self._goals)
+        return Verdict(self.exercise.id, True, "goals", "", self._goals)
 
-    def counts(self) -> Mapping[str, int]:
-        """How many launches, blocks, threads, barriers and copies the harness took, over all of its cases."""
-        found = re.findall(r"(\w+)=(\d+)", self._run(self._built("address")).output)
-        return {name: int(number) for name, number in found}
+    def figures(self) -> Figures:
+        """What the program did, counted in a build of its own."""
+        if self._figures is None:
+            program = self._built("counting")
+            self._figures = cuda_figures.read(self._run(program).output, program, self.file)
+        return self._figures
+
+    def _reaches_goals(self) -> None:
+        missed = None
+        for goal in self.exercise.goals:
+            found = self.figures().measure(goal)
+            met = goal.met_by(found.value)
+            self._goals.append(Reached(goal.name, found.value, goal.wanted, met))
+            if not met and missed is None:
+                missed = messages.missed_goal(goal, found)
+        if missed is not None:
+            raise CudaFailure("goals", missed)
 
     def _parses(self) -> None:
         self._entering("parses")
@@ -89,16 +110,26 @@ class CudaCheck:
     def _source(self) -> str:
         return self.file.read_text(encoding="utf-8", errors="replace")
 
-    def _built(self, sanitizer: str) -> Path:
+    def _built(self, how: str) -> Path:
+        """The program under the "address" or the "thread" sanitizer, or "counting" its accesses."""
         compiler = shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
             raise ExerciseError("the CUDA track needs a C++20 compiler: g++ or clang++ is not on the path")
         rewritten = self.file.with_name("rewritten.cpp")
         source = _LAUNCH.sub(r"launch(\1, \2)(", self._source())
         rewritten.write_text(f'#line 1 "{self.file.name}"\n{source}')
-        program = self.file.with_name(f"checked-{sanitizer}")
-        options = ["-std=c++20", "-g", "-O1", "-pthread", f"-fsanitize={sanitizer}", f"-I{INCLUDES}"]
-        self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), "-o", str(program)])
+        program = self.file.with_name(f"checked-{how}")
+        options = ["-std=c++20", "-g", "-pthread", f"-I{INCLUDES}"]
+        more: list[str] = []
+        if how == "counting":
+            accesses = self.file.with_name("accesses.o")
+            options += [*cuda_figures.SHARED_OPTIONS]
+            self._compile([compiler, "-c", *options, str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
+            options += cuda_figures.watching_options(compiler)
+            more = ["-x", "none", str(accesses)]
+        else:
+            options += ["-O1", f"-fsanitize={how}"]
+        self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), *more, "-o", str(program)])
         return program
 
     def _built_by_nvcc(self) -> Path | None:
@@ -124,7 +155,8 @@ class CudaCheck:
             raise CudaFailure("compiles", f"It does not compile: {reason}")
 
     def _run(self, program: Path) -> _Ran:
-        quiet = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
+        limit = f"hard_rss_limit_mb={MOST_MEGABYTES}"
+        quiet = {"ASAN_OPTIONS": f"detect_leaks=0:{limit}", "TSAN_OPTIONS": f"halt_on_error=1:{limit}"}
         try:
             made = subprocess.run(
                 [program], capture_output=True, text=True, timeout=SECONDS_TO_RUN, env={**os.environ, **quiet}
@@ -135,6 +167,8 @@ class CudaCheck:
             ) from None
         if "FATAL: ThreadSanitizer" in made.stderr:  # its own trouble with this machine, not the learner's
             raise ExerciseError(f"the thread sanitizer does not work on this machine: {made.stderr.strip()[:200]}")
+        if "rss limit exhausted" in made.stderr:
+            raise CudaFailure("runs", f"It took more than {MOST_MEGABYTES / 1024:g} GB of memory.")
         if made.returncode not in (0, _WRONG):
             raise CudaFailure("runs", self._explained(made.stderr, made.returncode))
         return _Ran(made.returncode, made.stdout)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 # Python 3.10 has no reader of its own.
@@ -36,7 +37,8 @@ NOWHERE = Size("", {})
 
 @dataclass(frozen=True)
 class Goal:
-    """What a metric of `goals.py` must come to. `why` is told to those who miss it."""
+    """What a metric of `goals.py` must come to. `why` is told to those who miss it; `size` is the name of the size that
+    it is measured on, the exercise's measured one where it is None."""
 
     metric: str
     why: str
@@ -44,6 +46,7 @@ class Goal:
     at_least: float | None = None
     argument: str | None = None
     target: str = "cuda:90"
+    size: str | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +61,15 @@ class Goal:
 
     def met_by(self, value: float) -> bool:
         return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A table to be filled in: a constant of the learner's file, the values to try, and a metric for each column."""
+
+    constant: str
+    values: tuple[int, ...]
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,15 +109,20 @@ class Exercise:
     visible: tuple[Size, ...] = ()
     hidden: tuple[Size, ...] = ()
     measured: Size = NOWHERE
-    timed: Size | None = None
+    timed: tuple[Size, ...] = ()
     dtypes: tuple[str, ...] = ("float32",)
     layouts: tuple[str, ...] = ("contiguous",)
     differentiable: bool = False
     allow: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     goals: tuple[Goal, ...] = ()
+    sweep: Sweep | None = None
     hints: tuple[str, ...] = ()
     questions: tuple[Question, ...] = ()
+
+    def size(self, name: str | None) -> Size:
+        """One of its sizes by name; the measured one by default."""
+        return next((one for one in (*self.visible, *self.hidden) if one.name == name), self.measured)
 
     @property
     def is_only_questions(self) -> bool:
@@ -187,7 +204,7 @@ class _Table:
         self._content = dict(content)
         self.where = where
 
-    def take(self, key: str, kind: type, default: Any = None, *, needed: bool = False) -> Any:
+    def take(self, key: str, kind: type | UnionType, default: Any = None, *, needed: bool = False) -> Any:
         if key not in self._content:
             if needed:
                 raise ExerciseError(f"{self.where}: {key!r} is missing")
@@ -195,7 +212,7 @@ class _Table:
         value = self._content.pop(key)
         value = float(value) if kind is float and isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(value, kind):
-            raise ExerciseError(f"{self.where}: {key!r} is {value!r}, which is not a {kind.__name__}")
+            raise ExerciseError(f"{self.where}: {key!r} is {value!r}, which is not a {getattr(kind, '__name__', kind)}")
         return value
 
     def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -228,6 +245,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         starter_fails=table.take("starter_fails", str, "parses"),
         is_cuda=cuda is not None,
         goals=tuple(map(_goal, table.tables("goals"))),
+        sweep=_sweep(table),
         hints=table.texts("hints"),
         questions=tuple(map(_question, table.tables("quiz"))),
         **({} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)),
@@ -237,6 +255,10 @@ def _read(table: _Table, folder: Path) -> Exercise:
         raise ExerciseError(f"{table.where}: its id is {exercise.id!r}, but its folder is called {folder.name!r}")
     if exercise.starter_fails not in STAGES:
         raise ExerciseError(f"{table.where}: starter_fails is {exercise.starter_fails!r}, but stages are {STAGES}")
+    named = {size.name for size in (*exercise.visible, *exercise.hidden)}
+    for goal in exercise.goals:
+        if goal.size is not None and goal.size not in named:
+            raise ExerciseError(f"{table.where}: the goal {goal.name} is on {goal.size!r}, which is no size")
     if exercise.is_only_questions and not exercise.questions:
         raise ExerciseError(f"{table.where}: there is neither a spec nor a question")
     return exercise
@@ -252,7 +274,6 @@ def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
     if len(by_name) < len(visible) + len(hidden):
         raise ExerciseError(f"{table.where}: two sizes have the same name")
     measured = spec.take("measured", str, visible[0].name)
-    timed = spec.take("timed", dict)
     if measured not in by_name:
         raise ExerciseError(f"{spec.where}: measured is {measured!r}, but the sizes are {', '.join(by_name)}")
     meaning = {
@@ -260,7 +281,7 @@ def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
         "visible": visible,
         "hidden": hidden,
         "measured": by_name[measured],
-        "timed": None if timed is None else Size("timed", timed),
+        "timed": tuple(_timed(spec)),
         "dtypes": spec.texts("dtypes", ("float32",)),
         "layouts": spec.texts("layouts", ("contiguous",)),
         "differentiable": spec.take("differentiable", bool, False),
@@ -269,6 +290,13 @@ def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
     }
     spec.done()
     return meaning
+
+
+def _timed(spec: _Table) -> Iterator[Size]:
+    """One table of sizes, or several."""
+    given = spec.take("timed", list | dict, [])
+    for number, sizes in enumerate([given] if isinstance(given, dict) else given, 1):
+        yield Size(f"timed {number}", sizes)
 
 
 def _size(table: _Table) -> Size:
@@ -283,11 +311,26 @@ def _goal(table: _Table) -> Goal:
         at_least=table.take("at_least", float),
         argument=table.take("argument", str),
         target=table.take("target", str, "cuda:90"),
+        size=table.take("size", str),
     )
     table.done()
     if goal.at_most is None and goal.at_least is None:
         raise ExerciseError(f"{table.where}: give it at_most, at_least or both")
     return goal
+
+
+def _sweep(table: _Table) -> Sweep | None:
+    content = table.take("sweep", dict)
+    if content is None:
+        return None
+    inner = _Table(content, f"{table.where}: sweep")
+    sweep = Sweep(
+        inner.take("constant", str, needed=True),
+        tuple(inner.take("values", list, needed=True)),
+        inner.texts("columns"),
+    )
+    inner.done()
+    return sweep
 
 
 def _question(table: _Table) -> Question:

@@ -11,7 +11,7 @@ from tilesmith.workshop import progress
 from tilesmith.workshop.catalogue import Catalogue
 from tilesmith.workshop.exercise import Exercise, ExerciseError
 from tilesmith.workshop.progress import Progress, Record, State
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.verdict import Table, Verdict
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,13 @@ class Workshop:
     def file_of(self, exercise: Exercise) -> Path:
         return self.folder / exercise.id / exercise.file_name
 
+    def page_of(self, exercise: Exercise) -> Path:
+        """The learner's own copy of the page."""
+        return self.folder / exercise.id / "page.md"
+
     def start(self, exercise: Exercise) -> bool:
         """Copies an exercise, but for what is there already; False where its file is. It is the current one then."""
-        page = self.folder / exercise.id / "page.md"
+        page = self.page_of(exercise)
         if not page.exists():
             write_atomically(page, exercise.page.read_bytes())
         file = self.file_of(exercise)
@@ -105,6 +109,8 @@ class Workshop:
             record.state = "attempted" if record.state == "open" else record.state
 
         self._update(exercise, change)
+        if verdict.table:
+            _fill_in(self.page_of(exercise), verdict.table)
 
     def next_hint(self, exercise: Exercise) -> int:
         """How many hints to show: one more than last time, as long as there are any."""
@@ -133,6 +139,20 @@ class Workshop:
             change(kept.of(exercise.id))
 
         return progress.update(self.folder, changed).of(exercise.id)
+
+
+def _fill_in(page: Path, table: Table) -> None:
+    """Puts a table in the place of the one that has the same first heading, where the learner's page has such a one."""
+    if not page.is_file():
+        return
+    lines = page.read_text(encoding="utf-8").splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith(f"| {table[0][0]} |")), None)
+    if start is None:
+        return
+    end = next((number for number in range(start, len(lines)) if not lines[number].startswith("|")), len(lines))
+    rows = [f"| {' | '.join(row)} |" for row in table]
+    lines[start:end] = [rows[0], "|---" * len(table[0]) + "|", *rows[1:]]
+    write_atomically(page, ("\n".join(lines) + "\n").encode())
 
 
 def _free_names(file: Path) -> Iterator[Path]:

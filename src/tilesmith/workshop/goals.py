@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilesmith.lab.inspect.model import AccessFacts, ArgumentFacts, Kernel, TargetFacts
+from tilesmith.workshop.attempt import Attempt
 from tilesmith.workshop.exercise import ExerciseError, Goal
 
 
@@ -17,16 +18,16 @@ class Measured:
     where: str = ""
 
 
-Metric = Callable[[Sequence[Kernel], Goal], Measured]
+Metric = Callable[[Attempt, Goal], Measured]
 
 
 def _of_arguments(figure: Callable[[ArgumentFacts], float], kind: str) -> Metric:
     """The largest among the tensors, or that of the one that the goal names."""
 
-    def metric(kernels: Sequence[Kernel], goal: Goal) -> Measured:
+    def metric(made: Attempt, goal: Goal) -> Measured:
         found = [
             (figure(argument), kernel, argument.name)
-            for kernel in kernels
+            for kernel in made.kernels
             for argument in kernel.arguments
             if argument.is_tensor and goal.argument in (None, argument.name)
         ]
@@ -44,10 +45,10 @@ def _of_accesses(
 ) -> Metric:
     """The worst among loads and stores for which the figure is known."""
 
-    def metric(kernels: Sequence[Kernel], goal: Goal) -> Measured:
+    def metric(made: Attempt, goal: Goal) -> Measured:
         found = [
             (value, access.line, f"the {access.kind} of {access.argument} on line {access.line}")
-            for kernel in kernels
+            for kernel in made.kernels
             for access in kernel.accesses
             if goal.argument in (None, access.argument) and (value := figure(access)) is not None
         ]
@@ -62,8 +63,8 @@ def _of_accesses(
 def _of_target(figure: Callable[[TargetFacts], float], choose: Callable[..., float]) -> Metric:
     """What the compiler made of the kernels for the goal's target."""
 
-    def metric(kernels: Sequence[Kernel], goal: Goal) -> Measured:
-        found = [figure(kernel.targets[goal.target]) for kernel in kernels if goal.target in kernel.targets]
+    def metric(made: Attempt, goal: Goal) -> Measured:
+        found = [figure(kernel.targets[goal.target]) for kernel in made.kernels if goal.target in kernel.targets]
         if not found:
             raise LookupError(f"nothing was compiled for {goal.target}")
         return Measured(choose(found), f"on {goal.target}")
@@ -72,7 +73,7 @@ def _of_target(figure: Callable[[TargetFacts], float], choose: Callable[..., flo
 
 
 def _total(figure: Callable[[Kernel], float]) -> Metric:
-    return lambda kernels, goal: Measured(sum(map(figure, kernels)))
+    return lambda made, goal: Measured(sum(map(figure, made.kernels)))
 
 
 def _turns_wasted(facts: TargetFacts) -> float:
@@ -93,18 +94,20 @@ METRICS: dict[str, Metric] = {
     "bank_conflicts": _of_target(_turns_wasted, max),
     "tensor_cores": _of_target(lambda one: float(one.tensor_cores), max),
     "pipelined": _of_target(lambda one: float(one.async_copies), max),
+    "requests": _total(lambda one: sum(access.requests or 0 for access in one.accesses)),
     "launches": _total(lambda one: one.launches),
     "programs": _total(lambda one: one.programs),
     "bytes_moved": _total(lambda one: one.bytes),
+    "candidates": lambda made, goal: Measured(len(made.candidates)),
     "missing_masks": _total(lambda one: sum(finding.kind == "missing-mask" for finding in one.findings)),
 }
 
 
-def measure(goal: Goal, kernels: Sequence[Kernel]) -> Measured:
-    """What a goal's metric comes to. Raises LookupError where it cannot be told for these kernels."""
+def measure(goal: Goal, made: Attempt) -> Measured:
+    """What a goal's metric comes to. Raises LookupError where it cannot be told for this call."""
     if goal.metric not in METRICS:
         raise ExerciseError(f"no metric is called {goal.metric!r}; there are {', '.join(sorted(METRICS))}")
-    return METRICS[goal.metric](kernels, goal)
+    return METRICS[goal.metric](made, goal)
 
 
 def _listed(lines: Sequence[int]) -> str:

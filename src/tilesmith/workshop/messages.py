@@ -6,6 +6,7 @@ import linecache
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.spec import described
@@ -19,17 +20,29 @@ _ONLY_TRITON = (
     "nothing else of Python or PyTorch is understood there."
 )
 _FOREIGN = re.compile(r"Unsupported function referenced: <(?:built-in method |function )?(\S+)")
+_NOT_TRITON = re.compile(r"not defined|[Uu]nsupported|no attribute|not supported|global variable")
 _NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
 
 
-def not_compiled(made: Attempt) -> str | None:
+def not_compiled(made: Attempt, file: Path) -> str | None:
     """Why a kernel of this call does not compile; None where all do."""
     for finding in _findings(made, "compile-error"):
-        return f"{_quoted(finding)}{_plain(finding.message)[:_MOST_REASON]}.\n{_ONLY_TRITON}"
+        reason = _plain(finding.message)[:_MOST_REASON]
+        lesson = f"\n{_ONLY_TRITON}" if _NOT_TRITON.search(reason) else ""
+        return f"{_quoted(finding)}{reason}.{lesson}"
     foreign = _FOREIGN.search(str(made.error)) if isinstance(made.error, RuntimeError) else None
     if foreign is not None:
-        return f"A kernel calls {foreign[1]}, which is no function of Triton's.\n{_ONLY_TRITON}"
+        place = _call_of(foreign[1], file)
+        return f"{place}A kernel calls {foreign[1]}, which is no function of Triton's.\n{_ONLY_TRITON}"
     return None
+
+
+def _call_of(name: str, file: Path) -> str:
+    """The line with the first call of a function that is not Triton's; nothing where none is found."""
+    call = re.compile(rf"(?<!tl\.)\b{re.escape(name)}\(")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    number = next((number for number, line in enumerate(lines, 1) if call.search(line)), None)
+    return "" if number is None else _line(file, number)
 
 
 def not_run(made: Attempt, file: Path) -> str | None:
@@ -97,10 +110,16 @@ def exception_while_importing(error: BaseException, file: Path) -> str:
     return f"{_raised(error, file)}.\nThis happens before any function is called, while the file is being read."
 
 
-def missed_goal(goal: Goal, measured: Measured, name: str) -> str:
-    """A goal that was not reached: the figure, where it comes from, and why it matters."""
+def missed_goal(goal: Goal, measured: Measured, sizes: str = "") -> str:
+    """A goal that was not reached: the figure, where it comes from, on what sizes, and why it matters."""
     where = f" ({measured.where})" if measured.where else ""
-    return f"It is right, but {goal.name} is {measured.value:.4g}{where}; wanted {goal.wanted}, on {name}.\n{goal.why}"
+    tried = f", on {sizes}" if sizes else ""
+    return f"It is right, but {goal.name} is {measured.value:.4g}{where}; wanted {goal.wanted}{tried}.\n{goal.why}"
+
+
+def with_candidate(candidate: Any) -> str:
+    """Which of an autotuner's configurations something was tried with."""
+    return f"with the candidate {', '.join(f'{name} = {value}' for name, value in candidate.kwargs.items())}"
 
 
 def wrong_result(message: str, file: Path) -> str:

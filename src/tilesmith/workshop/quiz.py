@@ -31,6 +31,8 @@ def reply_to(question: Question, found: Answers, guess: float) -> Reply:
 def problems_of(question: Question, found: Answers) -> list[str]:
     """What is wrong with a question, for its author."""
     problems = []
+    if question.worked is not None and _is_number(question.worked):
+        problems.append(f"worked is {question.worked} itself; say how that comes about, or between what it lies")
     if found.worked is not None and not _close(found.worked, found.right, 0.0):
         problems.append(f"{question.answer} is {found.right:g}, but {question.worked} is {found.worked:g}")
     if question.between is not None and not question.between[0] <= found.right <= question.between[1]:
@@ -39,6 +41,14 @@ def problems_of(question: Question, found: Answers) -> list[str]:
         if _close(wrong, found.right, question.within):
             problems.append(f"{misstep.answer} gives {wrong:g} as a wrong answer, but that is right")
     return problems
+
+
+def _is_number(expression: str) -> bool:
+    try:
+        float(expression)
+    except ValueError:
+        return False
+    return True
 
 
 def _close(one: float, other: float, within: float) -> bool:

@@ -10,6 +10,7 @@ import torch
 from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.units import Measurer, Source, Unit, start_measuring
 from tilesmith.spec import Case, Spec
+from tilesmith.workshop.exercise import Size
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ def timed_on_gpu(spec: Spec, case: Case) -> Speed:
     """Measures on this machine's GPU, which must be there."""
     measurer, facts = start_measuring(Source(lambda: spec), warm=False, limits_anew=False)
     return timed(measurer, case, spec.dtypes[0], str(facts["device"]))
+
+
+def device_us(spec: Spec, size: Size) -> float | None:
+    """How long the learner's function takes on this machine's GPU; None where it is not right there."""
+    measurer, _ = start_measuring(Source(lambda: spec), warm=False, limits_anew=False)
+    row = measurer.row(Unit(Case(size.name, **size.sizes), spec.dtypes[0], "fwd", OURS))
+    return None if row.device_ms is None else row.device_ms * 1000
 
 
 def timed(measurer: Measurer, case: Case, dtype: torch.dtype, device: str) -> Speed:

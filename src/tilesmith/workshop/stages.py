@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,10 +21,11 @@ from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 from tilesmith.toolchain.interpreter import interpreting
 from tilesmith.workshop import messages
 from tilesmith.workshop.attempt import Attempt, attempt
-from tilesmith.workshop.exercise import Exercise, ExerciseError, Size
+from tilesmith.workshop.exercise import Exercise, ExerciseError, Goal, Size
 from tilesmith.workshop.gaps import problem_of
-from tilesmith.workshop.goals import measure
-from tilesmith.workshop.verdict import Reached, Verdict
+from tilesmith.workshop.goals import Measured, measure
+from tilesmith.workshop.sweep import filled
+from tilesmith.workshop.verdict import Reached, Table, Verdict
 
 
 class Failure(Exception):
@@ -44,6 +46,7 @@ class Check:
         self._spec: Spec | None = None
         self._attempts: dict[Any, Attempt] = {}
         self._goals: list[Reached] = []
+        self._table: Table = []
 
     def verdict(self) -> Verdict:
         try:
@@ -54,21 +57,26 @@ class Check:
             self._entering("runs")
             for trial in trials:
                 self._runs(trial)
+            self._runs_with_every_candidate(trials[0])
             self._entering("right")
             for trial in trials:
                 self._right(trial)
             self._not_cached(trials[0])
             self._entering("goals")
+            if self.exercise.sweep is not None:
+                self._table = filled(self, self.exercise.sweep, next(iter(self.exercise.timed), None))
             self._reaches_goals()
-            speed = self._speed() if self.exercise.timed and torch.cuda.is_available() else None
+            speed = self._speed() if self.exercise.timed and torch.cuda.is_available() else []
         except Failure as failure:
-            return Verdict(self.exercise.id, False, failure.stage, str(failure), self._goals)
-        return Verdict(self.exercise.id, True, "speed" if speed else "goals", "", self._goals, speed or [])
+            return Verdict(self.exercise.id, False, failure.stage, str(failure), self._goals, table=self._table)
+        return Verdict(self.exercise.id, True, "speed" if speed else "goals", "", self._goals, speed, self._table)
 
-    def measured(self) -> Attempt:
-        """The call on the size that goals and questions are about."""
+    def measured(self, size: Size | None = None, candidate: int | None = None, *, anew: bool = False) -> Attempt:
+        """A call that goals and questions are about: by default on the measured size, as a tuner's first choice, and
+        the one that was made before, if there was one."""
         spec = self.spec
-        return self._attempt(Trial(spec, _case(self.exercise.measured), spec.dtypes[0], CONTIGUOUS, "cpu"))
+        trial = Trial(spec, _case(size or self.exercise.measured), spec.dtypes[0], CONTIGUOUS, "cpu")
+        return self._made(trial, candidate) if anew else self._attempt(trial, candidate)
 
     @property
     def spec(self) -> Spec:
@@ -102,19 +110,22 @@ class Check:
                 for layout in spec.layouts[:1] if plain else spec.layouts:
                     yield Trial(spec, _case(size), dtype, layout, "cpu")
 
-    def _attempt(self, trial: Trial) -> Attempt:
-        key = (trial.case.name, trial.dtype, trial.layout.name)
+    def _attempt(self, trial: Trial, candidate: int | None = None) -> Attempt:
+        key = (trial.case.name, trial.dtype, trial.layout.name, candidate)
         if key not in self._attempts:
-            exercise = self.exercise
-            inputs = _seeded_inputs(trial, seed=0)
-            # Compiling takes most of the time, and what compiles for AMD on the other sizes does so on hidden ones.
-            hidden = trial.case.name in {size.name for size in exercise.hidden if size is not exercise.measured}
-            targets = DEFAULT_TARGETS[:1] if hidden else DEFAULT_TARGETS
-            self._attempts[key] = attempt(trial.spec.op, inputs, self.file, exercise.allow, exercise.forbid, targets)
+            self._attempts[key] = self._made(trial, candidate)
         return self._attempts[key]
 
+    def _made(self, trial: Trial, candidate: int | None) -> Attempt:
+        exercise = self.exercise
+        # Compiling takes most of the time, and what compiles for AMD on the other sizes does so on hidden ones.
+        hidden = trial.case.name in {size.name for size in exercise.hidden if size is not exercise.measured}
+        targets = DEFAULT_TARGETS[:1] if hidden or candidate is not None else DEFAULT_TARGETS
+        inputs = _seeded_inputs(trial, seed=0)
+        return attempt(trial.spec.op, inputs, self.file, exercise.allow, exercise.forbid, targets, candidate)
+
     def _compiles(self, trial: Trial) -> None:
-        reason = messages.not_compiled(self._attempt(trial))
+        reason = messages.not_compiled(self._attempt(trial), self.file)
         if reason is not None:
             raise Failure("compiles", reason)
 
@@ -123,6 +134,17 @@ class Check:
         reason = messages.not_run(self._attempt(trial), self.file)
         if reason is not None:
             raise Failure("runs", self._on(trial, reason))
+
+    def _runs_with_every_candidate(self, trial: Trial) -> None:
+        """Which configuration an autotuner takes is decided on another machine: all of them must do."""
+        for number, candidate in self._other_candidates(self._attempt(trial)):
+            reason = messages.not_run(self._attempt(trial, number), self.file)
+            if reason is not None:
+                raise Failure("runs", self._on(trial, f"{reason}\n{messages.with_candidate(candidate)}"))
+
+    @staticmethod
+    def _other_candidates(made: Attempt) -> Iterator[tuple[int, Any]]:
+        return ((number, one) for number, one in enumerate(made.candidates) if number > 0)
 
     def _right(self, trial: Trial) -> None:
         for result in compared(trial):
@@ -143,29 +165,43 @@ class Check:
             raise Failure("right", messages.cached(shared=False))
 
     def _reaches_goals(self) -> None:
-        made = self.measured()
         missed = None
         for goal in self.exercise.goals:
+            size = self.exercise.size(goal.size)
             try:
-                found = measure(goal, made.kernels)
+                found = self._furthest_from(goal, size)
             except LookupError as error:
                 raise Failure("goals", f"{goal.name} cannot be told: {error.args[0]}.") from error
             met = goal.met_by(found.value)
             self._goals.append(Reached(goal.name, found.value, goal.wanted, met))
             if not met and missed is None:
-                missed = messages.missed_goal(goal, found, _sizes(self.exercise.measured.sizes))
+                missed = messages.missed_goal(goal, found, _sizes(size.sizes))
         if missed is not None:
             raise Failure("goals", missed)
+
+    def _furthest_from(self, goal: Goal, size: Size) -> Measured:
+        """What a goal comes to; of an autotuner's configurations the first that misses it."""
+        made = self.measured(size)
+        found = measure(goal, made)
+        for number, candidate in self._other_candidates(made):
+            if not goal.met_by(found.value):
+                break
+            other = measure(goal, self.measured(size, number))
+            where = ", ".join(filter(None, [other.where, messages.with_candidate(candidate)]))
+            found = found if goal.met_by(other.value) else replace(other, where=where)
+        return found
 
     def _speed(self) -> list[str]:
         from tilesmith.workshop.speed import timed_on_gpu
 
-        assert self.exercise.timed is not None
         self._entering("speed")
-        speed = timed_on_gpu(self.spec, _case(self.exercise.timed))
-        if speed.error is not None:
-            raise Failure("speed", f"It passes without a GPU, but not on this one: {speed.error}")
-        return list(speed.lines)
+        lines: list[str] = []
+        for size in self.exercise.timed:
+            speed = timed_on_gpu(self.spec, _case(size))
+            if speed.error is not None:
+                raise Failure("speed", f"It passes without a GPU, but not on this one: {speed.error}")
+            lines += speed.lines
+        return lines
 
     def _on(self, trial: Trial, reason: str) -> str:
         """A reason with what was tried: that it goes wrong on one size only is half of the explanation."""

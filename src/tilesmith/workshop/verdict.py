@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+Table = list[list[str]]  # rows of cells, the headings first
+
 
 @dataclass(frozen=True)
 class Reached:
@@ -19,7 +21,7 @@ class Reached:
 @dataclass(frozen=True)
 class Verdict:
     """What a check came to, as `check --json` shows it. `stage` is the one that failed, or the last one passed; `speed`
-    what was measured, where there is a GPU."""
+    what was measured, where there is a GPU; `table` what an exercise has filled in for its learner."""
 
     id: str
     passed: bool
@@ -27,6 +29,7 @@ class Verdict:
     message: str
     goals: list[Reached] = field(default_factory=list)
     speed: list[str] = field(default_factory=list)
+    table: Table = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from tilesmith.workshop.verdict import Answers, Verdict
 
 GIGABYTE = 1 << 30
 SECONDS_TO_START = 600.0  # importing torch and Triton, on a slow disk
+SECONDS_FOR_QUESTIONS = 600.0
 POLL_SECONDS = 0.05
 MOST_PRINTED = 1 << 16
 SECONDS_FOR_LAST_WORDS = 1.0
@@ -93,7 +94,8 @@ class Worker:
         if isinstance(answer, Verdict):
             return Outcome(answer, printed)
         found = tuple(Answers(**one) for one in answer["quiz"] or ())
-        return Outcome(Verdict.from_json(answer["verdict"]), printed, found)
+        verdict = Verdict.from_json(answer["verdict"])
+        return Outcome(replace(verdict, message=plain(verdict.message)), printed, found)
 
     def quiz(self, exercise: Exercise, file: Path | None) -> tuple[Answers, ...]:
         """The answers to the exercise's questions for this file. Raises ExerciseError where it gives none."""
@@ -120,7 +122,7 @@ class Worker:
                 entering(stage)
 
             try:
-                answer = self._process.answer(request, self._limits, entered)
+                answer = self._process.answer(request, self._limits_for(file), entered)
             except _Ended as ended:
                 printed = self._process.printed()
                 self.close()
@@ -134,6 +136,10 @@ class Worker:
             self.close()
             return Verdict(exercise.id, False, "runs", harm), printed
         return answer, printed
+
+    def _limits_for(self, file: Path | None) -> Limits:
+        """Where there is no file, what runs is the exercise's own, and may take its time."""
+        return self._limits if file is not None else replace(self._limits, seconds=SECONDS_FOR_QUESTIONS)
 
 
 class _Process:

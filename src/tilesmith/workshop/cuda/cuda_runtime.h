@@ -15,11 +15,17 @@
 #include <thread>
 #include <vector>
 
+#include "accesses.h"
+
 #define __global__
 #define __device__
 #define __host__
 #define __restrict__
+#ifdef COUNT_ACCESSES
+#define __shared__ static __attribute__((section("shared_memory")))
+#else
 #define __shared__ static
+#endif
 
 struct dim3 {
     unsigned x, y, z;
@@ -66,14 +72,25 @@ class Barrier {
 
 // What the program did, for questions about it; printed when it ends.
 struct Counts {
-    long launches = 0, blocks = 0, threads = 0, copies = 0;
+    long launches = 0, blocks = 0, threads = 0, copies = 0, strided_copies = 0, copied_bytes = 0;
     std::atomic<long> barriers = 0;
+    bool paused = false;
     ~Counts() {
-        std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld copies=%ld\n", launches, blocks, threads,
-                    barriers.load(), copies);
+        std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld copies=%ld strided_copies=%ld "
+                    "copied_bytes=%ld\n",
+                    launches, blocks, threads, barriers.load(), copies, strided_copies, copied_bytes);
+    }
+    void copy(size_t bytes) {
+        copies += !paused;
+        copied_bytes += paused ? 0 : static_cast<long>(bytes);
     }
 };
 inline Counts counts;
+
+// For the harness, whose own copies are not the learner's, and whose first case is the one that accesses are counted in.
+#define UNCOUNTED(copy) (tilesmith::counts.paused = true, copy, tilesmith::counts.paused = false)
+#define CASE_ENDS() tilesmith::case_ends()
+
 inline Barrier* barrier = nullptr;
 
 template <typename... Parameters> class Launch {
@@ -101,10 +118,13 @@ template <typename... Parameters> class Launch {
             running.emplace_back([=, this, &mine] {
                 blockIdx = block;
                 threadIdx = dim3(thread % block_.x, thread / block_.x % block_.y, thread / (block_.x * block_.y));
+                thread_begins();
                 kernel_(arguments...);
+                thread_ends(thread);
                 mine.leave();
             });
         for (auto& thread : running) thread.join();
+        block_ends();
     }
 
     void (*kernel_)(Parameters...);
@@ -130,18 +150,25 @@ enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 
 template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t bytes) {
-    *pointer = static_cast<Element*>(std::malloc(bytes));
-    return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 256, bytes)) return cudaErrorMemoryAllocation;  // CUDA's own alignment
+    tilesmith::allocated(memory, bytes);
+    *pointer = static_cast<Element*>(memory);
+    return cudaSuccess;
 }
-inline cudaError_t cudaFree(void* pointer) { return std::free(pointer), cudaSuccess; }
+inline cudaError_t cudaFree(void* pointer) {
+    tilesmith::freed(pointer);
+    return std::free(pointer), cudaSuccess;
+}
 inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return std::memset(to, value, bytes), cudaSuccess; }
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    ++tilesmith::counts.copies;
+    tilesmith::counts.copy(bytes);
     return std::memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                                 size_t height, cudaMemcpyKind) {
-    ++tilesmith::counts.copies;
+    tilesmith::counts.copy(width * height);
+    tilesmith::counts.strided_copies += from_pitch != to_pitch;
     for (size_t row = 0; row < height; ++row)
         std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
     return cudaSuccess;

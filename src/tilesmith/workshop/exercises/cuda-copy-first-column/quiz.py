@@ -1,6 +1,7 @@
 """Answers, from what the program did."""
 
-ROWS = (50, 7, 1)
+MATRICES = ((50, 40), (7, 3), (1, 1))
+FLOAT_BYTES = 4
 
 
 def copies(facts):
@@ -8,13 +9,13 @@ def copies(facts):
 
 
 def copies_by_element(facts):
-    """In place of one copy for each column, one for each of its elements."""
-    return copies(facts) - len(ROWS) + sum(ROWS)
+    """One for each of the elements that the program copied."""
+    return facts.sizes["copied_bytes"] / FLOAT_BYTES
 
 
-def matrix_over_column(facts):
-    return 50 * 40 / rows_of_matrix(facts)
+def bytes_of_matrices(facts):
+    return sum(rows * columns * FLOAT_BYTES for rows, columns in MATRICES)
 
 
-def rows_of_matrix(facts):
-    return ROWS[0]
+def bytes_more(facts):
+    return bytes_of_matrices(facts) - facts.sizes["copied_bytes"]

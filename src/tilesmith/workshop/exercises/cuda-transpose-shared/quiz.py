@@ -1,16 +1,16 @@
-"""Answers, by counting which threads meet in a bank."""
+"""Answers, from what the program did to its banks."""
 
 BANKS = 32
 
 
+def turns_of_reading(facts):
+    return facts.cuda.access("load", "shared").moved
+
+
 def turns_without_padding(facts):
-    return _turns(row_length=32)
+    """Every request goes through all words of one bank."""
+    return BANKS * facts.cuda.access("load", "shared").requests
 
 
-def turns_with_padding(facts):
-    return _turns(row_length=33)
-
-
-def _turns(row_length):
-    banks = [row * row_length % BANKS for row in range(32)]
-    return max(map(banks.count, banks))
+def turns_more(facts):
+    return turns_without_padding(facts) - turns_of_reading(facts)

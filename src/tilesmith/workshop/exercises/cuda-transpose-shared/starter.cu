@@ -1,21 +1,24 @@
 #include <cuda_runtime.h>
 
-const int SIDE = 16;
+const int SIDE = 32;
+const int ROWS_AT_ONCE = 8;
 
 __global__ void transpose_kernel(const float* x, float* out, int rows, int columns) {
-    __shared__ float tile[SIDE][SIDE + 1];
+    __shared__ float tile[SIDE][SIDE];
     const int column = blockIdx.x * SIDE + threadIdx.x;
-    const int row = blockIdx.y * SIDE + threadIdx.y;
-    if (row < rows && column < columns) {
-        tile[threadIdx.y][threadIdx.x] = x[row * columns + column];
+    for (int row = threadIdx.y; row < SIDE; row += ROWS_AT_ONCE) {
+        const int x_row = blockIdx.y * SIDE + row;
+        if (x_row < rows && column < columns) {
+            tile[row][threadIdx.x] = x[x_row * columns + column];
+        }
     }
     __syncthreads();
-    // TODO: this thread's place in out, neighbours beside each other, and the element of the tile that belongs there
+    // TODO: this thread's places in out, neighbours beside each other, and the elements of the tile that belong there
 }
 
 // out[column, row] = x[row, column]; both lie in GPU memory.
 void transpose(const float* x, float* out, int rows, int columns) {
-    const dim3 threads(SIDE, SIDE);
+    const dim3 threads(SIDE, ROWS_AT_ONCE);
     const dim3 blocks((columns + SIDE - 1) / SIDE, (rows + SIDE - 1) / SIDE);
     transpose_kernel<<<blocks, threads>>>(x, out, rows, columns);
 }

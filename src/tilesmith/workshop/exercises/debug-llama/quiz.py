@@ -32,12 +32,48 @@ def loads_of_weight(facts):
     return _found(4)["loads of each element of the weight, 8 rows"]
 
 
-@cache
+def work_of_sixteen(facts):
+    return _found(3)["work that there is"]
+
+
+def times_not_waiting(facts):
+    return _found(3)["16 sequences to 4, not waiting"]
+
+
+def parameters_without_gradient(facts):
+    return _found(5)["parameters without a gradient"]
+
+
+def parameters_in_all(facts):
+    return _found(5)["parameters in all"]
+
+
+def loss_over_v1(facts):
+    return _loss_over_v1(6)
+
+
+def loss_over_v1_with_cut_gradients(facts):
+    return _loss_over_v1(5)
+
+
+def _loss_over_v1(stage):
+    return _found(stage)["loss of step 40"] / _found(stage)["loss of step 40 of v1"]
+
+
 def _found(stage):
     """Everything that a stage finds, by name."""
+    return _stages()[stage - 1]
+
+
+@cache
+def _stages():
+    """All six in one run: they share the time it takes to begin."""
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "stage.json"
-        words = ["debug", "llama", "--stage", str(stage), "--reveal", "--json", str(result)]
+        result = Path(folder) / "stages.json"
+        words = ["debug", "llama", "--json", str(result)]
         subprocess.run([sys.executable, "-m", "tilesmith", *words], check=True, capture_output=True)
-        (found,) = json.loads(result.read_text())["stages"]
-    return {fact["name"]: fact["value"] for part in ("shown", "evidence") for fact in found[part]["facts"]}
+        stages = json.loads(result.read_text())["stages"]
+    return [
+        {fact["name"]: fact["value"] for part in ("shown", "evidence") for fact in stage[part]["facts"]}
+        for stage in stages
+    ]

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from what the kernel did, and what the starter does."""
 
 
 def loads_of_one_pass(facts):
@@ -6,8 +6,7 @@ def loads_of_one_pass(facts):
 
 
 def loads_of_three_passes(facts):
-    """Mean, variance and result each take what one pass takes."""
-    return 3 * loads_of_one_pass(facts)
+    return loads_of_one_pass(facts.starter)
 
 
 def bytes_of_x(facts):
@@ -15,7 +14,7 @@ def bytes_of_x(facts):
 
 
 def bytes_of_three_passes(facts):
-    return 3 * bytes_of_x(facts)
+    return bytes_of_x(facts.starter)
 
 
 def elements(facts):

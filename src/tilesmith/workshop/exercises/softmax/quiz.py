@@ -11,13 +11,11 @@ def traffic_of_steps_over_kernel(facts):
     return crossings_of_steps(facts) / own
 
 
-def lanes_off_for_a_hundred(facts):
-    """The smallest block, doubled up from one lane, that holds the row."""
-    lanes = 1
-    while lanes < 100:
-        lanes *= 2
-    return lanes - 100
+def lanes_off(facts):
+    load = facts.on("large-values").access("load", "x_ptr")
+    return load.shape[0] * load.masked_fraction
 
 
 def lanes_off_in_the_measured_block(facts):
-    return facts.access("load", "x_ptr").shape[0] - 100
+    """As if the block for the longer row were used here as well."""
+    return facts.access("load", "x_ptr").shape[0] - facts.on("large-values").sizes["columns"]

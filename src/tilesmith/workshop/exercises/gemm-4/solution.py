@@ -1,16 +1,43 @@
-# fails: goals (loads_per_element of a_ptr)
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
+PROGRAMS_WANTED = 4  # one for each multiprocessor of a small GPU
 CONFIGURATIONS = [
-    triton.Config({"TILE_ROWS": 32, "TILE_COLUMNS": 32, "TILE_INNER": 32}, num_stages=3, num_warps=4),
-    triton.Config({"TILE_ROWS": 128, "TILE_COLUMNS": 64, "TILE_INNER": 32}, num_stages=3, num_warps=4),
-    triton.Config({"TILE_ROWS": 128, "TILE_COLUMNS": 128, "TILE_INNER": 64}, num_stages=3, num_warps=8),
+    triton.Config({"TILE_ROWS": side, "TILE_COLUMNS": side, "TILE_INNER": 32}, num_stages=stages, num_warps=4)
+    for side in (16, 32, 64)
+    for stages in (2, 3)
 ]
 
 
-@triton.autotune(configs=CONFIGURATIONS, key=["rows", "inner", "columns"])
+def programs(configuration: triton.Config, rows: int, columns: int) -> int:
+    """How many tiles of this configuration the result has."""
+    tile = configuration.kwargs
+    return triton.cdiv(rows, tile["TILE_ROWS"]) * triton.cdiv(columns, tile["TILE_COLUMNS"])
+
+
+def worth_measuring(
+    configurations: list[triton.Config], arguments: dict[str, Any], **options: Any
+) -> list[triton.Config]:
+    """Those of the configurations that can win on these sizes."""
+    rows, columns = arguments["rows"], arguments["columns"]
+
+    def rank(configuration: triton.Config) -> tuple[int, int]:
+        """Smaller is better: first multiprocessors without a tile, then programs, as more of them share less."""
+        number = programs(configuration, rows, columns)
+        return max(0, PROGRAMS_WANTED - number), number
+
+    best = min(map(rank, configurations))
+    return [one for one in configurations if rank(one) == best]
+
+
+@triton.autotune(
+    configs=CONFIGURATIONS,
+    key=["rows", "inner", "columns"],
+    prune_configs_by={"early_config_prune": worth_measuring},
+)
 @triton.jit
 def matmul_kernel(
     a_ptr,

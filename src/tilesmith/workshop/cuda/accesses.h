@@ -1,0 +1,24 @@
+// What a launch tells accesses.cpp, in the program whose accesses are counted; nothing in all others.
+#pragma once
+
+#include <cstddef>
+
+namespace tilesmith {
+
+#ifdef COUNT_ACCESSES
+void allocated(void* pointer, size_t bytes);
+void freed(void* pointer);
+void thread_begins();
+void thread_ends(unsigned thread);
+void block_ends();
+void case_ends();
+#else
+inline void allocated(void*, size_t) {}
+inline void freed(void*) {}
+inline void thread_begins() {}
+inline void thread_ends(unsigned) {}
+inline void block_ends() {}
+inline void case_ends() {}
+#endif
+
+}  // namespace tilesmith

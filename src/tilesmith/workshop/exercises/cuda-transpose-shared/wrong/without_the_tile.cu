@@ -1,0 +1,22 @@
+// fails: goals (sector_efficiency)
+#include <cuda_runtime.h>
+
+const int SIDE = 32;
+const int ROWS_AT_ONCE = 8;
+
+__global__ void transpose_kernel(const float* x, float* out, int rows, int columns) {
+    const int column = blockIdx.x * SIDE + threadIdx.x;
+    for (int row = threadIdx.y; row < SIDE; row += ROWS_AT_ONCE) {
+        const int x_row = blockIdx.y * SIDE + row;
+        if (x_row < rows && column < columns) {
+            out[column * rows + x_row] = x[x_row * columns + column];
+        }
+    }
+}
+
+// out[column, row] = x[row, column]; both lie in GPU memory.
+void transpose(const float* x, float* out, int rows, int columns) {
+    const dim3 threads(SIDE, ROWS_AT_ONCE);
+    const dim3 blocks((columns + SIDE - 1) / SIDE, (rows + SIDE - 1) / SIDE);
+    transpose_kernel<<<blocks, threads>>>(x, out, rows, columns);
+}

@@ -1,0 +1,25 @@
+# fails: right (stored by program)
+import torch
+import triton
+import triton.language as tl
+
+TILE = 32
+
+
+@triton.jit
+def transpose_kernel(x_ptr, out_ptr, rows, columns, x_row_stride, TILE: tl.constexpr):
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    x_mask = (row < rows)[:, None] & (column < columns)[None, :]
+    x = tl.load(x_ptr + row[:, None] * x_row_stride + column[None, :], mask=x_mask)
+    turned = tl.trans(x)
+    tl.store(out_ptr + column[None, :] * rows + row[:, None], turned, mask=x_mask)
+
+
+def transpose(x: torch.Tensor) -> torch.Tensor:
+    """x transposed, as a matrix of its own. Rows of x may be apart in memory; a row lies in one piece."""
+    rows, columns = x.shape
+    out = torch.empty((columns, rows), dtype=x.dtype, device=x.device)
+    grid = (triton.cdiv(rows, TILE), triton.cdiv(columns, TILE))
+    transpose_kernel[grid](x, out, rows, columns, x.stride(0), TILE=TILE)
+    return out
