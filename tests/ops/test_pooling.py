@@ -28,7 +28,7 @@ def in_the_interpreter() -> Iterator[None]:
 def compare(name: str, x: Tensor, **options: Any) -> None:
     """Result and gradient are PyTorch's, and so is the way they lie in memory."""
     ours, right = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
-    y, wanted = OPERATORS[name](ours, **options), SPECS[name].reference(right, **options)
+    y, wanted = OPERATORS[name](ours, **options), SPECS[name].rivals["torch"](right, **options)
     torch.testing.assert_close(y, wanted, equal_nan=True)
     assert y.stride() == wanted.stride()
     cotangent = torch.randn(wanted.shape)
@@ -116,6 +116,30 @@ def test_a_window_of_more_elements_than_a_byte_can_number() -> None:
 @pytest.mark.parametrize("ceil_mode", [False, True])
 def test_avg_pool2d_divides_by_what_pytorch_divides_by(options: dict[str, Any], ceil_mode: bool) -> None:
     compare("avg_pool2d", torch.randn(1, 2, 8, 7), kernel_size=3, stride=2, padding=1, ceil_mode=ceil_mode, **options)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_avg_pool2d_is_defined_by_what_pytorch_makes_of_contiguous_images(
+    layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of others PyTorch's gradient is wrong on a GPU. On a CPU it is right, and shows that nothing else differs."""
+    seen = []
+    pytorch = F.avg_pool2d
+
+    def watched(x: Tensor, *options: Any) -> Tensor:
+        seen.append(x)
+        return pytorch(x, *options)
+
+    x = torch.randn(2, 20, 5, 6).to(memory_format=layout).requires_grad_()
+    wanted = pytorch(x, 3, 2, 1)
+    cotangent = torch.randn_like(wanted)
+    (wanted_gradient,) = torch.autograd.grad(wanted, x, cotangent)
+    monkeypatch.setattr(F, "avg_pool2d", watched)
+    y = SPECS["avg_pool2d"].reference(x, 3, 2, 1)
+    (gradient,) = torch.autograd.grad(y, x, cotangent)
+    torch.testing.assert_close((y, gradient), (wanted, wanted_gradient), rtol=0, atol=0)
+    assert [one.is_contiguous() for one in seen] == [True]
+    assert y.stride() == wanted.stride()
 
 
 def test_avg_pool2d_of_half_precision_is_added_up_in_single() -> None:

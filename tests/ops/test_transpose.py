@@ -46,6 +46,14 @@ def test_takes_any_layout_and_leaves_no_gaps(name: str) -> None:
     torch.testing.assert_close(gradient, cotangent.mT, rtol=0, atol=0)
 
 
+def test_the_gradient_moves_nothing() -> None:
+    x = torch.randn(2, 5, 7, requires_grad=True)
+    y = transpose(x)
+    cotangent = torch.randn(y.shape)
+    (gradient,) = torch.autograd.grad(y, x, cotangent)
+    assert gradient.data_ptr() == cotangent.data_ptr()
+
+
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 3, 4), (3, 0, 4), (2, 3, 0)], ids=str)
 def test_takes_empty_matrices(shape: tuple[int, ...]) -> None:
     assert transpose(torch.randn(shape)).shape == torch.randn(shape).mT.shape

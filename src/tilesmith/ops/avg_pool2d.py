@@ -58,7 +58,10 @@ def reference(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    return F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    # Of images with their channels last, PyTorch's gradient is wrong on a GPU: off by 0.7 for windows of 3 × 3,
+    # two apart, over [2, 20, 5, 6], where that of contiguous images is right. So it gets these.
+    y = F.avg_pool2d(x.contiguous(), kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return y.contiguous(memory_format=torch.channels_last) if lies_channels_last(x.shape, x.stride()) else y
 
 
 @triton.jit(do_not_specialize=["n_planes"])
@@ -228,5 +231,5 @@ SPEC = Spec(
     ],
     make_inputs=make_inputs,
     cost=cost,
-    rivals={"torch": reference},
+    rivals={"torch": F.avg_pool2d},
 )
