@@ -71,6 +71,34 @@ def test_a_stride_beyond_the_window_leaves_gradients_of_zero() -> None:
     compare(torch.randn(1, 16, 7, 8), torch.randn(16, 16, 1, 1), stride=3)
 
 
+STEMS: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
+    ((2, 3, 11, 10), (7, 7), {"stride": 2, "padding": 3}),
+    ((1, 4, 8, 9), (2, 2), {"stride": 2}),
+    ((1, 2, 9, 7), (3, 5), {"stride": (3, 1), "padding": (0, 4)}),
+    ((2, 1, 7, 7), (2, 3), {"stride": (4, 4), "padding": 1}),
+    ((3, 5, 12), (4, 3), {"stride": (1, 3), "padding": (2, 0)}),
+]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("shape", "kernel", "options"), STEMS, ids=str)
+def test_strides_over_images_of_few_channels(
+    shape: tuple[int, ...], kernel: tuple[int, int], options: dict[str, Any], channels_last: bool
+) -> None:
+    """The input's gradient comes of one product for all classes of positions, and is put together afterwards."""
+    x, weight = torch.randn(shape), torch.randn(18, shape[-3], *kernel)
+    if channels_last and x.ndim == 4:
+        x, weight = (one.to(memory_format=torch.channels_last) for one in (x, weight))
+    compare(x, weight, torch.randn(18), **options)
+    with recorded_plans() as plans:
+        y = conv2d(x.to("meta").requires_grad_(), weight.to("meta"), **options)
+        y.backward(torch.empty_like(y))
+    launched = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+    products = [name for name in launched if name in ("conv2d_gather_kernel", "conv2d_boxes_kernel")]
+    assert len(products) == 2  # one of them forward
+    assert launched[-1] == "conv2d_interleave_kernel"
+
+
 @pytest.mark.parametrize("kernel", [(2, 3), (4, 1)])
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_padding_of_the_same_size(kernel: tuple[int, int], dilation: int) -> None:

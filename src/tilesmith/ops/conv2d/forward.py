@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_forward, plan_depthwise_input_gradient
 from tilesmith.ops.conv2d.gather import Gather, Walk, plan_gather
+from tilesmith.ops.conv2d.interleaved import fits_interleaved, plan_interleaved
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, plan_channels_last
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -79,6 +80,10 @@ def plan_input_gradient(
     if problem.depthwise:
         plan_depthwise_input_gradient(plan, problem, gradients, weight, result)
         return dx
+    precision = product_precision(plan, dy.dtype, tf32)
+    if fits_interleaved(problem):
+        plan_interleaved(plan, problem, plan_channels_last(plan, gradients), weight, result, precision)
+        return dx
     if problem.outputs >= FEWEST_CHANNELS:
         gradients, weight = plan_channels_last(plan, gradients), plan_channels_last(plan, weight)
     of_output, of_channel, *of_taps = weight.strides
@@ -97,7 +102,7 @@ def plan_input_gradient(
                     result_start=below * of_row + beside * of_column,
                     channels=problem.outputs, outputs=problem.channels, groups=groups,
                     down=Walk.backward(problem, 0, below), across=Walk.backward(problem, 1, beside),
-                    precision=product_precision(plan, dy.dtype, tf32),
+                    precision=precision,
                 ),
             )  # fmt: skip
     return dx

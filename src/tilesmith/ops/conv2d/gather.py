@@ -95,25 +95,33 @@ class Gather:
 
     def config(self, plan: Plan) -> GatherConfig:
         batch, _, height, width = self.result.shape
-        element_bytes, taps = self.source.element_bytes, self.down.taps * self.across.taps
+        element_bytes, taps, few = self.source.element_bytes, self.down.taps * self.across.taps, self.few_channels
         exact = self.precision == "bf16x6"  # a block is taken apart in three, which takes registers
-        block_outputs = min(max(bucket(self.outputs), 16), 64 if exact or self.few_channels else 128)
+        block_outputs = min(max(bucket(self.outputs), 16), 64 if exact or few else 128)
         block_positions = 64 if exact else 128
-        # Fewer tiles than multiprocessors leave some of these idle: smaller tiles then.
+        # Tiles for fewer than half of the multiprocessors leave too many of these idle: smaller tiles then. More than
+        # half is enough: on an H200 in bf16 32×256×14² → 256 takes 26.9 µs in 98 tiles of 128 × 128, 36.0 in 196.
         whole = bucket(batch * height * width) * self.outputs * self.groups
-        while block_positions > 32 and whole < block_positions * block_outputs * plan.multiprocessors:
+        while block_positions > 32 and 2 * whole < block_positions * block_outputs * plan.multiprocessors:
             block_positions //= 2
         # 128 bytes of channels are a line of the cache. Where tensor cores do not read blocks from shared memory
         # themselves, threads hold them, and their registers are full with half as many.
         hopper = has_copy_engine(plan.architecture.target)
-        depth = taps * self.channels if self.few_channels else self.channels
-        most = 32 if exact or self.few_channels else (128 if hopper else 64) // element_bytes
+        # With few outputs loads are what is waited for, and more of them are under way where a thread has more to do
+        # and blocks are small: 32×64×56² → 64 takes 34.1 µs with four warps, 32 channels and four stages, 37.8 with
+        # eight, 64 and three. Few channels come element by element and are not staged, so that their blocks had better
+        # be large: 32×3×224² → 64 takes 206 µs with eight warps and blocks of 128 × 32, 117 with four and 256 × 64.
+        # Those spill; 128 × 64 is the most that does not.
+        waits = hopper and element_bytes == 2 and block_outputs == 64 and taps > 1
+        depth = taps * self.channels if few else self.channels
+        most = 64 if waits and few else 32 if waits or exact or few else (128 if hopper else 64) // element_bytes
         block_channels = min(max(bucket(depth), 16), most)
         box_rows, box_columns = best_box(block_positions, bucket(batch), height, width)
-        alone = exact or self.few_channels  # every element has registers of its own, for parts or for an address
+        alone = exact or few  # every element has registers of its own, for parts or for an address
+        large = block_positions * block_outputs >= (64 * 64 if alone else 128 * 64)
         return GatherConfig(
-            num_warps=8 if block_positions * block_outputs >= (64 * 64 if alone else 128 * 64) else 4,
-            num_stages=3 if plan.architecture.target.startswith("cuda") else 2,
+            num_warps=8 if large and not waits else 4,
+            num_stages=2 if not plan.architecture.target.startswith("cuda") else 4 if waits and not few else 3,
             BLOCK_POSITIONS=block_positions, BLOCK_OUTPUTS=block_outputs, BLOCK_CHANNELS=block_channels,
             # The copy engine goes past the L1 cache, which serves all taps but the first: it is for single taps.
             KEEP_IN_L1=taps > 1, by_boxes=taps == 1 and hopper,

@@ -28,6 +28,7 @@ from tilesmith.ops.runtime.windows import (
     require_pair,
     require_windows,
 )
+from tilesmith.ops.sum import forward as sum_forward
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 
@@ -56,8 +57,9 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     last = lies_channels_last(x.shape, x.stride())
     dx = input_gradient(dy, weight, *x.shape[-2:], *same, last) if needs_x else None
     dweight = weight_gradient(dy, x, weight, *same) if needs_weight else None
-    everything_else = [dimension for dimension in range(-dy.ndim, 0) if dimension != -3]
-    dbias = dy.sum(everything_else) if context.has_bias and needs_bias else None
+    everything_else = [dimension for dimension in range(dy.ndim) if dimension != dy.ndim - 3]
+    # PyTorch's own sum takes 38 µs for 32×64×56² with the channels last in bf16 on an H200, all else together 100.
+    dbias = sum_forward(dy, everything_else, False) if context.has_bias and needs_bias else None
     return dx, dweight, dbias, None, None, None
 
 
