@@ -89,6 +89,21 @@ def test_a_mean_far_larger_than_the_spread_costs_no_more_accuracy_than_pytorchs_
     assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + floor
 
 
+@pytest.mark.parametrize("in_registers", [True, False])
+@pytest.mark.parametrize("place", [0, 5, 699])
+def test_one_element_far_from_all_others_costs_no_more_accuracy_than_pytorchs_own(
+    in_registers: bool, place: int
+) -> None:
+    torch.manual_seed(0)
+    x = 300.0 + torch.randn(4, 700)
+    x[:, place] = 1e4
+    exact, theirs = F.layer_norm(x.double(), (700,)), F.layer_norm(x, (700,))
+    with ts.ops.configured(in_registers=in_registers, BLOCK_SIZE=1024 if in_registers else 64):
+        ours = layer_norm(x, None)
+    floor = torch.finfo(torch.float32).eps * exact.abs().max()
+    assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + floor
+
+
 @pytest.mark.parametrize(
     "form",
     [
