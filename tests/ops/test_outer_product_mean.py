@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
+from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
 from tilesmith.spec import Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
@@ -98,6 +99,45 @@ def test_large_values_do_not_overflow_in_half_precision() -> None:
     exact = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
     wanted = forward_and_backward(reference, exact)["gradient of weight"]
     torch.testing.assert_close(found["gradient of weight"].double(), wanted, rtol=2e-3, atol=0)
+
+
+def test_gradients_in_half_precision_are_as_near_as_single_precision_is_to_its_rounding() -> None:
+    """Half precision alone divides its operands before it multiplies them."""
+    inputs = made(batch=2, sequences=70, residues=5, channels=4, outputs=3)
+    half = {name: value.half() if value.is_floating_point() else value for name, value in inputs.items()}
+    exact = {name: value.double() if value.is_floating_point() else value for name, value in half.items()}
+    with ts.use("interpret"):
+        found = forward_and_backward(outer_product_mean, half)
+    for name, value in forward_and_backward(reference, exact).items():
+        torch.testing.assert_close(found[name].double(), value, rtol=4e-3, atol=4e-3 * float(value.abs().max()))
+
+
+@pytest.mark.parametrize("blocks", [{"BLOCK_FIRST": 2, "BLOCK_SECOND": 4}, {"BLOCK_FIRST": 16, "BLOCK_SECOND": 1}, {}])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 7, 3), (3, 4, 2, 16)], ids=str)
+def test_exchanging_two_dimensions_is_a_transpose(shape: tuple[int, ...], blocks: dict[str, int]) -> None:
+    source = torch.randn(shape)
+    with ts.use("interpret"), ts.ops.configured(**blocks):
+        torch.testing.assert_close(exchanged(source), source.transpose(1, 2).contiguous(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("blocks", [{"BLOCK_PAIRS": 2, "BLOCK_OUTPUTS": 4, "programs_per_multiprocessor": 3}, {}])
+@pytest.mark.parametrize("strided", [False, True])
+def test_weighing_takes_any_strides_and_adds_up_all_pairs(strided: bool, blocks: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    dz = torch.randn(6, 10, 5).transpose(0, 2)[:, ::2] if strided else torch.randn(5, 5, 6)
+    factor = torch.rand(dz.shape[:2])
+    with ts.use("interpret"), ts.ops.configured(**blocks):
+        found, total = weighted(dz, factor)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, dz * factor[..., None])
+    torch.testing.assert_close(total, (dz * factor[..., None]).sum((0, 1)))
+
+
+def test_a_weight_without_outputs() -> None:
+    inputs = made(outputs=0)
+    with ts.use("interpret"):
+        found = forward_and_backward(outer_product_mean, inputs)
+    assert_same(found, forward_and_backward(reference, inputs))
 
 
 @BOTH_WAYS

@@ -1,7 +1,11 @@
 """The gradients, from outer products and their gradients of some residues at a time.
 
-With m the mean and r = 1 / (eps + count) of a pair: dm = dz · W, da = Σ over j of r · dm · b, db = Σ over i of
-r · dm · a, dW = Σ over pairs of dz · m, dbias = Σ over pairs of r · dz.
+With o the sum of outer products and r = 1 / (eps + count) of a pair, and g = r · dz: do = g · W, da = Σ over j of
+do · b, db = Σ over i of do · a, dW = Σ over pairs of g · o, dbias = Σ over pairs of g.
+
+All but g are matrix products. Those on either side of W have a row for each pair, those with a and b one for each
+residue and channel of a: what is in between is laid out anew, which is the only pass over something so large. That g
+has the pair's share, and not o, saves another one.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
 from tilesmith.ops.runtime.kernels import kernels
 
 CHUNK_BYTES = 64 << 20  # for outer products, unless `chunk` says how many residues: large enough to fill a GPU
@@ -54,21 +59,23 @@ class OneAlignment:
         dtype = torch.promote_types(a.dtype, torch.float32)
         present = a.new_ones(sequences, self.residues, dtype=dtype) if mask is None else mask.to(dtype)
         count = present.t() @ present
-        self.share = 1 / (eps + count)
-        self.bias_share = self.share.masked_fill(count == 0, 0.0)
-        # A power of two near the root of each residue's count. Outer products of operands divided by it are no larger
-        # than about those of single elements, and so never too large for half precision; the division is exact.
-        self.divisor = torch.exp2(torch.round(torch.log2(present.sum(0).clamp(min=1)) / 2))
+        # A pair without any sequence has no part in anything.
+        self.share = (1 / (eps + count)).masked_fill(count == 0, 0.0)
+        self.divisor: Tensor | None = None
+        if a.dtype == torch.float16:
+            # A power of two near the root of each residue's count. Outer products of operands divided by it are no
+            # larger than about those of single elements, and so never too large; the division is exact.
+            self.divisor = torch.exp2(torch.floor(torch.log2(present.sum(0).clamp(min=1)) / 2))
 
-    def means(self, chunk: slice) -> Tensor:
-        """Of pairs with these residues first: [pairs, channels · channels]."""
-        channels, divisor = self.channels, self.divisor.repeat_interleave(self.channels)[:, None]
-        left = (self.left[self.rows(chunk)] / divisor[self.rows(chunk)]).to(self.left.dtype)
-        products = left @ (self.right / divisor).to(left.dtype).t()
-        shares = self.share[chunk] * self.divisor[chunk, None] * self.divisor
-        of_pairs = products.view(-1, channels, self.residues, channels).transpose(1, 2)
-        means = (of_pairs * shares[:, :, None, None]).to(left.dtype)
-        return means.reshape(-1, channels * channels)
+    def products(self, chunk: slice) -> Tensor:
+        """Outer products of pairs with these residues first, divided by both residues' divisors if there are any:
+        [pairs, channels · channels]."""
+        left, right, channels = self.left[self.rows(chunk)], self.right, self.channels
+        if self.divisor is not None:
+            divisor = self.divisor.repeat_interleave(channels)[:, None].to(left.dtype)
+            left, right = left / divisor[self.rows(chunk)], right / divisor
+        products: Tensor = exchanged((left @ right.t()).view(-1, channels, self.residues, channels))
+        return products.view(-1, channels * channels)
 
     def rows(self, chunk: slice) -> slice:
         return slice(chunk.start * self.channels, chunk.stop * self.channels)
@@ -91,17 +98,21 @@ class Gradients:
         self.dbias = a.new_zeros(bias.shape if bias is not None and self.to_bias else (0,), dtype=dtype)
 
     def add(self, n: int, chunk: slice, one: OneAlignment, dz: Tensor) -> None:
+        dz = dz.flatten(2)
+        shared, total = weighted(dz, one.share[chunk])
         if self.to_bias:
-            self.dbias += torch.einsum("ijz,ij->z", dz.to(self.dbias.dtype), one.bias_share[chunk])
+            self.dbias += total
         if self.to_weight:
-            self.dweight += dz.reshape(-1, dz.shape[-1]).t() @ one.means(chunk)
+            balanced = shared
+            if one.divisor is not None:
+                balanced, _ = weighted(dz, one.share[chunk] * one.divisor[chunk, None] * one.divisor)
+            self.dweight += balanced.flatten(0, 1).t() @ one.products(chunk)
         if not (self.to_a or self.to_b):
             return
-        channels = one.channels
-        shared = (dz.flatten(2) * one.share[chunk][..., None]).to(dz.dtype)
-        dproducts = shared if self.weight is None else shared @ self.weight
-        of_operands = dproducts.view(-1, one.residues, channels, channels).transpose(1, 2)
-        matrix = of_operands.reshape(-1, one.residues * channels)
+        pairs = shared.flatten(0, 1)
+        dproducts = pairs if self.weight is None else pairs @ self.weight
+        of_operands = exchanged(dproducts.view(-1, one.residues, one.channels, one.channels))
+        matrix = of_operands.view(-1, one.residues * one.channels)
         if self.to_a:
             self.da[n, one.rows(chunk)] = matrix @ one.right
         if self.to_b:

@@ -205,6 +205,7 @@ SPEC = Spec(
     name=NAME,
     op=outer_product_mean,
     reference=reference,
+    roundings=3,  # product, projection, mean
     formula="z_ij = (W · Σ_s a_si ⊗ b_sj + bias) / (eps + count_ij)",
     cases=[
         Case("one", sequences=1, batch=1, residues=1, channels=1, outputs=1),
