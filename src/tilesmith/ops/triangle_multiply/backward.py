@@ -19,13 +19,13 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, choose_rows, compute
 from tilesmith.ops.triangle_multiply.rows import (
     is_unmasked,
+    load_normed,
     load_rows,
     load_standard,
     load_statistics,
     load_vector,
     load_weight,
     norm_gradient,
-    normed,
     pairs_of_program,
     project_norm,
     starts_in_matrices,
@@ -39,21 +39,21 @@ from tilesmith.ops.triangle_multiply.rows import (
 @triton.jit
 def store_partial(partials, columns, is_column, x):
     """What this program's rows add up to."""
-    tl.store(partials + columns, tl.sum(x, axis=0), mask=is_column)
+    tl.store(partials + columns, tl.sum(x.to(partials.dtype.element_ty), axis=0), mask=is_column)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def triangle_output_gradient_kernel(
     dy_ptr, z_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, output_norm_weight_ptr, output_norm_bias_ptr,
     output_weight_ptr, output_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr,
-    dx_ptr, xn_ptr, doutput_ptr, dprojections_ptr, partials_ptr,
+    dx_ptr, zn_ptr, xn_ptr, doutput_ptr, dprojections_ptr, partials_ptr,
     dy_batch_stride, dy_i_stride, dy_j_stride, z_batch_stride, z_i_stride, z_j_stride,
     n_residues, n_channels, n_hidden, eps,
     UNIT: tl.constexpr, RESIDUES_UNIT: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_HIDDEN: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """dx; xn and do, of which the output weight's gradient is made; the output gate's gradient, behind the others of
+    """dx; zn, xn and do, of which the weights' gradients are made; the output gate's gradient, behind the others of
     `dprojections`; and partial sums for the output norm's weight and bias, the output's bias and its gate's."""
     n_residues, n_channels, n_hidden = n_residues * RESIDUES_UNIT, n_channels * UNIT, n_hidden * UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
@@ -64,36 +64,44 @@ def triangle_output_gradient_kernel(
     dgates = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels) + 4 * n_hidden
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_hidden + 2 * n_channels)
     channels, hidden = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_HIDDEN)
-    z_mean, z_inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
-    x_mean, x_inverse_deviation = load_statistics(x, j, hidden, n_residues, n_hidden, of_channel, eps, COMPUTE)
+    zn, z_mean, z_inverse_deviation = load_normed(
+        z, norm_weight_ptr, norm_bias_ptr, j, channels, n_residues, n_channels, None, eps,
+        z_ptr.dtype.element_ty, COMPUTE,
+    )  # fmt: skip
+    xn, x_mean, x_inverse_deviation = load_normed(
+        x, output_norm_weight_ptr, output_norm_bias_ptr, j, hidden, n_residues, n_hidden, of_channel, eps,
+        z_ptr.dtype.element_ty, COMPUTE,
+    )  # fmt: skip
+    store_rows(starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels), zn, j, channels, n_residues, n_channels)
+    store_rows(starts_of_rows(xn_ptr, batch, i, j, n_residues, n_hidden), xn, j, hidden, n_residues, n_hidden)
     dxn = tl.zeros([ROWS, BLOCK_HIDDEN], COMPUTE)
     for start in range(0, n_channels, BLOCK_OUTPUTS):
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
         is_output = outputs < n_channels
         gate, _ = project_norm(
-            z, norm_weight_ptr, norm_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr, None, None,
+            zn, z, norm_weight_ptr, norm_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr, None, None,
             z_mean, z_inverse_deviation, j, outputs, is_output, n_residues, n_channels, None,
-            z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+            COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         output, _ = project_norm(
-            x, output_norm_weight_ptr, output_norm_bias_ptr, output_weight_ptr, output_bias_ptr, None, None,
+            xn, x, output_norm_weight_ptr, output_norm_bias_ptr, output_weight_ptr, output_bias_ptr, None, None,
             x_mean, x_inverse_deviation, j, outputs, is_output, n_residues, n_hidden, of_channel,
-            z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+            COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         opening = tl.sigmoid(gate)
         doutput = load_rows(dy, j, outputs, n_residues, n_channels, None).to(COMPUTE) * opening
-        dgate = doutput * output * (1 - opening)
+        dgate = (doutput * output * (1 - opening)).to(zn.dtype)
+        doutput = doutput.to(zn.dtype)
+        # Before anything is stored: then this is the load above, where that took all inputs.
+        weight = load_weight(output_weight_ptr, outputs, is_output, hidden, n_hidden)
+        dxn = tl.dot(doutput, tl.trans(weight), dxn, input_precision=PRECISION, out_dtype=COMPUTE)
         store_rows(doutputs, doutput, j, outputs, n_residues, n_channels)
         store_rows(dgates, dgate, j, outputs, n_residues, n_channels)
         store_partial(partials + 2 * n_hidden, outputs, is_output, doutput)
         store_partial(partials + 2 * n_hidden + n_channels, outputs, is_output, dgate)
-        weight = load_weight(output_weight_ptr, outputs, is_output, hidden, n_hidden)
-        dxn = tl.dot(doutput.to(weight.dtype), tl.trans(weight), dxn, input_precision=PRECISION, out_dtype=COMPUTE)
     standard = load_standard(
         x, x_mean, x_inverse_deviation, j, hidden, n_residues, n_hidden, of_channel, COMPUTE
     )  # fmt: skip
-    xn = normed(standard, output_norm_weight_ptr, output_norm_bias_ptr, hidden, n_hidden, COMPUTE)
-    store_rows(starts_of_rows(xn_ptr, batch, i, j, n_residues, n_hidden), xn, j, hidden, n_residues, n_hidden)
     is_hidden = hidden < n_hidden
     store_partial(partials, hidden, is_hidden, dxn * standard)
     store_partial(partials + n_hidden, hidden, is_hidden, dxn)
@@ -105,64 +113,63 @@ def triangle_output_gradient_kernel(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def triangle_project_gradient_kernel(
-    da_ptr, db_ptr, z_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, projection_weight_ptr, projection_bias_ptr,
-    gate_weight_ptr, gate_bias_ptr, output_gate_weight_ptr, dz_ptr, zn_ptr, dprojections_ptr, partials_ptr,
+    da_ptr, db_ptr, z_ptr, zn_ptr, mask_ptr, norm_weight_ptr, projection_weight_ptr, projection_bias_ptr,
+    gate_weight_ptr, gate_bias_ptr, output_gate_weight_ptr, dz_ptr, dprojections_ptr, partials_ptr,
     z_batch_stride, z_i_stride, z_j_stride, mask_batch_stride, mask_i_stride, mask_j_stride,
     dz_batch_stride, dz_i_stride, dz_j_stride, n_residues, n_channels, n_hidden, eps,
     UNIT: tl.constexpr, RESIDUES_UNIT: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_HIDDEN: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """dz; zn and the gradients of projections and gates, of which their weights' gradients are made; and partial sums
-    for the norm's weight and bias, the projections' bias and the gates'."""
+    """dz; the gradients of projections and gates, of which their weights' gradients are made; and partial sums for the
+    norm's weight and bias, the projections' bias and the gates'.
+
+    zn is read, not made: the tensor cores then take it from shared memory, and registers are left for the sums."""
     n_residues, n_channels, n_hidden = n_residues * RESIDUES_UNIT, n_channels * UNIT, n_hidden * UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
-    z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
     da, of_channel = starts_in_matrices(da_ptr, batch, i, j, n_residues, n_hidden, True)
     db, _ = starts_in_matrices(db_ptr, batch, i, j, n_residues, n_hidden, True)
     dprojections = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels)
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_channels + 4 * n_hidden)
     channels = tl.arange(0, BLOCK_CHANNELS)
-    mean, inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
+    zn_starts = starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels)
+    zn = load_rows(zn_starts, j, channels, n_residues, n_channels, None)
+    if mask_ptr is not None:
+        unmasked = is_unmasked(mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride)
     dzn = tl.zeros([ROWS, BLOCK_CHANNELS], COMPUTE)
     for start in range(0, n_channels, BLOCK_OUTPUTS):
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
         dgate = load_rows(dprojections + 4 * n_hidden, j, outputs, n_residues, n_channels, None)
         weight = load_weight(output_gate_weight_ptr, outputs, outputs < n_channels, channels, n_channels)
         dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
-    for side in range(2):
-        for start in range(0, n_hidden, BLOCK_OUTPUTS):
-            hidden = start + tl.arange(0, BLOCK_OUTPUTS)
-            outputs, is_output = side * n_hidden + hidden, hidden < n_hidden
-            if side == 0:
-                dgated = load_rows(da, j, hidden, n_residues, n_hidden, of_channel).to(COMPUTE)
-            else:
-                dgated = load_rows(db, j, hidden, n_residues, n_hidden, of_channel).to(COMPUTE)
-            if mask_ptr is not None:
-                unmasked = is_unmasked(
-                    mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride
-                )
-                dgated = tl.where(unmasked, dgated, 0.0)
-            projection, gate = project_norm(
-                z, norm_weight_ptr, norm_bias_ptr, projection_weight_ptr, projection_bias_ptr, gate_weight_ptr,
-                gate_bias_ptr, mean, inverse_deviation, j, outputs, is_output, n_residues, n_channels, None,
-                z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
-            )  # fmt: skip
-            opening = tl.sigmoid(gate)
-            dprojection = dgated * opening
-            dgate = dprojection * projection * (1 - opening)
-            store_rows(dprojections + side * n_hidden, dprojection, j, hidden, n_residues, n_hidden)
-            store_rows(dprojections + (2 + side) * n_hidden, dgate, j, hidden, n_residues, n_hidden)
-            store_partial(partials + 2 * n_channels, outputs, is_output, dprojection)
-            store_partial(partials + 2 * n_channels + 2 * n_hidden, outputs, is_output, dgate)
-            weight = load_weight(projection_weight_ptr, outputs, is_output, channels, n_channels)
-            dprojection, dgate = dprojection.to(weight.dtype), dgate.to(weight.dtype)
-            dzn = tl.dot(dprojection, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
-            weight = load_weight(gate_weight_ptr, outputs, is_output, channels, n_channels)
-            dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
+    blocks = tl.cdiv(n_hidden, BLOCK_OUTPUTS)
+    for step in range(2 * blocks):
+        side = step // blocks
+        hidden = step % blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+        outputs, is_output = side * n_hidden + hidden, hidden < n_hidden
+        projection, gate = project_norm(
+            zn, zn_starts, None, None, projection_weight_ptr, projection_bias_ptr, gate_weight_ptr, gate_bias_ptr,
+            None, None, j, outputs, is_output, n_residues, n_channels, None, COMPUTE, PRECISION, BLOCK_INPUTS,
+        )  # fmt: skip
+        opening = tl.sigmoid(gate)
+        dgated = load_rows(tl.where(side == 0, da, db), j, hidden, n_residues, n_hidden, of_channel).to(COMPUTE)
+        if mask_ptr is not None:
+            dgated = tl.where(unmasked, dgated, 0.0)
+        dprojection = dgated * opening
+        dgate = dprojection * projection * (1 - opening)
+        dprojection, dgate = dprojection.to(zn.dtype), dgate.to(zn.dtype)
+        # Before anything is stored: then these are the loads above, where those took all inputs.
+        weight = load_weight(projection_weight_ptr, outputs, is_output, channels, n_channels)
+        dzn = tl.dot(dprojection, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
+        weight = load_weight(gate_weight_ptr, outputs, is_output, channels, n_channels)
+        dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
+        store_rows(dprojections + side * n_hidden, dprojection, j, hidden, n_residues, n_hidden)
+        store_rows(dprojections + (2 + side) * n_hidden, dgate, j, hidden, n_residues, n_hidden)
+        store_partial(partials + 2 * n_channels, outputs, is_output, dprojection)
+        store_partial(partials + 2 * n_channels + 2 * n_hidden, outputs, is_output, dgate)
+    z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
+    mean, inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
     standard = load_standard(z, mean, inverse_deviation, j, channels, n_residues, n_channels, None, COMPUTE)
-    zn = normed(standard, norm_weight_ptr, norm_bias_ptr, channels, n_channels, COMPUTE)
-    store_rows(starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels), zn, j, channels, n_residues, n_channels)
     is_channel = channels < n_channels
     store_partial(partials, channels, is_channel, dzn * standard)
     store_partial(partials + n_channels, channels, is_channel, dzn)
@@ -199,14 +206,14 @@ def plan_backward(
     pairs = (problem.batch, problem.residues, problem.residues)
     dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
     dx, da, db = (plan.empty(problem.matrices_shape(), dtype) for _ in range(3))
-    output_sums, doutput, xn = _plan_output_gradient(plan, problem, dy, x, dx, dprojections)
+    output_sums, doutput, zn, xn = _plan_output_gradient(plan, problem, dy, x, dx, dprojections)
     if problem.outgoing:
         problem.plan_product(plan, dx, b, da, turned="")
         problem.plan_product(plan, dx, a, db, turned="left")
     else:
         problem.plan_product(plan, b, dx, da, turned="right")
         problem.plan_product(plan, a, dx, db, turned="")
-    dz, sums, zn = _plan_project_gradient(plan, problem, da, db, dprojections)
+    dz, sums = _plan_project_gradient(plan, problem, da, db, zn, dprojections)
     dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
     doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
     return dz, dweights, doutput_weight, sums, output_sums
@@ -219,10 +226,10 @@ def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
 
 def _plan_output_gradient(
     plan: Plan, problem: Problem, dy: Operand, x: Operand, dx: Operand, dprojections: Operand
-) -> tuple[Operand, Operand, Operand]:
-    """The sums for vectors, do and xn; dx and the last columns of dprojections are filled."""
+) -> tuple[Operand, Operand, Operand, Operand]:
+    """The sums for vectors, do, zn and xn; dx and the last columns of dprojections are filled."""
     pairs = problem.z.shape[:3]
-    doutput = plan.empty((*pairs, problem.channels), problem.z.dtype)
+    doutput, zn = (plan.empty((*pairs, problem.channels), problem.z.dtype) for _ in range(2))
     xn = plan.empty((*pairs, problem.hidden), problem.z.dtype)
     config = choose_rows(plan, problem, "output gradient")
     sums, partials = _sums(plan, problem, problem.grid(config)[0], 2 * problem.hidden + 2 * problem.channels)
@@ -231,30 +238,29 @@ def _plan_output_gradient(
         **problem.arguments(
             plan, "z", "norm_weight", "norm_bias", "output_norm_weight", "output_norm_bias", "output_weight",
             "output_bias", "output_gate_weight", "output_gate_bias",
-            dy=dy, x=x, dx=dx, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
+            dy=dy, x=x, dx=dx, zn=zn, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
     plan_sum_of_partials(plan, partials, sums, compute(problem))
-    return sums, doutput, xn
+    return sums, doutput, zn, xn
 
 
 def _plan_project_gradient(
-    plan: Plan, problem: Problem, da: Operand, db: Operand, dprojections: Operand
-) -> tuple[Operand, Operand, Operand]:
-    """dz, the sums for vectors, and zn; dprojections is filled."""
-    zn, dz = plan.empty(problem.z.shape, problem.z.dtype), plan.empty_like(problem.z)
+    plan: Plan, problem: Problem, da: Operand, db: Operand, zn: Operand, dprojections: Operand
+) -> tuple[Operand, Operand]:
+    """dz, and the sums for vectors; dprojections is filled."""
+    dz = plan.empty_like(problem.z)
     config = choose_rows(plan, problem, "project gradient")
     sums, partials = _sums(plan, problem, problem.grid(config)[0], 2 * problem.channels + 4 * problem.hidden)
     plan.launch(
         triangle_project_gradient_kernel, problem.grid(config), config,
         **problem.arguments(
-            plan, "z", "mask", "norm_weight", "norm_bias", "projection_weight", "projection_bias", "gate_weight",
-            "gate_bias", "output_gate_weight",
-            da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
+            plan, "z", "mask", "norm_weight", "projection_weight", "projection_bias", "gate_weight", "gate_bias",
+            "output_gate_weight", da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
     plan_sum_of_partials(plan, partials, sums, compute(problem))
-    return dz, sums, zn
+    return dz, sums
 
 
 def _sums(plan: Plan, problem: Problem, programs: int, columns: int) -> tuple[Operand, Operand]:

@@ -12,7 +12,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, choose_rows, matrices_shape, product_dtype
 from tilesmith.ops.triangle_multiply.rows import (
     is_unmasked,
-    load_statistics,
+    load_normed,
     pairs_of_program,
     project_norm,
     starts_in_matrices,
@@ -39,25 +39,26 @@ def triangle_project_kernel(
     a, of_channel = starts_in_matrices(a_ptr, batch, i, j, n_residues, n_hidden, True)
     b, _ = starts_in_matrices(b_ptr, batch, i, j, n_residues, n_hidden, True)
     channels = tl.arange(0, BLOCK_CHANNELS)
-    mean, inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
-    for side in range(2):
-        for start in range(0, n_hidden, BLOCK_OUTPUTS):
-            hidden = start + tl.arange(0, BLOCK_OUTPUTS)
-            projection, gate = project_norm(
-                z, norm_weight_ptr, norm_bias_ptr, projection_weight_ptr, projection_bias_ptr, gate_weight_ptr,
-                gate_bias_ptr, mean, inverse_deviation, j, side * n_hidden + hidden, hidden < n_hidden,
-                n_residues, n_channels, None, z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
-            )  # fmt: skip
-            gated = projection * tl.sigmoid(gate)
-            if mask_ptr is not None:
-                unmasked = is_unmasked(
-                    mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride
-                )
-                gated = tl.where(unmasked, gated, 0.0)
-            if side == 0:
-                store_channels(a, gated, j, hidden, n_residues, n_hidden, of_channel)
-            else:
-                store_channels(b, gated, j, hidden, n_residues, n_hidden, of_channel)
+    zn, mean, inverse_deviation = load_normed(
+        z, norm_weight_ptr, norm_bias_ptr, j, channels, n_residues, n_channels, None, eps,
+        z_ptr.dtype.element_ty, COMPUTE,
+    )  # fmt: skip
+    if mask_ptr is not None:
+        unmasked = is_unmasked(mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride)
+    # One loop over both, so that the next block's weights come in while this one's are multiplied.
+    blocks = tl.cdiv(n_hidden, BLOCK_OUTPUTS)
+    for step in range(2 * blocks):
+        side = step // blocks
+        hidden = step % blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+        projection, gate = project_norm(
+            zn, z, norm_weight_ptr, norm_bias_ptr, projection_weight_ptr, projection_bias_ptr, gate_weight_ptr,
+            gate_bias_ptr, mean, inverse_deviation, j, side * n_hidden + hidden, hidden < n_hidden,
+            n_residues, n_channels, None, COMPUTE, PRECISION, BLOCK_INPUTS,
+        )  # fmt: skip
+        gated = projection * tl.sigmoid(gate)
+        if mask_ptr is not None:
+            gated = tl.where(unmasked, gated, 0.0)
+        store_channels(tl.where(side == 0, a, b), gated, j, hidden, n_residues, n_hidden, of_channel)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -77,19 +78,25 @@ def triangle_output_kernel(
     y = starts_of_pairs(y_ptr, batch, i, j, y_batch_stride * UNIT, y_i_stride * UNIT, y_j_stride * UNIT)
     x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
     channels, hidden = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_HIDDEN)
-    z_mean, z_inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
-    x_mean, x_inverse_deviation = load_statistics(x, j, hidden, n_residues, n_hidden, of_channel, eps, COMPUTE)
+    zn, z_mean, z_inverse_deviation = load_normed(
+        z, norm_weight_ptr, norm_bias_ptr, j, channels, n_residues, n_channels, None, eps,
+        z_ptr.dtype.element_ty, COMPUTE,
+    )  # fmt: skip
+    xn, x_mean, x_inverse_deviation = load_normed(
+        x, output_norm_weight_ptr, output_norm_bias_ptr, j, hidden, n_residues, n_hidden, of_channel, eps,
+        z_ptr.dtype.element_ty, COMPUTE,
+    )  # fmt: skip
     for start in range(0, n_channels, BLOCK_OUTPUTS):
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
         gate, _ = project_norm(
-            z, norm_weight_ptr, norm_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr, None, None,
+            zn, z, norm_weight_ptr, norm_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr, None, None,
             z_mean, z_inverse_deviation, j, outputs, outputs < n_channels, n_residues, n_channels, None,
-            z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+            COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         output, _ = project_norm(
-            x, output_norm_weight_ptr, output_norm_bias_ptr, output_weight_ptr, output_bias_ptr, None, None,
+            xn, x, output_norm_weight_ptr, output_norm_bias_ptr, output_weight_ptr, output_bias_ptr, None, None,
             x_mean, x_inverse_deviation, j, outputs, outputs < n_channels, n_residues, n_hidden, of_channel,
-            z_ptr.dtype.element_ty, COMPUTE, PRECISION, BLOCK_INPUTS,
+            COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         store_rows(y, output * tl.sigmoid(gate), j, outputs, n_residues, n_channels)
 

@@ -152,44 +152,55 @@ def block(size: int) -> int:
 
 @dataclass(frozen=True)
 class RowsConfig(Config):
-    """Each program takes ROWS pairs, and of projections BLOCK_OUTPUTS outputs and BLOCK_INPUTS inputs at a time."""
+    """Each program takes ROWS pairs, and of projections BLOCK_OUTPUTS outputs and BLOCK_INPUTS inputs at a time; normed
+    rows are held where that is all inputs."""
 
     ROWS: int = 64
     BLOCK_OUTPUTS: int = 64
     BLOCK_INPUTS: int = 64
 
 
-# By kernel, and whether elements have two bytes: rows, outputs, inputs, warps. Pairs enough that the weights, which
-# every program reads, are not most of what it reads; but gradients hold sums for all channels beside, and single
-# precision is multiplied in several steps. These are the largest found that compile for an A100, an H100 and an MI300
-# without spilling at 128 channels; how fast they are is yet to be measured.
+# By kernel and kind: rows, outputs, inputs, warps, stages. Pairs enough that the weights, which every program reads,
+# are not most of what it reads; but gradients hold sums for all channels beside, and single precision is multiplied in
+# several steps. These are the largest found that compile for an A100, an H100 and an MI300 without spilling at 128
+# channels; how fast they are is yet to be measured. Elements of two bytes are normed once and held. Hopper multiplies
+# by weights that lie in shared memory, both ways round; elsewhere, and with more channels, they and the sums take too
+# many registers for that.
 _ROWS = {
-    ("project", True): (128, 64, 32, 8),
-    ("project", False): (32, 32, 32, 4),
-    ("output", True): (128, 64, 32, 8),
-    ("output", False): (32, 32, 32, 4),
-    ("output gradient", True): (64, 32, 32, 8),
-    ("output gradient", False): (16, 16, 16, 4),
-    ("project gradient", True): (64, 16, 32, 8),
-    ("project gradient", False): (16, 16, 16, 8),
+    ("project", "two bytes"): (128, 64, 256, 8, 2),
+    ("project", "more"): (32, 32, 32, 4, 2),
+    ("output", "two bytes"): (128, 32, 256, 8, 2),
+    ("output", "more"): (32, 32, 32, 4, 2),
+    ("output gradient", "two bytes"): (64, 32, 256, 8, 2),
+    ("output gradient", "more"): (16, 16, 16, 4, 2),
+    ("project gradient", "two bytes on Hopper"): (128, 32, 256, 8, 2),
+    ("project gradient", "two bytes"): (64, 32, 64, 8, 2),
+    ("project gradient", "more"): (16, 16, 16, 8, 2),
 }
 
 
-def rows_config(problem: Problem, kernel: str) -> RowsConfig:
+def rows_config(problem: Problem, kernel: str, target: str) -> RowsConfig:
     widest = max(block(problem.channels), block(problem.hidden))
     two_bytes = problem.z.element_bytes == 2
-    rows, outputs, inputs, warps = _ROWS[kernel, two_bytes]
-    rows = min(rows, max(rows * 128 // widest, SMALLEST_BLOCK), block(problem.residues))
+    kind = "two bytes" if two_bytes else "more"
+    on_target = f"{kind} on Hopper" if target == "cuda:90" and widest <= 128 else kind
+    rows, outputs, inputs, warps, stages = _ROWS.get((kernel, on_target), _ROWS[kernel, kind])
+    rows = min(_narrowed(rows, widest), block(problem.residues))
     smallest = 2 if two_bytes else 4
     return RowsConfig(
-        num_warps=min(warps, max(rows * widest // 256, smallest)), num_stages=2,
-        ROWS=rows, BLOCK_OUTPUTS=min(outputs, widest), BLOCK_INPUTS=min(inputs, widest),
+        num_warps=min(warps, max(rows * widest // 256, smallest)), num_stages=stages,
+        ROWS=rows, BLOCK_OUTPUTS=min(_narrowed(outputs, widest), widest), BLOCK_INPUTS=min(inputs, widest),
     )  # fmt: skip
+
+
+def _narrowed(size: int, widest: int) -> int:
+    """What of a size chosen for 128 channels is left where there are more."""
+    return max(size * 128 // max(widest, 128), SMALLEST_BLOCK)
 
 
 def choose_rows(plan: Plan, problem: Problem, kernel: str) -> RowsConfig:
     sizes = block(problem.residues), block(problem.channels), block(problem.hidden), problem.z.dtype
-    return plan.choose(rows_config(problem, kernel), kernel, *sizes)
+    return plan.choose(rows_config(problem, kernel, plan.architecture.target), kernel, *sizes)
 
 
 def compute(problem: Problem) -> tl.dtype:

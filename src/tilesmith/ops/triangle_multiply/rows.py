@@ -95,6 +95,21 @@ def normed(standard, weight_ptr, bias_ptr, columns, n_columns, COMPUTE: tl.const
 
 
 @triton.jit
+def load_normed(
+    starts, weight_ptr, bias_ptr, j, columns, n_residues, n_columns, of_channel, eps,
+    DTYPE: tl.constexpr, COMPUTE: tl.constexpr,
+):  # fmt: skip
+    """Whole rows, normed, as DTYPE; the mean of each, and 1 / its deviation, as columns."""
+    mean, inverse_deviation = load_statistics(
+        starts, j, columns, n_residues, n_columns, of_channel, eps, COMPUTE
+    )  # fmt: skip
+    standard = load_standard(
+        starts, mean, inverse_deviation, j, columns, n_residues, n_columns, of_channel, COMPUTE
+    )  # fmt: skip
+    return normed(standard, weight_ptr, bias_ptr, columns, n_columns, COMPUTE).to(DTYPE), mean, inverse_deviation
+
+
+@triton.jit
 def norm_gradient(dnormed, standard, inverse_deviation, weight, n_columns):
     """Of the rows that were normed, from that of standard · weight + bias."""
     scaled = dnormed * weight
@@ -112,28 +127,40 @@ def load_weight(weight_ptr, outputs, is_output, inputs, n_inputs):
 
 @triton.jit
 def project_norm(
-    starts, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, second_weight_ptr, second_bias_ptr,
+    held, starts, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, second_weight_ptr, second_bias_ptr,
     mean, inverse_deviation, j, outputs, is_output, n_residues, n_inputs, of_channel,
-    DTYPE: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
+    COMPUTE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
     """norm(x) · weightᵀ + bias for some outputs, and the same with a second weight if there is one.
 
-    x is read anew, from cache, and normed as it comes: to hold all of its columns ready for the tensor cores takes more
-    registers than there are in single precision. DTYPE is what the products are of.
+    Where a block takes all inputs, the normed rows are those `held`. Else x is read anew, from cache, and normed as it
+    comes, unless there is no weight of a norm and it is normed already: to hold all of its columns ready for the tensor
+    cores takes more registers than there are in single precision.
     """
     first = tl.zeros([j.shape[0], outputs.shape[0]], COMPUTE)
     second = tl.zeros([j.shape[0], outputs.shape[0]], COMPUTE)
-    for start in range(0, n_inputs, BLOCK_INPUTS):
-        inputs = start + tl.arange(0, BLOCK_INPUTS)
-        standard = load_standard(
-            starts, mean, inverse_deviation, j, inputs, n_residues, n_inputs, of_channel, COMPUTE
-        )  # fmt: skip
-        x = normed(standard, norm_weight_ptr, norm_bias_ptr, inputs, n_inputs, COMPUTE).to(DTYPE)
+    if held.shape[1] <= BLOCK_INPUTS:
+        inputs = tl.arange(0, held.shape[1])
         weight = load_weight(weight_ptr, outputs, is_output, inputs, n_inputs)
-        first = tl.dot(x, weight, first, input_precision=PRECISION, out_dtype=COMPUTE)
+        first = tl.dot(held, weight, first, input_precision=PRECISION, out_dtype=COMPUTE)
         if second_weight_ptr is not None:
             weight = load_weight(second_weight_ptr, outputs, is_output, inputs, n_inputs)
-            second = tl.dot(x, weight, second, input_precision=PRECISION, out_dtype=COMPUTE)
+            second = tl.dot(held, weight, second, input_precision=PRECISION, out_dtype=COMPUTE)
+    else:
+        for start in range(0, n_inputs, BLOCK_INPUTS):
+            inputs = start + tl.arange(0, BLOCK_INPUTS)
+            if norm_weight_ptr is None:
+                x = load_rows(starts, j, inputs, n_residues, n_inputs, of_channel)
+            else:
+                standard = load_standard(
+                    starts, mean, inverse_deviation, j, inputs, n_residues, n_inputs, of_channel, COMPUTE
+                )  # fmt: skip
+                x = normed(standard, norm_weight_ptr, norm_bias_ptr, inputs, n_inputs, COMPUTE).to(held.dtype)
+            weight = load_weight(weight_ptr, outputs, is_output, inputs, n_inputs)
+            first = tl.dot(x, weight, first, input_precision=PRECISION, out_dtype=COMPUTE)
+            if second_weight_ptr is not None:
+                weight = load_weight(second_weight_ptr, outputs, is_output, inputs, n_inputs)
+                second = tl.dot(x, weight, second, input_precision=PRECISION, out_dtype=COMPUTE)
     if bias_ptr is not None:
         first += load_vector(bias_ptr, outputs, is_output, COMPUTE)
     if second_bias_ptr is not None:

@@ -86,6 +86,7 @@ SPEC = Spec(
     name=NAME,
     op=triangle_multiply,
     reference=reference,
+    roundings=5,  # operands, product, normalised product, projection, gate
     formula="y_ij = σ(g(zn)_ij) · o(norm(Σ_k a_ik · b_jk)), a, b = mask · σ(g'(zn)) · p(zn), zn = norm(z)",
     cases=[
         Case("one", batch=1, residues=1, channels=1, hidden=1),
