@@ -151,6 +151,19 @@ class TestBias:
     def test_has_the_gradient_of_what_it_broadcasts_to(self, shape: tuple[int, ...], options: Any) -> None:
         assert_as_reference(tensors(20, 41), bias=torch.randn(shape), **options)
 
+    @pytest.mark.parametrize("shape", [(2, 4, 20, 48), (1, 4, 20, 48), (2, 1, 20, 48), (20, 48)], ids=str)
+    def test_fetched_by_the_copy_engine_is_the_same_to_the_bit(self, shape: tuple[int, ...]) -> None:
+        inputs = tensors(20, 48)
+        options: dict[str, Any] = {"bias": torch.randn(shape), "mask": torch.rand(2, 48) > 0.2}
+        with ts.ops.configured(described=True):
+            with recorded_plans() as plans:
+                attention(*(tensor.to("meta") for tensor in inputs), bias=options["bias"].to("meta"))
+            assert all(launch.arguments["BIAS_DESCRIBED"] for plan in plans for launch in plan.launches)
+            described = gradients_of(attention, inputs, **options)
+        with ts.ops.configured(described=False):
+            torch.testing.assert_close(gradients_of(attention, inputs, **options), described, rtol=0, atol=0)
+        assert_as_reference(inputs, **options)
+
     def test_of_few_elements_is_summed_in_shares(self) -> None:
         with recorded_plans() as plans:
             q, k, v = (tensor.to("meta").requires_grad_() for tensor in tensors(20, 41, batch=64))

@@ -32,6 +32,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "descriptors, shares": {**PERSISTENT, "shares": 3},
     "descriptors, specialised": {**PERSISTENT, "BLOCK_M": 128, "num_warps": 4, "WARP_SPECIALIZE": True},
     "planes": {**PERSISTENT, "planes": True},
+    "planes, halves": {**PERSISTENT, "BLOCK_N": 32, "planes": True, "HALVES": True},
     "planes, shares": {**PERSISTENT, "planes": True, "shares": 2},
     "planes by pointers": {**TILE, "descriptors": False, "planes": True},
 }
@@ -122,6 +123,7 @@ class TestEveryForm:
             "descriptors, shares": [descriptors, total],
             "descriptors, specialised": [descriptors],
             "planes": [split, descriptors],
+            "planes, halves": [split, descriptors],
             "planes, shares": [split, descriptors, total],
             "planes by pointers": [split, pointers],
         }

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +32,30 @@ from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, is_differenti
 pytestmark = pytest.mark.gpu
 
 MOST_BYTES_IN_EVERY_LAYOUT = 1 << 20
+LARGE = 64 << 20
 BEYOND_INT32 = 2**31
 rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
 
 
 @pytest.fixture(autouse=True)
-def kernels_and_nothing_else() -> Iterator[None]:
-    with ts.use("triton"):
+def kernels_and_nothing_else(request: pytest.FixtureRequest) -> Iterator[None]:
+    with ts.use("triton"), room_for(request.node):
         yield
-    torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def room_for(item: pytest.Item) -> Iterator[None]:
+    """Tests that need much of the GPU's memory take turns: several processes may test on one GPU."""
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    spec, case = given.get("spec"), given.get("case")
+    large = "TestBeyondInt32" in item.nodeid
+    if isinstance(spec, Spec) and isinstance(case, Case) and spec.cost is not None:
+        large = spec.cost(case, torch.float32).forward.bytes > LARGE
+    with open(Path(tempfile.gettempdir()) / "tilesmith-tests-that-take-turns", "w") as file:
+        if large:
+            fcntl.flock(file, fcntl.LOCK_EX)  # given back as the file is closed
+        yield
 
 
 @pytest.fixture

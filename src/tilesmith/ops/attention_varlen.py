@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from tilesmith.ops.attention.backward import plan_backward
 from tilesmith.ops.attention.forward import plan_forward
@@ -42,7 +43,7 @@ def reference(
     seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """One matrix of scores for all, in which sequences do not see each other."""
-    if q.shape[1] * q.shape[0] * k.shape[0] > MOST_SCORES and not dropout:
+    if q.shape[1] * q.shape[0] * k.shape[0] > MOST_SCORES and not dropout and q.device.type != "meta":
         return _one_by_one(
             q, k, v, cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, causal, scale, window, softcap
         )
@@ -72,7 +73,7 @@ def _one_by_one(
     q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor,
     causal: bool, scale: float | None, window: Window | None, softcap: float,
 ) -> Tensor:  # fmt: skip
-    """Where that matrix would not fit: each sequence as `attention` takes it."""
+    """Where that matrix would not fit: each sequence as `attention` takes it, computed anew for its gradient."""
     outputs = []
     for (first, end), (first_key, end_key) in zip(
         pairwise(query_starts.tolist()), pairwise(key_starts.tolist()), strict=True
@@ -80,7 +81,9 @@ def _one_by_one(
         its_q, its_k, its_v = (
             side.transpose(0, 1)[None] for side in (q[first:end], k[first_key:end_key], v[first_key:end_key])
         )
-        made = attention_reference(its_q, its_k, its_v, causal, None, None, scale, window, softcap)
+        made = checkpoint(
+            attention_reference, its_q, its_k, its_v, causal, None, None, scale, window, softcap, use_reentrant=False
+        )
         outputs.append(made[0].transpose(0, 1))
     return torch.cat(outputs)
 

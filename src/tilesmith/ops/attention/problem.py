@@ -105,6 +105,12 @@ class Problem:
         return self.bias is None and self.mask is None and self.seed is None and not self.softcap
 
     @property
+    def has_light_scores(self) -> bool:
+        """Whether no more than a bias and a mask comes to the scores of narrow heads of two bytes."""
+        adds_only = not self.is_plain and self.seed is None and not self.softcap
+        return adds_only and self.head_block <= 64 and self.q.element_bytes == 2
+
+    @property
     def compute(self) -> tl.dtype:
         return compute_dtype(self.q.dtype)
 
