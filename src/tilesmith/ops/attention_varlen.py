@@ -286,7 +286,7 @@ SPEC = Spec(
     name="attention_varlen",
     op=attention_varlen,
     reference=reference,
-    roundings=4,  # scores, weights, their sum, output
+    roundings=6,  # scores, weights, their sum, output; of gradients that of the weights and what is left of it
     formula="o = softmax(scale · q·kᵀ) · v within each sequence",
     cases=[
         Case("one", sequences=1, average=5, key_heads=1, group=1, head=16),

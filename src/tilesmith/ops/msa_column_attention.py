@@ -62,7 +62,7 @@ SPEC = Spec(
     name=NAME,
     op=msa_column_attention,
     reference=reference,
-    roundings=4,  # scores, weights, their sum, output
+    roundings=6,  # scores, weights, their sum, output; of gradients that of the weights and what is left of it
     formula="o_si = σ(g_si) · Σ_t softmax_t(scale · q_si·k_ti) · v_ti",
     cases=[
         *map(turned, SMALL),

@@ -68,7 +68,7 @@ SPEC = Spec(
     name=NAME,
     op=msa_row_attention,
     reference=reference,
-    roundings=4,  # scores, weights, their sum, output
+    roundings=6,  # scores, weights, their sum, output; of gradients that of the weights and what is left of it
     formula="o_si = σ(g_si) · Σ_j softmax_j(scale · q_si·k_sj + b_ij) · v_sj",
     cases=[*SMALL, Case("crop", rows=128, columns=256, head=32, batch=1, heads=8)],
     make_inputs=partial(grid_inputs, along_columns=True, biased=True),

@@ -176,7 +176,7 @@ SPEC = Spec(
     name="attention",
     op=attention,
     reference=reference,
-    roundings=4,  # scores, weights, their sum, output
+    roundings=6,  # scores, weights, their sum, output; of gradients that of the weights and what is left of it
     formula="o = softmax(scale · q·kᵀ + bias) · v",
     cases=[
         case("one", batch=1, key_heads=1, group=1, queries=1, keys=5, head=16),

@@ -106,7 +106,7 @@ SPEC = Spec(
     name=NAME,
     op=triangle_attention,
     reference=reference,
-    roundings=4,  # scores, weights, their sum, output
+    roundings=6,  # scores, weights, their sum, output; of gradients that of the weights and what is left of it
     formula="o_ij = σ(g_ij) · Σ_k softmax_k(scale · q_ij·k_ik + b_jk) · v_ik",
     cases=[
         *SMALL,
