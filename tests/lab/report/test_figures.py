@@ -120,3 +120,39 @@ def test_refuses_a_file_that_is_no_result(project: Path, content: str, capsys: p
     (project / "benchmarks/results/broken.json").write_text(content)
     assert main(["--root", str(project)]) == 2
     assert "broken.json holds no result" in capsys.readouterr().err
+
+
+def store_model(project: Path, name: str, **content: Any) -> None:
+    (project / "benchmarks/results/models").mkdir(exist_ok=True)
+    stamp = {"device": "NVIDIA H200", "driver": "580.00", "torch": "2.11.0", "triton": "3.6.0", "date": "2026-11-15"}
+    (project / "benchmarks/results/models" / name).write_text(json.dumps({**stamp, **content}))
+
+
+def test_versions_of_a_model_stand_side_by_side(project: Path) -> None:
+    (project / "README.md").write_text(PAGE.replace("rms_norm", "models.llama"))
+    assert "_Not measured yet._" in renewed(project)
+    times = {"forward_ms": 1.5, "backward_ms": 3.0, "optimizer_ms": 0.3, "samples_per_s": 1592.8, "peak_bytes": 2**30}
+    variants = [
+        {"variant": name, "step_ms": step, "losses": [6.9, 2.88], **times}
+        for name, step in (("v1", 34.2), ("v4", 5.02))
+    ]
+    store_model(project, "old.json", model="llama", commit="0" * 40, date="2026-11-14", variants=variants[:1])
+    store_model(project, "new.json", model="llama", commit="abc" + "0" * 37 + "-dirty", variants=variants)
+    text = renewed(project)
+    assert "|  | v1 | v4 |\n" in text
+    assert "| step | 34.2 ms | 5.02 ms |\n" in text
+    assert "| loss at the end | 2.8800 | 2.8800 |\n" in text
+    assert "commit abc000000000 and changes; 2026-11-15; `benchmarks/results/models/new.json`" in text
+
+
+def test_versions_of_somebody_elses_model_stand_one_under_the_other(project: Path) -> None:
+    (project / "README.md").write_text(PAGE.replace("rms_norm", "models.llama-1b"))
+    row = {"version": "tilesmith", "milliseconds": 127.3, "peak_bytes": 2**34, "losses": [12.1738, 10.9872]}
+    store_model(project, "hf.json", model="llama-1b", commit="0" * 40, rows=[row])
+    assert "| tilesmith | 127 ms | 16.0 GiB | 12.174 | 10.987 |\n" in renewed(project)
+
+
+def test_a_damaged_result_of_a_model_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_model(project, "broken.json")
+    assert main(["--root", str(project)]) == 2
+    assert "broken.json holds no result of a model" in capsys.readouterr().err

@@ -136,6 +136,8 @@ def _obituary(exit_code: int | None) -> str:
 def _serve(job: Job, sender: Connection) -> None:
     """The child: make the worker, run the units, say so. An interrupt is for the parent to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # torch.compile would start as many processes as there are cores, to compile the one or two kernels of a rival.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     try:
         worker, facts = job.start(job.source)
     except Exception as error:

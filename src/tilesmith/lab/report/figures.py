@@ -29,6 +29,7 @@ from tilesmith.lab.report.bench_result import (
     figure,
     percent,
 )
+from tilesmith.lab.report.model_figures import PREFIX, model_tables
 
 RESULTS = Path("benchmarks/results")
 NOT_MEASURED = "_Not measured yet._"
@@ -68,9 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stale(root: Path) -> dict[Path, str]:
     """The pages whose tables are not what the stored results say, with what they should hold."""
     stored = [_read(path) for path in sorted((root / RESULTS).glob("*.json"))]
+    models = {path.name: _read_model(path) for path in sorted((root / RESULTS / "models").glob("*.json"))}
     pages = [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
-    renewed = {page: _renewed(text, stored, str(page)) for page, text in texts.items()}
+    renewed = {page: _renewed(text, stored, models, str(page)) for page, text in texts.items()}
     return {page: text for page, text in renewed.items() if text != texts[page]}
 
 
@@ -82,14 +84,27 @@ def _read(path: Path) -> Stored:
         raise FiguresError(f"{path} holds no result of `tilesmith bench --json`: {error!r}") from error
 
 
-def _renewed(text: str, stored: Sequence[Stored], page: str) -> str:
+def _read_model(path: Path) -> Mapping[str, Any]:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        return {**result, "model": result["model"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FiguresError(f"{path} holds no result of a model: {error!r}") from error
+
+
+def _renewed(text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[str, Any]], page: str) -> str:
     parts, rest = [], text
     while opening := _OPENING.search(rest):
         end = rest.find(_CLOSING, opening.end())
         following = _OPENING.search(rest, opening.end())
         if end < 0 or (following and following.start() < end):
             raise FiguresError(f"{page}: {opening.group()} is not followed by {_CLOSING}")
-        parts += [rest[: opening.end()], "\n", tables(opening["op"], stored), "\n"]
+        name = opening["op"]
+        if name.startswith(PREFIX):
+            made = model_tables(name.removeprefix(PREFIX), models) or NOT_MEASURED
+        else:
+            made = tables(name, stored)
+        parts += [rest[: opening.end()], "\n", made, "\n"]
         rest = rest[end:]
     return "".join([*parts, rest])
 
