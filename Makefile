@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-slow lint figures test-triton-versions clean
+.PHONY: help setup tour test test-slow test-gpu lint figures test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -28,6 +28,9 @@ test: $(STAMP) lint ## lint, types and the tests that this machine can run, but 
 test-slow: $(STAMP) ## what make test leaves out: every variant of every kernel compiled, every exercise verified
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 	$(BIN)/tilesmith learn verify
+
+test-gpu: $(STAMP) ## the tests that need a GPU; those that fill its memory take turns
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m gpu
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .
