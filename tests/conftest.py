@@ -1,11 +1,16 @@
-"""What all tests share: a cache of their own, and GPU tests left out where there is no GPU."""
+"""What all tests share: a cache of their own, Ctrl-C, and GPU tests left out where there is no GPU."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has what it runs in the background ignore Ctrl-C, and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
