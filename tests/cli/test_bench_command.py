@@ -78,6 +78,18 @@ def test_a_sweep_shows_what_each_point_makes_of_the_kernel(tmp_path: Path) -> No
     assert all(row["launches"][0]["registers"] > 0 and row["checked"] for row in rows)
 
 
+def test_a_sweep_takes_the_largest_case_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    result = bench("silu", "--mode", "fwd", "--sweep", "BLOCK_SIZE=1024,2048", "--json", path)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["case"], row["config"]["BLOCK_SIZE"]) for row in rows] == [("large", 1024), ("large", 2048)]
+    said = " ".join(result.output.split())
+    assert "silu: swept on large, the largest of its 5 cases; --cases names others, or all" in said
+    assert "the points were checked on one, odd, past-a-block" in said
+    assert "8 of its programs stand for all" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

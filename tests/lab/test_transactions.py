@@ -126,6 +126,12 @@ def test_what_cannot_be_counted_is_named() -> None:
     assert place.startswith("atomic at test_transactions.py:")
 
 
+def test_after_what_cannot_be_counted_no_other_program_is_followed() -> None:
+    programs_followed = torch.zeros(128)
+    assert counted(counting_kernel, (8, 1, 1), x_ptr=programs_followed, BLOCK=128).unknown
+    assert (programs_followed == 1).all()
+
+
 def test_another_vendor_is_refused() -> None:
     with pytest.raises(ValueError, match="NVIDIA"):
         counted(copy_kernel, (1, 1, 1), CDNA3, x_ptr=torch.zeros(64), y_ptr=torch.zeros(64), n_elements=64, BLOCK=64)

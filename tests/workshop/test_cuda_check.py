@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tilesmith.workshop import cuda_check
+from tilesmith.spec import Spec
+from tilesmith.workshop import cuda_check, speed
 from tilesmith.workshop.catalogue import OURS
 from tilesmith.workshop.cuda_check import CudaCheck
 from tilesmith.workshop.cuda_figures import Figures
-from tilesmith.workshop.exercise import Exercise, ExerciseError, Goal, load
+from tilesmith.workshop.exercise import Exercise, ExerciseError, Goal, Size, load
 from tilesmith.workshop.verdict import Verdict
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
@@ -20,10 +23,7 @@ pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang+
 @pytest.fixture(autouse=True)
 def _no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether nvcc is here must not change what these tests show, nor how long they take."""
-    which = shutil.which
-    monkeypatch.setattr(
-        "tilesmith.workshop.cuda_check.shutil.which", lambda name: None if name == "nvcc" else which(name)
-    )
+    monkeypatch.setattr(cuda_check, "nvcc", lambda: None)
 
 
 @pytest.fixture
@@ -144,3 +144,133 @@ def test_a_sanitizer_that_does_not_work_here_is_not_the_learners_fault(
     monkeypatch.setattr(CudaCheck, "_built", lambda self, sanitizer: program)
     with pytest.raises(ExerciseError, match="thread sanitizer does not work on this machine"):
         verdict(reduction, tmp_path)
+
+
+NVCC_IN_NAME = """#!{python}
+import os, re, subprocess, sys
+words = sys.argv[1:]
+assert "-std=c++17" in words
+at = next(number for number, word in enumerate(words) if word.startswith("-DLEARNERS_FILE="))
+learners = words[at].partition("=")[2].strip('"')
+source = open(learners).read()
+if "__device_only" in source:
+    line = source[: source.index("__device_only")].count("\\n") + 1
+    sys.exit(f'{{learners}}({{line}}): error: identifier "__device_only" is undefined')
+rewritten = os.path.join(os.path.dirname(learners), "for-nvcc.cpp")
+open(rewritten, "w").write(re.sub(r"(\\w+)\\s*<<<(.*?)>>>\\s*\\(", r"launch(\\1, \\2)(", source))
+words[at] = f'-DLEARNERS_FILE="{{rewritten}}"'
+words = [word for word in words if not word.startswith(("-std", "-arch"))]
+sys.exit(subprocess.run(["g++", "-DON_GPU", "-std=c++20", "-pthread", "-I{includes}", "-x", "c++", *words]).returncode)
+"""
+
+
+class TestWithNvcc:
+    """nvcc is a script that hands everything on to g++, and the GPU is this computer."""
+
+    @pytest.fixture(autouse=True)
+    def _nvcc(self, _no_nvcc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = tmp_path / "cuda" / "bin" / "nvcc"
+        script.parent.mkdir(parents=True)
+        script.write_text(NVCC_IN_NAME.format(python=sys.executable, includes=cuda_check.INCLUDES))
+        script.chmod(0o755)
+        monkeypatch.setattr(cuda_check, "nvcc", lambda: str(script))
+        # What comes before is shown above, and takes its time.
+        passes = Path(str(shutil.which("true")))
+        monkeypatch.setattr(CudaCheck, "_built", lambda check, how: passes)
+
+    @pytest.fixture
+    def silu(self, tmp_path: Path) -> Exercise:
+        """The exercise with its twin, timed on a size that threads of the system can do."""
+        for name in ("cuda-silu", "silu"):
+            shutil.copytree(OURS / name, tmp_path / "set" / name)
+        about_the_twin = tmp_path / "set" / "silu" / "exercise.toml"
+        content = about_the_twin.read_text()
+        assert "elements = 33554432" in content
+        about_the_twin.write_text(content.replace("elements = 33554432", "elements = 96"))
+        return load(tmp_path / "set" / "cuda-silu")
+
+    @pytest.fixture
+    def gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cuda_check, "has_gpu", lambda: True)
+
+        def beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
+            assert 0 < milliseconds < 10_000
+            return [f"{twin.name} on {dict(size.sizes)}", f"is {twin.op.__name__}"]
+
+        monkeypatch.setattr(speed, "beside_twin", beside_twin)
+
+    def test_what_nvcc_compiles_passes_without_a_gpu_too(self, silu: Exercise, tmp_path: Path) -> None:
+        found = verdict(silu, tmp_path)
+        assert (found.passed, found.stage, found.speed) == (True, "nvcc", [])
+
+    def test_what_only_nvcc_refuses_fails_at_its_own_stage_with_its_message(
+        self, silu: Exercise, tmp_path: Path
+    ) -> None:
+        found = verdict(
+            silu, tmp_path, ("    if (element < elements)", "    // __device_only\n    if (element < elements)")
+        )
+        assert (found.passed, found.stage) == (False, "nvcc")
+        assert found.message == (
+            'It compiles as C++, but not with nvcc: cuda_silu.cu(5): error: identifier "__device_only" is undefined'
+        )
+
+    def test_on_a_gpu_it_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
+        stages: list[str] = []
+        check = check_of(silu, tmp_path)
+        found = CudaCheck(silu, check.file, stages.append).verdict()
+        assert (found.passed, found.stage, found.message) == (True, "speed", "")
+        assert stages == ["parses", "compiles", "runs", "nvcc", "speed"]
+        assert found.speed == ["silu on {'elements': 96, 'spread': 1}", "is silu"]
+
+    @pytest.mark.parametrize("size", ["100", "96"])
+    def test_what_is_wrong_on_the_gpu_alone_gets_no_time(
+        self, silu: Exercise, tmp_path: Path, gpu: None, size: str
+    ) -> None:
+        """On one of the cases, or on the size that is timed and nowhere else tried."""
+        only_there = f"""
+#ifdef ON_GPU
+    if (elements == {size}) elements = 1;
+#endif
+    if (element < elements)"""
+        found = verdict(silu, tmp_path, ("    if (element < elements)", only_there))
+        assert (found.passed, found.stage, found.speed) == (False, "speed", [])
+        assert found.message == (
+            "It passes without a GPU, but not on this one: Element 1 of the result was not written by any thread "
+            f"(tried with elements = {size})."
+        )
+
+    def test_a_failure_that_cuda_reports_is_told(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
+        includes = tmp_path / "includes"
+        shutil.copytree(cuda_check.INCLUDES, includes)
+        header = includes / "cuda_runtime.h"
+        succeeds = "cudaGetLastError() { return cudaSuccess; }"
+        assert succeeds in header.read_text()
+        header.write_text(
+            header.read_text().replace(succeeds, "cudaGetLastError() { return cudaErrorMemoryAllocation; }")
+        )
+        script = Path(str(cuda_check.nvcc()))
+        script.write_text(script.read_text().replace(str(cuda_check.INCLUDES), str(includes)))
+        found = verdict(replace(silu, twin=None), tmp_path)  # seen at the cases, before anything is timed
+        assert found.stage == "speed"
+        assert found.message.endswith("The program ended with status 1: out of memory")
+
+
+def test_nvcc_is_found_on_the_path_then_in_cuda_home_then_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the stand-in of _no_nvcc
+    places = [tmp_path / "path", tmp_path / "home" / "bin", tmp_path / "installed"]
+    monkeypatch.setenv("PATH", str(places[0]))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(cuda_check, "_USUAL_FOLDERS", (str(places[2]),))
+    assert cuda_check.nvcc() is None
+    for place in reversed(places):
+        place.mkdir(parents=True)
+        (place / "nvcc").touch(0o755)
+        assert cuda_check.nvcc() == str(place / "nvcc")
+
+
+def test_a_twin_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(OURS / "cuda-silu", tmp_path / "cuda-silu")
+    with pytest.raises(ExerciseError, match="its twin is 'silu', which is no exercise beside it"):
+        load(tmp_path / "cuda-silu")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 import torch
 
 from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.units import Measurer, Unit
 from tilesmith.spec import Case
-from tilesmith.workshop.speed import timed
+from tilesmith.workshop import speed
+from tilesmith.workshop.catalogue import OURS as EXERCISES
+from tilesmith.workshop.exercise import Size, load
+from tilesmith.workshop.speed import beside_twin, timed
+from tilesmith.workshop.stages import model_spec
 
 CASE = Case("timed", elements=1 << 24)
 
@@ -52,3 +57,23 @@ def test_a_kernel_that_is_wrong_on_the_gpu_gets_no_time() -> None:
 
 def test_no_share_is_claimed_where_there_is_none() -> None:
     assert "your kernel: 0.0500 ms on the device, 12 µs on the host" in lines(percent_of_limit=None).lines
+
+
+def lines_beside_twin(monkeypatch: pytest.MonkeyPatch, **tritons: Any) -> list[str]:
+    measured = (Measured(**tritons), {"device": "NVIDIA H200"})
+    monkeypatch.setattr(speed, "start_measuring", lambda source, **options: measured)
+    return beside_twin(0.16, model_spec(load(EXERCISES / "silu")), Size("timed 1", {"elements": 1 << 24}))
+
+
+def test_a_program_in_cuda_stands_beside_its_twin_with_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lines_beside_twin(monkeypatch, floor_ms=0.04) == [
+        "measured on NVIDIA H200, elements = 16,777,216:",
+        "your kernel: 0.1600 ms on the device, 25 % of the limit",
+        "its twin in Triton, silu: 0.0500 ms on the device, 80 % of the limit, 12 µs on the host",
+        "PyTorch: 0.0500 ms on the device, 80 % of the limit, 12 µs on the host",
+    ]
+
+
+def test_a_twin_that_fails_costs_the_learner_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = lines_beside_twin(monkeypatch, device_ms=None, percent_of_limit=None, verdict=None, error="no memory")
+    assert found[1:3] == ["your kernel: 0.1600 ms on the device", "its twin in Triton, silu: not measured (no memory)"]

@@ -58,15 +58,15 @@ def bench(
     from tilesmith.lab.bench.selection import Selection
 
     measuring = torch.cuda.is_available() and device is None
-    old, sizes = _read_baseline(baseline, measuring), _sizes(size or [], rows, cols)
+    old = _read_baseline(baseline, measuring)
     selection = Selection(
-        # Without a GPU the small cases have their use too: they are those that the interpreter can check.
-        cases=_listed(cases) if measuring or cases or sizes else ["all"],
-        sizes=sizes,
+        cases=_listed(cases),
+        sizes=_sizes(size or [], rows, cols),
         dtypes=_listed(dtype),
         modes=_listed(mode),
         rivals=_listed(against) if measuring else [],
         sweep=_swept(sweep or []),
+        predicting=not measuring,
     )
     result = _run(_jobs(what or [], selection, _start(measuring, device, warm, measure_limits)), measuring)
     try:
@@ -149,6 +149,9 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
             jobs.append(Job(spec.name, source, units(spec, source, selection), start))
         except (SelectionError, SpecError) as error:
             refuse(str(error))
+        if selection.takes_largest_case(source):
+            taken = f"swept on {jobs[-1].units[0].case.name}, the largest of its {len(spec.cases)} cases"
+            console.print(f"{spec.name}: {taken}; --cases names others, or all", markup=False, soft_wrap=True)
     return jobs
 
 

@@ -27,6 +27,7 @@ DOING = {
     "runs": "running in the interpreter",
     "right": "comparing with PyTorch",
     "goals": "measuring",
+    "nvcc": "compiling with nvcc",
     "speed": "timing",
 }
 _MARKS = {"solved": ("✓", "green"), "attempted": ("~", "yellow"), "open": ("·", "dim")}
@@ -75,8 +76,6 @@ def started(workshop: Workshop, exercise: Exercise, fresh: bool) -> RenderableTy
 
 def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> RenderableType:
     """A verdict: the stages that were passed, the reason for the one that was not, and what to do next."""
-    from tilesmith.workshop.exercise import STAGES
-
     verdict = found.verdict
     parts: list[RenderableType] = []
     if found.printed.strip():
@@ -84,7 +83,7 @@ def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> Renderabl
         more = f"\n… and {len(lines) - _MOST_PRINTED_LINES} lines more" if len(lines) > _MOST_PRINTED_LINES else ""
         parts.append(Text("your file printed:\n" + "\n".join(lines[:_MOST_PRINTED_LINES]) + more, style="dim"))
     stages = Text(f"{exercise.id}: ", style="bold")
-    for stage in STAGES[: STAGES.index(verdict.stage) + 1]:
+    for stage in exercise.stages_until(verdict.stage):
         failed = stage == verdict.stage and not verdict.passed
         stages.append(f"{'✗' if failed else '✓'} {stage}  ", style="bold red" if failed else "green")
     parts.append(stages)

@@ -1,6 +1,7 @@
 """Checks a `.cu` file without a GPU: compiled as C++ against `cuda/cuda_runtime.h`, run under the sanitizers.
 
-Where nvcc is there it has to compile the same file, and where there is a GPU too, the result must be right on it.
+Where nvcc is there it has to compile the same file; where there is a GPU too, the result must be right on it, and its
+time is shown beside that of the exercise's twin in Triton.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 
 from tilesmith.workshop import cuda_figures, messages
 from tilesmith.workshop.cuda_figures import Figures
-from tilesmith.workshop.exercise import Exercise, ExerciseError
+from tilesmith.workshop.exercise import Exercise, ExerciseError, load
 from tilesmith.workshop.verdict import Reached, Verdict
 
 INCLUDES = Path(__file__).parent / "cuda"
 SECONDS_TO_RUN = 20.0
 MOST_MEGABYTES = 2048
+_USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # where CUDA's installer puts nvcc, without adding it to the path
 _WRONG = 3  # harness.h's status
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
@@ -68,15 +70,15 @@ class CudaCheck:
             self._entering("runs")
             # A race may make the result wrong, and explains it better: so both run before either result counts.
             self._right(self._run(program), self._run(self._built("thread")))
-            on_gpu = self._built_by_nvcc()
-            if on_gpu is not None and os.path.exists("/dev/nvidia0"):
-                self._right(self._run(on_gpu))
             if self.exercise.goals:
                 self._entering("goals")
                 self._reaches_goals()
+            on_gpu = self._built_by_nvcc()
+            speed = self._speed(on_gpu) if on_gpu is not None and has_gpu() else []
         except CudaFailure as failure:
             return Verdict(self.exercise.id, False, failure.stage, str(failure), self._goals)
-        return Verdict(self.exercise.id, True, "goals", "", self._goals)
+        last = "speed" if speed else "nvcc" if on_gpu is not None else "goals"
+        return Verdict(self.exercise.id, True, last, "", self._goals, speed)
 
     def figures(self) -> Figures:
         """What the program did, counted in a build of its own."""
@@ -134,32 +136,57 @@ class CudaCheck:
 
     def _built_by_nvcc(self) -> Path | None:
         """The program for a GPU, where its compiler is there."""
-        compiler = shutil.which("nvcc")
+        compiler = nvcc()
         if compiler is None:
             return None
+        self._entering("nvcc")
         program = self.file.with_name("checked-on-gpu")
         # Only harness.h is ours here: beside it lies the header that takes the place of CUDA's own.
         shutil.copy(INCLUDES / "harness.h", self.file.parent)
-        options = ["-std=c++17", f"-I{self.file.parent}"]
-        self._compile([compiler, *options, *self._harness(self.file), "-o", str(program)])
+        options = ["-std=c++17", "-O2", f"-I{self.file.parent}", *(["-arch=native"] if has_gpu() else [])]
+        command = [compiler, *options, *self._harness(self.file), "-o", str(program)]
+        self._compile(command, "nvcc", "It compiles as C++, but not with nvcc")
         return program
+
+    def _speed(self, program: Path) -> list[str]:
+        """The same cases on this machine's GPU, and the time beside the twin's."""
+        self._entering("speed")
+        try:
+            self._right(self._run(program))
+            return self._timed_beside_twin(program)
+        except CudaFailure as failure:
+            raise CudaFailure("speed", f"It passes without a GPU, but not on this one: {failure}") from failure
+
+    def _timed_beside_twin(self, program: Path) -> list[str]:
+        from tilesmith.workshop.speed import beside_twin
+        from tilesmith.workshop.stages import model_spec
+
+        if self.exercise.twin is None:
+            return []
+        twin = load(self.exercise.folder.parent / self.exercise.twin)
+        lines: list[str] = []
+        for size in twin.timed:
+            ran = self._run(program, *map(str, size.sizes.values()))
+            self._right(ran)
+            lines += beside_twin(float(ran.output.rpartition("milliseconds ")[2].split()[0]), model_spec(twin), size)
+        return lines
 
     def _harness(self, learners: Path) -> list[str]:
         return [f'-DLEARNERS_FILE="{learners}"', str(self.exercise.folder / "harness.cu")]
 
-    def _compile(self, command: list[str]) -> None:
+    def _compile(self, command: list[str], stage: str = "compiles", what: str = "It does not compile") -> None:
         made = subprocess.run(command, capture_output=True, text=True, cwd=self.file.parent)
         if made.returncode:
-            lines = [line for line in made.stderr.splitlines() if "error" in line] or made.stderr.splitlines()
-            reason = lines[0].replace(f"{self.file.parent}/", "")
-            raise CudaFailure("compiles", f"It does not compile: {reason}")
+            lines = made.stderr.splitlines() or [f"{command[0]} ended with status {made.returncode}"]
+            reason = next((line for line in lines if "error" in line), lines[0])
+            raise CudaFailure(stage, f"{what}: {reason.replace(f'{self.file.parent}/', '')}")
 
-    def _run(self, program: Path) -> _Ran:
+    def _run(self, program: Path, *sizes: str) -> _Ran:
         limit = f"hard_rss_limit_mb={MOST_MEGABYTES}"
         quiet = {"ASAN_OPTIONS": f"detect_leaks=0:{limit}", "TSAN_OPTIONS": f"halt_on_error=1:{limit}"}
         try:
             made = subprocess.run(
-                [program], capture_output=True, text=True, timeout=SECONDS_TO_RUN, env={**os.environ, **quiet}
+                [program, *sizes], capture_output=True, text=True, timeout=SECONDS_TO_RUN, env={**os.environ, **quiet}
             )
         except subprocess.TimeoutExpired:
             raise CudaFailure(
@@ -183,3 +210,16 @@ class CudaCheck:
         where = f"{self.file.name}:{place[1]}\n    {line}\n" if place else ""
         lesson = next((text for word, text in _TEACHES.items() if word in kind[0]), "")
         return f"{where}{kind[0]}. {lesson}".rstrip()
+
+
+def nvcc() -> str | None:
+    """CUDA's compiler: on the path, in CUDA_HOME, or where its installer puts it."""
+    home = os.environ.get("CUDA_HOME")
+    folders = [os.environ.get("PATH", ""), *([f"{home}/bin"] if home else []), *_USUAL_FOLDERS]
+    return shutil.which("nvcc", path=os.pathsep.join(folders))
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.version.hip is None

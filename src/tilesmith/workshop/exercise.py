@@ -16,7 +16,7 @@ from typing import Any
 # Python 3.10 has no reader of its own.
 _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
-STAGES = ("parses", "compiles", "runs", "right", "goals", "speed")
+STAGES = ("parses", "compiles", "runs", "right", "goals", "nvcc", "speed")
 _FAILS_AT = "fails:"
 
 
@@ -96,7 +96,8 @@ class Question:
 @dataclass(frozen=True)
 class Exercise:
     """One exercise. `function` is the learner's, and stands in the spec as the operator; one with `is_cuda` has a `.cu`
-    file and a harness instead. Without either there is no file to write, and the exercise is its questions."""
+    file and a harness instead, and may have a Triton exercise as `twin`, to be timed beside. Without either there is
+    no file to write, and the exercise is its questions."""
 
     folder: Path
     id: str
@@ -105,6 +106,7 @@ class Exercise:
     needs: tuple[str, ...]
     starter_fails: str
     is_cuda: bool = False
+    twin: str | None = None
     function: str = ""
     visible: tuple[Size, ...] = ()
     hidden: tuple[Size, ...] = ()
@@ -127,6 +129,10 @@ class Exercise:
     @property
     def is_only_questions(self) -> bool:
         return not self.function and not self.is_cuda
+
+    def stages_until(self, last: str) -> list[str]:
+        """What a check of it has gone through up to a stage; only programs in CUDA are compiled with nvcc."""
+        return [stage for stage in STAGES[: STAGES.index(last) + 1] if self.is_cuda or stage != "nvcc"]
 
     @property
     def suffix(self) -> str:
@@ -192,6 +198,8 @@ def load(folder: Path) -> Exercise:
     for file in needed:
         if not file.is_file():
             raise ExerciseError(f"{folder}: there is no {file.name} in it")
+    if exercise.twin is not None and not (folder.parent / exercise.twin / "exercise.toml").is_file():
+        raise ExerciseError(f"{path}: its twin is {exercise.twin!r}, which is no exercise beside it")
     for variant in exercise.wrong_variants:
         expectation_of(variant)
     return exercise
@@ -244,6 +252,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         needs=table.texts("needs"),
         starter_fails=table.take("starter_fails", str, "parses"),
         is_cuda=cuda is not None,
+        twin=_twin(_Table(cuda or {}, f"{table.where}: cuda")),
         goals=tuple(map(_goal, table.tables("goals"))),
         sweep=_sweep(table),
         hints=table.texts("hints"),
@@ -262,6 +271,12 @@ def _read(table: _Table, folder: Path) -> Exercise:
     if exercise.is_only_questions and not exercise.questions:
         raise ExerciseError(f"{table.where}: there is neither a spec nor a question")
     return exercise
+
+
+def _twin(cuda: _Table) -> str | None:
+    twin: str | None = cuda.take("twin", str)
+    cuda.done()
+    return twin
 
 
 def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilesmith.workshop.catalogue import Catalogue
-from tilesmith.workshop.exercise import STAGES, ExerciseError
+from tilesmith.workshop.exercise import Exercise, ExerciseError
 from tilesmith.workshop.folder import Workshop
 from tilesmith.workshop.worker import Outcome, Worker
 
@@ -36,12 +36,12 @@ def check(line: str, cell: str) -> None:
         print(f"%%check: {error}")
         return
     workshop.note_check(exercise, outcome.verdict, cell.encode())
-    print(_told(outcome))
+    print(_told(exercise, outcome))
 
 
-def _told(outcome: Outcome) -> str:
+def _told(exercise: Exercise, outcome: Outcome) -> str:
     verdict = outcome.verdict
-    reached = STAGES[: STAGES.index(verdict.stage) + 1]
+    reached = exercise.stages_until(verdict.stage)
     failed = None if verdict.passed else verdict.stage
     lines = [outcome.printed.rstrip()] if outcome.printed.strip() else []
     lines.append(f"{verdict.id}: " + "  ".join(f"{'✗' if stage == failed else '✓'} {stage}" for stage in reached))

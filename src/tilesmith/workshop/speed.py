@@ -1,9 +1,11 @@
-"""The last stage, where there is a GPU: the learner's function timed beside PyTorch's, against the device's limit."""
+"""The last stage, where there is a GPU: the learner's function timed beside PyTorch's, against the device's limit.
+
+A program in CUDA is timed by its harness, and has its twin in Triton beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -34,13 +36,34 @@ def device_us(spec: Spec, size: Size) -> float | None:
     return None if row.device_ms is None else row.device_ms * 1000
 
 
+def beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
+    """A program in CUDA that took so long, beside the same in Triton and PyTorch, which are measured here."""
+    measurer, facts = start_measuring(Source(lambda: twin), warm=False, limits_anew=False)
+    case = Case(size.name, **size.sizes)
+    tritons, torchs = (measurer.row(Unit(case, twin.dtypes[0], "fwd", provider)) for provider in (OURS, "torch"))
+    # The same work has the same floor, in whatever language.
+    floor_ms = tritons.floor_ms if tritons.percent_of_limit is not None else None
+    share = None if floor_ms is None else 100 * floor_ms / milliseconds
+    learners = replace(torchs, provider="cuda", device_ms=milliseconds, percent_of_limit=share, host_us=None)
+    return [
+        _heading(str(facts["device"]), case),
+        *_lines("your kernel", learners),
+        *_lines(f"its twin in Triton, {twin.name}", replace(tritons, verdict=None)),
+        *_lines("PyTorch", torchs),
+    ]
+
+
 def timed(measurer: Measurer, case: Case, dtype: torch.dtype, device: str) -> Speed:
     """The learner's function and plain PyTorch on one size."""
     ours, torchs = (measurer.row(Unit(case, dtype, "fwd", provider)) for provider in (OURS, "torch"))
     if ours.error:
         return Speed(error=ours.error)
+    return Speed((_heading(device, case), *_lines("your kernel", ours), *_lines("PyTorch", torchs)))
+
+
+def _heading(device: str, case: Case) -> str:
     sizes = ", ".join(f"{name} = {size:,}" for name, size in case.sizes.items())
-    return Speed((f"measured on {device}, {sizes}:", *_lines("your kernel", ours), *_lines("PyTorch", torchs)))
+    return f"measured on {device}, {sizes}:"
 
 
 def _lines(name: str, row: Row) -> Iterator[str]:
@@ -48,6 +71,7 @@ def _lines(name: str, row: Row) -> Iterator[str]:
         yield f"{name}: not measured ({row.error})"
         return
     share = f", {row.percent_of_limit:.0f} % of the limit" if row.percent_of_limit is not None else ""
-    yield f"{name}: {row.device_ms:.4f} ms on the device{share}, {row.host_us:.0f} µs on the host"
+    host = f", {row.host_us:.0f} µs on the host" if row.host_us is not None else ""
+    yield f"{name}: {row.device_ms:.4f} ms on the device{share}{host}"
     if row.verdict and row.provider == OURS:
         yield row.verdict

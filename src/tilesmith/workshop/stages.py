@@ -230,6 +230,11 @@ def _spec(exercise: Exercise, function: Callable[..., Any]) -> Spec:
     )
 
 
+def model_spec(exercise: Exercise) -> Spec:
+    """The exercise's meaning, with its model solution as operator."""
+    return _spec(exercise, getattr(module_of(exercise.solution), exercise.function))
+
+
 def module_of(path: Path) -> ModuleType:
     """A file as a module of its own, whatever others are called."""
     name = f"tilesmith_workshop_{path.stem}_{abs(hash(path)):x}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -39,6 +41,23 @@ def test_by_default_large_cases_in_bf16_against_everyone() -> None:
     assert {unit[1] for unit in everyone} == {"bf16"}
     assert {unit[2] for unit in everyone} == {"fwd", "bwd"}
     assert [unit[3] for unit in everyone][:4] == ["tilesmith", "torch", "compile", "liger"]
+
+
+def test_where_nothing_is_measured_all_cases_are_taken() -> None:
+    assert {unit[0] for unit in chosen(Selection(predicting=True))} == {"tiny", "large", "wide"}
+
+
+def test_a_sweep_that_is_compiled_for_a_prediction_takes_the_largest_case_unless_others_are_named() -> None:
+    compiled = Source(lambda: SPEC, planned=lambda *_: [], fields=lambda *_: ["block_size"])
+
+    def names(source: Source, **chosen: Any) -> set[str]:
+        return {unit.case.name for unit in units(SPEC, source, Selection(sweep={"block_size": [32, 64]}, **chosen))}
+
+    assert names(compiled, predicting=True) == {"large"}
+    assert names(compiled, predicting=True, cases=["all"]) == {"tiny", "large", "wide"}
+    assert names(compiled, predicting=True, sizes={"cols": 8}) == {"large", "wide"}
+    assert names(compiled) == {"large", "wide"}, "on a GPU"
+    assert names(SOURCE, predicting=True) == {"tiny", "large", "wide"}, "nothing is compiled of a user's own file"
 
 
 def test_names_choose() -> None:

@@ -200,3 +200,18 @@ def test_a_prediction_for_a_wrong_operator_is_refused() -> None:
     row = predictor.row(Unit(CASE, torch.float32, "fwd", "tilesmith"))
     assert row.checked is False
     assert row.floor_ms is None
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_swept_point_is_checked_on_small_cases_where_its_own_is_too_large(factor: int) -> None:
+    large = Case("large", rows=4096, cols=4096)
+    spec = replace(spec_with(lambda x, factor: factor * x), cases=[CASE, large])
+    row = Predictor(Source(lambda: spec), LIMITS, "cuda:90").row(
+        Unit(large, torch.float32, "fwd", "tilesmith", {"factor": factor})
+    )
+    if factor == 2:
+        assert (row.error, row.checked) == (None, None)
+        assert row.notes == ["too large for the interpreter: the points were checked on small"]
+    else:
+        assert row.checked is False
+        assert str(row.error).startswith("refused, because it is wrong: on small: ")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import planted
 import pytest
 import torch
+import triton
 from reading import HOPPER, access, kinds, line_of, only
+from triton.runtime.errors import AutotunerError
 
 import tilesmith as ts
 from tilesmith.lab.inspect import InspectError, inspect
@@ -245,6 +249,39 @@ def test_a_configuration_that_is_not_there_is_refused(config: str) -> None:
     x, y = torch.randn(1 << 14), torch.empty(1 << 14)
     with pytest.raises(InspectError, match="--config"):
         configurations(x, y, config)
+
+
+def only_large_ones(configs: list[Any], arguments: dict[str, Any], **options: Any) -> list[Any]:
+    return [config for config in configs if config.kwargs["BLOCK"] > arguments["n_elements"]]
+
+
+def only_what_nothing_has(configs: list[Any], arguments: dict[str, Any], **options: Any) -> list[Any]:
+    return [config for config in configs if config.kwargs["SIZE"] > arguments["n_elements"]]
+
+
+def pruned(by: Callable[..., list[Any]]) -> Inspection:
+    tuned = triton.autotune(planted.tuned_copy.configs[1:], [], prune_configs_by={"early_config_prune": by})(
+        planted.copy
+    )
+    x, y = torch.randn(2048), torch.empty(2048)
+    return inspect(lambda: tuned[1,](x, y, 2048), targets=HOPPER)
+
+
+def test_an_authors_own_pruning_decides_what_is_left() -> None:
+    assert pruned(only_large_ones).kernels[0].constants["BLOCK"] == 4096
+    assert pruned(lambda configs, arguments, **options: configs[1:]).kernels[0].constants["BLOCK"] == 1024
+
+
+def test_what_an_authors_pruning_raises_is_raised_as_on_a_gpu_with_its_name_and_line() -> None:
+    with pytest.raises(KeyError, match="SIZE") as raised:
+        pruned(only_what_nothing_has)
+    places = {entry.name: entry.lineno for entry in raised.traceback}
+    assert places["only_what_nothing_has"] == only_what_nothing_has.__code__.co_firstlineno
+
+
+def test_pruning_that_leaves_nothing_is_refused_as_triton_does() -> None:
+    with pytest.raises(AutotunerError, match="No valid autotuner configs after pruning"):
+        pruned(lambda configs, arguments, **options: [])
 
 
 def test_a_file_that_was_renamed_is_joined_all_the_same(tmp_path: Path) -> None:

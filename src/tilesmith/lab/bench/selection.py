@@ -26,7 +26,7 @@ class SelectionError(Exception):
 
 @dataclass(frozen=True)
 class Selection:
-    """Names as a user gives them; None for what is usual."""
+    """Names as a user gives them; None for what is usual, which is more where nothing is measured."""
 
     cases: Sequence[str] | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -34,11 +34,18 @@ class Selection:
     modes: Sequence[str] | None = None
     rivals: Sequence[str] | None = None
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    predicting: bool = False
+
+    def takes_largest_case(self, source: Source) -> bool:
+        """Where every point is compiled, seconds for each kernel: the largest case stands for all. Small ones would
+        take longest, as blocks that a large case wants are more than a small one's program can hold in registers."""
+        usual = self.predicting and self.cases is None and not self.sizes
+        return usual and bool(self.sweep) and source.planned is not None
 
 
 def units(spec: Spec, source: Source, selection: Selection) -> tuple[Unit, ...]:
     """Every combination, one case after another. Raises SelectionError, or SpecError for a case that is not there."""
-    chosen_cases, chosen_dtypes = _cases(spec, selection), _dtypes(spec, selection.dtypes)
+    chosen_cases, chosen_dtypes = _cases(spec, source, selection), _dtypes(spec, selection.dtypes)
     if selection.sweep:
         _require_fields(spec, source, chosen_cases[0], chosen_dtypes[0], selection.sweep)
     return tuple(
@@ -51,8 +58,13 @@ def units(spec: Spec, source: Source, selection: Selection) -> tuple[Unit, ...]:
     )
 
 
-def _cases(spec: Spec, selection: Selection) -> list[Case]:
-    if selection.cases is None:
+def _cases(spec: Spec, source: Source, selection: Selection) -> list[Case]:
+    if selection.takes_largest_case(source):
+        return [max(spec.cases, key=lambda case: _bytes(spec, case))]
+    if selection.cases is None and selection.predicting and not selection.sizes:
+        # The small cases have their use too: they are those that the interpreter can check.
+        chosen = list(spec.cases)
+    elif selection.cases is None:
         # Where every size is given, one case is as good as another.
         chosen = [case for case in spec.cases if _is_large(spec, case)] or list(spec.cases)
     elif list(selection.cases) == ["all"]:
@@ -67,7 +79,11 @@ def _cases(spec: Spec, selection: Selection) -> list[Case]:
 
 
 def _is_large(spec: Spec, case: Case) -> bool:
-    return spec.cost is None or spec.cost(case, DEFAULT_DTYPE).forward.bytes >= SMALLEST_BYTES
+    return spec.cost is None or _bytes(spec, case) >= SMALLEST_BYTES
+
+
+def _bytes(spec: Spec, case: Case) -> int:
+    return 0 if spec.cost is None else spec.cost(case, DEFAULT_DTYPE).forward.bytes
 
 
 def _dtypes(spec: Spec, names: Sequence[str] | None) -> list[torch.dtype]:

@@ -91,14 +91,18 @@ def _standing(contest: Contest, row: Row) -> Cell:
 
 
 def _notes(row: Row) -> Iterator[str]:
-    # That a case fits in L2 stands in the table already.
-    yield from (note for note in row["notes"] if not (row["in_cache"] and note.startswith("fits in L2")))
+    yield from _own_notes(row)
     if row.get("auto") == "torch":
         yield "its kernels were timed; when nobody insists, PyTorch computes this case"
     if row["throttled"]:
         yield f"throttled while it ran: {', '.join(row['throttled'])}"
     if row["method"] and not row["method"].startswith("graph"):
         yield row["method"]
+
+
+def _own_notes(row: Row) -> Iterator[str]:
+    # That a case fits in L2 stands in the table already.
+    return (note for note in row["notes"] if not (row["in_cache"] and note.startswith("fits in L2")))
 
 
 def _predictions(op: str, rows: Sequence[Row]) -> Iterator[Block]:
@@ -147,7 +151,8 @@ def _sweep(contest: Contest) -> Iterator[Block]:
     yield Table(f"{contest.name}: sweep", columns, rows)
     missed = sorted({name for row in contest.rows if row["launches"] for name in unreached(row)})
     yield from _points(f"{name} reaches no kernel: its times show nothing" for name in missed)
-    yield from _points(dict.fromkeys(note for row in contest.rows for note in _sector_notes(row)))
+    notes = dict.fromkeys(note for row in contest.rows for note in (*_own_notes(row), *_sector_notes(row)))
+    yield from _points(notes)
 
 
 def _sector_notes(row: Row) -> Iterator[str]:

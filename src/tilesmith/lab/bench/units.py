@@ -191,15 +191,8 @@ class Predictor:
         if unit.mode != "fwd" and not spec.differentiable:
             row.error = "has no gradient"
             return
-        if interpretable(spec, unit.case):
-            key = _key(unit)
-            if key not in self._checked:
-                self._checked[key] = refusal(Trial(spec, unit.case, unit.dtype, CONTIGUOUS, "cpu"))
-            wrong = self._checked[key]
-            row.checked = wrong is None
-            if wrong:
-                row.error = f"refused, because it is wrong: {wrong}"
-                return
+        if not self._passes(row, spec, unit):
+            return
         if unit.config and self.source.planned is not None:
             row.launches = self.source.planned(spec, unit.case, unit.dtype, unit.mode, self._target)
         work = work_of(spec, unit.case, unit.dtype, unit.mode)
@@ -207,6 +200,26 @@ class Predictor:
             row.notes.append("the spec gives no cost for this mode, so nothing can be predicted")
             return
         place(row, work, self._limits, unit.dtype)
+
+    def _passes(self, row: Row, spec: Spec, unit: Unit) -> bool:
+        """Whether nothing is found wrong. A swept point is tried on the small cases where its own is too large."""
+        small = [case for case in spec.cases if interpretable(spec, case)] if unit.config else []
+        is_small = interpretable(spec, unit.case)
+        for case in [unit.case] if is_small else small:
+            key = _key(replace(unit, case=case))
+            if key not in self._checked:
+                self._checked[key] = refusal(Trial(spec, case, unit.dtype, CONTIGUOUS, "cpu"))
+            wrong = self._checked[key]
+            if wrong:
+                row.checked = False
+                row.error = f"refused, because it is wrong: {'' if is_small else f'on {case.name}: '}{wrong}"
+                return False
+        if is_small:
+            row.checked = True
+        elif small:
+            names = ", ".join(case.name for case in small)
+            row.notes.append(f"too large for the interpreter: the points were checked on {names}")
+        return True
 
 
 def _key(unit: Unit) -> str:

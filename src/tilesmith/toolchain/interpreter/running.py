@@ -147,12 +147,12 @@ def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any
 
 
 def _after_pruning(tuner: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[Any]:
-    """The configurations that the author's own pruning leaves; all of them where it needs what is not here."""
+    """The configurations that the author's own pruning leaves. What it raises is raised, as it would be on a GPU."""
+    if len(tuner.configs) == 1:
+        only: Sequence[Any] = tuner.configs
+        return only  # Triton, too, has nothing to prune then
     tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
-    try:
-        left: Sequence[Any] = tuner.prune_configs(options) or tuner.configs
-    except Exception:
-        left = tuner.configs
+    left: Sequence[Any] = tuner.prune_configs(options)
     return left
 
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -173,6 +174,17 @@ inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, siz
         std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
     return cudaSuccess;
 }
+
+// Launches and copies are over when they return, so an event is the time of day.
+using cudaEvent_t = std::chrono::steady_clock::time_point;
+inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return event = std::chrono::steady_clock::now(), cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+    *milliseconds = std::chrono::duration<float, std::milli>(stop - start).count();
+    return cudaSuccess;
+}
+
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }

@@ -1,6 +1,7 @@
 // What the exercises' harnesses share: buffers on the GPU, numbers to try, and a comparison that says where it fails.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -50,8 +51,18 @@ inline std::vector<float> numbers(size_t count, unsigned seed = 1) {
 // An output that nobody has written yet: a value that no result has.
 inline std::vector<float> unwritten(size_t count) { return std::vector<float>(count, NAN); }
 
+// On a GPU a kernel fails in silence: who does not ask goes on with whatever was in memory.
+inline void stop_at_errors() {
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess) error = cudaDeviceSynchronize();
+    if (error == cudaSuccess) return;
+    std::fprintf(stderr, "%s", cudaGetErrorString(error));
+    std::exit(1);
+}
+
 inline void expect(const char* tried, const std::vector<float>& found, const std::vector<double>& wanted) {
     CASE_ENDS();
+    stop_at_errors();
     for (size_t place = 0; place < wanted.size(); ++place) {
         const double error = std::fabs(found[place] - wanted[place]);
         if (error <= 1e-4 * (1.0 + std::fabs(wanted[place]))) continue;
@@ -61,4 +72,37 @@ inline void expect(const char* tried, const std::vector<float>& found, const std
             std::printf("Element %zu is %g, but must be %g (tried with %s).\n", place, found[place], wanted[place], tried);
         std::exit(WRONG);
     }
+}
+
+// The sizes to time, where the check gives some to the program; none where it is to go through its cases.
+inline std::vector<int> sizes_to_time(int words, char** word) {
+    std::vector<int> sizes;
+    for (int number = 1; number < words; ++number) sizes.push_back(std::atoi(word[number]));
+    return sizes;
+}
+
+// How long a call takes on the GPU: the median of several, each after a memset that leaves nothing of its data in the
+// cache and is long enough for the call to be waiting when it ends.
+template <typename Call> void print_time(Call call) {
+    const size_t more_than_the_cache = size_t{256} << 20;
+    char* scratch = nullptr;
+    cudaMalloc(&scratch, more_than_the_cache);
+    cudaEvent_t start, stop;
+    cudaEventCreate(&start);
+    cudaEventCreate(&stop);
+    std::vector<float> samples;
+    for (int sample = 0; sample < 25; ++sample) {
+        cudaMemset(scratch, 0, more_than_the_cache);
+        cudaEventRecord(start);
+        call();
+        cudaEventRecord(stop);
+        cudaEventSynchronize(stop);
+        float milliseconds = 0.0f;
+        cudaEventElapsedTime(&milliseconds, start, stop);
+        samples.push_back(milliseconds);
+    }
+    stop_at_errors();
+    cudaFree(scratch);
+    std::sort(samples.begin(), samples.end());
+    std::printf("milliseconds %.6f\n", samples[samples.size() / 2]);
 }
