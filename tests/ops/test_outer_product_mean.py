@@ -170,3 +170,9 @@ def test_empty_tensors(mode: Any, batch: int, sequences: int, residues: int) -> 
 def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^outer_product_mean: {words}"):
         outer_product_mean(**{**made(), **arguments})
+
+
+def test_opcheck_accepts_the_passes_of_the_gradient() -> None:
+    with ts.use("interpret"):
+        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_weighted, (torch.randn(3, 4, 5), torch.rand(3, 4)))
+        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_exchanged, (torch.randn(2, 3, 4, 5),))

@@ -82,6 +82,10 @@ def test_opcheck_accepts_every_kernel_of_the_operator(spec: Spec, small_case: Ca
         torch.library.opcheck(function, arguments)
 
 
+# Called by another of our torch operators, so that nobody outside sees them; given to opcheck in that operator's tests.
+INNER = {"tilesmith::outer_product_mean_weighted", "tilesmith::outer_product_mean_exchanged"}
+
+
 def test_opcheck_was_given_every_kernel_there_is() -> None:
     called = {
         function.name().removesuffix(".default")
@@ -90,7 +94,8 @@ def test_opcheck_was_given_every_kernel_there_is() -> None:
         if interpretable(spec, case)
         for function, _ in calls_of(spec, spec.inputs(case, torch.float32, "cpu"))
     }
-    assert called == set(declared_kernels())
+    assert called | INNER == set(declared_kernels())
+    assert not called & INNER
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.name))
