@@ -146,6 +146,7 @@ def test_the_kernels_themselves_have_the_same_curve() -> None:
         assert losses(INTERPRETED, **how, variant="v4") == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_version_with_everything_compiles_as_one_graph() -> None:
     model: Any = model_of("v4", Config(**{**SIZES, "num_blocks": 1}))
     expected = model(*batch())

@@ -151,7 +151,7 @@ class TestBias:
     def test_has_the_gradient_of_what_it_broadcasts_to(self, shape: tuple[int, ...], options: Any) -> None:
         assert_as_reference(tensors(20, 41), bias=torch.randn(shape), **options)
 
-    @pytest.mark.parametrize("shape", [(2, 4, 20, 48), (1, 4, 20, 48), (2, 1, 20, 48), (20, 48)], ids=str)
+    @pytest.mark.parametrize("shape", [(2, 1, 20, 48), (20, 48)], ids=str)
     def test_fetched_by_the_copy_engine_is_the_same_to_the_bit(self, shape: tuple[int, ...]) -> None:
         inputs = tensors(20, 48)
         options: dict[str, Any] = {"bias": torch.randn(shape), "mask": torch.rand(2, 48) > 0.2}

@@ -60,7 +60,7 @@ def test_is_what_the_published_algorithms_say(mode: Any, direction: str) -> None
             torch.testing.assert_close(ours[0, i, j], wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs", [16, 32], ids=["read anew", "held"])
+@pytest.mark.parametrize("inputs", [pytest.param(16, marks=pytest.mark.slow), 32], ids=["read anew", "held"])
 def test_every_tile_of_several_is_computed(inputs: int) -> None:
     """Of outputs, with normed rows in several blocks of inputs, and held whole."""
     given = made(residues=17, channels=18, hidden=17)
