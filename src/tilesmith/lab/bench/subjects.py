@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -101,14 +101,17 @@ class Subject:
         return InputSet(made.arguments if self.mode == "bwd" else fresh.arguments, fresh.cotangents)
 
     def _input_set(self, seed: int) -> InputSet:
+        looks = () if self.mode == "fwd" else self._outputs_look
         torch.manual_seed(seed)
         arguments = self.spec.inputs(self.case, self.dtype, self.device)
-        if self.mode == "fwd":
-            return InputSet(arguments, [])
+        return InputSet(arguments, [torch.randn(shape, dtype=dtype, device=self.device) for shape, dtype in looks])
+
+    @cached_property
+    def _outputs_look(self) -> tuple[tuple[torch.Size, torch.dtype], ...]:
+        """Shapes and dtypes of the outputs. Found once: a reference may take longer than all that is timed."""
         with torch.no_grad():
-            outputs = as_outputs(self.spec.reference(**arguments))
-        cotangents = [torch.randn_like(one, memory_format=torch.contiguous_format) for one in outputs]
-        return InputSet(arguments, cotangents)
+            outputs = as_outputs(self.spec.reference(**self.spec.inputs(self.case, self.dtype, self.device)))
+        return tuple((one.shape, one.dtype) for one in outputs)
 
     def _call(self, made: InputSet) -> Call:
         if self.mode == "fwd":
