@@ -31,6 +31,7 @@ _OUTSIDE = "Something outside of what was allocated is read or written. Which th
 _TEACHES = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, where something lay before
+    "SEGV": _OUTSIDE,  # further still, where nothing ever lay
     "data race": (
         "Two threads touch the same place, at least one of them writing, and no __syncthreads() lies between: which "
         "comes first is chance."

@@ -1,4 +1,4 @@
-// fails: runs (buffer-overflow)
+// fails: runs (outside of what was allocated)
 #include <cuda_runtime.h>
 
 // The first column of a matrix that lies in the computer's memory, row by row, to `column` in GPU memory.
