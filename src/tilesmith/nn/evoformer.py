@@ -8,6 +8,7 @@ time: it needs less memory for what lies between its input and its output, and g
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -66,7 +67,7 @@ class TriangleMultiplication(torch.nn.Module):
         )  # fmt: skip
 
 
-class GridAttention(torch.nn.Module):
+class GridAttention(torch.nn.Module, ABC):
     """What the attentions over rows or columns share: a norm, queries, keys and values, a gate, and the way back.
 
     Parameters: norm, query_key_value (rows for queries, then keys, then values), gate, output.
@@ -82,8 +83,9 @@ class GridAttention(torch.nn.Module):
         self.gate = torch.nn.Linear(channels, heads * head_size, **placed)
         self.output = torch.nn.Linear(heads * head_size, channels, **placed)
 
+    @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-        raise NotImplementedError
+        """Along one side of the grid."""
 
     def forward_normed(self, x: Tensor, bias: Tensor | None, mask: Tensor | None, chunk: int | None) -> Tensor:
         """Of what has been normed already."""

@@ -117,7 +117,8 @@ def separately_added(total, a, b, PRECISION: tl.constexpr):
     """The total, plus a·b, rounded as ordinary additions are.
 
     Tensor cores cut off what a sum cannot hold instead of rounding it, so a total that stays in them loses a little at
-    every step, always towards zero: 4.4e-6 of it over a depth of 4096 on an H200, where cuBLAS is off by 1.1e-6.
+    every step, always towards zero: 4.4e-6 of it over a depth of 4096 on an H200, 9.1e-6 over 8192, and at the worst
+    element more than twice what cuBLAS loses.
     """
     K: tl.constexpr = a.shape[1]
     # A limit on imprecise additions, which means nothing for bf16, keeps the compiler from joining the two again.
