@@ -1,0 +1,69 @@
+"""Limits that were measured are kept, unless they cannot be this device's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilesmith.hardware.devices import device
+from tilesmith.lab.bench import limits
+from tilesmith.lab.bench.limits import Limits, is_disturbed, of_datasheet, of_this_gpu
+
+ABOUT = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11"}
+# As an H200 was measured alone.
+ALONE = Limits(4.28, 4.32, {"bf16": 752.0, "fp16": 728.0, "fp32": 51.0, "tf32": 390.0, "fp8": 1285.0}, 0.8, 9.6, 1, "m")
+# And while fifteen other programs used it.
+CROWDED = replace(ALONE, copy_tb_per_s=4.24, read_tb_per_s=0.907, matmul_tflop_per_s={"bf16": 156.0, "fp16": 125.0})
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Limits]:
+    """What measurements give, one after the other."""
+    results: list[Limits] = []
+    monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
+    monkeypatch.setattr(limits, "_measured", lambda *_: results.pop(0))
+    return results
+
+
+def read(anew: bool = False) -> Limits:
+    stopwatch: Any = None
+    return of_this_gpu(stopwatch, ABOUT, 1, anew=anew)
+
+
+def test_are_measured_once(measured: list[Limits]) -> None:
+    measured.extend([ALONE, replace(ALONE, copy_tb_per_s=4.0)])
+    assert read() == read() == ALONE
+    assert read(anew=True).copy_tb_per_s == 4.0
+
+
+def test_of_a_gpu_in_use_say_so_and_are_measured_again(measured: list[Limits]) -> None:
+    measured.extend([CROWDED, ALONE])
+    first = read()
+    assert first.copy_tb_per_s == CROWDED.copy_tb_per_s
+    assert "something else used the GPU" in first.source
+    assert read() == read() == ALONE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"read_tb_per_s": 2.9},
+        {"copy_tb_per_s": 2.3, "read_tb_per_s": 2.3},
+        {"matmul_tflop_per_s": {"bf16": 390.0}},
+        {"matmul_tflop_per_s": {"fp16": 390.0}},
+    ],
+)
+def test_far_from_the_datasheet_were_disturbed(change: dict[str, Any]) -> None:
+    h200 = device("h200")
+    assert not is_disturbed(ALONE, h200)
+    assert not is_disturbed(of_datasheet(h200), h200)
+    assert is_disturbed(replace(ALONE, **change), h200)
+
+
+def test_of_an_unknown_device_are_believed_if_they_go_together() -> None:
+    slow = replace(ALONE, copy_tb_per_s=0.3, read_tb_per_s=0.3, matmul_tflop_per_s={"bf16": 20.0})
+    assert not is_disturbed(slow, None)
+    assert is_disturbed(replace(slow, read_tb_per_s=0.1), None)
