@@ -22,6 +22,7 @@ def compared(*runs: dict[str, Any], differs: tuple[str, ...] = ()) -> dict[str, 
         {
             "variant": name, "passed": name not in differs, "logits_error": 1e-7, "logits_allowed": 2e-7,
             "worst_gradient": "layers.0.qkv", "worst_gradient_error": 1e-6, "worst_gradient_allowed": 2e-6,
+            "difference": "the gradient of layers.0.qkv: off" if name in differs else "",
         }
         for name in (*(one["variant"] for one in runs), *differs)
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tilesmith.lab.comparison import Comparison, compare
+from tilesmith.lab.comparison import Comparison, compare, root_mean_square
 from tilesmith.training.distributed import Place
 from tilesmith.training.precision import Rounded
 from tilesmith.training.steps import Batch
@@ -35,6 +35,12 @@ CHANCE = 8.0
 # In single precision, of the many that follow one another in a model: tensor cores multiply it in parts and cut off
 # what a sum cannot hold, and so were off by four times what v1 was in one gradient of Tiny OpenFold: by 10 of these.
 ROUNDINGS = 8
+# Of a tensor's elements where the model rectifies. An input of a rectifier that is all but zero is rounded to either
+# side of it, and the gradient of its hidden unit then has one residue's share more or less. On an H200 that came to one
+# unit of 512 in a block of Tiny OpenFold, off by 1e-3, in v3 and v4; in other blocks, in v1 and v2. One share of so many
+# is never more than a small part of the whole.
+KINKED = 0.01
+LARGEST_KINK = 0.03  # of an element, or of a typical one
 PREDICTIONS = "predictions"
 
 
@@ -48,10 +54,14 @@ class Parity:
     worst_gradient: str
     worst_gradient_error: float
     worst_gradient_allowed: float
-    passed: bool
+    difference: str = ""  # the worst of what is further off than it may be, in words
+
+    @property
+    def passed(self) -> bool:
+        return not self.difference
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "passed": self.passed}
 
 
 def parities(task: Task, variants: list[str], dtype: torch.dtype, place: Place, batch_size: int) -> list[Parity]:
@@ -61,7 +71,7 @@ def parities(task: Task, variants: list[str], dtype: torch.dtype, place: Place, 
     yardsticks = [REFERENCE] if place.device.type == "cpu" else [REFERENCE, FUSED_BY_PYTORCH]
     plain = {variant: _found(task, variant, dtype, place, batch) for variant in yardsticks}
     return [
-        _judged(variant, dtype, plain.get(variant) or _found(task, variant, dtype, place, batch), exact, plain)
+        _judged(variant, dtype, plain.get(variant) or _found(task, variant, dtype, place, batch), exact, plain, task)
         for variant in variants
     ]
 
@@ -109,11 +119,17 @@ def _judged(
     ours: Mapping[str, Tensor],
     exact: Mapping[str, Tensor],
     plain: Mapping[str, Mapping[str, Tensor]],
+    task: Task,
 ) -> Parity:
     found = {}
     for name, right in exact.items():
-        yardsticks = [_compared(ours[name], right, one[name], dtype, version) for version, one in plain.items()]
-        found[name] = _with_chance(_most_lenient(yardsticks), right.numel())
+        yardsticks = {version: one[name] for version, one in plain.items()}
+        found[name] = _compared_by(yardsticks, ours[name], right, dtype)
+        if task.rectified and not _passed(found[name]):
+            kept = _but_for_kinks(ours[name], right)
+            yardsticks = {version: one[kept] for version, one in yardsticks.items()}
+            without = _compared_by(yardsticks, ours[name][kept], right[kept], dtype)
+            found[name] = without if _passed(without) else found[name]
     predictions = found.pop(PREDICTIONS)
     worst = max(found, key=lambda name: _badness(found[name]))
     return Parity(
@@ -123,8 +139,25 @@ def _judged(
         worst,
         found[worst].error,
         found[worst].allowed,
-        passed=_passed(predictions) and all(_passed(one) for one in found.values()),
+        _difference(PREDICTIONS, predictions) or _difference(f"the gradient of {worst}", found[worst]),
     )
+
+
+def _compared_by(yardsticks: Mapping[str, Tensor], ours: Tensor, exact: Tensor, dtype: torch.dtype) -> Comparison:
+    """By the most lenient of plain PyTorch's versions."""
+    found = [_compared(ours, exact, plain, dtype, version) for version, plain in yardsticks.items()]
+    return _with_chance(max(found, key=lambda one: one.allowed), exact.numel())
+
+
+def _but_for_kinks(ours: Tensor, exact: Tensor) -> Tensor:
+    """Which elements are judged: not the few that are furthest off, if that is by no more than a kink could make."""
+    error = (ours.double() - exact).abs()
+    size = exact.abs().clamp(min=float(root_mean_square(exact)))
+    explained = error <= LARGEST_KINK * size
+    left_out = error.flatten().topk(int(KINKED * error.numel())).indices
+    kept = torch.ones_like(error, dtype=torch.bool)
+    kept.view(-1)[left_out] = False
+    return kept | ~explained
 
 
 def _compared(ours: Tensor, exact: Tensor, plain: Tensor, dtype: torch.dtype, version: str) -> Comparison:
@@ -133,10 +166,6 @@ def _compared(ours: Tensor, exact: Tensor, plain: Tensor, dtype: torch.dtype, ve
     if version == REFERENCE:
         return comparison
     return replace(comparison, allowed=min(comparison.allowed, torch.finfo(dtype).eps ** (1 / 3)))
-
-
-def _most_lenient(comparisons: list[Comparison]) -> Comparison:
-    return max(comparisons, key=lambda one: one.allowed)
 
 
 def _with_chance(comparison: Comparison, elements: int) -> Comparison:
@@ -151,6 +180,15 @@ def _with_chance(comparison: Comparison, elements: int) -> Comparison:
 def _passed(comparison: Comparison) -> bool:
     within = comparison.worst_error <= comparison.worst_allowed
     return within and comparison.error <= comparison.allowed  # NaN passes neither
+
+
+def _difference(name: str, comparison: Comparison) -> str:
+    if _passed(comparison):
+        return ""
+    if comparison.error <= comparison.allowed:
+        element = f"element {list(comparison.worst)} of {name}"
+        return f"{element} is off by {comparison.worst_error:.2g}, allowed {comparison.worst_allowed:.2g}"
+    return f"{name}: off by {comparison.error:.2g} of the norm, allowed {comparison.allowed:.2g}"
 
 
 def _badness(comparison: Comparison) -> tuple[bool, float]:

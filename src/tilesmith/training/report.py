@@ -94,10 +94,11 @@ def parity_table(compared: Result) -> Table:
 
 
 def _refusals(compared: Result) -> list[Block]:
-    wrong = [one["variant"] for one in compared["parity"] if not one["passed"]]
+    wrong = [one for one in compared["parity"] if not one["passed"]]
     if not wrong:
         return []
-    return [Points([f"{name} was not timed: it does not compute what v1 computes." for name in wrong])]
+    reason = "{variant} was not timed: it does not compute what v1 computes. {difference}"
+    return [Points([reason.format(**one).strip() for one in wrong])]
 
 
 def figures_table(compared: Result) -> list[Block]:

@@ -22,6 +22,8 @@ class Task(Protocol):
 
     name: str
     versions: tuple[str, ...]
+    rectified: bool
+    """Whether the model rectifies: its gradients jump where an input of the rectifier crosses zero."""
     best_loss: float | None
     tokens_per_sample: int
     config: dict[str, Any]
@@ -45,6 +47,7 @@ class LlamaTask:
 
     name = "llama"
     versions: tuple[str, ...] = llama.VERSION_NAMES
+    rectified = False
 
     def __init__(self, sizes: dict[str, Any], data: Path | None = None, seed: int = 0) -> None:
         """`sizes` are fields of the model's Config; those left out have its defaults, the vocabulary that of the data.
@@ -78,6 +81,7 @@ class OpenFoldTask:
 
     name = "openfold"
     versions: tuple[str, ...] = openfold.VERSION_NAMES
+    rectified = True
 
     def __init__(self, sizes: dict[str, Any], seed: int = 0) -> None:
         """`sizes` are fields of the model's Config. Raises ValueError for those that do not go together."""
