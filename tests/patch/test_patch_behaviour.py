@@ -121,6 +121,14 @@ def test_what_is_saved_is_as_if_it_had_never_been_patched(tmp_path: Path) -> Non
     assert_same(found(again, **batch()), found(unpatch(model), **batch()))
 
 
+def test_a_step_of_training_keeps_no_cache_unless_asked() -> None:
+    model = patch(model_of("llama")).train()
+    assert model.config.use_cache
+    assert model(**batch()).past_key_values is None
+    assert model(**batch(), use_cache=True).past_key_values is not None
+    assert model.eval()(**batch(), skip_logits=True).past_key_values is not None
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> None:
     wanted = found(model_of("qwen3"), **batch(padded=True))

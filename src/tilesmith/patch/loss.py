@@ -41,7 +41,8 @@ def standard_loss() -> Callable[..., Any]:
 def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
     """A causal language model's `forward` that finds the loss without logits, where it is asked for a loss.
 
-    It does so in training, or as `skip_logits` says; everything else is left to the model's own `forward`.
+    It does so in training, or as `skip_logits` says; everything else is left to the model's own `forward`. In training
+    it keeps no cache either, unless it is asked for one.
     """
     names = tuple(inspect.signature(original).parameters)[1:]  # but self
     # Imported here and not when called: torch.compile follows no imports.
@@ -56,6 +57,8 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
         of_all = named.get("labels") is not None and isinstance(kept, int) and kept == 0
         if not (skips and of_all) or why_logits(self, standard):
             return original(self, **named)
+        if self.training and named.get("past_key_values") is None and named.get("use_cache") is None:
+            named["use_cache"] = False  # a cache copies every key and value, and no step of training reads it
         return_dict = named.pop("return_dict", None)
         result = make_output(**_with_loss(self, **named))
         as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
