@@ -88,6 +88,11 @@ class TestChunks:
     def test_add_up(self, reduction: str, label_smoothing: float, bias: bool) -> None:
         compare(**made(bias), label_smoothing=label_smoothing, reduction=reduction)
 
+    @REDUCTIONS
+    def test_sum_over_some_classes_at_a_time(self, reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(rows_per_chunk.__globals__, "SUMMED_CLASSES", 7)  # three times, and three are left
+        compare(**made(), reduction=reduction)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @REDUCTIONS
     @pytest.mark.usefixtures("small_chunks")

@@ -17,6 +17,9 @@ from tilesmith.ops.runtime.config import Config, replaced
 from tilesmith.ops.runtime.kernels import kernels
 
 Wanted = tuple[bool, ...]  # of hidden, weight and bias, whose gradient
+# How many classes the gradient of hidden is summed over at a time in single precision. A sum rounds at every step, and
+# over all of 128,256 classes it was off by 2.6 times what PyTorch's own, which sums in other parts, was on an H200.
+SUMMED_CLASSES = 16384
 
 gradient_over_logits_ = InPlace(
     logits_backward,
@@ -77,7 +80,7 @@ class Gradients:
         to_hidden, to_weight, to_bias = self.wanted
         rows = self._hidden[chunk]
         if to_hidden:
-            torch.mm(dlogits, self._weight, out=self.dhidden[chunk])
+            _sum_over_classes(dlogits, self._weight, self.dhidden[chunk])
         if to_weight:
             torch.addmm(self.dweight, dlogits.t(), rows, beta=0 if chunk.start == 0 else 1, out=self.dweight)
         if to_bias:
@@ -87,6 +90,15 @@ class Gradients:
         """As the arguments are: of hidden's shape, and all in its dtype."""
         dhidden = self.dhidden.view(hidden.shape) if self.wanted[0] else self.dhidden
         return dhidden, self.dweight, self.dbias.to(hidden.dtype)
+
+
+def _sum_over_classes(dlogits: Tensor, weight: Tensor, result: Tensor) -> None:
+    """dlogits · weight. What has fewer digits than the sums have is not put down in between."""
+    classes = SUMMED_CLASSES if result.dtype == torch.float32 else max(len(weight), 1)
+    torch.mm(dlogits[:, :classes], weight[:classes], out=result)
+    for start in range(classes, len(weight), classes):
+        some = slice(start, start + classes)
+        torch.addmm(result, dlogits[:, some], weight[some], out=result)
 
 
 def empty_gradients(hidden: Tensor, weight: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor]:
