@@ -39,42 +39,49 @@ def compute_backward(
     chunk: int | None, eps: float, *wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     batch, _, residues, channels = a.shape
-    step = chunk or max(CHUNK_BYTES // max(residues * channels**2 * a.itemsize, 1), 1)
+    of_residue = residues * channels**2 * a.itemsize
+    step = min(chunk or max(CHUNK_BYTES // max(of_residue, 1), 1), max(residues, 1))
+    # Several members at once where each is small. Chunks of several would not be neighbours in dz.
+    members = max(CHUNK_BYTES // max(residues * of_residue, 1), 1) if step == residues and chunk is None else 1
     sums = Gradients(a, mask, weight, bias, wanted)
-    for n in range(batch):
-        of_one = OneAlignment(a[n], b[n], None if mask is None else mask[n], eps)
+    for first in range(0, batch, members):
+        some = slice(first, min(first + members, batch))
+        alignments = Alignments(a[some], b[some], None if mask is None else mask[some], eps)
         for start in range(0, residues, step):
-            sums.add(n, slice(start, min(start + step, residues)), of_one, dz[n, start : start + step])
+            chunk_of_residues = slice(start, min(start + step, residues))
+            sums.add(some, chunk_of_residues, alignments, dz[some, chunk_of_residues])
     return sums.shaped()
 
 
-class OneAlignment:
-    """One member of the batch: its masked operands as [residues · channels, sequences], and its pairs' shares."""
+class Alignments:
+    """Some members of the batch: their masked operands as [members, residues · channels, sequences], and their pairs'
+    shares."""
 
     def __init__(self, a: Tensor, b: Tensor, mask: Tensor | None, eps: float) -> None:
-        sequences, self.residues, self.channels = a.shape
+        self.members, sequences, self.residues, self.channels = a.shape
         self.left, self.right = (
-            (x if mask is None else x.masked_fill(~mask[..., None], 0.0)).permute(1, 2, 0).flatten(0, 1) for x in (a, b)
+            (x if mask is None else x.masked_fill(~mask[..., None], 0.0)).permute(0, 2, 3, 1).flatten(1, 2)
+            for x in (a, b)
         )
         dtype = torch.promote_types(a.dtype, torch.float32)
-        present = a.new_ones(sequences, self.residues, dtype=dtype) if mask is None else mask.to(dtype)
-        count = present.t() @ present
+        present = a.new_ones(self.members, sequences, self.residues, dtype=dtype) if mask is None else mask.to(dtype)
+        count = present.mT @ present
         # A pair without any sequence has no part in anything.
         self.share = (1 / (eps + count)).masked_fill(count == 0, 0.0)
         self.divisor: Tensor | None = None
         if a.dtype == torch.float16:
             # A power of two near the root of each residue's count. Outer products of operands divided by it are no
             # larger than about those of single elements, and so never too large; the division is exact.
-            self.divisor = torch.exp2(torch.floor(torch.log2(present.sum(0).clamp(min=1)) / 2))
+            self.divisor = torch.exp2(torch.floor(torch.log2(present.sum(1).clamp(min=1)) / 2))
 
     def products(self, chunk: slice) -> Tensor:
         """Outer products of pairs with these residues first, divided by both residues' divisors if there are any:
         [pairs, channels · channels]."""
-        left, right, channels = self.left[self.rows(chunk)], self.right, self.channels
+        left, right, channels = self.left[:, self.rows(chunk)], self.right, self.channels
         if self.divisor is not None:
-            divisor = self.divisor.repeat_interleave(channels)[:, None].to(left.dtype)
-            left, right = left / divisor[self.rows(chunk)], right / divisor
-        products: Tensor = exchanged((left @ right.t()).view(-1, channels, self.residues, channels))
+            divisor = self.divisor.repeat_interleave(channels, dim=1)[..., None].to(left.dtype)
+            left, right = left / divisor[:, self.rows(chunk)], right / divisor
+        products: Tensor = exchanged((left @ right.mT).view(-1, channels, self.residues, channels))
         return products.view(-1, channels * channels)
 
     def rows(self, chunk: slice) -> slice:
@@ -97,26 +104,29 @@ class Gradients:
         self.dweight = a.new_zeros(weight.shape if weight is not None and self.to_weight else (0,), dtype=dtype)
         self.dbias = a.new_zeros(bias.shape if bias is not None and self.to_bias else (0,), dtype=dtype)
 
-    def add(self, n: int, chunk: slice, one: OneAlignment, dz: Tensor) -> None:
-        dz = dz.flatten(2)
-        shared, total = weighted(dz, one.share[chunk])
+    def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor) -> None:
+        dz = dz.flatten(3).flatten(0, 1)
+        share = alignments.share[:, chunk]
+        shared, total = weighted(dz, share.flatten(0, 1))
         if self.to_bias:
             self.dbias += total
         if self.to_weight:
             balanced = shared
-            if one.divisor is not None:
-                balanced, _ = weighted(dz, one.share[chunk] * one.divisor[chunk, None] * one.divisor)
-            self.dweight += balanced.flatten(0, 1).t() @ one.products(chunk)
+            if alignments.divisor is not None:
+                divided = share * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
+                balanced, _ = weighted(dz, divided.flatten(0, 1))
+            self.dweight += balanced.flatten(0, 1).t() @ alignments.products(chunk)
         if not (self.to_a or self.to_b):
             return
         pairs = shared.flatten(0, 1)
         dproducts = pairs if self.weight is None else pairs @ self.weight
-        of_operands = exchanged(dproducts.view(-1, one.residues, one.channels, one.channels))
-        matrix = of_operands.view(-1, one.residues * one.channels)
+        residues, channels, rows = alignments.residues, alignments.channels, alignments.rows(chunk)
+        of_operands = exchanged(dproducts.view(-1, residues, channels, channels))
+        matrices = of_operands.view(alignments.members, -1, residues * channels)
         if self.to_a:
-            self.da[n, one.rows(chunk)] = matrix @ one.right
+            self.da[members, rows] = matrices @ alignments.right
         if self.to_b:
-            self.db[n] += matrix.t() @ one.left[one.rows(chunk)]
+            self.db[members] += matrices.mT @ alignments.left[:, rows]
 
     def shaped(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As the arguments are."""
