@@ -36,8 +36,8 @@ CHANCE = 8.0
 # what a sum cannot hold, and so were off by four times what v1 was in one gradient of Tiny OpenFold: by 10 of these.
 ROUNDINGS = 8
 # Of a tensor's elements where the model rectifies. An input of a rectifier that is all but zero is rounded to either
-# side of it, and the gradient of its hidden unit then has one residue's share more or less. On an H200 that came to one
-# unit of 512 in a block of Tiny OpenFold, off by 1e-3, in v3 and v4; in other blocks, in v1 and v2. One share of so many
+# side of it, and the gradient of its hidden unit then has one residue's share more or less. On an H200 that befell one
+# unit of 512 in a block of Tiny OpenFold, off by 1e-3, in v3 and v4; in other blocks, in v1 and v2. One of many shares
 # is never more than a small part of the whole.
 KINKED = 0.01
 LARGEST_KINK = 0.03  # of an element, or of a typical one
