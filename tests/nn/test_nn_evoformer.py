@@ -12,6 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.nn.evoformer import OPENFOLD, EvoformerBlock, from_openfold
 from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
+from tilesmith.ops.triangle_multiply import triangle_multiply
 
 SMALL: dict[str, Any] = {
     "msa_channels": 8, "pair_channels": 6, "msa_heads": 2, "pair_heads": 2, "head_size": 4, "outer_channels": 3,
@@ -76,6 +77,20 @@ def test_chunks_change_nothing(chunk: int) -> None:
     ours, _ = blocks()
     given = inputs()
     assert_alike(results(ours, given, chunk=chunk), results(ours, given))
+
+
+def test_chunks_reach_the_triangle_multiplications(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int | None] = []
+
+    def noted(*arguments: Any, chunk: int | None, **named: Any) -> Any:
+        given.append(chunk)
+        return triangle_multiply(*arguments, chunk=chunk, **named)
+
+    monkeypatch.setattr("tilesmith.nn.evoformer.triangle_multiply", noted)
+    ours, _ = blocks()
+    ours(*inputs(), chunk=3)
+    ours(*inputs())
+    assert given == [3, 3, None, None]
 
 
 @pytest.mark.parametrize("residues", [1, 4])

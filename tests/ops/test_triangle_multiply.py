@@ -1,18 +1,26 @@
-"""triangle_multiply: both directions, masks, tiles and large values; the rest is tested for every operator alike."""
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions and base classes not at all.
+"""triangle_multiply: directions, masks, tiles, large values and chunks; the rest is tested for every operator alike."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from differentiation import assert_same, forward_and_backward
+from differentiation import assert_same, forward_and_backward, leaves_of
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import tilesmith as ts
-from tilesmith.ops.triangle_multiply import triangle_multiply
+from tilesmith.lab.check import Trial, run
+from tilesmith.ops.triangle_multiply import SPEC, triangle_multiply
+from tilesmith.ops.triangle_multiply.chunked import compute_backward, compute_forward
+from tilesmith.ops.triangle_multiply.operator import prepare_for_chunks
 from tilesmith.ops.triangle_multiply.reference import reference
-from tilesmith.spec import Inputs
+from tilesmith.spec import CONTIGUOUS, Case, Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 DIRECTIONS = pytest.mark.parametrize("direction", ["outgoing", "incoming"])
@@ -68,9 +76,13 @@ def test_every_tile_of_several_is_computed(inputs: int) -> None:
         given[name] /= 4  # so that gates are open enough for gradients to show
     with ts.use("interpret"), ts.ops.configured(ROWS=16, BLOCK_OUTPUTS=16, BLOCK_INPUTS=inputs):
         found = forward_and_backward(triangle_multiply, given)
-    exact = {name: one.double() if _is_floating(one) else one for name, one in given.items()}
-    for name, value in forward_and_backward(reference, exact).items():
+    for name, value in forward_and_backward(reference, doubled(given)).items():
         torch.testing.assert_close(found[name].double(), value, rtol=1e-3, atol=1e-4 * float(value.abs().max()))
+
+
+def doubled(given: Inputs) -> Inputs:
+    """In double precision."""
+    return {name: one.double() if _is_floating(one) else one for name, one in given.items()}
 
 
 def _is_floating(value: object) -> bool:
@@ -106,25 +118,30 @@ def test_all_masked_gives_numbers(mode: Any) -> None:
     assert all(value.isfinite().all() for value in found.values())
 
 
-@BOTH_WAYS
-def test_sums_beyond_half_precision_do_not_overflow(mode: Any) -> None:
+def beyond_half_precision() -> Inputs:
     """a and b are about 250 each: a single term is near the largest number of half precision, and there are four."""
     given = {**made(residues=4, channels=4, hidden=4), "mask": None}
     given["projection_weight"] *= 2
     given["projection_bias"] = 250.0 + torch.arange(8.0)
     given["gate_bias"] = torch.full((8,), 20.0)
-    half = {name: one.half() if _is_floating(one) else one for name, one in given.items()}
-    exact = {name: one.double() if _is_floating(one) else one for name, one in half.items()}
-    with ts.use(mode):
-        ours = triangle_multiply(**half)
-    assert ours.isfinite().all()
-    torch.testing.assert_close(ours.double(), reference(**exact), rtol=0.02, atol=0.02)
+    return given
 
 
 @BOTH_WAYS
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_sums_beyond_half_precision_do_not_overflow(mode: Any, chunk: int | None) -> None:
+    half = {name: one.half() if _is_floating(one) else one for name, one in beyond_half_precision().items()}
+    with ts.use(mode):
+        ours = triangle_multiply(**half, chunk=chunk)
+    assert ours.isfinite().all()
+    torch.testing.assert_close(ours.double(), reference(**doubled(half)), rtol=0.02, atol=0.02)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize(("batch", "residues"), [(0, 3), (2, 0)])
-def test_empty_pairs(mode: Any, batch: int, residues: int) -> None:
-    given = made(residues, batch=batch)
+def test_empty_pairs(mode: Any, batch: int, residues: int, chunk: int | None) -> None:
+    given = {**made(residues, batch=batch), "chunk": chunk}
     with ts.use(mode):
         found = forward_and_backward(triangle_multiply, given)
     assert_same(found, forward_and_backward(reference, given))
@@ -161,8 +178,158 @@ def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:
         ({"norm_weight": None}, TypeError, "norm_weight is a NoneType, but must be a tensor"),
         ({"eps": -1.0}, ValueError, "eps is -1.0, but must be at least 0"),
         ({"output_weight": torch.ones(4, 0)}, ValueError, "there are 4 channels and 0 hidden ones"),
+        ({"chunk": 0}, ValueError, "chunk is 0, but must be at least 1"),
+        ({"chunk": 1.5}, TypeError, "chunk is a float, but must be a whole number or None"),
+        ({"chunk": 2, "direction": "up"}, ValueError, "direction is 'up', but must be one of outgoing, incoming"),
     ],
 )
 def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^triangle_multiply: {words}"):
         triangle_multiply(**{**made(), **arguments})
+
+
+class TestChunks:
+    @DIRECTIONS
+    @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+    @pytest.mark.parametrize(("residues", "chunk"), [(1, 1), (1, 4), (5, 1), (5, 2), (6, 3), (7, 7), (7, 100)])
+    def test_change_nothing(self, direction: str, masked: bool, residues: int, chunk: int) -> None:
+        given = doubled(made(residues, batch=2, direction=direction))
+        given = given if masked else {**given, "mask": None}
+        whole = forward_and_backward(triangle_multiply, given)
+        assert_same(forward_and_backward(triangle_multiply, {**given, "chunk": chunk}), whole)
+
+    @DIRECTIONS
+    def test_change_nothing_where_our_kernels_compute(self, direction: str) -> None:
+        given = made(3, batch=2, direction=direction)
+        with ts.use("interpret"):
+            whole = forward_and_backward(triangle_multiply, given)
+            found = forward_and_backward(triangle_multiply, {**given, "chunk": 2})
+        torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("missing", ["projection_bias", "gate_bias", "output_bias", "output_gate_bias"])
+    def test_need_no_biases(self, missing: str) -> None:
+        given = doubled(made())
+        whole = forward_and_backward(triangle_multiply, {**given, missing: None})
+        assert_same(forward_and_backward(triangle_multiply, {**given, missing: None, "chunk": 2}), whole)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    def test_keep_to_the_rule_in_every_precision(self, dtype: torch.dtype) -> None:
+        assert_within_the_rule(Case("incoming", batch=1, residues=5, channels=9, hidden=8), dtype, "cpu", chunk=2)
+
+    @pytest.mark.parametrize("layer", ["projection", "gate", "output", "output_gate"])
+    def test_of_any_number_are_summed_up_before_they_are_rounded(self, layer: str) -> None:
+        given = made(24, channels=8, hidden=8)
+        half = {name: one.half() if _is_floating(one) else one for name, one in given.items()}
+        many, one = (forward_and_backward(triangle_multiply, {**half, "chunk": chunk}) for chunk in (1, 24))
+        for name in (f"gradient of {layer}_weight", f"gradient of {layer}_bias"):
+            largest = float(one[name].abs().max())
+            torch.testing.assert_close(many[name], one[name], rtol=2.0**-10, atol=1e-5 * largest)
+
+    def test_compile_to_one_graph(self) -> None:
+        torch._dynamo.reset()
+        given = {**made(5, direction="incoming"), "chunk": 2}
+        compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
+        assert_same(forward_and_backward(compiled, given), forward_and_backward(triangle_multiply, given))
+
+    def test_are_ignored_by_transformations_of_functions(self) -> None:
+        given = made()
+
+        def loss(z: Tensor, chunk: int | None = None) -> Tensor:
+            return triangle_multiply(**{**given, "z": z, "chunk": chunk}).sin().sum()  # type: ignore[no-any-return]
+
+        found = torch.func.grad(lambda z: loss(z, chunk=2))(given["z"])
+        torch.testing.assert_close(found, torch.func.grad(loss)(given["z"]))
+
+    def test_follow_autocast_but_where_sums_would_overflow(self) -> None:
+        given = beyond_half_precision()
+        leaves = leaves_of(given)
+        with torch.autocast("cpu", torch.float16):
+            y = triangle_multiply(**leaves, chunk=3)
+        y.sum().backward()
+        assert y.dtype == torch.float16
+        assert leaves["z"].grad.dtype == torch.float32
+        half = {name: one.half() if _is_floating(one) else one for name, one in given.items()}
+        torch.testing.assert_close(y.detach(), triangle_multiply(**half, chunk=3), rtol=0, atol=0)
+
+
+def assert_within_the_rule(case: Case, dtype: torch.dtype, device: str, chunk: int) -> None:
+    """By which every operator is judged."""
+
+    def make_inputs(case: Case, dtype: torch.dtype, device: str) -> Inputs:
+        return {**SPEC.inputs(case, dtype, device), "chunk": chunk}
+
+    results = run(Trial(replace(SPEC, make_inputs=make_inputs), case, dtype, CONTIGUOUS, device))
+    assert len(results) == 14  # the result, and the gradients of z and twelve parameters
+    assert not [result for result in results if not result.passed]
+
+
+class Allocations(TorchDispatchMode):
+    """How many elements each new piece of memory has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        old = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
+        for one in tree_leaves(result):
+            if isinstance(one, Tensor) and one.untyped_storage().data_ptr() not in old:
+                self.sizes.append(one.untyped_storage().nbytes() // one.itemsize)
+        return result
+
+
+class TestMemoryOfChunks:
+    RESIDUES, CHANNELS = 32, 8
+    PAIRS = RESIDUES**2 * CHANNELS
+
+    def of_pairs(self, allocations: Allocations) -> int:
+        """How often as much was taken as z takes, if nothing that was taken lies between that and a few rows of it."""
+        assert not [size for size in allocations.sizes if self.PAIRS // 4 < size < self.PAIRS or size > self.PAIRS]
+        return sum(size == self.PAIRS for size in allocations.sizes)
+
+    @DIRECTIONS
+    def test_whole_are_only_operands_and_results(self, direction: str) -> None:
+        given = made(self.RESIDUES, self.CHANNELS, self.CHANNELS, direction=direction)
+        eps, chunk = 1e-5, 2
+        arguments, dy = prepare_for_chunks(*given.values(), eps, chunk), torch.ones_like(given["z"])
+        with Allocations() as forward:
+            compute_forward(*arguments)
+        with Allocations() as backward:
+            compute_backward(dy, *arguments)
+        assert self.of_pairs(forward) == 2, "y and b"
+        assert self.of_pairs(backward) == 4, "dz, dx, b, and when that is gone a"
+
+    def test_for_the_backward_nothing_is_kept_but_the_arguments(self) -> None:
+        leaves = leaves_of(made(self.RESIDUES))
+        kept: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):  # type: ignore[func-returns-value]
+            triangle_multiply(**leaves, chunk=8)
+        given = {one.data_ptr() for one in leaves.values() if isinstance(one, Tensor)}
+        assert {one.data_ptr() for one in kept} == given
+
+
+@pytest.mark.gpu
+class TestChunksOnGPU:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    @pytest.mark.parametrize("name", ["odd", "incoming"])
+    def test_keep_to_the_rule(self, dtype: torch.dtype, name: str) -> None:
+        with ts.use("triton"):
+            assert_within_the_rule(Case(name, batch=2, residues=131, channels=64, hidden=48), dtype, "cuda", chunk=32)
+
+    def test_take_less_than_half_of_the_memory(self) -> None:
+        """By count 4 times z against 16, beside z and dy: y, dz, dx and b, and what 16 of 512 rows take."""
+        case = SPEC.case("n512")
+        given = leaves_of(SPEC.inputs(case, torch.bfloat16, "cuda"))
+        dy, taken = torch.randn_like(given["z"]), {}
+        with ts.use("triton"):
+            for chunk in (None, 16, None, 16):  # the second time nothing is taken for compilation and libraries
+                for one in given.values():
+                    if _is_floating(one):
+                        one.grad = None
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                triangle_multiply(**given, chunk=chunk).backward(dy)
+                taken[chunk] = torch.cuda.max_memory_allocated() - before
+        assert taken[16] < 6 * dy.nbytes
+        assert taken[None] > 2 * taken[16]

@@ -54,7 +54,7 @@ class TriangleMultiplication(torch.nn.Module):
         self.output = torch.nn.Linear(hidden, channels, **placed)
         self.output_gate = torch.nn.Linear(channels, channels, **placed)
 
-    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
         return triangle_multiply(  # type: ignore[no-any-return]  # an Operator returns Any
             z, direction=self.direction, mask=mask,
             norm_weight=self.norm.weight, norm_bias=self.norm.bias,
@@ -63,7 +63,7 @@ class TriangleMultiplication(torch.nn.Module):
             output_norm_weight=self.output_norm.weight, output_norm_bias=self.output_norm.bias,
             output_weight=self.output.weight, output_bias=self.output.bias,
             output_gate_weight=self.output_gate.weight, output_gate_bias=self.output_gate.bias,
-            eps=self.norm.eps,
+            eps=self.norm.eps, chunk=chunk,
         )  # fmt: skip
 
 
@@ -271,8 +271,8 @@ class EvoformerBlock(torch.nn.Module):
         m = m + self.msa_column_attention(m, msa_mask, chunk)
         m = m + self.msa_transition(m, chunk)
         z = z + self.outer_product_mean(m, msa_mask, chunk)
-        z = z + self._dropped(self.triangle_multiplication_outgoing(z, pair_mask), self.pair_dropout, 1)
-        z = z + self._dropped(self.triangle_multiplication_incoming(z, pair_mask), self.pair_dropout, 1)
+        z = z + self._dropped(self.triangle_multiplication_outgoing(z, pair_mask, chunk), self.pair_dropout, 1)
+        z = z + self._dropped(self.triangle_multiplication_incoming(z, pair_mask, chunk), self.pair_dropout, 1)
         z = z + self._dropped(self.triangle_attention_starting(z, pair_mask, chunk), self.pair_dropout, 1)
         z = z + self._dropped(self.triangle_attention_ending(z, pair_mask, chunk), self.pair_dropout, 2)
         return m, z + self.pair_transition(z, chunk)

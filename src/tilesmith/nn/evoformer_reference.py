@@ -46,7 +46,7 @@ def gated_attention(module: GridAttention, x: Tensor, bias: Tensor | None, mask:
 
 
 class PlainTriangleMultiplication(TriangleMultiplication):
-    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
         zn = norm(self.norm, z)
         gated = torch.sigmoid(self.gate(zn)) * self.projection(zn)
         if mask is not None:

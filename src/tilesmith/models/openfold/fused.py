@@ -56,7 +56,7 @@ class FusedTriangleAttention(FusedAttention, TriangleAttention):
 class FusedTriangleMultiplication(TriangleMultiplication):
     """All three layers that read the pairs as one product."""
 
-    def forward(self, z: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
         assert mask is None, NO_MASK
         layers = (self.projection, self.gate, self.output_gate)
         weight, bias = torch.cat([one.weight for one in layers]), torch.cat([one.bias for one in layers])

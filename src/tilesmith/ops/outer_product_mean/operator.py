@@ -9,7 +9,13 @@ from torch import Tensor
 
 from tilesmith.ops.outer_product_mean.backward import backward
 from tilesmith.ops.outer_product_mean.forward import forward
-from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.arguments import (
+    require_chunk,
+    require_floating,
+    require_mask,
+    require_number,
+    require_same_device,
+)
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
@@ -144,27 +150,6 @@ def _require_projection(a: Tensor, weight: Tensor | None, bias: Tensor | None) -
             f"{NAME}: bias has shape {tuple(bias.shape)}, but must be a vector of {weight.shape[0]} elements, "
             "one for each row of weight"
         )
-
-
-def require_mask(name: str, mask: Tensor | None, wanted: tuple[int, ...], what: str) -> None:
-    """A boolean tensor of this shape, or none."""
-    if mask is None:
-        return
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"{name}: mask is a {type(mask).__name__}, but must be a tensor")
-    if mask.dtype != torch.bool:
-        raise TypeError(f"{name}: mask has dtype {_short(mask)}, but must be bool: true where there is a residue")
-    if tuple(mask.shape) != wanted:
-        raise ValueError(f"{name}: mask has shape {tuple(mask.shape)}, but must be {what}, here {wanted}")
-
-
-def require_chunk(name: str, chunk: object) -> None:
-    if chunk is None:
-        return
-    if isinstance(chunk, bool) or not isinstance(chunk, (int, torch.SymInt)):
-        raise TypeError(f"{name}: chunk is a {type(chunk).__name__}, but must be a whole number or None")
-    if chunk < 1:
-        raise ValueError(f"{name}: chunk is {chunk}, but must be at least 1")
 
 
 def _short(tensor: Tensor) -> str:

@@ -57,5 +57,28 @@ def require_number(operator: str, name: str, value: object, *, at_least: float) 
         raise ValueError(f"{operator}: {name} is {value}, but must be at least {at_least:g}")
 
 
+def require_mask(operator: str, mask: Tensor | None, wanted: tuple[int, ...], what: str) -> None:
+    """A boolean tensor of this shape, or none."""
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{operator}: mask is a {type(mask).__name__}, but must be a tensor")
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"{operator}: mask has dtype {_short(mask.dtype)}, but must be bool: true where there is a residue"
+        )
+    if tuple(mask.shape) != wanted:
+        raise ValueError(f"{operator}: mask has shape {tuple(mask.shape)}, but must be {what}, here {wanted}")
+
+
+def require_chunk(operator: str, chunk: object) -> None:
+    if chunk is None:
+        return
+    if isinstance(chunk, bool) or not isinstance(chunk, (int, torch.SymInt)):
+        raise TypeError(f"{operator}: chunk is a {type(chunk).__name__}, but must be a whole number or None")
+    if chunk < 1:
+        raise ValueError(f"{operator}: chunk is {chunk}, but must be at least 1")
+
+
 def _short(value: object) -> str:
     return str(value).removeprefix("torch.")

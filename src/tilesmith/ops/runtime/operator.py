@@ -133,7 +133,7 @@ class Operator:
         """Check the arguments; say who computes a call that looks like this."""
         self._check(arguments)
         tensors = [value for value in arguments if isinstance(value, Tensor)]
-        if is_transformed() or any(type(tensor) not in _UNDERSTOOD for tensor in tensors):
+        if only_pytorch_understands(tensors):
             return self.native
         if not dispatch.kernels_can_run(tensors[0]):
             return self.native
@@ -163,6 +163,11 @@ class Operator:
     def bucket_of(self, arguments: Sequence[Any]) -> str:
         """What decides whether PyTorch is faster: calls of one bucket go the same way."""
         return tuning.bucket_of(arguments if self._sizes is None else self._sizes(*self._prepared(arguments)))
+
+
+def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
+    """Whether these must be left to PyTorch's own operators, whose gradients and transformations PyTorch knows."""
+    return is_transformed() or any(type(tensor) not in _UNDERSTOOD for tensor in tensors)
 
 
 def _autocast(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

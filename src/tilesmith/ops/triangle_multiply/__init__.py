@@ -20,6 +20,8 @@ gradients are the same to the bit at every run.
 Half precision: sums over 1024 residues may be beyond it though the operands are not. x is held in single precision
 there; in bf16, which reaches as far as single precision, and in double it is held as it is. The norm that follows
 brings it back into range.
+
+With `chunk`, a few rows of y are computed at a time, from other operators, in less memory: see `chunked`.
 """
 
 from tilesmith.ops.triangle_multiply.operator import triangle_multiply

@@ -190,6 +190,10 @@ def backward(
     """dz; the gradients of projection, gate and output gate weights, one under the other; that of the output weight;
     those of the norm's weight and bias, the projection's and the gate's bias, one after the other; and those of the
     output norm's weight and bias, the output's bias and its gate's."""
+    return empty_gradients(z, output_weight)
+
+
+def empty_gradients(z: Tensor, output_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     channels, hidden = output_weight.shape
     return (
         torch.empty_like(z), z.new_empty(4 * hidden + channels, channels), z.new_empty(channels, hidden),

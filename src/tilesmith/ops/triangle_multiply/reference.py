@@ -17,7 +17,9 @@ def reference(
     gate_weight: Tensor, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
     output_gate_weight: Tensor, projection_bias: Tensor | None = None, gate_bias: Tensor | None = None,
     output_bias: Tensor | None = None, output_gate_bias: Tensor | None = None, eps: float = 1e-5,
+    chunk: int | None = None,
 ) -> Tensor:  # fmt: skip
+    """All at once: `chunk` is for memory, and means nothing."""
     zn = layer_norm(z, norm_weight, norm_bias, eps)
     gated = torch.sigmoid(F.linear(zn, gate_weight, gate_bias)) * F.linear(zn, projection_weight, projection_bias)
     if mask is not None:
