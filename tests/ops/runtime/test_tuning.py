@@ -93,6 +93,27 @@ class TestTable:
         assert not tuning.prefers_torch(torch.device("cpu"), "silu", "1x1 float32", training=True)
         assert not tuning.prefers_torch(DEVICE, "add", "1x1 float32", training=True)
 
+    @pytest.mark.parametrize(
+        ("sizes", "natively"),
+        [
+            ("16x16 64x16 float32 True", False),
+            ("16x16 1024x16 float32 True", True),
+            ("16x16 128x16 float32 True", False),
+            ("16x32 512x16 float32 True", True),
+            ("128x128 1024x16 float32 True", True),  # six doublings from what was measured, three for each matrix
+            ("256x128 1024x16 float32 True", False),  # too far
+            ("16x16 1024x16 float32 False", False),  # nothing of the kind was measured
+            ("16x16 1024x16 float16 True", False),
+            ("16x16 float32 True", False),
+            ("16x16 0x16 float32 True", False),
+        ],
+    )
+    def test_sizes_that_were_not_measured_go_the_way_of_the_nearest(self, sizes: str, natively: bool) -> None:
+        tuning.keep(DEVICE, "winners", "silu", "16x16 64x16 float32 True", {"forward": "tilesmith"})
+        tuning.keep(DEVICE, "winners", "silu", "16x16 1024x16 float32 True", {"forward": "torch"})
+        assert tuning.prefers_torch(DEVICE, "silu", sizes, training=False) is natively
+        assert not tuning.prefers_torch(DEVICE, "silu", sizes, training=True)
+
     @pytest.mark.parametrize("content", ["{not json", "", "\x00\xff", "[]", "3", '{"schema": 99, "configs": {}}'])
     def test_of_another_kind_is_ignored_with_a_warning(self, table: Path, content: str) -> None:
         table.parent.mkdir()

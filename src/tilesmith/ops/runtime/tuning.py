@@ -7,6 +7,7 @@ package, in `shipped/`; what was measured here goes before them.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ from tilesmith.ops.runtime.config import Config, ConfigType, bucket, neighbours
 
 SCHEMA = 2
 NOTICEABLE = 0.98  # a candidate must take less than this share of the best time: smaller gains are noise
+FURTHEST = 3  # doublings, for each matrix: beyond that, what was measured for other sizes says nothing
+_MATRIX = re.compile(r"\d+x\d+")
 SHIPPED = Path(__file__).parent / "shipped"
 Table = dict[str, Any]
 
@@ -128,14 +131,43 @@ def _sizes_of(tensor: torch.Tensor) -> str:
 
 
 def prefers_torch(device: torch.device, operator: str, sizes: str, *, training: bool) -> bool:
-    """Whether PyTorch's own was measured faster for this operator and these sizes on this device.
+    """Whether PyTorch's own was measured faster for this operator and these sizes on this device, or for the nearest
+    sizes that were measured.
 
     With `training` the backward counts too; otherwise the forward alone.
     """
     if device.type != "cuda":
         return False
-    winners = _table(device)["winners"].get(operator, {}).get(sizes)
-    return isinstance(winners, dict) and winners.get("training" if training else "forward") == "torch"
+    mode = "training" if training else "forward"
+    winners = _table(device)["winners"].get(operator, {})
+    measured = {one: entry[mode] for one, entry in winners.items() if isinstance(entry, dict) and mode in entry}
+    return _of_nearest(measured, sizes) == "torch"
+
+
+def _of_nearest(measured: dict[str, str], sizes: str) -> str | None:
+    """What was measured for the sizes that are the fewest doublings away, all else being equal; None if those are too
+    far to tell."""
+    matrices, rest = _parted(sizes)
+    found: list[tuple[float, str]] = []
+    for other, winner in measured.items():
+        other_matrices, other_rest = _parted(other)
+        if other_rest == rest and len(other_matrices) == len(matrices):
+            pairs = zip(matrices, other_matrices, strict=True)
+            doublings = sum(
+                abs(math.log2(max(one, 1) / max(another, 1)))
+                for pair in pairs
+                for one, another in zip(*pair, strict=True)
+            )
+            found.append((doublings, winner))
+    doublings, winner = min(found, default=(math.inf, None), key=lambda one: one[0])
+    return winner if doublings <= FURTHEST * len(matrices) else None
+
+
+def _parted(sizes: str) -> tuple[list[tuple[int, ...]], list[str]]:
+    """The sizes of matrices in a bucket's name, and the rest of it."""
+    parts = sizes.split(" ")
+    matrices = [tuple(map(int, part.split("x"))) for part in parts if _MATRIX.fullmatch(part)]
+    return matrices, [part for part in parts if not _MATRIX.fullmatch(part)]
 
 
 def keep(device: torch.device, section: str, name: str, sizes: str, value: Any) -> bool:
