@@ -149,7 +149,25 @@ def test_versions_of_somebody_elses_model_stand_one_under_the_other(project: Pat
     (project / "README.md").write_text(PAGE.replace("rms_norm", "models.llama-1b"))
     row = {"version": "tilesmith", "milliseconds": 127.3, "peak_bytes": 2**34, "losses": [12.1738, 10.9872]}
     store_model(project, "hf.json", model="llama-1b", commit="0" * 40, rows=[row])
-    assert "| tilesmith | 127 ms | 16.0 GiB | 12.174 | 10.987 |\n" in renewed(project)
+    text = renewed(project)
+    assert "|  | step | peak memory | first loss | tenth loss |\n" in text
+    assert "| tilesmith | 127 ms | 16.0 GiB | 12.174 | 10.987 |\n" in text
+    block = {"version": "compile", "milliseconds": 8.88, "graph_milliseconds": 5.5, "peak_bytes": 2**31}
+    store_model(project, "block.json", model="llama-1b", commit="0" * 40, date="2026-11-16", rows=[block])
+    text = renewed(project)
+    assert "|  | step | as a CUDA graph | peak memory |\n" in text
+    assert "| compile | 8.88 ms | 5.50 ms | 2.00 GiB |\n" in text
+
+
+def test_a_page_may_ask_for_one_dtype_of_a_model(project: Path) -> None:
+    for dtype, date in (("float32", "2026-11-14"), ("bfloat16", "2026-11-15")):
+        row = {"version": dtype, "milliseconds": 1.0, "peak_bytes": 2**30}
+        store_model(project, f"{dtype}.json", model="block", commit="0" * 40, date=date, dtype=dtype, rows=[row])
+    for asked, shown in (("block", "bfloat16"), ("block.float32", "float32"), ("block.bfloat16", "bfloat16")):
+        (project / "README.md").write_text(PAGE.replace("rms_norm", f"models.{asked}"))
+        assert f"| {shown} | 1.00 ms |" in renewed(project)
+    (project / "README.md").write_text(PAGE.replace("rms_norm", "models.block.float16"))
+    assert "_Not measured yet._" in renewed(project)
 
 
 def test_a_damaged_result_of_a_model_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

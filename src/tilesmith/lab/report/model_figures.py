@@ -1,11 +1,12 @@
 """Tables of whole models for README and docs, from what `tilesmith compare` and the runs beside it stored.
 
-A page asks for one by `<!-- figures: models.llama -->`: then the newest file of results for that model is shown.
+A page asks for one by `<!-- figures: models.llama.float32 -->`: then the newest file of results for that model and that
+dtype is shown. Without a dtype any will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilesmith.lab.report.bench_result import duration, figure, memory
@@ -14,9 +15,24 @@ PREFIX = "models."
 Result = Mapping[str, Any]
 
 
+# Of one version of somebody else's model: what is shown of it, and what it has to have for that.
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "step": ("milliseconds", duration),
+    "as a CUDA graph": ("graph_milliseconds", duration),
+    "peak memory": ("peak_bytes", memory),
+    "first loss": ("losses", lambda losses: f"{losses[0]:.3f}"),
+    "tenth loss": ("losses", lambda losses: f"{losses[-1]:.3f}"),
+}
+
+
 def model_tables(model: str, stored: Mapping[str, Result]) -> str | None:
     """The newest result of a model, of `stored` by file name; None where there is none."""
-    found = {name: result for name, result in stored.items() if result.get("model") == model}
+    named, _, dtype = model.partition(".")
+    found = {
+        name: result
+        for name, result in stored.items()
+        if result.get("model") == named and dtype in ("", _dtype_of(result))
+    }
     if not found:
         return None
     name = max(found, key=lambda name: (str(found[name].get("date")), name))
@@ -42,22 +58,19 @@ def _of_versions(variants: Sequence[Result]) -> list[str]:
 
 def _of_rows(rows: Sequence[Result]) -> list[str]:
     """One line for each version of somebody else's model."""
+    shown = {name: (key, show) for name, (key, show) in COLUMNS.items() if all(key in row for row in rows)}
     return [
-        _line(["", "step", "peak memory", "first loss", "tenth loss"]),
-        "|---|" + "---:|" * 4,
-        *(
-            _line(
-                [
-                    row["version"],
-                    duration(row["milliseconds"]),
-                    memory(row["peak_bytes"]),
-                    f"{row['losses'][0]:.3f}",
-                    f"{row['losses'][-1]:.3f}",
-                ]
-            )
-            for row in rows
-        ),
+        _line(["", *shown]),
+        "|---|" + "---:|" * len(shown),
+        *(_line([row["version"], *(show(row[key]) for key, show in shown.values())]) for row in rows),
     ]
+
+
+def _dtype_of(result: Result) -> str | None:
+    """What it computed in: a comparison of versions says so with each of them."""
+    versions = result.get("variants")
+    found: Result = versions[0].get("config", {}) if versions else result
+    return found.get("dtype")
 
 
 def _line(cells: Sequence[str]) -> str:
