@@ -147,6 +147,16 @@ def test_empty_pairs(mode: Any, batch: int, residues: int, chunk: int | None) ->
     assert_same(found, forward_and_backward(reference, given))
 
 
+@BOTH_WAYS
+def test_a_single_channel_is_all_bias(mode: Any) -> None:
+    """A norm over one channel leaves nothing of it. So neither has a gradient, but for what rounding leaves of one."""
+    given = made(residues=1, channels=1, hidden=1)
+    with ts.use(mode):
+        found = forward_and_backward(triangle_multiply, given)
+    expected = forward_and_backward(reference, given)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:
     given = made()
     z = given["z"].transpose(0, 3).contiguous().transpose(0, 3)

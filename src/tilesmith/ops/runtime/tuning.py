@@ -159,8 +159,8 @@ def _of_nearest(measured: dict[str, str], sizes: str) -> str | None:
                 for one, another in zip(*pair, strict=True)
             )
             found.append((doublings, winner))
-    doublings, winner = min(found, default=(math.inf, None), key=lambda one: one[0])
-    return winner if doublings <= FURTHEST * len(matrices) else None
+    nearest = min(found, default=None)
+    return nearest[1] if nearest is not None and nearest[0] <= FURTHEST * len(matrices) else None
 
 
 def _parted(sizes: str) -> tuple[list[tuple[int, ...]], list[str]]:
