@@ -12,6 +12,10 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
+from tilesmith.ops.runtime.dispatch import configured
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import PlannedLaunch
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 INFINITY, NAN = float("inf"), float("nan")
 OPERATORS = {name: SPECS[name].op for name in ("max_pool2d", "avg_pool2d")}
@@ -31,7 +35,8 @@ def compare(name: str, x: Tensor, **options: Any) -> None:
     y, wanted = OPERATORS[name](ours, **options), SPECS[name].rivals["torch"](right, **options)
     torch.testing.assert_close(y, wanted, equal_nan=True)
     assert y.stride() == wanted.stride()
-    cotangent = torch.randn(wanted.shape)
+    # Of whole numbers this small, sums are exact in every dtype, in whatever order.
+    cotangent = torch.randint(-20, 21, wanted.shape).to(wanted.dtype)
     y.backward(cotangent)
     wanted.backward(cotangent)
     torch.testing.assert_close(ours.grad, right.grad)
@@ -77,6 +82,75 @@ def test_takes_every_layout(name: str, layout: str) -> None:
 @pytest.mark.parametrize("dilation", [(1, 2), (3, 1), (2, 2)])
 def test_max_pool2d_takes_dilated_windows(dilation: tuple[int, int]) -> None:
     compare("max_pool2d", torch.randn(2, 2, 9, 8), kernel_size=(3, 2), stride=(1, 3), padding=1, dilation=dilation)
+
+
+WINDOWS_OVER_PIECES: list[dict[str, Any]] = [
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": 3, "stride": 2},  # rows of what comes out begin at no multiple of anything
+    {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+    {"kernel_size": (2, 5), "stride": (3, 1), "padding": (0, 2)},
+    {"kernel_size": 2, "stride": 4, "padding": 1},
+]
+
+
+# Of means in half precision PyTorch's own gradients are rounded at every step.
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("max_pool2d", torch.float32), ("max_pool2d", torch.bfloat16), ("avg_pool2d", torch.float32)],
+)
+@pytest.mark.parametrize("options", WINDOWS_OVER_PIECES, ids=str)
+def test_columns_read_in_pieces_are_the_same_columns(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    """Few values on many elements: every window has ties."""
+    compare(name, torch.randint(-2, 2, (2, 2, 11, 24)).to(dtype), **options)
+
+
+@BOTH
+@pytest.mark.parametrize("cell", [{"DOWN": 1, "ALONG": 1}, {"DOWN": 8, "ALONG": 2}, {"ALONG": 8}], ids=str)
+def test_a_sweep_may_pool_any_number_of_windows_together(name: str, cell: dict[str, int]) -> None:
+    with configured(**cell):
+        compare(name, torch.randn(1, 2, 11, 24), kernel_size=3, stride=2, padding=1)
+        compare(name, torch.randn(1, 20, 5, 6).to(memory_format=torch.channels_last), kernel_size=3, stride=2)
+
+
+def forward_launch(x: Tensor, **options: Any) -> PlannedLaunch:
+    with recorded_plans() as plans, torch.no_grad():
+        OPERATORS["max_pool2d"](x, **options)
+    (launch,) = plans[0].launches
+    return launch
+
+
+def look(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("x", "stride", "piece"),
+    [
+        (look(2, 3, 8, 112), 2, 8),
+        (look(2, 3, 8, 112), 1, 8),
+        (look(2, 3, 8, 112, dtype=torch.float32), 2, 4),
+        (look(2, 3, 8, 28), 2, 4),
+        (look(2, 3, 8, 27), 2, 0),
+        (look(2, 3, 8, 112), 3, 0),
+        (look(2, 3, 8, 112)[..., ::2], 2, 0),
+        (look(2, 3, 8, 113)[..., :112], 2, 0),
+        (look(2, 16, 8, 112).to(memory_format=torch.channels_last), 2, 0),
+    ],
+)
+def test_columns_are_read_in_pieces_where_they_begin_at_multiples_of_them(x: Tensor, stride: int, piece: int) -> None:
+    assert forward_launch(x, kernel_size=3, stride=stride, padding=1).arguments["PIECE"] == piece
+
+
+def test_every_element_is_read_about_once_and_sixteen_bytes_at_a_time() -> None:
+    """Of 3 × 3 windows two apart a thread reads nine rows for sixteen windows: a piece of each, and one element."""
+    launch = forward_launch(look(32, 64, 56, 56), kernel_size=3, stride=2, padding=1)
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    bytes_of = {
+        kind: sorted(one.vector_bytes for one in binary.accesses if one.kind == kind for _ in range(one.count))
+        for kind in ("load", "store")
+    }
+    assert bytes_of == {"load": [2] * 9 + [16] * 9, "store": [8] * 4}
+    assert binary.shared_bytes == binary.spill_bytes == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

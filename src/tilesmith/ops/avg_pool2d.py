@@ -10,25 +10,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.runtime.arguments import require_floating
-from tilesmith.ops.runtime.elementwise import compute_dtype
-from tilesmith.ops.runtime.image_tiles import (
-    MOST_UNROLLED,
-    ImageTiles,
-    image_offsets,
-    tile_of_images,
-    window_element,
-)
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.pooling import (
-    constant_divisor,
-    elements_counted,
     plan_pooling_backward,
     pooling_numbers,
     pooling_shape,
@@ -36,6 +24,7 @@ from tilesmith.ops.runtime.pooling import (
     pooling_work,
     require_pooling,
 )
+from tilesmith.ops.runtime.pooling_forward import plan_pooling_forward
 from tilesmith.ops.runtime.windows import (
     Sides,
     Window,
@@ -64,39 +53,6 @@ def reference(
     return y.contiguous(memory_format=torch.channels_last) if lies_channels_last(x.shape, x.stride()) else y
 
 
-@triton.jit(do_not_specialize=["n_planes"])
-def avg_pool2d_forward_kernel(
-    x_ptr, y_ptr, x_strides, y_strides, n_planes, sizes, height, width,
-    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
-    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr, CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr,
-    COMPUTE: tl.constexpr, UNROLLED: tl.constexpr,
-    PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    image, channel, p, q, reads, writes = tile_of_images(
-        n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
-    )
-    top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]
-    pointers = x_ptr + image_offsets(image, channel, top, left, x_strides)
-    total = tl.zeros(reads.shape, COMPUTE)
-    TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
-    if UNROLLED:
-        for tap in tl.static_range(TAPS):
-            total += window_element(
-                pointers, tap, top, left, reads, height, width, x_strides, 0.0, KERNEL, PADDING, DILATION, OVERHANG
-            ).to(COMPUTE)
-    else:
-        for tap in range(TAPS):
-            total += window_element(
-                pointers, tap, top, left, reads, height, width, x_strides, 0.0, KERNEL, PADDING, DILATION, OVERHANG
-            ).to(COMPUTE)
-    if DIVISOR != 0:
-        total = total / DIVISOR
-    else:
-        total = total / elements_counted(p, q, height, width, KERNEL, STRIDE, PADDING, COUNT_PADDING).to(COMPUTE)
-    y_pointers = y_ptr + image_offsets(image, channel, p, q, y_strides)
-    tl.store(y_pointers, total.to(y_ptr.dtype.element_ty), mask=writes)
-
-
 @kernels("avg_pool2d_forward")
 def forward(x: Tensor, window: Sequence[int], ceil_mode: bool, count_padding: bool, divisor: int) -> Tensor:
     """Divided by `divisor`, or where that is zero by the number of a window's elements."""
@@ -111,15 +67,8 @@ def plan_forward(
     given = Window.of(window)
     shape = pooling_shape(x.shape, given, ceil_mode=ceil_mode)
     y = plan_empty_images(plan, shape, x.dtype, channels_last=lies_channels_last(x.shape, x.strides))
-    tiles = ImageTiles(y, x)
-    config = plan.choose(tiles.config(), *tiles.bucket())
-    plan.launch(
-        avg_pool2d_forward_kernel, tiles.grid(config), config,
-        x_ptr=x, y_ptr=y, y_strides=tiles.strides[0], x_strides=tiles.strides[1],
-        height=x.shape[-2], width=x.shape[-1], **tiles.arguments(), **given.constants(),
-        OVERHANG=given.overhang(x.shape[-2:], shape[-2:]), COUNT_PADDING=count_padding,
-        DIVISOR=divisor or constant_divisor(given, x.shape[-2:], shape[-2:], count_padding),
-        UNROLLED=given.kernel[0] * given.kernel[1] <= MOST_UNROLLED, COMPUTE=compute_dtype(x.dtype),
+    plan_pooling_forward(
+        plan, x, y, None, given, of_maxima=False, count_padding=count_padding, divisor=divisor
     )  # fmt: skip
     return y
 

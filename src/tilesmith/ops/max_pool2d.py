@@ -16,19 +16,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.runtime.arguments import require_floating
-from tilesmith.ops.runtime.elementwise import compute_dtype
-from tilesmith.ops.runtime.image_tiles import (
-    MOST_UNROLLED,
-    ImageTiles,
-    image_offsets,
-    tile_of_images,
-    window_element,
-)
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -40,6 +30,7 @@ from tilesmith.ops.runtime.pooling import (
     pooling_work,
     require_pooling,
 )
+from tilesmith.ops.runtime.pooling_forward import plan_pooling_forward
 from tilesmith.ops.runtime.windows import Sides, Window, empty_images, images_of, lies_channels_last, plan_empty_images
 from tilesmith.spec import Case, Cost, Layout, Spec
 
@@ -53,60 +44,6 @@ def reference(
     ceil_mode: bool = False,
 ) -> Tensor:
     return F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-@triton.jit
-def with_element(
-    best, position, tap, pointers, top, left, reads, height, width, strides,
-    KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    """The largest so far and which element of its window that is, with element number `tap` looked at too."""
-    value = window_element(
-        pointers, tap, top, left, reads, height, width, strides, float("-inf"), KERNEL, PADDING, DILATION, OVERHANG
-    )
-    value = value.to(best.dtype)
-    if KEEP:
-        is_larger = (value > best) | (value != value)
-        best, position = tl.where(is_larger, value, best), tl.where(is_larger, tap, position)
-    else:
-        best = tl.maximum(best, value, propagate_nan=tl.PropagateNan.ALL)
-    return best, position
-
-
-@triton.jit(do_not_specialize=["n_planes"])
-def max_pool2d_forward_kernel(
-    x_ptr, y_ptr, positions_ptr, x_strides, y_strides, n_planes, sizes, height, width,
-    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
-    CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr, COMPUTE: tl.constexpr, KEEP: tl.constexpr,
-    UNROLLED: tl.constexpr,
-    PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
-):  # fmt: skip
-    image, channel, p, q, reads, writes = tile_of_images(
-        n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
-    )
-    top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]
-    pointers = x_ptr + image_offsets(image, channel, top, left, x_strides)
-    best = tl.full(reads.shape, float("-inf"), COMPUTE)
-    # Where all elements are minus infinity, the first that is not padding is the maximum.
-    rows_before, columns_before = tl.cdiv(tl.maximum(-top, 0), DILATION[0]), tl.cdiv(tl.maximum(-left, 0), DILATION[1])
-    position = (rows_before * KERNEL[1] + columns_before).to(tl.int32) + tl.zeros(reads.shape, tl.int32)
-    TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
-    if UNROLLED:
-        for tap in tl.static_range(TAPS):
-            best, position = with_element(
-                best, position, tap, pointers, top, left, reads, height, width, x_strides,
-                KERNEL, PADDING, DILATION, OVERHANG, KEEP,
-            )  # fmt: skip
-    else:
-        for tap in range(TAPS):
-            best, position = with_element(
-                best, position, tap, pointers, top, left, reads, height, width, x_strides,
-                KERNEL, PADDING, DILATION, OVERHANG, KEEP,
-            )  # fmt: skip
-    offsets = image_offsets(image, channel, p, q, y_strides)
-    tl.store(y_ptr + offsets, best.to(y_ptr.dtype.element_ty), mask=writes)
-    if KEEP:
-        tl.store(positions_ptr + offsets, position.to(positions_ptr.dtype.element_ty), mask=writes)
 
 
 def position_dtype(window: Window) -> torch.dtype:
@@ -133,15 +70,7 @@ def plan_forward(
     y = plan_empty_images(plan, shape, x.dtype, channels_last=last)
     dtype = position_dtype(given)
     positions = plan_empty_images(plan, shape, dtype, channels_last=last) if keep_positions else plan.empty((0,), dtype)
-    tiles = ImageTiles(y, x)
-    config = plan.choose(tiles.config(), *tiles.bucket())
-    plan.launch(
-        max_pool2d_forward_kernel, tiles.grid(config), config,
-        x_ptr=x, y_ptr=y, positions_ptr=positions, x_strides=tiles.strides[1], y_strides=tiles.strides[0],
-        height=x.shape[-2], width=x.shape[-1], **tiles.arguments(), **given.constants(),
-        OVERHANG=given.overhang(x.shape[-2:], shape[-2:]), COMPUTE=compute_dtype(x.dtype), KEEP=keep_positions,
-        UNROLLED=given.kernel[0] * given.kernel[1] <= MOST_UNROLLED,
-    )  # fmt: skip
+    plan_pooling_forward(plan, x, y, positions if keep_positions else None, given, of_maxima=True)
     return y, positions
 
 

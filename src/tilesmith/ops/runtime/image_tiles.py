@@ -31,6 +31,7 @@ class ImageTileConfig(Config):
 # Elements of a window that are written out one after the other, each with the checks that it needs; more of them are
 # gone through in a loop.
 MOST_UNROLLED = 25
+MOST_HALVINGS = tl.constexpr(5)  # of a piece of columns: as many levels are looked at
 MOST_ON_AN_AXIS = 65535  # of a grid, but for the first
 
 
@@ -61,19 +62,21 @@ class ImageTiles:
         self.reach = max(_reach(one) for one in everyone)
         self.element_bytes, self.dtype = images.element_bytes, images.dtype
 
-    def config(self) -> ImageTileConfig:
+    def config(self, share: int = 1) -> ImageTileConfig:
         """Eight outputs a thread, so that what a program works out for itself is shared by many; along columns or
-        channels as far as they go, for what lies together in memory is best read together."""
+        channels as far as they go, for what lies together in memory is best read together. Fewer by `share` where an
+        element is a cell of several outputs."""
         if self.channels_inner:
             channels = min(bucket(self.channels), 128)
             # Of channels that fill no vector each has an address of its own: fewer, or they fill the registers.
-            outputs = 4096 // self.element_bytes if self.channels % 16 == 0 else 512
+            outputs = (4096 // self.element_bytes if self.channels % 16 == 0 else 512) // share
             columns = min(bucket(self.width), outputs // channels)
             return ImageTileConfig(num_warps=4, ROWS=1, COLUMNS=columns, CHANNELS=channels)
-        columns = min(bucket(self.width), 128)
-        most = min(512 // columns, bucket(self.height))
+        outputs = 512 // share
+        columns = min(bucket(self.width), 128, outputs)
+        most = min(outputs // columns, bucket(self.height))
         rows = min((1 << power for power in range(most.bit_length())), key=lambda rows: (-self.height % rows, -rows))
-        return ImageTileConfig(num_warps=2, PLANES=512 // columns // rows, ROWS=rows, COLUMNS=columns)
+        return ImageTileConfig(num_warps=2, PLANES=outputs // columns // rows, ROWS=rows, COLUMNS=columns)
 
     def bucket(self) -> tuple[object, ...]:
         if self.channels_inner:
@@ -107,12 +110,14 @@ def tile_of_images(
     n_planes, sizes,
     CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr,
     PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    CHANNELS_FIT: tl.constexpr = False,
 ):  # fmt: skip
     """The image, channel, row and column of each element of this program's tile, as far as they differ; what of them to
     read; what to write.
 
     Beyond its edges the tile repeats the last element there is, so that reading needs no mask, which would cost an
-    instruction or two at each element of a window. Channels do not repeat: they are read several at once.
+    instruction or two at each element of a window. Channels do not repeat: they are read several at once, and need a
+    mask unless CHANNELS_FIT, that is, fill whole blocks.
     """
     channels, height, width = sizes[0], sizes[1], sizes[2]
     block = tl.program_id(0)
@@ -125,7 +130,10 @@ def tile_of_images(
         outer = tl.arange(0, ROWS * COLUMNS)[:, None]
         row = block // blocks_across * ROWS + outer // COLUMNS
         column = block % blocks_across * COLUMNS + outer % COLUMNS
-        reads = tl.broadcast_to(channel < channels, ROWS * COLUMNS, CHANNELS)
+        if CHANNELS_FIT:
+            reads = tl.full([ROWS * COLUMNS, CHANNELS], True, tl.int1)
+        else:
+            reads = tl.broadcast_to(channel < channels, ROWS * COLUMNS, CHANNELS)
         writes = (row < height) & (column < width) & reads
         image = first_plane
     else:
@@ -150,6 +158,56 @@ def image_offsets(image, channel, row, column, strides):
 
 
 @triton.jit
+def known_multiples(strides, OF: tl.constexpr):
+    """The same strides, such that the compiler sees what all but the last are multiples of: by itself it looks for 16,
+    and for nothing less."""
+    return strides[0] // OF * OF, strides[1] // OF * OF, strides[2] // OF * OF, strides[3]
+
+
+@triton.jit
+def unpacked(pieces, SIZE: tl.constexpr):
+    """Pieces of SIZE elements as SIZE tensors. No element moves where each thread holds whole pieces."""
+    OUTER: tl.constexpr = pieces.shape[0]
+    INNER: tl.constexpr = pieces.shape[1]
+    parts = (pieces,)
+    for level in tl.static_range(MOST_HALVINGS):
+        if SIZE >> level > 1:
+            halves: tl.tuple = ()
+            for index in tl.static_range(1 << level):
+                part = tl.reshape(parts[index], [OUTER, INNER, 2, SIZE >> level + 1])
+                halves += tl.split(tl.permute(part, [0, 1, 3, 2]))
+            parts = halves
+    elements: tl.tuple = ()
+    for index in tl.static_range(SIZE):
+        elements += (tl.reshape(parts[index], [OUTER, INNER]),)
+    return elements
+
+
+@triton.jit
+def packed(elements, SIZE: tl.constexpr):
+    """The other way round."""
+    parts = elements
+    for level in tl.static_range(MOST_HALVINGS):
+        if SIZE >> level > 1:
+            joined: tl.tuple = ()
+            for index in tl.static_range(SIZE >> level + 1):
+                joined += (tl.join(parts[index], parts[index + (SIZE >> level + 1)]),)
+            parts = joined
+    return tl.reshape(parts[0], [elements[0].shape[0], elements[0].shape[1], SIZE])
+
+
+@triton.jit
+def is_inside(also, place, size, maybe_before, maybe_after):
+    """`also`, and whether a place lies within a side of this size, asked only on the ends beyond which it may lie."""
+    inside = also
+    if maybe_before:
+        inside = inside & (place >= 0)
+    if maybe_after:
+        inside = inside & (place < size)
+    return inside
+
+
+@triton.jit
 def window_element(
     pointers, tap, top, left, reads, height, width, strides, other,
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
@@ -160,15 +218,9 @@ def window_element(
     those that can be: the first of a window before the image begins, the last after it ends.
     """
     down, across = tap // KERNEL[1] * DILATION[0], tap % KERNEL[1] * DILATION[1]
-    inside = reads
-    if down < PADDING[0]:
-        inside = inside & (top + down >= 0)
-    if (KERNEL[0] - 1) * DILATION[0] - down < OVERHANG[0]:
-        inside = inside & (top + down < height)
-    if across < PADDING[1]:
-        inside = inside & (left + across >= 0)
-    if (KERNEL[1] - 1) * DILATION[1] - across < OVERHANG[1]:
-        inside = inside & (left + across < width)
+    below, beside = (KERNEL[0] - 1) * DILATION[0] - down, (KERNEL[1] - 1) * DILATION[1] - across
+    inside = is_inside(reads, top + down, height, down < PADDING[0], below < OVERHANG[0])
+    inside = is_inside(inside, left + across, width, across < PADDING[1], beside < OVERHANG[1])
     # In 64 bits, so that of the elements of a row all but one are found by a constant in the instruction.
     offset = tl.cast(down * strides[2], tl.int64) + across * strides[3]
     return tl.load(pointers + offset, mask=inside, other=other)
