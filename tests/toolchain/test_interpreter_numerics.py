@@ -355,6 +355,23 @@ def test_does_not_pay_for_overflow_checks_that_hardware_does_not_make() -> None:
 
 
 @triton.jit
+def inverting_kernel(x_ptr, y_ptr, SIZE: tl.constexpr):
+    offsets = tl.arange(0, SIZE)
+    tl.store(y_ptr + offsets, ~tl.load(x_ptr + offsets))
+
+
+UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", [*UNSIGNED, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool])
+def test_inverts_integers_with_and_without_a_sign(dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 0, 77]).to(dtype)
+    y = torch.empty_like(x)
+    interpret(inverting_kernel, (1,), {"x_ptr": x, "y_ptr": y, "SIZE": 4})
+    np.testing.assert_array_equal(y.numpy(), ~x.numpy())
+
+
+@triton.jit
 def slips_kernel(x_ptr, y_ptr, count_ptr, SIZE: tl.constexpr):
     offsets = tl.arange(0, SIZE)
     x = tl.load(x_ptr + offsets)

@@ -99,12 +99,44 @@ class TestWithoutGpu:
         with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
             torch.cuda.manual_seed_all(3)
 
+    @pytest.mark.parametrize("name", torch.accelerator.__all__)
+    def test_nothing_of_the_accelerator_asks_for_a_driver(self, name: str) -> None:
+        argument = {"set_stream": torch.Stream, "set_device_index": int, "set_device_idx": int, "device_index": int}
+        getattr(torch.accelerator, name)(*[make() for key, make in argument.items() if key == name])
+
+    def test_the_accelerator_is_the_gpu(self) -> None:
+        assert torch.accelerator.is_available()
+        assert torch.accelerator.device_count() == 1
+        there = torch.ones(3, device=torch.accelerator.current_accelerator())
+        assert there.is_cuda
+        assert torch.accelerator.current_stream().device == there.device
+        assert torch.accelerator.get_memory_info() == torch.cuda.mem_get_info()
+        start, end = torch.Event(enable_timing=True), torch.Event(enable_timing=True)
+        start.record()
+        end.record()
+        with torch.accelerator.device_index(0):
+            torch.accelerator.synchronize()
+        assert start.elapsed_time(end) != start.elapsed_time(end)
+
+    def test_an_optimiser_that_may_be_captured_takes_its_step(self) -> None:
+        weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+        weight.sum().backward()
+        torch.optim.AdamW([weight], lr=0.5).step()
+        assert (weight < 1).all()
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_loader_of_pinned_data_loads(self, workers: int) -> None:
+        data = torch.utils.data.TensorDataset(torch.arange(4.0))
+        loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=workers, pin_memory=True)
+        assert [batch.to("cuda", non_blocking=True).tolist() for (batch,) in loader] == [[0, 1], [2, 3]]
+
 
 def test_everything_is_as_before_afterwards() -> None:
-    available = torch.cuda.is_available
+    modules = torch, torch.Tensor, torch.cuda, torch.accelerator
+    before = [dict(vars(module)) for module in modules]
     with gpu_stand_in(device("h200")), Tensors(lambda tensors: None, pretend_gpu=True):
         torch.ones(3, device="cuda")
-    assert torch.cuda.is_available is available
+    assert [dict(vars(module)) for module in modules] == before
     assert not torch.cuda.is_available()
     with pytest.raises((AssertionError, RuntimeError)):
         torch.ones(3, device="cuda")

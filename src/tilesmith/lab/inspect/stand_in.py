@@ -1,5 +1,5 @@
-"""`torch.cuda` where there is no GPU: questions about a device are answered from the datasheet of one, and what would
-wait for it returns at once."""
+"""`torch.cuda` and `torch.accelerator` where there is no GPU: questions about a device are answered from the datasheet
+of one, and what would wait for it returns at once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tilesmith.hardware.devices import Device
 from tilesmith.toolchain.interpreter.driver import standing_in
 
 _GIGABYTE = 1 << 30
+_FREE_AND_TOTAL_BYTES = (64 * _GIGABYTE, 80 * _GIGABYTE)
 
 
 class Event:
@@ -43,7 +44,7 @@ class Event:
 class Stream:
     """Work is done when it is launched, whatever the stream."""
 
-    cuda_stream = 0
+    cuda_stream = stream_id = device_index = 0
     device = torch.device("cuda", 0)
 
     def __init__(self, *unused: Any, **options: Any) -> None:
@@ -60,6 +61,9 @@ class Stream:
 
     def query(self) -> bool:
         return True
+
+    def is_capturing(self) -> bool:
+        return False
 
     def wait_stream(self, stream: Any) -> None:
         pass
@@ -104,10 +108,10 @@ class Generator(torch.Generator):
 def gpu_stand_in(device: Device) -> Iterator[None]:
     """Inside, torch and Triton speak of this device as if it were here."""
     with ExitStack() as changes:
-        for name, value in _torch_cuda(device).items():
-            changes.enter_context(patch.object(torch.cuda, name, value, create=True))
-        changes.enter_context(patch.object(torch, "Generator", Generator))
-        changes.enter_context(patch.object(torch, "compile", _not_compiled))
+        for module, answers in _answers(device):
+            for name, value in answers.items():
+                if hasattr(module, name):  # each release of PyTorch has a few more
+                    changes.enter_context(patch.object(module, name, value))
         if device.architecture.target.startswith("cuda"):
             changes.enter_context(patch.object(torch.version, "cuda", torch.version.cuda or "13.0"))
         changes.enter_context(standing_in(device.architecture, device.multiprocessors))
@@ -117,6 +121,15 @@ def gpu_stand_in(device: Device) -> Iterator[None]:
 def _not_compiled(model: Any = None, **options: Any) -> Any:
     """`torch.compile` changes how a program runs, not what its own kernels do."""
     return model if model is not None else lambda function: function
+
+
+def _answers(device: Device) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """By module, what its names stand for."""
+    yield torch, {"Generator": Generator, "Event": Event, "Stream": Stream, "compile": _not_compiled}
+    # A loader of data pins it in a thread of its own, where nobody watches the tensors.
+    yield torch.Tensor, {"pin_memory": lambda tensor, device=None: tensor}
+    yield torch.cuda, _torch_cuda(device)
+    yield torch.accelerator, _torch_accelerator()
 
 
 def _torch_cuda(device: Device) -> dict[str, Any]:
@@ -146,18 +159,47 @@ def _torch_cuda(device: Device) -> dict[str, Any]:
         "CUDAGraph": Graph,
         "graph": lambda *unused, **options: nullcontext(),
         "is_current_stream_capturing": _returning(False),
-        "empty_cache": _returning(None),
         "ipc_collect": _returning(None),
-        "mem_get_info": _returning((64 * _GIGABYTE, 80 * _GIGABYTE)),
+        "mem_get_info": _returning(_FREE_AND_TOTAL_BYTES),
         "memory_summary": _returning(""),
-        "memory_stats": _returning({}),
-        **{name: _returning(0) for name in _MEMORY_COUNTERS},
-        **{name: _returning(None) for name in _MEMORY_RESETS},
+        **_memory(),
         "manual_seed": lambda seed: _seed(seed),
         "manual_seed_all": lambda seed: _seed(seed),
         "seed": _returning(None),
         "get_rng_state": lambda device=0: torch.get_rng_state(),
         "set_rng_state": lambda state, device=0: torch.set_rng_state(state),
+    }
+
+
+def _torch_accelerator() -> dict[str, Any]:
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    return {
+        "is_available": _returning(True),
+        "device_count": _returning(1),
+        "current_accelerator": _returning(torch.device("cuda")),
+        "current_device_index": _returning(0),
+        "current_device_idx": _returning(0),
+        "set_device_index": _returning(None),
+        "set_device_idx": _returning(None),
+        "device_index": lambda index=0: nullcontext(),
+        "get_device_capability": _returning({"supported_dtypes": dtypes}),
+        "synchronize": _returning(None),
+        "current_stream": _returning(Stream()),
+        "set_stream": _returning(None),
+        "Graph": Graph,
+        "empty_host_cache": _returning(None),
+        "get_memory_info": _returning(_FREE_AND_TOTAL_BYTES),
+        **_memory(),
+    }
+
+
+def _memory() -> dict[str, Any]:
+    """What both modules call by the same names."""
+    return {
+        "empty_cache": _returning(None),
+        "memory_stats": _returning({}),
+        **{name: _returning(0) for name in _MEMORY_COUNTERS},
+        **{name: _returning(None) for name in _MEMORY_RESETS},
     }
 
 

@@ -132,6 +132,10 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         product = values_of(x).astype(np.float64) * values_of(y)
         return handle_of(product + values_of(z), scalar)
 
+    def get_all_ones_value(self, type: Type) -> Handle:
+        # Releases before 3.9 ask numpy for the -1 of an unsigned type, which it does not have.
+        return TensorHandle(np.invert(np.zeros(1, numpy_dtype(type))), type.scalar)
+
     def create_ashr(self, lhs: Handle, rhs: Handle) -> Handle:
         # Releases before 3.8 change the operands' own data.
         return super().create_ashr(TensorHandle(lhs.data, lhs.dtype), TensorHandle(rhs.data, rhs.dtype))
