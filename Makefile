@@ -41,11 +41,13 @@ figures: $(STAMP) ## write what follows from benchmarks/results anew: who comput
 	$(BIN)/python -m tilesmith.cli.winners
 	$(BIN)/python -m tilesmith.lab.report.figures
 
+# Without dependencies, since a CUDA build of PyTorch names the one release of Triton that it was built with.
 test-triton-versions: $(STAMP) ## what meets Triton itself, tested on every supported release
 	for version in 3.6 3.7 3.8 3.9; do \
 	  $(PYTHON) -m venv --clear .venv-triton-$$version \
 	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch \
-	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' "triton==$$version.*" \
+	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' \
+	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "triton==$$version.*" \
 	  && .venv-triton-$$version/bin/python -m pytest -n $(JOBS) -q tests/toolchain tests/ops tests/lab/inspect \
 	  || exit 1; \
 	done
