@@ -47,6 +47,8 @@ def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same(
 def test_limits_are_plausible_and_kept() -> None:
     stopwatch = GpuStopwatch()
     limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=True)
+    if "something else used the GPU" in limits.source:
+        pytest.skip("other tests are using the GPU")
     assert 10 * stopwatch.cache_bytes < COPIED_BYTES, "the copy comes from memory"
     assert 0.9 < limits.read_tb_per_s / limits.copy_tb_per_s < 1.3
     assert limits.matmul_tflop_per_s["bf16"] > limits.matmul_tflop_per_s["fp32"]
