@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
-from tilesmith.ops.attention.operator import forward as attention_forward
 from tilesmith.ops.msa_column_attention import msa_column_attention
 from tilesmith.ops.msa_row_attention import msa_row_attention
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.triangle_attention import triangle_attention
+from tilesmith.ops.triangle_attention.operator import backward, forward
 from tilesmith.spec import Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+SIDES = pytest.mark.parametrize("starting", [True, False], ids=["starting", "ending"])
 OPERATORS = {"starting": triangle_attention, "row": msa_row_attention, "column": msa_column_attention}
 
 
@@ -39,7 +42,7 @@ def attended(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor, mask: Tensor
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("starting", [True, False], ids=["starting", "ending"])
+@SIDES
 def test_is_what_the_published_algorithms_say(mode: Any, starting: bool) -> None:
     """Pair by pair: the third edge of ij and ik is jk, that of ij and kj is ki."""
     inputs = made()
@@ -74,23 +77,69 @@ def test_the_attentions_of_an_alignment_are_those_of_pairs() -> None:
     torch.testing.assert_close(column, triangle_attention(**inputs, starting=False), rtol=0, atol=0)
 
 
-def test_nothing_is_copied_for_the_ending_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention is given views of the very tensors."""
-    from tilesmith.ops.triangle_attention import grid
+@SIDES
+def test_nothing_is_copied(starting: bool) -> None:
+    """The one launch is given the very arguments, of which these are the first, and writes the output itself."""
+    inputs = made(batch=2)
+    names = ["q", "k", "v", "bias", "mask"]
+    plan = forward.plan_for(*(inputs[name] for name in names), starting, None, False)
+    (launch,) = plan.launches
+    given: dict[str, Any] = {name: getattr(one, "base", one) for name, one in launch.arguments.items()}
+    assert [given[f"{name}_ptr"].slot for name in names] == [0, 1, 2, 3, 4]
+    assert given["output_ptr"].slot == plan.outputs[0].slot
 
-    seen: list[tuple[Any, ...]] = []
 
-    def listening(*arguments: Any) -> Any:
-        seen.append(arguments)
-        return attention_forward(*arguments)
+@SIDES
+@pytest.mark.parametrize(
+    ("heads", "head", "length"), [(2, 8, 8), (2, 9, 5), (1, 8, 40)], ids=["described", "by pointers", "long"]
+)
+def test_a_batch_is_its_members_one_by_one(heads: int, head: int, length: int, starting: bool) -> None:
+    """Each with a bias and a mask of its own. Long ones have a kernel more, since one block does not hold all keys."""
+    inputs = made(rows=2, columns=length, batch=3, heads=heads, head=head)
+    if not starting:
+        inputs = {name: one if name == "bias" else one.transpose(1, 2) for name, one in inputs.items()}
 
-    monkeypatch.setattr(grid, "attention_forward", listening)
-    inputs = made()
+    def one_by_one(**named: Tensor) -> Tensor:
+        members = ({name: one[n : n + 1] for name, one in named.items()} for n in range(3))
+        return torch.cat([triangle_attention(**member, starting=starting) for member in members])
+
     with ts.use("interpret"):
-        output = triangle_attention(**inputs, starting=False)
-    for name, given in zip(("q", "k", "v", "bias"), seen[0], strict=False):
-        assert given.data_ptr() == inputs[name].data_ptr()
-    assert output.is_contiguous()
+        together = forward_and_backward(partial(triangle_attention, starting=starting), inputs)
+    members = forward_and_backward(one_by_one, inputs)
+    assert {"output 0", *(f"gradient of {name}" for name in ("q", "k", "v", "bias", "gate"))} == set(together)
+    torch.testing.assert_close(together, members, rtol=1e-4, atol=1e-5)
+
+
+@SIDES
+def test_a_call_makes_one_launch_of_each_kernel_whatever_the_batch(starting: bool) -> None:
+    inputs = {
+        name: one.to("meta").requires_grad_(one.is_floating_point())
+        for name, one in made(rows=80, columns=80, batch=4).items()
+    }
+    with recorded_plans() as plans:
+        triangle_attention(**inputs, starting=starting).sum().backward()
+    launched = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+    assert {f"attention_{kind}_kernel" for kind in ("forward", "dq", "dkdv", "dbias")} < set(launched)
+    assert len(set(launched)) == len(launched)
+
+
+@SIDES
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_output_and_its_gradients_lie_as_their_tensors_do(batch: int, starting: bool) -> None:
+    """Computed as well as promised, which is what a tracer goes by."""
+    inputs = made(rows=3, columns=3, batch=batch, heads=2)
+    for name in ("q", "k", "v"):  # as [batch, heads, rows, columns, head size] in memory
+        inputs[name] = inputs[name].permute(0, 3, 1, 2, 4).contiguous().permute(0, 2, 3, 1, 4)
+    strides = inputs["q"].stride()
+    assert not inputs["q"].is_contiguous()
+    tensors = [inputs[name] for name in ("q", "k", "v", "bias", "mask")]
+    with ts.use("interpret"):
+        output, lse = forward(*tensors, starting, None, False)
+        gradients = backward(torch.ones_like(output), output, lse, True, *tensors, starting, None, False)
+    promised, _ = forward.result(*tensors, starting, None, False)
+    promised_gradients = backward.result(output, output, lse, True, *tensors, starting, None, False)
+    for one in (output, promised, *gradients[:3], *promised_gradients[:3]):
+        assert one.stride() == strides
 
 
 @BOTH_WAYS
@@ -111,7 +160,7 @@ def test_masked_places_have_no_influence_and_no_gradient(mode: Any, name: str) -
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("starting", [True, False], ids=["starting", "ending"])
+@SIDES
 def test_rows_all_masked_get_zeros(mode: Any, starting: bool) -> None:
     inputs = made()
     inputs["mask"][:] = False

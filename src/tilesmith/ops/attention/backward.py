@@ -31,6 +31,7 @@ from tilesmith.ops.attention.tiles import (
     load_statistics,
     load_tile,
     of_sequence,
+    place_of,
     queries_that_see,
     query_place,
     rows_of_sequence,
@@ -49,7 +50,7 @@ def attention_dq_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
     output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
-    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -59,6 +60,7 @@ def attention_dq_kernel(
     if start >= n_queries:
         return
     first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
+    place = place_of(sequence, per_member)
     q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
     output_ptr = of_sequence(
         output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
@@ -74,14 +76,14 @@ def attention_dq_kernel(
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
     q = load_tile(
-        q_ptr, q_strides, sequence, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
+        q_ptr, q_strides, place, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
     )
     doutput = load_tile(
-        doutput_ptr, doutput_strides, sequence, head, first_query, start, n_queries,
+        doutput_ptr, doutput_strides, place, head, first_query, start, n_queries,
         BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
     )  # fmt: skip
     output = load_tile(
-        output_ptr, output_strides, sequence, head, first_query, start, n_queries,
+        output_ptr, output_strides, place, head, first_query, start, n_queries,
         BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
     )  # fmt: skip
     delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
@@ -97,16 +99,16 @@ def attention_dq_kernel(
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
             k = load_tile(
-                k_ptr, k_strides, sequence, head // group, first_key, key, n_keys,
+                k_ptr, k_strides, place, head // group, first_key, key, n_keys,
                 BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1,
             )  # fmt: skip
             v = load_tile(
-                v_ptr, v_strides, sequence, head // group, first_key, key, n_keys,
+                v_ptr, v_strides, place, head // group, first_key, key, n_keys,
                 BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1,
             )  # fmt: skip
             products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
             weights, slope = weighed(
-                products, sequence, head, start, key, rows[:, None], columns[None, :], lse[:, None],
+                products, place, head, start, key, rows[:, None], columns[None, :], lse[:, None],
                 bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
                 BIAS_DESCRIBED, q.dtype == tl.float32, part != 1,
             )  # fmt: skip
@@ -120,14 +122,14 @@ def attention_dq_kernel(
             dq = tl.dot(dscores.to(k.dtype), k, dq, input_precision=PRECISION, out_dtype=COMPUTE)
 
     store_tile(
-        dq_ptr, dq_strides, sequence, head, first_query, start, n_queries, dq * scale,
+        dq_ptr, dq_strides, place, head, first_query, start, n_queries, dq * scale,
         BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
     )  # fmt: skip
 
 
 @triton.jit
 def weighed(
-    products, sequence, head, query, key, rows, columns, lse, bias_ptr, mask_ptr, bias_strides, mask_strides,
+    products, place, head, query, key, rows, columns, lse, bias_ptr, mask_ptr, bias_strides, mask_strides,
     n_queries, n_keys, left, right, scale, softcap,
     BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
@@ -136,14 +138,14 @@ def weighed(
     What belongs to queries broadcasts as `rows` does, which lie along either side of the tile.
     """
     scores, factor, slope = scored(
-        products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
+        products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
         BIAS_DESCRIBED, EXACT,
     )  # fmt: skip
     weights = tl.exp2(scores * factor - lse)
     if CHECKED:
         weights = tl.where(is_seen(query + rows, key + columns, n_queries, n_keys, left, right), weights, 0.0)
     if mask_ptr is not None:
-        weights = tl.where(is_attended(mask_ptr, mask_strides, sequence, key, columns, n_keys), weights, 0.0)
+        weights = tl.where(is_attended(mask_ptr, mask_strides, place, key, columns, n_keys), weights, 0.0)
     return weights, slope
 
 
@@ -153,7 +155,7 @@ def attention_dkdv_kernel(
     output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr, dk_ptr, dv_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
     dk_strides, dv_strides,
-    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -166,6 +168,7 @@ def attention_dkdv_kernel(
     if start >= n_keys:
         return
     first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
+    place = place_of(sequence, per_member)
     q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
     doutput_ptr = of_sequence(
         doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
@@ -176,12 +179,8 @@ def attention_dkdv_kernel(
     dv_ptr = of_sequence(dv_ptr, dv_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
-    k = load_tile(
-        k_ptr, k_strides, sequence, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True
-    )
-    v = load_tile(
-        v_ptr, v_strides, sequence, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True
-    )
+    k = load_tile(k_ptr, k_strides, place, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
+    v = load_tile(v_ptr, v_strides, place, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
     dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
     dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
 
@@ -198,18 +197,18 @@ def attention_dkdv_kernel(
             query = edges[part] + index % blocks * BLOCK_QUERIES
             stream = dropout_stream(seed_ptr, sequence * n_heads + head)
             q = load_tile(
-                q_ptr, q_strides, sequence, head, first_query, query, n_queries,
+                q_ptr, q_strides, place, head, first_query, query, n_queries,
                 BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, part != 1,
             )  # fmt: skip
             doutput = load_tile(
-                doutput_ptr, doutput_strides, sequence, head, first_query, query, n_queries,
+                doutput_ptr, doutput_strides, place, head, first_query, query, n_queries,
                 BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, part != 1,
             )  # fmt: skip
             if WHOLE:
                 head_lse_ptr = lse_ptr + query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
                 lse = tl.load(head_lse_ptr + query + rows, mask=query + rows < n_queries, other=float("inf"))
                 output = load_tile(
-                    output_ptr, output_strides, sequence, head, first_query, query, n_queries,
+                    output_ptr, output_strides, place, head, first_query, query, n_queries,
                     BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
                 )  # fmt: skip
                 delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
@@ -228,7 +227,7 @@ def attention_dkdv_kernel(
                 )  # fmt: skip
             products = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
             weights, slope = weighed(
-                products, sequence, head, query, start, rows[None, :], columns[:, None], lse[None, :],
+                products, place, head, query, start, rows[None, :], columns[:, None], lse[None, :],
                 bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
                 BIAS_DESCRIBED, q.dtype == tl.float32, part != 1,
             )  # fmt: skip
@@ -248,16 +247,16 @@ def attention_dkdv_kernel(
             if WHOLE:
                 dq = tl.dot(tl.trans(dscores), k, input_precision=PRECISION, out_dtype=COMPUTE) * scale
                 store_tile(
-                    dq_ptr, dq_strides, sequence, head, first_query, query, n_queries, dq,
+                    dq_ptr, dq_strides, place, head, first_query, query, n_queries, dq,
                     BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
                 )  # fmt: skip
 
     store_tile(
-        dk_ptr, dk_strides, sequence, key_head, first_key, start, n_keys, dk * scale,
+        dk_ptr, dk_strides, place, key_head, first_key, start, n_keys, dk * scale,
         BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK,
     )  # fmt: skip
     store_tile(
-        dv_ptr, dv_strides, sequence, key_head, first_key, start, n_keys, dv * keep_scale,
+        dv_ptr, dv_strides, place, key_head, first_key, start, n_keys, dv * keep_scale,
         BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK,
     )  # fmt: skip
 

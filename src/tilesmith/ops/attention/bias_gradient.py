@@ -22,6 +22,7 @@ from tilesmith.ops.attention.tiles import (
     is_kept,
     load_statistics,
     load_tile,
+    place_of,
 )
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
@@ -33,7 +34,7 @@ def attention_dbias_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
     doutput_ptr, statistics_ptr, dbias_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, doutput_strides,
-    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     bias_heads, n_repeats, repeats_per_share, share_size,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, ONE_ROW: tl.constexpr,
@@ -60,17 +61,19 @@ def attention_dbias_kernel(
     dbias = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], COMPUTE)
     for index in tl.range(repeat, last_repeat):
         start = first_query
-        place = index
+        sharer = index
         if ONE_ROW:
             start = index % query_blocks * BLOCK_QUERIES
-            place = index // query_blocks
-        head = bias_head + place % (n_heads // bias_heads)
-        sequence = bias_sequence + place // (n_heads // bias_heads)
-        q = load_tile(
-            q_ptr, q_strides, sequence, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
-        )
+            sharer = index // query_blocks
+        head = bias_head + sharer % (n_heads // bias_heads)
+        sequence = bias_sequence + sharer // (n_heads // bias_heads)
+        if per_member is not None:  # the sequences of a member of the batch share its bias; heads do not
+            sequence = bias_sequence * per_member + sharer
+        # Not (bias_sequence, sharer): of what does not change, the compiler keeps more in registers than there are.
+        place = place_of(sequence, per_member)
+        q = load_tile(q_ptr, q_strides, place, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True)
         k = load_tile(
-            k_ptr, k_strides, sequence, head // group, 0, first_key, key_rows,
+            k_ptr, k_strides, place, head // group, 0, first_key, key_rows,
             BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True,
         )  # fmt: skip
         lse = load_statistics(
@@ -83,16 +86,16 @@ def attention_dbias_kernel(
         )  # fmt: skip
         products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
         weights, _ = weighed(
-            products, sequence, head, start, first_key, rows[:, None], columns[None, :], lse[:, None],
+            products, place, head, start, first_key, rows[:, None], columns[None, :], lse[:, None],
             bias_ptr, mask_ptr, bias_strides, mask_strides, query_rows, key_rows, left, right, scale, softcap,
             BIAS_DESCRIBED, q.dtype == tl.float32, True,
         )  # fmt: skip
         doutput = load_tile(
-            doutput_ptr, doutput_strides, sequence, head, 0, start, query_rows,
+            doutput_ptr, doutput_strides, place, head, 0, start, query_rows,
             BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
         )  # fmt: skip
         v = load_tile(
-            v_ptr, v_strides, sequence, head // group, 0, first_key, key_rows,
+            v_ptr, v_strides, place, head // group, 0, first_key, key_rows,
             BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True,
         )  # fmt: skip
         dweights = tl.dot(doutput, tl.trans(v), input_precision=PRECISION, out_dtype=COMPUTE)
@@ -126,11 +129,16 @@ class BiasGradientConfig(Config):
 
 
 def bias_gradient_config(problem: Problem, described: bool) -> BiasGradientConfig:
+    warps = 4
     queries, keys = (64, 64) if problem.head_block <= 64 and problem.q.element_bytes == 2 and described else (32, 32)
     if problem.has_light_scores and described:
         queries = 128  # 88 µs for a triangle of 256 residues on an H200, 134 with half of them
+        if not problem.has_describable_bias:  # as the ending node's: its addresses fill the registers of four warps
+            warps = 8
+    if problem.seed is not None and problem.softcap:
+        keys = 32  # 64 of them, with a bias that the copy engine cannot fetch, need more registers than Hopper has
     return BiasGradientConfig(
-        num_warps=4, num_stages=2, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
+        num_warps=warps, num_stages=2, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ MOST_SHARES = 128
 def attention_decode_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr, output_ptr, lse_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides,
-    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     n_shares, keys_per_share,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, SHARED: tl.constexpr, ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -46,7 +46,7 @@ def attention_decode_kernel(
     queries = tl.where(in_group, rows % query_rows, query_rows)
     heads = key_head * group + rows // query_rows
     in_tile = in_group[:, None] & (columns < HEAD)[None, :]
-    q_rows = head_start(q_ptr, q_strides, sequence, heads, queries)
+    q_rows = head_start(q_ptr, q_strides, (sequence,), heads, queries)
     q = tl.load(q_rows[:, None] + columns.to(tl.int64)[None, :] * q_strides[3], mask=in_tile, other=0.0)
     stream = dropout_stream(seed_ptr, sequence * n_heads + heads)
 
@@ -60,7 +60,7 @@ def attention_decode_kernel(
         begin = tl.maximum(edges[part], share_begin)
         for key in tl.range(begin, tl.minimum(edges[part + 1], share_end), BLOCK_KEYS):
             output, largest, total = attend(
-                output, largest, total, q, sequence, heads[:, None], key_head, 0, queries[:, None], 0, key,
+                output, largest, total, q, (sequence,), heads[:, None], key_head, 0, queries[:, None], 0, key,
                 k_ptr, v_ptr, bias_ptr, mask_ptr, stream[:, None], k_strides, v_strides, bias_strides, mask_strides,
                 query_rows, key_rows, left, right, scale, softcap, drop_below,
                 HEAD, BLOCK_HEAD, PRECISION, WALK, False, BLOCK_KEYS, seed_ptr is not None, part != 1,
@@ -76,7 +76,7 @@ def attention_decode_kernel(
         output_rows = output_ptr + part * HEAD
         column_stride = 1
     else:
-        output_rows = head_start(output_ptr, output_strides, sequence, heads, queries)
+        output_rows = head_start(output_ptr, output_strides, (sequence,), heads, queries)
         column_stride = output_strides[3]
     pointers = output_rows[:, None] + columns.to(tl.int64)[None, :] * column_stride
     tl.store(pointers, output.to(output_ptr.dtype.element_ty), mask=in_tile)
@@ -105,7 +105,8 @@ def attention_combine_kernel(
     in_shares = (shares < n_shares)[:, None] & (columns < HEAD)[None, :]
     parts = tl.load(partial_ptr + offsets, mask=in_shares, other=0.0)
     output = tl.sum(parts * weights[:, None], axis=0) / total
-    pointers = head_start(output_ptr, output_strides, sequence, head, query) + columns.to(tl.int64) * output_strides[3]
+    output_row = head_start(output_ptr, output_strides, (sequence,), head, query)
+    pointers = output_row + columns.to(tl.int64) * output_strides[3]
     tl.store(pointers, output.to(output_ptr.dtype.element_ty), mask=columns < HEAD)
     if tl.program_id(1) == 0:
         tl.store(lse_ptr + place, tl.where(sees_nothing, float("inf"), largest + tl.log2(total)))

@@ -24,6 +24,7 @@ from tilesmith.ops.attention.tiles import (
     keys_seen,
     load_tile,
     of_sequence,
+    place_of,
     query_place,
     rows_of_sequence,
     scored,
@@ -37,7 +38,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 def attention_forward_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr, output_ptr, lse_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides,
-    n_sequences, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
+    n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -46,13 +47,14 @@ def attention_forward_kernel(
     if start >= n_queries:
         return
     first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
+    place = place_of(sequence, per_member)
     stream = dropout_stream(seed_ptr, sequence * n_heads + head)
     q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
     k_ptr = of_sequence(k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     v_ptr = of_sequence(v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
 
     q = load_tile(
-        q_ptr, q_strides, sequence, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
+        q_ptr, q_strides, place, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
     )
     rows = tl.arange(0, BLOCK_QUERIES)
     largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)
@@ -63,7 +65,7 @@ def attention_forward_kernel(
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
             output, largest, total = attend(
-                output, largest, total, q, sequence, head, head // group, start, rows[:, None], first_key, key,
+                output, largest, total, q, place, head, head // group, start, rows[:, None], first_key, key,
                 k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
                 n_queries, n_keys, left, right, scale, softcap, drop_below,
                 HEAD, BLOCK_HEAD, PRECISION, WALK, BIAS_DESCRIBED, BLOCK_KEYS, seed_ptr is not None, part != 1,
@@ -77,7 +79,7 @@ def attention_forward_kernel(
         output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
     )
     store_tile(
-        output_ptr, output_strides, sequence, head, first_query, start, n_queries, output,
+        output_ptr, output_strides, place, head, first_query, start, n_queries, output,
         BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
     )  # fmt: skip
     lse_ptr += query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
@@ -86,7 +88,7 @@ def attention_forward_kernel(
 
 @triton.jit
 def attend(
-    output, largest, total, q, sequence, head, key_head, query, rows, first_key, key,
+    output, largest, total, q, place, head, key_head, query, rows, first_key, key,
     k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
     n_queries, n_keys, left, right, scale, softcap, drop_below,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr,
@@ -95,18 +97,18 @@ def attend(
     """One block of keys, for queries that `rows` count from `query` on. CHECKED where not all of them see all of it."""
     columns = tl.arange(0, BLOCK_KEYS)[None, :]
     k = load_tile(
-        k_ptr, k_strides, sequence, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED
+        k_ptr, k_strides, place, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED
     )
     products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=output.dtype)
     scores, factor, _ = scored(
-        products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
+        products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
         BIAS_DESCRIBED, q.dtype == tl.float32,
     )  # fmt: skip
     if CHECKED:
         seen = is_seen(query + rows, key + columns, n_queries, n_keys, left, right)
         scores = tl.where(seen, scores, float("-inf"))
     if mask_ptr is not None:
-        attended = is_attended(mask_ptr, mask_strides, sequence, key, columns, n_keys)
+        attended = is_attended(mask_ptr, mask_strides, place, key, columns, n_keys)
         scores = tl.where(attended, scores, float("-inf"))
     new_largest = tl.maximum(largest, tl.max(scores, axis=1) * factor)
     subtracted = new_largest
@@ -118,7 +120,7 @@ def attend(
     if DROPOUT:
         weights = tl.where(is_kept(stream, query + rows, key + columns, drop_below), weights, 0.0)
     v = load_tile(
-        v_ptr, v_strides, sequence, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED
+        v_ptr, v_strides, place, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED
     )
     output *= shrink[:, None]
     output = tl.dot(weights.to(v.dtype), v, output, input_precision=PRECISION, out_dtype=output.dtype)

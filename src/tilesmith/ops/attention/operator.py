@@ -65,7 +65,13 @@ def backward(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
 ) -> tuple[Operand, ...]:
-    problem = dense_problem(*arguments)
+    return gradients_of(plan, dense_problem(*arguments), doutput, output, lse, bias_gradient)
+
+
+def gradients_of(
+    plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
+) -> tuple[Operand, ...]:
+    """dq, dk, dv and dbias."""
     dq, dk, dv, statistics = plan_backward(plan, problem, doutput, output, lse)
     if problem.bias is None or not bias_gradient:
         return dq, dk, dv, plan.empty((0,), problem.q.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,7 @@ from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
 
-Strides = tuple[int, int, int, int]
+Strides = tuple[int, ...]
 STATISTICS_UNIT = int(UNIT.value)
 SMALLEST_BLOCK = 16  # what tl.dot takes at least along each side
 LARGEST_BLOCK = 256
@@ -26,7 +27,7 @@ FAR = 2**30  # further than any key is to the right: causal and full attention s
 
 def lse_shape(q_shape: Sequence[int]) -> tuple[int, ...]:
     """That of what is kept for the backward: one number per query."""
-    return tuple(q_shape[:3]) if len(q_shape) == 4 else (q_shape[1], q_shape[0])
+    return tuple(q_shape[:-1]) if len(q_shape) > 3 else (q_shape[1], q_shape[0])
 
 
 class TileConfig(Protocol):
@@ -44,7 +45,11 @@ class TileConfig(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """q, k, v are [batch, heads, length, head size]; or, with starts, [total length, heads, head size]."""
+    """q, k, v are [batch, heads, length, head size]; or, with starts, [total length, heads, head size].
+
+    Or they are grids: [batch, sequences, heads, length, head size], with a mask [batch, sequences, keys] and a bias
+    [batch, heads, queries, keys].
+    """
 
     q: Operand
     k: Operand
@@ -67,15 +72,22 @@ class Problem:
 
     @property
     def sequences(self) -> int:
-        return self.query_starts.shape[0] - 1 if self.query_starts is not None else self.q.shape[0]
+        if self.query_starts is not None:
+            return self.query_starts.shape[0] - 1
+        return math.prod(self.q.shape[:-3])
+
+    @property
+    def per_member(self) -> int | None:
+        """How many sequences of a grid share a bias; None where this is no grid."""
+        return self.q.shape[1] if len(self.q.shape) == 5 else None
 
     @property
     def heads(self) -> int:
-        return self.q.shape[1]
+        return self.q.shape[1 if self.packed else -3]
 
     @property
     def key_heads(self) -> int:
-        return self.k.shape[1]
+        return self.k.shape[1 if self.packed else -3]
 
     @property
     def group(self) -> int:
@@ -85,11 +97,11 @@ class Problem:
     @property
     def queries(self) -> int:
         """Rows of q in each sequence, or in all of them together where they are packed."""
-        return self.q.shape[0 if self.packed else 2]
+        return self.q.shape[0 if self.packed else -2]
 
     @property
     def keys(self) -> int:
-        return self.k.shape[0 if self.packed else 2]
+        return self.k.shape[0 if self.packed else -2]
 
     @property
     def head_size(self) -> int:
@@ -120,9 +132,10 @@ class Problem:
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
     def strides(self, operand: Operand) -> Strides:
-        """From sequence to sequence, head to head, row to row, column to column."""
+        """From sequence to sequence, head to head, row to row, column to column; of a grid first from member to member
+        of the batch."""
         if not self.packed:
-            return operand.strides  # type: ignore[return-value]  # of four dimensions, as was checked
+            return operand.strides
         row, head, column = operand.strides
         return 0, head, row, column
 
@@ -133,8 +146,8 @@ class Problem:
     @property
     def statistics_shape(self) -> tuple[int, ...]:
         """That of what the kernels of the backward tell each other: two numbers per query, in whole units."""
-        *heads, queries = self.lse_shape
-        return (*heads, 2, -(-queries // STATISTICS_UNIT) * STATISTICS_UNIT)
+        heads = (self.heads,) if self.packed else (self.sequences, self.heads)
+        return (*heads, 2, -(-self.queries // STATISTICS_UNIT) * STATISTICS_UNIT)
 
     def blocks(self, length: int, block: int) -> int:
         """How many programs cover the rows of one head in all sequences."""
@@ -160,10 +173,10 @@ class Problem:
             walk = "packed" if self.packed else "described"
         else:
             steps = [(rows[name], self.strides(one)) for name, one in tensors.items()]
-            furthest = max(count * strides[2] + self.head_block * strides[3] for count, strides in steps)
+            furthest = max(count * strides[-2] + self.head_block * strides[-1] for count, strides in steps)
             walk = "near" if furthest < 2**31 else "far"
         for name, tensor in tensors.items():
-            block = (1, 1, rows[name], self.head_block)
+            block = (*(1,) * (len(tensor.shape) - 2), rows[name], self.head_block)
             arguments[f"{name}_ptr"] = tensor.descriptor(block) if walk == "described" else tensor
         return arguments, walk
 
@@ -176,7 +189,7 @@ class Problem:
             "mask_ptr": self.mask, "seed_ptr": self.seed,
             "query_starts_ptr": self.query_starts, "key_starts_ptr": self.key_starts,
             "bias_strides": self.bias_strides(), "mask_strides": self.mask.strides if self.mask is not None else (0, 0),
-            "n_sequences": self.sequences, "n_heads": self.heads, "group": self.group,
+            "n_sequences": self.sequences, "per_member": self.per_member, "n_heads": self.heads, "group": self.group,
             "query_rows": self.queries, "key_rows": self.keys,
             "left": None if self.left == UNBOUNDED else self.left,
             "right": FAR if self.right == UNBOUNDED else self.right,
@@ -194,10 +207,14 @@ class Problem:
     def bias_tiles(self, config: TileConfig) -> dict[str, object]:
         """The bias as a kernel goes through it: by the copy engine where that can walk it, else by pointers."""
         walked = self._bias_of_own_matrices()
-        described = config.described and walked is not None and walked.describable()
-        if walked is None or not described:
+        if walked is None or not config.described or not walked.describable():
             return {"bias_ptr": self.bias, "BIAS_DESCRIBED": False}
         return {"bias_ptr": walked.descriptor((1, 1, config.BLOCK_QUERIES, config.BLOCK_KEYS)), "BIAS_DESCRIBED": True}
+
+    @property
+    def has_describable_bias(self) -> bool:
+        walked = self._bias_of_own_matrices()
+        return walked is not None and walked.describable()
 
     def _bias_of_own_matrices(self) -> Operand | None:
         """The bias in four dimensions, of which the first two have as many elements as lie in memory; None where
@@ -219,4 +236,4 @@ class Problem:
         steps = [0 if size == 1 else step for size, step in zip(self.bias.shape, self.bias.strides, strict=True)]
         if LARGEST_BLOCK * sum(steps[-2:]) >= 2**31:
             raise NotWalkable(f"a bias of strides {self.bias.strides} is wider than 32 bits count within a tile")
-        return (*(0,) * (4 - len(steps)), *steps)  # type: ignore[return-value]  # four by construction
+        return (*(0,) * (4 - len(steps)), *steps)

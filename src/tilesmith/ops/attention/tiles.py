@@ -8,7 +8,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-NOT_SPECIALISED = ("n_sequences", "n_heads", "group", "query_rows", "key_rows", "left", "right", "drop_below")
+NOT_SPECIALISED = (
+    "n_sequences", "per_member", "n_heads", "group", "query_rows", "key_rows", "left", "right", "drop_below",
+)  # fmt: skip
 """Sizes that a kernel gains nothing from knowing, and that must not compile anew for each."""
 
 LSE, DELTA = tl.constexpr(0), tl.constexpr(1)
@@ -65,10 +67,19 @@ def rows_of_sequence(starts_ptr, sequence, length):
 
 
 @triton.jit
-def head_start(ptr, strides, sequence, head, first_row):
+def place_of(sequence, per_member):
+    """Where in its tensors a sequence lies: at its number; in a grid at that of its member of the batch, which has its
+    own bias, and at its own among the sequences of that."""
+    return (sequence,) if per_member is None else (sequence // per_member, sequence % per_member)
+
+
+@triton.jit
+def head_start(ptr, strides, place, head, first_row):
     """Where the rows of a head of a sequence begin, from that row on."""
-    wide = tl.cast(sequence, tl.int64) * strides[0] + tl.cast(head, tl.int64) * strides[1]
-    return ptr + wide + tl.cast(first_row, tl.int64) * strides[2]
+    wide = tl.cast(place[0], tl.int64) * strides[0] + tl.cast(head, tl.int64) * strides[-3]
+    if len(place) == 2:
+        wide += tl.cast(place[1], tl.int64) * strides[1]
+    return ptr + wide + tl.cast(first_row, tl.int64) * strides[-2]
 
 
 @triton.jit
@@ -122,14 +133,14 @@ def store_statistics(
 
 @triton.jit
 def tile_pointers(
-    ptr, strides, sequence, head, first_row, start,
+    ptr, strides, place, head, first_row, start,
     BLOCK: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr,
 ):  # fmt: skip
     """BLOCK rows of a head from row `start` on."""
     INDEX: tl.constexpr = tl.int32 if WALK == "near" else tl.int64
-    rows = tl.arange(0, BLOCK).to(INDEX) * strides[2]
-    columns = tl.arange(0, BLOCK_HEAD).to(INDEX) * strides[3]
-    return head_start(ptr, strides, sequence, head, first_row + start) + (rows[:, None] + columns[None, :])
+    rows = tl.arange(0, BLOCK).to(INDEX) * strides[-2]
+    columns = tl.arange(0, BLOCK_HEAD).to(INDEX) * strides[-1]
+    return head_start(ptr, strides, place, head, first_row + start) + (rows[:, None] + columns[None, :])
 
 
 @triton.jit
@@ -148,7 +159,7 @@ def of_sequence(
 
 @triton.jit
 def load_tile(
-    source, strides, sequence, head, first_row, start, n_rows,
+    source, strides, place, head, first_row, start, n_rows,
     BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
     """BLOCK rows of a head, with zeros beyond its HEAD columns and, where CHECKED, beyond its last row.
@@ -160,11 +171,12 @@ def load_tile(
     in_rows = (start + tl.arange(0, BLOCK) < n_rows)[:, None]
     in_head = (tl.arange(0, BLOCK_HEAD) < HEAD)[None, :]
     if WALK == "described":
-        tile = source.load([sequence, head, start, 0]).reshape(BLOCK, BLOCK_HEAD)
+        corner = place + (head, start, 0)  # noqa: RUF005  # Triton has no starred elements
+        tile = source.load(corner).reshape(BLOCK, BLOCK_HEAD)
     elif WALK == "packed":
         tile = source.load([head, start, 0]).reshape(BLOCK, BLOCK_HEAD)
     else:
-        pointers = tile_pointers(source, strides, sequence, head, first_row, start, BLOCK, BLOCK_HEAD, WALK)
+        pointers = tile_pointers(source, strides, place, head, first_row, start, BLOCK, BLOCK_HEAD, WALK)
         if CHECKED and HEAD < BLOCK_HEAD:
             tile = tl.load(pointers, mask=in_rows & in_head, other=0.0)
         elif CHECKED:
@@ -178,18 +190,19 @@ def load_tile(
 
 @triton.jit
 def store_tile(
-    target, strides, sequence, head, first_row, start, n_rows, values,
+    target, strides, place, head, first_row, start, n_rows, values,
     BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr,
 ):  # fmt: skip
     """The rows of a head that there are, to where `load_tile` would load them from."""
     if WALK == "described":
-        target.store([sequence, head, start, 0], values.to(target.dtype).reshape(1, 1, BLOCK, BLOCK_HEAD))
+        corner = place + (head, start, 0)  # noqa: RUF005  # as above
+        target.store(corner, values.to(target.dtype).reshape(target.block_shape))
     elif WALK == "packed":
         target.store([head, start, 0], values.to(target.dtype).reshape(1, BLOCK, BLOCK_HEAD))
     else:
         in_rows = (start + tl.arange(0, BLOCK) < n_rows)[:, None]
         in_head = (tl.arange(0, BLOCK_HEAD) < HEAD)[None, :]
-        pointers = tile_pointers(target, strides, sequence, head, first_row, start, BLOCK, BLOCK_HEAD, WALK)
+        pointers = tile_pointers(target, strides, place, head, first_row, start, BLOCK, BLOCK_HEAD, WALK)
         tl.store(pointers, values.to(target.dtype.element_ty), mask=in_rows & in_head)
 
 
@@ -239,22 +252,24 @@ def is_seen(queries, keys, n_queries, n_keys, left, right):
 
 
 @triton.jit
-def is_attended(mask_ptr, mask_strides, sequence, key, columns, n_keys):
+def is_attended(mask_ptr, mask_strides, place, key, columns, n_keys):
     """Which keys the mask lets through, for every query alike."""
-    start = tl.cast(sequence, tl.int64) * mask_strides[0] + tl.cast(key, tl.int64) * mask_strides[1]
-    return tl.load(mask_ptr + start + columns * mask_strides[1], mask=key + columns < n_keys, other=0) != 0
+    start = tl.cast(place[0], tl.int64) * mask_strides[0] + tl.cast(key, tl.int64) * mask_strides[-1]
+    if len(place) == 2:
+        start += tl.cast(place[1], tl.int64) * mask_strides[1]
+    return tl.load(mask_ptr + start + columns * mask_strides[-1], mask=key + columns < n_keys, other=0) != 0
 
 
 @triton.jit
 def scored(
-    products, sequence, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
+    products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
     BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """What softmax raises two to, in two factors, and the slope of the soft cap there.
 
     Two factors, because without bias and soft cap the second is all there is to do, and it can wait for the subtraction
     of the maximum, with which it is one instruction. `rows` count queries from `query` on, `columns` keys from
-    `key` on.
+    `key` on. The sequences of a member of the batch share its bias.
     """
     if softcap is not None:
         fraction = tanh(products * (scale / softcap), EXACT)
@@ -267,9 +282,10 @@ def scored(
         factor = scale * LOG2_E
     if bias_ptr is not None:
         if BIAS_DESCRIBED:
-            bias = described_bias(bias_ptr, bias_strides, sequence, head, query, key, rows, columns)
+            bias = described_bias(bias_ptr, bias_strides, place[0], head, query, key, rows, columns)
         else:
-            start = head_start(bias_ptr, bias_strides, sequence, head, query) + tl.cast(key, tl.int64) * bias_strides[3]
+            start = head_start(bias_ptr, bias_strides, (place[0],), head, query)
+            start += tl.cast(key, tl.int64) * bias_strides[3]
             inside = (query + rows < n_queries) & (key + columns < n_keys)
             bias = tl.load(start + (rows * bias_strides[2] + columns * bias_strides[3]), mask=inside, other=0.0)
         scores = scores * factor + bias.to(products.dtype) * LOG2_E

@@ -37,6 +37,7 @@ class Operand:
     strides: tuple[int, ...]
     dtype: torch.dtype
     aligned: bool = True
+    order: tuple[int, ...] | None = None  # which dimensions of the tensor these are, where not as they come
 
     def data_ptr(self) -> int:
         """What compilation depends on: whether the address is a multiple of 16."""
@@ -48,7 +49,12 @@ class Operand:
 
     def seen_as(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
         """The same memory from the same address on, with other dimensions."""
-        return replace(self, shape=shape, strides=strides)
+        return replace(self, shape=shape, strides=strides, order=None)
+
+    def permuted(self, order: tuple[int, ...]) -> Operand:
+        """The same tensor with its dimensions in this order."""
+        shape, strides = (tuple(one[dimension] for dimension in order) for one in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides, order=order)
 
     def describable(self) -> bool:
         """Whether the copy engine of a Hopper GPU can walk this layout, which it wants in units of 16 bytes."""
@@ -136,7 +142,10 @@ class Plan:
         return self._buffer(torch.empty(shape, dtype=dtype, device="meta"))
 
     def empty_like(self, operand: Operand, dtype: torch.dtype | None = None) -> Operand:
-        """Memory laid out as torch.empty_like lays it out for that argument."""
+        """Memory laid out as torch.empty_like lays it out for that argument, and seen as that is seen."""
+        if operand.order is not None:
+            back = tuple(operand.order.index(dimension) for dimension in range(len(operand.order)))
+            return self.empty_like(replace(operand.permuted(back), order=None), dtype).permuted(operand.order)
         like = torch.empty_strided(operand.shape, operand.strides, dtype=operand.dtype, device="meta")
         return self._buffer(torch.empty_like(like, dtype=dtype))
 

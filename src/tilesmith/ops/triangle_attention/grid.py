@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.attention.operator import LARGEST_HEAD
-from tilesmith.ops.attention.operator import backward as attention_backward
-from tilesmith.ops.attention.operator import forward as attention_forward
-from tilesmith.ops.attention.reference import UNBOUNDED
+from tilesmith.ops.attention.forward import plan_forward
+from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
+from tilesmith.ops.attention.problem import Problem, lse_shape
+from tilesmith.ops.attention.reference import default_scale
 from tilesmith.ops.attention.reference import reference as attention_reference
-from tilesmith.ops.outer_product_mean.operator import require_mask
-from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.arguments import require_floating, require_mask, require_number, require_same_device
 from tilesmith.ops.runtime.kernels import Kernels, kernels
 from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.ops.triangle_attention.gate import gated
 from tilesmith.ops.triangle_attention.gate import reference as gate_reference
@@ -44,25 +44,12 @@ def reference(
     members = []
     for n in range(q.shape[0]):
         queries, keys, values = (as_heads(one[n], along_columns) for one in (q, k, v))
-        allowed = _sequences(mask, n, along_columns)
-        of_member = attention_reference(queries, keys, values, bias=_of(bias, n), mask=allowed, scale=scale)
+        third = None if bias is None else bias[n]
+        allowed = None if mask is None else mask[n] if along_columns else mask[n].t()
+        of_member = attention_reference(queries, keys, values, bias=third, mask=allowed, scale=scale)
         members.append(as_grid(of_member, along_columns))
     attended = torch.stack(members) if members else q * 1
     return attended if gate is None else gate_reference(attended, gate)
-
-
-def _of(bias: Tensor | None, n: int) -> Tensor | None:
-    return None if bias is None else bias[n]
-
-
-def _sequences(mask: Tensor | None, n: int, along_columns: bool) -> Tensor | None:
-    """The mask of one member as attention takes it: [sequences, keys].
-
-    It alone is copied where it has to be turned: a byte for each place, which every head of every query reads.
-    """
-    if mask is None:
-        return None
-    return mask[n] if along_columns else mask[n].t().contiguous()
 
 
 def empty_output(
@@ -70,38 +57,25 @@ def empty_output(
     scale: float | None, tf32: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output, and log₂ Σ 2^score of each query as [batch, sequences, heads, queries]."""
-    batch, rows, columns, heads, _ = q.shape
     dtype = torch.promote_types(q.dtype, torch.float32)
-    sequences, queries = (rows, columns) if along_columns else (columns, rows)
-    return _empty_grid(q, along_columns), q.new_empty((batch, sequences, heads, queries), dtype=dtype)
+    return torch.empty_like(q), q.new_empty(lse_shape(q.permute(_order(along_columns)).shape), dtype=dtype)
 
 
-def _empty_grid(like: Tensor, along_columns: bool) -> Tensor:
-    """Laid out as attention lays it out for a single member; several are put together one after the other."""
-    if like.shape[0] != 1:
-        return like.new_empty(like.shape)
-    return as_grid(torch.empty_like(as_heads(like[0], along_columns)), along_columns)[None]
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
+    return plan_forward(plan, grid_problem(*arguments))
 
 
-def compute_output(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+def _order(along_columns: bool) -> tuple[int, ...]:
+    """The dimensions of a grid as attention takes them: [batch, sequences, heads, length, head size]."""
+    return (0, 1, 3, 2, 4) if along_columns else (0, 2, 3, 1, 4)
+
+
+def grid_problem(
+    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, along_columns: bool,
     scale: float | None, tf32: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Member by member."""
-    numbers = UNBOUNDED, UNBOUNDED, scale, 0.0, 0.0, tf32
-    members = []
-    for n in range(q.shape[0]):
-        heads = (as_heads(one[n], along_columns) for one in (q, k, v))
-        output, lse = attention_forward(*heads, _of(bias, n), _sequences(mask, n, along_columns), None, *numbers)
-        members.append((as_grid(output, along_columns), lse))
-    if not members:
-        return empty_output(q, k, v, bias, mask, along_columns, scale, tf32)
-    outputs, lses = zip(*members, strict=True)
-    return _together(outputs), _together(lses)
-
-
-def _together(members: tuple[Tensor, ...]) -> Tensor:
-    return members[0][None] if len(members) == 1 else torch.stack(members)
+) -> Problem:  # fmt: skip
+    q, k, v = (one.permuted(_order(along_columns)) for one in (q, k, v))
+    return Problem(q, k, v, bias, mask, scale=default_scale(q.shape[-1], scale), tf32=tf32)
 
 
 def empty_gradients(
@@ -111,38 +85,25 @@ def empty_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv and dbias; dbias is empty where it is not wanted."""
     like, shape = (bias, bias.shape) if bias is not None and bias_gradient else (q, (0,))
-    dq, dk, dv = (_empty_grid(one, along_columns) for one in (q, k, v))
-    return dq, dk, dv, like.new_empty(shape)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), like.new_empty(shape)
 
 
-def compute_gradients(
-    doutput: Tensor, output: Tensor, lse: Tensor, bias_gradient: bool,
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
+def plan_gradients(
+    plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool,
+    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, along_columns: bool,
     scale: float | None, tf32: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Member by member."""
-    if q.numel() == 0:
-        made = empty_gradients(doutput, output, lse, bias_gradient, q, k, v, bias, mask, along_columns, scale, tf32)
-        return (*made[:3], made[3].zero_())  # nothing was added to it
-    numbers = UNBOUNDED, UNBOUNDED, scale, 0.0, 0.0, tf32
-    members = []
-    for n in range(q.shape[0]):
-        doutputs, outputs, *heads = (as_heads(one[n], along_columns) for one in (doutput, output, q, k, v))
-        *grids, dbias = attention_backward(
-            doutputs, outputs, lse[n], bias_gradient, *heads, _of(bias, n), _sequences(mask, n, along_columns), None,
-            *numbers,
-        )  # fmt: skip
-        members.append((*(as_grid(one, along_columns) for one in grids), dbias))
-    dq, dk, dv, dbias = (_together(gradients) for gradients in zip(*members, strict=True))
-    return dq, dk, dv, dbias if bias is not None and bias_gradient else dbias.new_empty(0)
+) -> tuple[Operand, ...]:  # fmt: skip
+    problem = grid_problem(q, k, v, bias, mask, along_columns, scale, tf32)
+    doutput, output = (one.permuted(_order(along_columns)) for one in (doutput, output))
+    return gradients_of(plan, problem, doutput, output, lse, bias_gradient)
 
 
 def grid_kernels(name: str) -> tuple[Kernels, Kernels]:
     """The forward and the backward as torch operators of this name."""
     forward = kernels(f"{name}_forward")(empty_output)
-    forward.composed(compute_output)
+    forward.plan(plan_output)
     backward = kernels(f"{name}_backward")(empty_gradients)
-    backward.composed(compute_gradients)
+    backward.plan(plan_gradients)
     return forward, backward
 
 
@@ -150,7 +111,13 @@ def prepared(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
     scale: float | None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments as the kernels take them."""
+    """The arguments as the kernels take them: the mask as [batch, sequences, keys].
+
+    It alone is copied where it has to be turned, once for forward and backward: a byte for each place. Read where it
+    lies, the addresses of keys that are no neighbours take a Hopper GPU more registers than it has for dbias.
+    """
+    if mask is not None and not along_columns:
+        mask = mask.transpose(1, 2).contiguous()
     scale = None if scale is None else float(scale)
     return q, k, v, bias, mask, along_columns, scale, tf32_allowed() and q.dtype == torch.float32
 
