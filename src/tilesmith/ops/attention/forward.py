@@ -157,6 +157,8 @@ def forward_config(problem: Problem, described: bool) -> ForwardConfig:
     if problem.has_light_scores and described:
         # 76 µs for a triangle of 256 residues on an H200, 84 with half the queries, 92 with twice the keys.
         queries, keys, warps, stages = 128, 32, 4, 2
+        if problem.bias is not None and not problem.has_describable_bias:
+            queries = 64  # the addresses of twice as many, where rows are no multiple of 16 bytes, fill the registers
     elif not problem.is_plain:  # what is done to scores takes registers
         queries, keys, warps = min(queries, 64), min(keys, 32), 4 if problem.q.element_bytes == 2 else 8
         stages = min(stages, 2)
