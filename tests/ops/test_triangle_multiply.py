@@ -18,7 +18,7 @@ import tilesmith as ts
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops.triangle_multiply import SPEC, triangle_multiply
 from tilesmith.ops.triangle_multiply.chunked import compute_backward, compute_forward
-from tilesmith.ops.triangle_multiply.operator import prepare_for_chunks
+from tilesmith.ops.triangle_multiply.operator import prepare_for_chunks, takes
 from tilesmith.ops.triangle_multiply.reference import reference
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
 
@@ -155,6 +155,27 @@ def test_a_single_channel_is_all_bias(mode: Any) -> None:
         found = forward_and_backward(triangle_multiply, given)
     expected = forward_and_backward(reference, given)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "residues", "tf32", "by_kernels"),
+    [
+        (torch.float32, 64, False, False),
+        (torch.float32, 32, False, True),
+        (torch.float32, 64, True, True),
+        (torch.bfloat16, 64, False, True),
+        (torch.float64, 1, False, False),
+    ],
+)
+def test_on_a_gpu_pytorch_computes_what_the_kernels_are_slow_at(
+    dtype: torch.dtype, residues: int, tf32: bool, by_kernels: bool
+) -> None:
+    class OnGPU(Tensor):
+        is_cuda = True
+
+    z = torch.empty(1, residues, residues, 128, dtype=dtype, device="meta").as_subclass(OnGPU)
+    weight = torch.empty(128, 128, dtype=dtype, device="meta")
+    assert takes(z, *(None,) * 9, weight, *(None,) * 5, tf32) is by_kernels
 
 
 def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:

@@ -50,7 +50,7 @@ def test_limits_are_plausible_and_kept() -> None:
     if "something else used the GPU" in limits.source:
         pytest.skip("other tests are using the GPU")
     assert 10 * stopwatch.cache_bytes < COPIED_BYTES, "the copy comes from memory"
-    assert 0.9 < limits.read_tb_per_s / limits.copy_tb_per_s < 1.3
+    assert 0.7 < limits.read_tb_per_s / limits.copy_tb_per_s < 1.3
     assert limits.matmul_tflop_per_s["bf16"] > limits.matmul_tflop_per_s["fp32"]
     assert limits.launch_us is not None
     assert 0.3 < limits.launch_us < 20
