@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+
+# Before PyTorch is imported: tests run side by side, and threads of one that wait for each other slow down the next.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

@@ -50,6 +50,7 @@ def test_every_entry_of_the_jacobian(spec: Spec) -> None:
         assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @DIFFERENTIABLE
 def test_the_jacobian_at_real_sizes_in_a_random_direction(spec: Spec) -> None:
     small = [case for case in spec.cases if interpretable(spec, case) and _bytes(spec, case) <= MOST_BYTES]

@@ -256,6 +256,13 @@ class TestChunks:
             largest = float(one[name].abs().max())
             torch.testing.assert_close(many[name], one[name], rtol=2.0**-10, atol=1e-5 * largest)
 
+    def test_opcheck_accepts_their_torch_operators(self) -> None:
+        arguments = prepare_for_chunks(*triangle_multiply._bound((), {**made(), "chunk": 2}))
+        torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_chunked_forward, arguments)
+        torch.library.opcheck(
+            torch.ops.tilesmith.triangle_multiply_chunked_backward, (torch.randn_like(arguments[0]), *arguments)
+        )
+
     def test_compile_to_one_graph(self) -> None:
         torch._dynamo.reset()
         given = {**made(5, direction="incoming"), "chunk": 2}

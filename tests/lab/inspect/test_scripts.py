@@ -117,7 +117,8 @@ def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message
 
 
 def test_a_script_without_end_is_ended(tmp_path: Path) -> None:
-    found = run(tmp_path, KERNEL + "double(torch.ones(512, device='cuda'))\nwhile True: pass\n", seconds=25)
+    endless = "double(torch.ones(512, device='cuda'))\nimport time\nwhile True: time.sleep(1)\n"
+    found = run(tmp_path, KERNEL + endless, seconds=25)
     assert found.ending.kind == "timeout"
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
