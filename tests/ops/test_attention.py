@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.attention import SPEC
+from tilesmith.ops.attention.operator import attention as as_declared
 from tilesmith.ops.attention.reference import bounds, reference, visible
 from tilesmith.ops.runtime.kernels import recorded_plans
 
@@ -397,3 +398,44 @@ class TestBadInput:
         q, k, v = tensors(9, 9)
         with ts.use(mode), pytest.raises(kind, match=f"^attention: {words}"):
             attention(**{"q": q, "k": k, "v": v, **wrong})
+
+
+class TestWhoComputes:
+    """PyTorch may be asked where it is faster. What it has no kernel for, it would compute with all scores at once."""
+
+    q = torch.empty(1, 4, 64, 16, device="meta")
+
+    def fused(self, keys: int = 64, key_heads: int = 4, **options: Any) -> bool:
+        k = torch.empty(1, key_heads, keys, 16, device="meta")
+        *_, is_fused, _ = as_declared.bucket_for(q=self.q, k=k, v=k, **options).split()
+        return is_fused == "True"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"softcap": 2.0}, {"dropout": 0.1, "seed": torch.zeros(1, dtype=torch.int64)}, {"window": (3, 0)},
+            {"window": (-1, 2)}, {"mask": torch.ones(1, 64, dtype=torch.bool)}, {"bias": torch.zeros(64, 64)},
+            {"causal": True, "keys": 65},
+        ],
+        ids=lambda options: next(iter(options)),
+    )  # fmt: skip
+    def test_what_pytorch_has_no_kernel_for_is_told_apart(self, options: dict[str, Any]) -> None:
+        assert not self.fused(**options)
+
+    def test_what_it_has_one_for_is_so_in_every_form(self) -> None:
+        assert self.fused()
+        assert self.fused(keys=65)
+        assert self.fused(causal=True)
+        assert self.fused(window=(-1, 0))
+        assert self.fused(key_heads=1)
+
+    def test_groups_of_heads_are_told_apart(self) -> None:
+        k = torch.empty(1, 2, 64, 16, device="meta")
+        assert as_declared.bucket_for(q=self.q, k=self.q, v=self.q) != as_declared.bucket_for(q=self.q, k=k, v=k)
+
+    def test_a_window_that_is_causal_is_causal_to_pytorch_too(self) -> None:
+        torch.manual_seed(0)
+        q, k, v = torch.randn(3, 1, 2, 5, 16)
+        with ts.use("torch"):
+            torch.testing.assert_close(attention(q, k, v, window=(-1, 0)), attention(q, k, v, causal=True))
+            torch.testing.assert_close(attention(q, k, v, window=(-1, -1)), attention(q, k, v))

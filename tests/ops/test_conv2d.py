@@ -12,6 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.conv2d.gather import Walk, best_box
+from tilesmith.ops.conv2d.operator import conv2d as as_declared
 from tilesmith.ops.conv2d.problem import Problem
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.windows import Window
@@ -278,3 +279,10 @@ def test_partial_sums_of_half_precision_are_kept_in_single_too() -> None:
 def test_refuses(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^conv2d: {words}"):
         conv2d(**{"x": torch.ones(1, 4, 5, 5), "weight": torch.ones(6, 4, 3, 3), **arguments})
+
+
+def test_layouts_are_told_apart_where_it_is_decided_who_computes() -> None:
+    x, weight = torch.empty(2, 8, 6, 6, device="meta"), torch.empty(4, 8, 3, 3, device="meta")
+    first = as_declared.bucket_for(x=x, weight=weight)
+    last = as_declared.bucket_for(x=x.to(memory_format=torch.channels_last), weight=weight)
+    assert first.removesuffix("channels-first") == last.removesuffix("channels-last") != first

@@ -53,9 +53,9 @@ def taken(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> str:
     """Who computes this case under `auto` on the current GPU."""
     operator = spec.op
     assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
-    arguments = list(spec.inputs(case, dtype, "meta").values())
+    bucket = operator.bucket_for(**spec.inputs(case, dtype, "meta"))
     device = torch.device("cuda", torch.cuda.current_device())
-    natively = tuning.prefers_torch(device, spec.name, operator.bucket_of(arguments), training=mode != "fwd")
+    natively = tuning.prefers_torch(device, spec.name, bucket, training=mode != "fwd")
     return "torch" if natively else "tilesmith"
 
 

@@ -65,7 +65,7 @@ def _bucket(row: Mapping[str, Any]) -> str:
     spec = SPECS[row["op"]]
     inputs = spec.inputs(Case(row["case"], **row["sizes"]), getattr(torch, row["dtype"]), "meta")
     assert isinstance(spec.op, Operator)
-    return spec.op.bucket_of(list(inputs.values()))
+    return spec.op.bucket_for(**inputs)
 
 
 def _winners(times: Milliseconds) -> dict[str, str]:

@@ -14,7 +14,7 @@ from tilesmith.ops.attention.bias_gradient import plan_bias_gradient
 from tilesmith.ops.attention.decode import is_decoding, plan_decode
 from tilesmith.ops.attention.forward import plan_forward
 from tilesmith.ops.attention.problem import Problem, lse_shape
-from tilesmith.ops.attention.reference import Window, bounds, default_scale, reference, seed_tensor
+from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
 from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
 from tilesmith.ops.runtime.kernels import is_transformed, kernels
 from tilesmith.ops.runtime.operator import Operator
@@ -100,16 +100,35 @@ def takes(q: Tensor, *others: Any) -> bool:
     return q.shape[-1] <= (LARGEST_EXACT_HEAD if exact else LARGEST_HEAD)
 
 
+def is_fused(
+    q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | None, left: int, right: int, softcap: float,
+    dropout: float,
+) -> bool:  # fmt: skip
+    """Whether PyTorch's fused attention means the same: its first query stands at the first key."""
+    whole = left == UNBOUNDED and right in (0, UNBOUNDED) and (right == UNBOUNDED or q.shape[2] == k.shape[2])
+    return whole and bias is None and mask is None and not softcap and not dropout
+
+
+def sizes(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
+    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What decides whether PyTorch is faster: above all whether it has a kernel for this, and then how heads are
+    grouped. `softcap` and `dropout`, which are numbers and no sizes, must not pass for attention without them."""
+    group = q.shape[1] // max(k.shape[1], 1)
+    return q, k, v, bias, mask, left, right, group, is_fused(q, k, bias, mask, left, right, softcap, dropout), tf32
+
+
 def native(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
     window: Window | None, softcap: float, dropout: float, seed: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """PyTorch's fused attention where it means the same; the rest, and what is transformed, by its definition."""
-    differs = causal and q.shape[2] != k.shape[2]
-    if differs or softcap or dropout or any(one is not None for one in (bias, mask, window)) or is_transformed():
+    left, right = bounds(causal, window)
+    if is_transformed() or not is_fused(q, k, bias, mask, left, right, softcap, dropout):
         return reference(q, k, v, causal, bias, mask, scale, window, softcap, dropout, seed)
     return F.scaled_dot_product_attention(
-        q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, is_causal=right == 0, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )  # fmt: skip
 
 
@@ -153,7 +172,7 @@ def attention_operator(name: str, **declared: Any) -> Callable[[Callable[..., An
 
 @attention_operator(
     "attention", reference=reference, native=native, forward=forward, prepare=prepare, takes=takes,
-    save=save, gradient=gradient,
+    save=save, gradient=gradient, sizes=sizes,
 )  # fmt: skip
 def attention(
     q: Tensor,

@@ -93,6 +93,14 @@ def takes(x: Tensor, weight: Tensor, bias: Tensor | None, window: Sequence[int],
     return not (x.is_cuda and x.dtype == torch.float64) and positions < 2**31
 
 
+def sizes(
+    x: Tensor, weight: Tensor, bias: Tensor | None, window: Sequence[int], groups: int, tf32: bool
+) -> tuple[Any, ...]:
+    """What decides whether PyTorch is faster: with channels first it is, with channels last seldom."""
+    layout = "channels-last" if x.stride(1) == 1 else "channels-first"
+    return x, weight, tuple(window), groups, tf32 and x.dtype == torch.float32, layout
+
+
 @operator(
     "conv2d",
     reference=reference,
@@ -100,6 +108,7 @@ def takes(x: Tensor, weight: Tensor, bias: Tensor | None, window: Sequence[int],
     save=save,
     gradient=gradient,
     prepare=prepare,
+    sizes=sizes,
     takes=takes,
     switches=tf32_allowed_in_convolutions,
     autocasts=True,

@@ -160,8 +160,12 @@ class Operator:
         training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         return tuning.prefers_torch(tensors[0].device, self.name, self.bucket_of(arguments), training=training)
 
+    def bucket_for(self, **arguments: Any) -> str:
+        """The bucket of a call with these arguments by name, and defaults for the others."""
+        return self.bucket_of(self._bound((), arguments))
+
     def bucket_of(self, arguments: Sequence[Any]) -> str:
-        """What decides whether PyTorch is faster: calls of one bucket go the same way."""
+        """What decides whether PyTorch is faster: calls of one bucket go the same way. All arguments, in order."""
         return tuning.bucket_of(arguments if self._sizes is None else self._sizes(*self._prepared(arguments)))
 
 

@@ -44,7 +44,7 @@ def tune_case(spec: Spec, case: Case, dtype: torch.dtype) -> Tuned:
             "training": _winner(after, torchs),
             "forward": _winner(_milliseconds(spec, operator, inputs), _milliseconds(spec, operator.native, inputs)),
         }
-    tuning.keep(device, "winners", spec.name, operator.bucket_of(list(inputs.values())), winners)
+    tuning.keep(device, "winners", spec.name, operator.bucket_for(**inputs), winners)
     return Tuned(dtype, before, after, torchs)
 
 
