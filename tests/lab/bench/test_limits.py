@@ -13,9 +13,9 @@ from tilesmith.lab.bench import limits
 from tilesmith.lab.bench.limits import Limits, is_disturbed, of_datasheet, of_this_gpu
 
 ABOUT = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11"}
-# As an H200 was measured alone.
-ALONE = Limits(4.28, 4.32, {"bf16": 752.0, "fp16": 728.0, "fp32": 51.0, "tf32": 390.0, "fp8": 1285.0}, 0.8, 9.6, 1, "m")
-# And while fifteen other programs used it.
+# As an H200 was measured alone: benchmarks/results/attention-h200.json.
+ALONE = Limits(4.28, 4.40, {"bf16": 687.0, "fp16": 660.0, "fp32": 51.5, "tf32": 349.0, "fp8": 1192.0}, 0.8, 7.8, 1, "m")
+# And while fifteen other programs used it: benchmarks/results/rms_norm_and_silu-h200.json.
 CROWDED = replace(ALONE, copy_tb_per_s=4.24, read_tb_per_s=0.907, matmul_tflop_per_s={"bf16": 156.0, "fp16": 125.0})
 
 
