@@ -29,8 +29,9 @@ test-slow: $(STAMP) ## what make test leaves out: every variant of every kernel 
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 	$(BIN)/tilesmith learn verify
 
-test-gpu: $(STAMP) ## the tests that need a GPU; those that fill its memory take turns
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m gpu
+test-gpu: $(STAMP) ## the tests that need a GPU; those that fill its memory take turns, those that take time run alone
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "gpu and not alone"
+	$(BIN)/python -m pytest -m "gpu and alone"
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -25,6 +25,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
+@pytest.fixture(autouse=True)
+def as_the_mark_asks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What takes time alone is left to a run of one process, and no process keeps a GPU's memory from the others."""
+    crowd = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1
+    if crowd and request.node.get_closest_marker("alone"):
+        pytest.skip("other tests use the GPU at the same time: `make test-gpu` runs it afterwards, alone")
+    yield
+    if request.node.get_closest_marker("gpu") and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads what was tuned on this machine, nor writes there."""

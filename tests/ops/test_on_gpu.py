@@ -35,6 +35,7 @@ pytestmark = pytest.mark.gpu
 MOST_BYTES_IN_EVERY_LAYOUT = 1 << 20
 LARGE, HUGE = 64 << 20, 600 << 20  # bytes that go in and out; the reference needs many times that
 TURNS = 3  # of so many large tests at a time; a huge one takes all of them
+LONGEST_WAIT = 90.0  # seconds
 BEYOND_INT32 = 2**31
 rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
 
@@ -43,7 +44,7 @@ rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
 def kernels_and_nothing_else(request: pytest.FixtureRequest) -> Iterator[None]:
     with ts.use("triton"), room_for(request.node):
         yield
-        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # while it is still this test's turn
 
 
 @contextmanager
@@ -60,7 +61,18 @@ def room_for(item: pytest.Item) -> Iterator[None]:
             name = f"tilesmith-tests-that-take-turns-{turn}"
             file = stack.enter_context(open(Path(tempfile.gettempdir()) / name, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)  # given back as the file is closed
+        wait_for_memory(share=0.6 if needed >= HUGE else 0.2 if needed >= LARGE else 0.0)
         yield
+
+
+def wait_for_memory(share: float) -> None:
+    """Until so much of the GPU's memory is free, or waiting is in vain: tests in other files take no turns."""
+    end = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < end:
+        free, total = torch.cuda.mem_get_info()
+        if free >= share * total:
+            return
+        time.sleep(0.1)
 
 
 @pytest.fixture
