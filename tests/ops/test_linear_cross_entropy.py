@@ -21,6 +21,7 @@ from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
 from tilesmith.ops.linear_cross_entropy.chunks import compute_backward, compute_forward, rows_per_chunk
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
+from tilesmith.toolchain.interpreter import Access, Observer, interpreting
 
 SPEC = SPECS["linear_cross_entropy"]
 linear_cross_entropy = SPEC.op
@@ -142,6 +143,16 @@ class Watching(TorchDispatchMode):
         return sum(call.startswith(("aten::mm", "aten::addmm")) for call in self.calls)
 
 
+class Stores(Observer):
+    """Remembers which kernels wrote anything."""
+
+    def __init__(self) -> None:
+        self.of_kernels: set[str] = set()
+
+    def store(self, access: Access) -> None:
+        self.of_kernels.add(access.kernel)
+
+
 @pytest.mark.usefixtures("small_chunks")
 class TestMemory:
     """Watched from inside: what PyTorch's own operators and our kernels are given and give."""
@@ -199,6 +210,27 @@ class TestGoingBack:
         kept.clear()
         loss.backward(torch.tensor(3.0))
         assert [leaf.grad.data_ptr() for leaf in leaves if leaf.grad is not None] == memory
+
+    @pytest.mark.parametrize(
+        ("reduction", "dtype", "factor", "untouched"),
+        [
+            ("mean", torch.bfloat16, 1.0, True),
+            ("mean", torch.float32, 1.0, True),
+            ("sum", torch.float16, 1.0, True),
+            ("mean", torch.float16, 1.0, False),  # what it is divided by waits for the backward
+            ("mean", torch.float32, 2.0, False),
+            ("sum", torch.bfloat16, 0.5, False),
+        ],
+    )
+    def test_once_with_a_factor_of_one_writes_nothing(
+        self, reduction: str, dtype: torch.dtype, factor: float, untouched: bool
+    ) -> None:
+        loss, _, kept = self.step(made(dtype=dtype), reduction=reduction)
+        kept.clear()
+        stores = Stores()
+        with interpreting(stores):
+            loss.backward(torch.tensor(factor))
+        assert stores.of_kernels == (set() if untouched else {"scale_kernel"})
 
     def test_several_times_gives_the_same(self) -> None:
         inputs = made()

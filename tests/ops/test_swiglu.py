@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilesmith as ts
-from tilesmith.ops.swiglu import reference, swiglu
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.swiglu import backward, backward_with_output, reference, swiglu
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
@@ -130,3 +132,20 @@ def test_low_precision_is_rounded_once(dtype: torch.dtype) -> None:
 def test_a_large_gate_overflows_nothing_on_the_way() -> None:
     gate = torch.tensor([-1e4, -100.0, 100.0, 1e4])
     torch.testing.assert_close(swiglu(gate, torch.ones(4)), torch.tensor([0.0, 0.0, 100.0, 1e4]), rtol=0, atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_backward_can_give_the_output_again(dtype: torch.dtype) -> None:
+    gate, up, dy = torch.randn(7, 66).to(dtype)[:, ::2], torch.randn(33, 7).to(dtype).t(), torch.randn(7, 33).to(dtype)
+    dgate, dup, y = backward_with_output(dy, gate, up)
+    torch.testing.assert_close((dgate, dup), backward(dy, gate, up), rtol=0, atol=0)
+    torch.testing.assert_close(y, swiglu(gate, up), rtol=0, atol=0)
+
+
+def test_and_that_form_compiles_without_spilling() -> None:
+    with recorded_plans() as plans:
+        backward_with_output(*torch.empty(3, 4096, 8192, dtype=torch.bfloat16, device="meta"))
+    (launch,) = plans[0].launches
+    assert launch.arguments["OUTPUT"]
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0

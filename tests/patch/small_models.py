@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 import tilesmith.patch.attention
+import tilesmith.patch.feed_forward
 import tilesmith.patch.loss
 import tilesmith.patch.parts
+import tilesmith.patch.residual
 
 transformers = pytest.importorskip("transformers", minversion="4.53")
 
@@ -32,13 +34,13 @@ CLASSES = {
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
 }
 OPERATORS = {
-    "norm": (tilesmith.patch.parts, "rms_norm"),
-    "rotary": (tilesmith.patch.parts, "rope"),
-    "mlp": (tilesmith.patch.parts, "swiglu"),
-    "loss": (tilesmith.patch.loss, "linear_cross_entropy"),
-    "attention": (tilesmith.patch.attention, "attention"),
+    "norm": ((tilesmith.patch.parts, "rms_norm"), (tilesmith.patch.residual, "add_rms_norm")),
+    "rotary": ((tilesmith.patch.parts, "rope"),),
+    "mlp": ((tilesmith.patch.feed_forward, "swiglu"),),
+    "loss": ((tilesmith.patch.loss, "linear_cross_entropy"),),
+    "attention": ((tilesmith.patch.attention, "attention"),),
 }
-"""Where each part calls its operator."""
+"""Where each part calls its operators."""
 
 
 def config_of(family: str, **options: Any) -> Any:
@@ -99,7 +101,7 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: f
 
 @contextmanager
 def counted_calls() -> Iterator[dict[str, int]]:
-    """How often each part's operator is called meanwhile."""
+    """How often each part's operators are called meanwhile."""
     counts = dict.fromkeys(OPERATORS, 0)
 
     def counting(part: str, operator: Any) -> Any:
@@ -110,6 +112,7 @@ def counted_calls() -> Iterator[dict[str, int]]:
         return call
 
     with pytest.MonkeyPatch.context() as patched:
-        for part, (module, name) in OPERATORS.items():
-            patched.setattr(module, name, counting(part, getattr(module, name)))
+        for part, places in OPERATORS.items():
+            for module, name in places:
+                patched.setattr(module, name, counting(part, getattr(module, name)))
         yield counts

@@ -4,6 +4,9 @@ Forward moves three elements per output (read gate and up, write y) and does abo
 five (read dy, gate and up, write both gradients) and does about twelve, σ(gate) among them once more. Memory-bound on
 every GPU. A projection that computes gate and up at once leaves them side by side in one tensor: its halves are walked
 where they lie, and its gradient is written in the same form, so neither is ever taken apart or put together.
+
+y is as large as the gate, and a layer that multiplies it by a weight keeps it for the weight's gradient. The backward
+can write y again beside the gradients, which moves one element more, so that such a layer need not keep it.
 """
 
 from dataclasses import replace
@@ -48,10 +51,11 @@ def swiglu_forward_kernel(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def swiglu_backward_kernel(
-    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, dy_strides, gate_strides, up_strides, dgate_strides, dup_strides,
-    up_start, dup_start, n_rows, sizes,
-    NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, y_ptr,
+    dy_strides, gate_strides, up_strides, dgate_strides, dup_strides, y_strides, up_start, dup_start, n_rows, sizes,
+    OUTPUT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
+    """With OUTPUT also what the forward computed."""
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     dy_pointers = dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED)
     gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
@@ -66,6 +70,10 @@ def swiglu_backward_kernel(
     dup_pointers = dup_ptr + dup_start + tile_offsets(rows, columns, sizes, dup_strides, NESTED)
     tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=mask)
     tl.store(dup_pointers, dup.to(dup_ptr.dtype.element_ty), mask=mask)
+    if OUTPUT:
+        y = gate * sigmoid * up
+        y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+        tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @kernels("swiglu_forward")
@@ -107,16 +115,35 @@ def backward(dy: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tenso
 
 @backward.plan
 def plan_backward(plan: Plan, dy: Operand, gate: Operand, up: Operand | None) -> tuple[Operand, Operand]:
+    return _plan_gradients(plan, dy, gate, up, None)
+
+
+@kernels("swiglu_backward_with_output")
+def backward_with_output(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of gate and of up, and swiglu(gate, up) once more."""
+    return torch.empty_like(gate), torch.empty_like(up), torch.empty_like(dy)
+
+
+@backward_with_output.plan
+def plan_backward_with_output(plan: Plan, dy: Operand, gate: Operand, up: Operand) -> tuple[Operand, ...]:
+    y = plan.empty_like(dy)
+    return *_plan_gradients(plan, dy, gate, up, y), y
+
+
+def _plan_gradients(
+    plan: Plan, dy: Operand, gate: Operand, up: Operand | None, y: Operand | None
+) -> tuple[Operand, Operand]:
     gradients = plan.empty_like(gate), plan.empty((0,), gate.dtype) if up is None else plan.empty_like(up)
     gate, up_, up_start = _halves(gate, up)
     dgate, dup, dup_start = _halves(gradients[0], None if up is None else gradients[1])
-    walk = as_elements(dy.shape, dgate.strides, dup.strides, gate.strides, up_.strides, dy.strides)
+    walked = {"dgate": dgate, "dup": dup, "gate": gate, "up": up_, "dy": dy, **({} if y is None else {"y": y})}
+    walk = as_elements(dy.shape, *(operand.strides for operand in walked.values()))
     config = plan.choose(tile_config(walk, 2 * gate.element_bytes), "columns", walk.columns_bucket, dy.dtype)
     plan.launch(
         swiglu_backward_kernel, tile_grid(walk, config), config,
-        dy_ptr=dy, gate_ptr=gate, up_ptr=up_, dgate_ptr=dgate, dup_ptr=dup, up_start=up_start, dup_start=dup_start,
-        **walk.arguments("dgate", "dup", "gate", "up", "dy"),
-        COMPUTE=compute_dtype(gate.dtype, up_.dtype),
+        dy_ptr=dy, gate_ptr=gate, up_ptr=up_, dgate_ptr=dgate, dup_ptr=dup, y_ptr=y,
+        up_start=up_start, dup_start=dup_start, OUTPUT=y is not None, COMPUTE=compute_dtype(gate.dtype, up_.dtype),
+        **{"y_strides": None, **walk.arguments(*walked)},
     )  # fmt: skip
     return gradients
 

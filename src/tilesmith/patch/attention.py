@@ -21,6 +21,8 @@ from tilesmith.ops.attention.reference import bounds, visible
 from tilesmith.patch.families import Family
 
 PREFIX = "tilesmith_"
+ALL_THERE = "_tilesmith_all_there"
+"""Attribute of a mask that is known to be true everywhere, without looking."""
 
 
 def has_mask_registry() -> bool:
@@ -49,20 +51,21 @@ def registered(family: Family, config: Any) -> str:
 def saying_that_all_is_there(original: Callable[..., Any]) -> Callable[..., Any]:
     """A decoder's `forward` that, given neither mask nor positions, says that every token is there.
 
-    Without a mask transformers looks whether positions start anew, as in packed sequences. Where it cannot look, under
-    torch.compile, and in some releases always, it then makes a whole mask, and attention would go to the fallback.
+    Without a mask transformers looks whether positions start anew, as in packed sequences, and waits for the GPU to
+    tell. Where it cannot look, under torch.compile, and in some releases always, it makes a whole mask, and attention
+    would go to the fallback.
     """
     names = tuple(inspect.signature(original).parameters)[1:]  # but self
-    find_packed = getattr(import_module("transformers.masking_utils"), "find_packed_sequence_indices", None)
-    always_whole = find_packed is not None and find_packed(torch.zeros(1, 1, dtype=torch.int64)) is not None
 
     @functools.wraps(original)
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         named.update(zip(names, arguments, strict=False))
         tokens = named.get("input_ids") if named.get("inputs_embeds") is None else named["inputs_embeds"]
         unsaid = all(named.get(name) is None for name in ("attention_mask", "position_ids", "past_key_values"))
-        if unsaid and tokens is not None and (always_whole or torch.compiler.is_compiling()):
+        if unsaid and tokens is not None:
             named["attention_mask"] = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+            if not torch.compiler.is_compiling():
+                setattr(named["attention_mask"], ALL_THERE, True)
         return original(self, **named)
 
     return forward
@@ -83,7 +86,7 @@ def key_mask(
     with a static cache, the whole of it is made for the fallback, boolean or additive [batch, 1, queries, keys].
     """
     plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
-    if plain and attention_mask is None:
+    if plain and (attention_mask is None or hasattr(attention_mask, ALL_THERE)):
         return None
     if plain and attention_mask is not None and attention_mask.shape[1] == kv_offset + kv_length:
         return attention_mask[:, kv_offset:]

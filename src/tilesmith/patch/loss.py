@@ -9,10 +9,11 @@ from importlib import import_module
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
+from tilesmith.patch.bare import is_linear
+from tilesmith.patch.embedding import embedded
 
 ALONGSIDE = ("past_key_values", "hidden_states", "attentions")
 """What a model's output has beside loss and logits, where it was asked for."""
@@ -24,9 +25,7 @@ def why_logits(model: Any, standard_loss: Callable[..., Any]) -> str | None:
         return "logits are capped (final_logit_softcapping), which linear_cross_entropy does not do"
     if model.loss_function is not standard_loss:
         return "the model has a loss function of its own"
-    head = model.lm_head
-    hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
-    if type(head) is not nn.Linear or hooked or isinstance(head.weight, DTensor):
+    if not is_linear(model.lm_head):
         return "lm_head is more than a linear layer with its whole weight at hand"
     return None
 
@@ -78,12 +77,13 @@ def _with_loss(
     **inputs: Any,
 ) -> dict[str, Any]:
     """The loss, and what else the model's output holds."""
+    inputs, weight = embedded(model, inputs)
     outputs = model.model(**inputs, return_dict=True)
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # each token is to predict the next
-    hidden, head = outputs.last_hidden_state, model.lm_head
+    hidden = outputs.last_hidden_state
     loss = linear_cross_entropy(
-        hidden, head.weight, shift_labels.to(hidden.device), head.bias, ignore_index,
+        hidden, weight, shift_labels.to(hidden.device), model.lm_head.bias, ignore_index,
         reduction="mean" if num_items_in_batch is None else "sum",
     )  # fmt: skip
     if num_items_in_batch is not None:

@@ -1,4 +1,4 @@
-"""Norm, feed-forward block and rotary embedding: what takes the place of `forward` in modules of transformers.
+"""Norms, and what attention modules compute before attention: what takes the place of `forward` in transformers.
 
 All of these compute in single precision and round once, where transformers rounds to the model's dtype in between.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,27 +15,46 @@ from torch import Tensor
 
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rope import rope
-from tilesmith.ops.swiglu import swiglu
+from tilesmith.patch.projections import projections
+from tilesmith.patch.rewriting import rewritten
 
 ROTARY = "apply_rotary_pos_emb"
 """What transformers' attention modules call the function that turns q and k."""
 
 
+TOGETHER = {
+    r"^( *)(query_states = .*)self\.q_proj\(hidden_states\)"
+    r"(.*\n *key_states = .*)self\.k_proj\(hidden_states\)"
+    r"(.*\n *value_states = .*)self\.v_proj\(hidden_states\)": (
+        r"\1projected = projections(hidden_states, self.q_proj, self.k_proj, self.v_proj)"
+        r"\n\1\2projected[0]\3projected[1]\4projected[2]"
+    )
+}
+"""The three projections of an attention module, which are statements that follow each other."""
+
+
 def plain_norm(self: Any, hidden_states: Tensor) -> Tensor:
     # A weight in higher precision, as under autocast, raises the result's: what comes after may count on that.
     dtype = torch.promote_types(hidden_states.dtype, self.weight.dtype)
-    normal: Tensor = rms_norm(hidden_states.to(dtype), self.weight, self.variance_epsilon)
+    normal: Tensor = rms_norm(hidden_states.to(dtype), *plain_scale(self))
     return normal
+
+
+def plain_scale(norm: Any) -> tuple[Tensor, float]:
+    return norm.weight, norm.variance_epsilon
 
 
 def gemma_norm(self: Any, x: Tensor) -> Tensor:
-    normal: Tensor = rms_norm(x, 1.0 + self.weight.float(), self.eps)
+    normal: Tensor = rms_norm(x, *gemma_scale(self))
     return normal
 
 
-def feed_forward(self: Any, x: Tensor) -> Tensor:
-    product: Tensor = self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
-    return product
+def gemma_scale(norm: Any) -> tuple[Tensor, float]:
+    return 1.0 + norm.weight.float(), norm.eps
+
+
+SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {plain_norm: plain_scale, gemma_norm: gemma_scale}
+"""For the `forward` of each norm, the weight and eps that rms_norm is given."""
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,16 +67,9 @@ def calls_rotary(forward: Callable[..., Any]) -> bool:
 
 
 @functools.cache
-def with_our_rotary(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """An attention module's own `forward`, in which the name of the rotary function means ours.
-
-    The function is a global of its module, and to replace it there would change every model of the process. With a
-    namespace of its own the code stays that of the transformers release at hand: caches, norms of q and k, and all.
-    """
-    plain = inspect.unwrap(forward)
-    assert isinstance(plain, FunctionType)
-    names = {**plain.__globals__, ROTARY: rotary}
-    del names["__name__"]  # torch.compile looks names up in the module called so, in place of here
-    copy = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
-    copy.__kwdefaults__ = plain.__kwdefaults__
-    return functools.wraps(plain)(copy)
+def attention_module(forward: Callable[..., Any], turns: bool, projects: bool) -> Callable[..., Any] | None:
+    """An attention module's own `forward`, which turns q and k by our rotary function, and has q, k and v projected
+    together; None where it would be as before."""
+    names = {ROTARY: rotary} if turns else {}
+    joined = rewritten(forward, {**names, "projections": projections}, TOGETHER) if projects else None
+    return joined or (rewritten(forward, names) if turns else None)

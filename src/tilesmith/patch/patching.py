@@ -7,7 +7,7 @@ are, so that of two models in a process one may be patched, and to unpatch is to
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, TypeVar
@@ -16,8 +16,10 @@ from torch import nn
 
 from tilesmith.patch.attention import PREFIX, has_mask_registry, registered, saying_that_all_is_there
 from tilesmith.patch.families import Family, family_of
+from tilesmith.patch.feed_forward import feed_forward
 from tilesmith.patch.loss import standard_loss, why_logits, without_logits
-from tilesmith.patch.parts import calls_rotary, feed_forward, gemma_norm, plain_norm, with_our_rotary
+from tilesmith.patch.parts import attention_module, calls_rotary, gemma_norm, plain_norm
+from tilesmith.patch.residual import with_joined_norms
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -52,12 +54,12 @@ def patch(
 ) -> Model:
     """Let Tilesmith's operators compute parts of a Hugging Face model, in place; returns the model.
 
-    - `norm`: every RMSNorm;
+    - `norm`: every RMSNorm, together with the sum before it where there is one;
     - `rotary`: the rotation of q and k by their positions, in one launch;
-    - `mlp`: silu(gate) · up of the feed-forward blocks;
+    - `mlp`: the feed-forward blocks, which keep less for the backward;
     - `loss`: the loss without logits. In training with labels `logits` is then None; `model(..., skip_logits=False)`
       makes them after all, and `skip_logits=True` leaves them out of evaluation too;
-    - `attention`: attention, with padding masks, windows and caches.
+    - `attention`: attention, with padding masks, windows and caches, and the gradients of q, k and v in one sum.
 
     Parameters and state dict stay as they are. To patch again is to start anew with the parts named then. What cannot
     be swapped in this model is left to transformers; `report(model)` says what and why. Models that are not known are
@@ -68,8 +70,7 @@ def patch(
     done = Report(type(model).__name__)
     if norm:
         _patch_norms(model, family, done)
-    if rotary:
-        _patch_rotary(model, family, done)
+    _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
     if mlp:
         _patch_mlps(model, family, done)
     if loss:
@@ -118,21 +119,30 @@ def _require_module(function: str, model: object) -> None:
 
 def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
     ours = gemma_norm if family.gemma_norm else plain_norm
-    _swap_all(model, family.of("RMSNorm"), lambda original: ours, "norm", done)
+    _swap_all(model, family.of("RMSNorm"), ours, "norm", done)
+    layer = family.of("DecoderLayer")
+    joined = with_joined_norms(layer.forward)
+    if joined is not None:
+        _swap(_unchanged(model, layer), joined)
 
 
-def _patch_rotary(model: nn.Module, family: Family, done: Report) -> None:
+def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, rotary: bool, attention: bool) -> None:
     kind = family.of("Attention")
-    if calls_rotary(kind.forward):
-        _swap_all(model, kind, with_our_rotary, "rotary", done)
-    else:
+    if rotary and not calls_rotary(kind.forward):
+        rotary = False
         done.left["rotary"] = f"{kind.__name__} of this transformers release turns q and k in a way that is not known"
+    ours = attention_module(kind.forward, rotary, attention and has_mask_registry())
+    if rotary:
+        assert ours is not None
+        _swap_all(model, kind, ours, "rotary", done)
+    elif ours is not None:
+        _swap(_unchanged(model, kind), ours)
 
 
 def _patch_mlps(model: nn.Module, family: Family, done: Report) -> None:
     activation = getattr(model.config, "hidden_activation", None) or getattr(model.config, "hidden_act", None)
     if activation in ("silu", "swish"):
-        _swap_all(model, family.of("MLP"), lambda original: feed_forward, "mlp", done)
+        _swap_all(model, family.of("MLP"), feed_forward, "mlp", done)
     else:
         done.left["mlp"] = f"the activation is {activation}, and the operators have silu only"
 
@@ -145,7 +155,8 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if reason is not None:
         done.left["loss"] = reason
     else:
-        _swap_all(model, family.of("ForCausalLM"), without_logits, "loss", done)
+        kind = family.of("ForCausalLM")
+        _swap_all(model, kind, without_logits(kind.forward), "loss", done)
 
 
 def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
@@ -159,25 +170,30 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
         if getattr(module, "config", None) is before:
             module.config = config
     config._attn_implementation = registered(family, config)
-    _swap_all(model, family.of(family.decoder), saying_that_all_is_there, "attention", done)
+    decoder = family.of(family.decoder)
+    _swap_all(model, decoder, saying_that_all_is_there(decoder.forward), "attention", done)
     done.swapped["attention"] = sum(isinstance(module, family.of("Attention")) for module in model.modules())
 
 
-def _swap_all(
-    model: nn.Module,
-    kind: type[nn.Module],
-    ours: Callable[[Callable[..., Any]], Callable[..., Any]],
-    part: str,
-    done: Report,
-) -> None:
-    """Give every module of a class the forward that `ours` makes of its own, unless that is not transformers' own."""
+def _swap_all(model: nn.Module, kind: type[nn.Module], ours: Callable[..., Any], part: str, done: Report) -> None:
+    """Give every module of a class our forward, unless it has one that is not transformers' own, and report it."""
     modules = [module for module in model.modules() if isinstance(module, kind)]
-    plain = [module for module in modules if type(module).forward is kind.forward and "forward" not in vars(module)]
-    for module in plain:
-        method = MethodType(ours(kind.forward), module)
+    unchanged = _unchanged(model, kind)
+    _swap(unchanged, ours)
+    if unchanged:
+        done.swapped[part] = len(unchanged)
+    if len(unchanged) < len(modules):
+        done.left[part] = f"{len(modules) - len(unchanged)} of {len(modules)} modules have a forward of their own"
+
+
+def _unchanged(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
+    """The modules of a class whose forward is transformers' own."""
+    modules = (module for module in model.modules() if isinstance(module, kind))
+    return [module for module in modules if type(module).forward is kind.forward and "forward" not in vars(module)]
+
+
+def _swap(modules: Sequence[nn.Module], ours: Callable[..., Any]) -> None:
+    for module in modules:
+        method = MethodType(ours, module)
         setattr(module, FORWARD, method)
         setattr(module, "forward", method)  # noqa: B010  # mypy lets no method be assigned to
-    if plain:
-        done.swapped[part] = len(plain)
-    if len(plain) < len(modules):
-        done.left[part] = f"{len(modules) - len(plain)} of {len(modules)} modules have a forward of their own"

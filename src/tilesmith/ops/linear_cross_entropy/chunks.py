@@ -127,9 +127,10 @@ def forward(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
     reduction: str, hidden_gradient: bool, weight_gradient: bool, bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The loss, what the backward needs, and the gradients of the sum of all losses, empty where not wanted.
+    """The loss, what the backward needs, and gradients, empty where not wanted.
 
-    What the backward needs is for reduction="none" what cross_entropy keeps of each row, else 1 / the loss's divisor.
+    What the backward needs is for reduction="none" what cross_entropy keeps of each row, else the factor that makes the
+    gradients those of the loss.
     """
     dtype = loss_dtype(hidden)
     per_row = reduction == "none"
@@ -147,19 +148,21 @@ def compute_forward(
     gradients = Gradients(rows, matrix, wanted)
     losses, kept = logits_forward.result(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
+    count = (classes != ignore_index).sum() if reduction == "mean" else None
+    share = one if count is None else one / count.clamp(min=1)
+    # The gradient of a mean over thousands of rows is too small for half precision, which gets its share afterwards.
+    now, later = (one, share) if rows.dtype == torch.float16 else (share, one)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         options = ignore_index, label_smoothing, "none"
         losses[chunk], of_rows = logits_forward(logits, classes[chunk], *options)
         kept[2 * chunk.start : 2 * chunk.stop] = of_rows
         if any(wanted):
-            dlosses = one.expand(len(logits))
+            dlosses = now.expand(len(logits))
             gradients.add(chunk, gradient_over_logits_(dlosses, logits, classes[chunk], of_rows, *options))
     if reduction == "none":
         return losses.view(target.shape), kept, *gradients.shaped(hidden)
-    if reduction == "sum":
-        return losses.sum(), one, *gradients.shaped(hidden)
-    count = (classes != ignore_index).sum()
-    return losses.sum() / count, one / count.clamp(min=1), *gradients.shaped(hidden)
+    loss = losses.sum() if count is None else losses.sum() / count
+    return loss, later, *gradients.shaped(hidden)
 
 
 @kernels("linear_cross_entropy_backward")

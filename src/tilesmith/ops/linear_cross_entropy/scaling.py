@@ -1,7 +1,10 @@
 """Multiplying kept gradients by what comes in: y = factor · x, for a factor that only the GPU knows.
 
-torch.mul would round the factor to the gradient's dtype first.
+torch.mul would round the factor to the gradient's dtype first. In place a factor of one, which `loss.backward()` starts
+with, leaves nothing to do: each of the few programs that there are reads it and is done.
 """
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -9,22 +12,36 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.linear_cross_entropy.in_place import InPlace
-from tilesmith.ops.runtime.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.runtime.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
-@triton.jit(do_not_specialize=["n_rows"])
+@triton.jit(do_not_specialize=["n_rows", "in_place"])
 def scale_kernel(
-    x_ptr, factor_ptr, y_ptr, x_strides, y_strides, n_rows, sizes,
+    x_ptr, factor_ptr, y_ptr, x_strides, y_strides, n_rows, sizes, in_place,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
-    x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
-    y = x * tl.load(factor_ptr).to(COMPUTE)
-    y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
-    tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
+    """Every program takes each n-th tile."""
+    factor = tl.load(factor_ptr).to(COMPUTE)
+    blocks_per_row = tl.cdiv(sizes[0], BLOCK_SIZE)
+    tiles = tl.cdiv(n_rows, ROWS).to(tl.int64) * blocks_per_row
+    tiles = tl.where((in_place != 0) & (factor == 1), 0, tiles)
+    for tile in range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0)):
+        rows = tile // blocks_per_row * ROWS + tl.arange(0, ROWS)
+        columns = tile % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+        mask = (rows < n_rows)[:, None] & (columns < sizes[0])[None, :]
+        x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
+        y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+        tl.store(y_pointers, (x * factor).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@dataclass(frozen=True)
+class ScaleConfig(TileConfig):
+    """As many programs as a multiprocessor holds at once, each with tiles of ROWS × BLOCK_SIZE elements."""
+
+    programs_per_multiprocessor: int = 16
 
 
 @kernels("linear_cross_entropy_scaled")
@@ -42,10 +59,14 @@ def plan_scaled(plan: Plan, x: Operand, factor: Operand) -> Operand:
 def plan_scale(plan: Plan, x: Operand, factor: Operand, y: Operand) -> None:
     """Put on the plan: y = factor · x. y may be x."""
     walk = as_rows(x.shape, y.strides, x.strides)
-    config = plan.choose(tile_config(walk, x.element_bytes), walk.columns_bucket, x.dtype)
+    tile = tile_config(walk, x.element_bytes)
+    default = ScaleConfig(num_warps=tile.num_warps, ROWS=tile.ROWS, BLOCK_SIZE=tile.BLOCK_SIZE)
+    config = plan.choose(default, walk.columns_bucket, x.dtype)
+    programs = min(*tile_grid(walk, config), plan.multiprocessors * config.programs_per_multiprocessor)
     plan.launch(
-        scale_kernel, tile_grid(walk, config), config,
-        x_ptr=x, factor_ptr=factor, y_ptr=y, **walk.arguments("y", "x"), COMPUTE=compute_dtype(x.dtype),
+        scale_kernel, (programs,), config,
+        x_ptr=x, factor_ptr=factor, y_ptr=y, **walk.arguments("y", "x"), in_place=int(y is x),
+        COMPUTE=compute_dtype(x.dtype),
     )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ class Operator:
         if named or len(arguments) != self._complete:
             arguments = self._bound(arguments, named)
         if self._autocasts:
-            arguments = _autocast(arguments)
+            arguments = autocasted(arguments)
         if self._check_values is not None and dispatch.state().debug and not torch.compiler.is_compiling():
             self._check(arguments)
             self._check_values(*arguments)
@@ -174,7 +174,7 @@ def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
     return is_transformed() or any(type(tensor) not in _UNDERSTOOD for tensor in tensors)
 
 
-def _autocast(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def autocasted(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Under torch.autocast, what it does for matrix products: floating-point tensors in its dtype.
 
     Where the first of them is float8 or double, the call has settled its own precision, and nothing is cast.

@@ -1,0 +1,76 @@
+"""Linear layers of the same input, whose gradients are summed up by the products that make them.
+
+Apart, each layer leaves a gradient of the input, and PyTorch adds them in passes of their own: three elements moved for
+each element of every layer but the first. Here the first product writes the gradient and the others add to it, which
+reads it once more and nothing else. A sum in half precision is rounded as often as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from tilesmith.ops.runtime.kernels import is_transformed
+from tilesmith.ops.runtime.operator import autocasted
+from tilesmith.patch.bare import PLAIN, is_linear
+
+
+def projections(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
+    """What each of the layers makes of x."""
+    operands = together(x, *layers) if x.requires_grad else None
+    if operands is None:
+        return tuple(layer(x) for layer in layers)
+    projected: tuple[Tensor, ...] = _Projections.apply(*operands)  # type: ignore[no-untyped-call]  # as PyTorch leaves it
+    return projected
+
+
+def together(x: Tensor, *layers: Any) -> tuple[Tensor | None, ...] | None:
+    """x, and weight and bias of every layer, in the dtype that they are multiplied in; None where a gradient of all
+    together is not wanted, or the layers are to be called."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
+        return None
+    if type(x) not in PLAIN or not all(is_linear(layer) for layer in layers):
+        return None
+    operands = autocasted((x, *(parameter for layer in layers for parameter in (layer.weight, layer.bias))))
+    return operands if len({one.dtype for one in operands if one is not None}) == 1 else None
+
+
+class _Projections(Function):
+    """Of x, and a weight and a bias for each result."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+        weights, biases = parameters[::2], parameters[1::2]
+        context.save_for_backward(x, *weights)
+        context.set_materialize_grads(False)  # a result that nobody used has no gradient
+        return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, *weights = context.saved_tensors
+        dx, dparameters = linear_gradients(x, weights, gradients, context.needs_input_grad)
+        return dx, *dparameters
+
+
+def linear_gradients(
+    x: Tensor, weights: Sequence[Tensor], gradients: Sequence[Tensor | None], needed: Sequence[bool]
+) -> tuple[Tensor | None, list[Tensor | None]]:
+    """Of x, and of each weight and bias in turn, as far as they are needed: x first, then weight, bias, weight, ..."""
+    rows = x.reshape(-1, x.shape[-1])
+    dx: Tensor | None = None
+    dparameters: list[Tensor | None] = []
+    for place, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+        to_weight, to_bias = needed[1 + 2 * place : 3 + 2 * place]
+        if gradient is None:
+            dparameters += None, None
+            continue
+        dy = gradient.reshape(-1, gradient.shape[-1])
+        if needed[0]:
+            dx = torch.mm(dy, weight) if dx is None else dx.addmm_(dy, weight)
+        dparameters += dy.t().mm(rows) if to_weight else None, dy.sum(0) if to_bias else None
+    return None if dx is None else dx.view(x.shape), dparameters

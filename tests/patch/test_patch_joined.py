@@ -1,0 +1,312 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types Tensor.backward and Function.apply not at all.
+"""What patched models compute together: sums with norms, projections of one input, feed-forward blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import CLASSES, SIZES, assert_same, batch, found, model_of
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tilesmith as ts
+from tilesmith.patch import patch
+from tilesmith.patch.feed_forward import feed_forward
+from tilesmith.patch.parts import plain_norm
+from tilesmith.patch.projections import projections
+from tilesmith.patch.residual import norm_and_input, norm_of_sum
+from tilesmith.toolchain.interpreter import Launched, handing_over
+
+LAYERS = SIZES["num_hidden_layers"]
+HIDDEN = (3, 12, SIZES["hidden_size"])
+
+
+class Counting(TorchDispatchMode):
+    """Counts additions of hidden states, and products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        name = function.name().split("::")[1].split(".")[0]
+        if name not in ("add", "add_") or tuple(arguments[0].shape) == HIDDEN:
+            self.counts[name] += 1
+        return function(*arguments, **(named or {}))
+
+
+class Idle:
+    """Performs no launch."""
+
+    def launch(self, launched: Launched) -> None:
+        pass
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
+        return candidates[0]
+
+
+def called_by_a_step(model: Any) -> Counter[str]:
+    """What a step of training calls. Our kernels write nothing, and so the numbers mean nothing."""
+    counting = Counting()
+    with ts.use("interpret"), handing_over(Idle()), counting:
+        model.train()(**batch(), use_cache=False).loss.backward()
+    return counting.counts
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_of_all_sums_of_hidden_states_one_per_layer_is_a_pass_of_its_own(family: str) -> None:
+    """Seven are before: two residuals, their gradients, two for q, k and v and one for gate and up."""
+    theirs, ours = called_by_a_step(model_of(family)), called_by_a_step(patch(model_of(family)))
+    joined_mlp = not family.startswith("gemma")
+    assert theirs["add"] + theirs["add_"] >= 7 * LAYERS
+    assert ours["add"] + ours["add_"] == LAYERS * (1 if joined_mlp else 2)
+    assert ours["addmm_"] == LAYERS * (3 if joined_mlp else 2)
+    assert ours["add_rms_norm_forward"] == LAYERS
+    assert ours["add_rms_norm_backward"] == 2 * LAYERS
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_a_step_looks_at_no_number_that_a_gpu_would_have_to_be_waited_for(family: str) -> None:
+    counting = Counting()
+    with counting:
+        found(patch(model_of(family)), **batch())
+    assert counting.counts["mm"]
+    assert not counting.counts["_local_scalar_dense"]
+
+
+def test_attention_is_given_no_mask_where_there_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[Tensor | None] = []
+
+    def attention(*tensors: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
+        masks.append(mask)
+        return torch.zeros_like(tensors[0])
+
+    monkeypatch.setattr("tilesmith.patch.attention.attention", attention)
+    patch(model_of("mistral"))(batch()["input_ids"])
+    assert masks == [None] * LAYERS
+
+
+def kept_sizes(family: str, **switches: bool) -> Counter[int]:
+    """The sizes of what is kept for the backward, each memory once."""
+    kept: dict[int, int] = {}
+
+    def keep(one: Tensor) -> Tensor:
+        kept[one.untyped_storage().data_ptr()] = one.numel()
+        return one
+
+    model = patch(model_of(family), **switches).train()
+    with ts.use("interpret"), torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        model(**{name: tensor[:1, :5] for name, tensor in batch().items()})
+    return Counter(kept.values())
+
+
+def test_a_feed_forward_block_keeps_gate_and_up_but_not_their_product() -> None:
+    wide = 5 * SIZES["intermediate_size"]
+    assert kept_sizes("llama", mlp=False)[wide] >= 3 * LAYERS
+    assert kept_sizes("llama")[wide] == 2 * LAYERS
+
+
+class Norm(nn.Module):
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(columns))
+        self.variance_epsilon = 1e-6
+        self.forward = plain_norm.__get__(self)
+
+
+def plain_norm_of(norm: Norm, x: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+
+
+class Block(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(6, 9, bias), nn.Linear(6, 9, bias)
+        self.down_proj = nn.Linear(9, 6, bias)
+
+
+def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[..., Any], Callable[..., Any]]]:
+    """Modules, and functions of x that give several results: ours, and the same of modules that are called."""
+    torch.manual_seed(0)
+    norm, block = Norm(6).double(), Block(bias).double()
+
+    def called(x: Tensor) -> tuple[Tensor]:
+        return (block.down_proj(F.silu(block.gate_proj(x)) * block.up_proj(x)),)
+
+    return {
+        "norm and input": (norm, lambda x: norm_and_input(norm, x), lambda x: (plain_norm_of(norm, x), x)),
+        "norm of sum": (
+            norm,
+            lambda x: norm_of_sum(norm, x, x.sin()),
+            lambda x: (plain_norm_of(norm, x + x.sin()), x + x.sin()),
+        ),
+        "projections": (
+            block,
+            lambda x: projections(x, block.gate_proj, block.up_proj),
+            lambda x: (block.gate_proj(x), block.up_proj(x)),
+        ),
+        "feed forward": (block, lambda x: (feed_forward(block, x),), called),
+    }
+
+
+NAMES = tuple(joined_and_apart())
+
+
+def gradients(function: Callable[..., Any], module: nn.Module, x: Tensor, used: slice = slice(None)) -> list[Any]:
+    """Of the results that are used, each counted differently, with respect to x and every parameter that wants one."""
+    module.zero_grad()
+    x = x.detach().requires_grad_()
+    outputs = function(x)[used]
+    cotangents = [torch.linspace(-1, 1, one.numel(), dtype=one.dtype).view(one.shape) for one in outputs]
+    torch.autograd.backward(outputs, cotangents)
+    return [x.grad, *(None if one.grad is None else one.grad.clone() for one in module.parameters())]
+
+
+@pytest.mark.parametrize("used", [slice(None), slice(0, 1), slice(-1, None)], ids=["all", "first", "last"])
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_joined_has_the_gradients_of_what_is_called(name: str, bias: bool, used: slice) -> None:
+    module, ours, theirs = joined_and_apart(bias)[name]
+    for x in (
+        torch.randn(2, 5, 6).double(),
+        torch.randn(6, 3).double().t(),
+        torch.randn(5, 2, 6).double().transpose(0, 1),
+    ):
+        with ts.use("interpret"):
+            mine = gradients(ours, module, x, used)
+        torch.testing.assert_close(mine, gradients(theirs, module, x, used))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_that_are_frozen_get_no_gradient(name: str) -> None:
+    module, ours, theirs = joined_and_apart()[name]
+    next(module.parameters()).requires_grad_(False)
+    x = torch.randn(2, 5, 6).double()
+    with ts.use("interpret"):
+        mine = gradients(ours, module, x)
+    torch.testing.assert_close(mine, gradients(theirs, module, x))
+    assert mine[1] is None
+
+
+@pytest.mark.parametrize("name", ["norm and input", "projections", "feed forward"])
+def test_gradients_can_be_differentiated_again(name: str) -> None:
+    module, ours, theirs = joined_and_apart()[name]
+    start = torch.randn(3, 6).double()
+
+    def twice(function: Callable[..., Any]) -> list[Any]:
+        module.zero_grad()
+        x = start.clone().requires_grad_()
+        (first,) = torch.autograd.grad([one.sin().sum() for one in function(x)], x, create_graph=True)
+        first.square().sum().backward()
+        return [x.grad, *(None if one.grad is None else one.grad.clone() for one in module.parameters())]
+
+    with ts.use("interpret"):
+        mine = twice(ours)
+    torch.testing.assert_close(mine, twice(theirs))
+
+
+def test_a_product_is_made_only_for_a_gradient_that_is_wanted() -> None:
+    block = Block(bias=False)
+    block.up_proj.requires_grad_(False)
+    x = torch.randn(4, 6, requires_grad=True)
+    outputs = projections(x, block.gate_proj, block.up_proj)
+    with Counting() as counting:
+        torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
+    assert counting.counts["mm"] + counting.counts["addmm_"] == 3
+
+
+def test_autocast_projects_in_its_dtype() -> None:
+    block = Block(bias=True)
+    x = torch.randn(4, 6, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = projections(x, block.gate_proj, block.up_proj)
+        wanted = block.gate_proj(x), block.up_proj(x)
+    assert all(torch.equal(one, other) for one, other in zip(outputs, wanted, strict=True))
+    sum(one.sum() for one in outputs).backward()  # type: ignore[union-attr]
+    assert x.grad is not None
+    assert block.up_proj.weight.grad is not None
+    assert x.grad.dtype == block.up_proj.weight.grad.dtype == torch.float32
+
+
+class Doubling(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def with_adapter(model: Any) -> None:
+    layer = model.model.layers[0]
+    for owner, name in ((layer.self_attn, "k_proj"), (layer.mlp, "down_proj"), (layer.mlp, "up_proj")):
+        before = getattr(owner, name)
+        doubling = Doubling(before.in_features, before.out_features, bias=before.bias is not None)
+        doubling.load_state_dict(before.state_dict())
+        setattr(owner, name, doubling)
+
+
+def one_more(layer: nn.Module, inputs: Any, output: Any) -> Any:
+    return output + 1 if isinstance(output, Tensor) else (output[0] + 1, *output[1:])  # before transformers 4.54
+
+
+def with_hooks(model: Any) -> None:
+    layer = model.model.layers[0]
+    for module in (layer.self_attn.v_proj, layer.mlp.gate_proj, layer.input_layernorm, layer.post_attention_layernorm):
+        module.register_forward_hook(lambda module, inputs, output: 2 * output)
+    layer.mlp.up_proj.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    model.model.layers[1].register_forward_hook(one_more)
+
+
+@pytest.mark.parametrize("mode", ["auto", "interpret"])
+@pytest.mark.parametrize("prepare", [with_adapter, with_hooks])
+def test_modules_that_do_more_are_called(prepare: Callable[[Any], None], mode: Any) -> None:
+    plain, patched = model_of("llama"), model_of("llama")
+    prepare(plain)
+    prepare(patch(patched))
+    inputs = {name: tensor[:2, :6] for name, tensor in batch().items()}
+    with ts.use(mode):
+        ours = found(patched, **inputs)
+    assert_same(ours, found(plain, **inputs))
+    assert abs(ours["loss"] - found(model_of("llama"), **inputs)["loss"]) > 1e-3  # they do matter
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_compute_the_same_again(reentrant: bool) -> None:
+    inputs = {name: tensor[:1, :5] for name, tensor in batch().items()}
+    model = patch(model_of("llama", tie_word_embeddings=True))
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    with ts.use("interpret"):
+        ours = found(model, **inputs)
+    assert_same(ours, found(model_of("llama", tie_word_embeddings=True), **inputs))
+
+
+def test_autocast_trains_the_same_through_our_kernels() -> None:
+    inputs = {name: tensor[:1, :5] for name, tensor in batch().items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        theirs = found(model_of("llama", tie_word_embeddings=True), **inputs)
+        with ts.use("interpret"):
+            ours = found(patch(model_of("llama", tie_word_embeddings=True)), **inputs)
+    assert_same(ours, theirs, tolerance=0.03)
+
+
+def test_layers_take_and_give_plain_hidden_states() -> None:
+    plain, patched = model_of("llama").eval(), patch(model_of("llama")).eval()
+    tokens = batch()["input_ids"]
+    with ts.use("interpret"):
+        ours = patched(tokens[:1, :6], output_hidden_states=True).hidden_states
+    torch.testing.assert_close(ours, plain(tokens[:1, :6], output_hidden_states=True).hidden_states)
+
+
+def test_layers_that_are_written_differently_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesmith.patch.patching.with_joined_norms", lambda forward: None)
+    monkeypatch.setattr("tilesmith.patch.parts.TOGETHER", {"self.qkv_proj": "nothing"})
+    ts.patch.parts.attention_module.cache_clear()
+    try:
+        model = patch(model_of("llama"))
+    finally:
+        ts.patch.parts.attention_module.cache_clear()
+    assert "forward" not in vars(model.model.layers[0])
+    assert_same(found(model, **batch()), found(model_of("llama"), **batch()))
