@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from tilesmith.ops.runtime.plan import PlannedLaunch
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Layout, Spec
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
-TARGETS = [Target.parse(name) for name in ("cuda:80", "cuda:90", "hip:gfx942")]
+HOPPER = Target.parse("cuda:90")
+TARGETS = [HOPPER, Target.parse("cuda:80"), Target.parse("hip:gfx942")]
 
 
 def tried(spec: Spec, target: Target) -> Iterator[tuple[Case, torch.dtype, Layout]]:
@@ -30,53 +32,76 @@ def tried(spec: Spec, target: Target) -> Iterator[tuple[Case, torch.dtype, Layou
 
 
 def is_tried_first(spec: Spec, target: Target, case: Case, dtype: torch.dtype, layout: Layout) -> bool:
-    """The largest case and an odd one: both dtypes on Hopper, one of each on the other targets."""
+    """The largest case as people run it. On Hopper in single precision too, and an odd case in that, as it takes more
+    registers than a shorter one."""
     if layout is not CONTIGUOUS or dtype == torch.float16:
         return False
-    if str(target) == "cuda:90":
-        return case in (spec.cases[1], spec.cases[-1])
-    return (case, dtype) in ((spec.cases[1], torch.float32), (spec.cases[-1], torch.bfloat16))
+    if case == spec.cases[-1]:
+        return dtype == torch.bfloat16 or target == HOPPER
+    return case == spec.cases[1] and dtype == torch.float32 and target == HOPPER
 
 
-def distinct_launches() -> dict[str, tuple[Target, PlannedLaunch, bool]]:
-    """One launch for each compiled variant of each kernel on each target, by a name to be read in a test's report; and
-    whether it is tried first, or is the first of its kernel."""
-    found: dict[Hashable, tuple[str, tuple[Target, PlannedLaunch, bool]]] = {}
-    kernels: set[tuple[Target, str]] = set()
-    for target in TARGETS:
-        for spec in SPECS.values():
-            for case, dtype, layout in tried(spec, target):
-                short = str(dtype).removeprefix("torch.")
-                first = is_tried_first(spec, target, case, dtype, layout)
-                for launch in planned_launches(spec, case, dtype, layout, str(target)):
-                    kernel = launch.kernel.__name__
-                    name = f"{spec.name}-{kernel}-{case.name}-{short}-{layout.name}-{target}"
-                    new = (target, kernel) not in kernels
-                    kernels.add((target, kernel))
-                    found.setdefault((target, key_of(launch)), (name, (target, launch, first or new)))
-    return dict(found.values())
+@cache
+def launches(operator: str, target: Target) -> list[tuple[Case, torch.dtype, Layout, PlannedLaunch]]:
+    """All that the operator launches in what is tried."""
+    spec = SPECS[operator]
+    return [(*trial, launch) for trial in tried(spec, target) for launch in planned_launches(spec, *trial, str(target))]
 
 
-LAUNCHES = distinct_launches()
+@cache
+def homes(target: Target) -> dict[Any, str]:
+    """For each kernel the operator that it was written for, or the first that launches it."""
+    launched: dict[Any, list[str]] = {}
+    for operator in SPECS:
+        for *_, launch in launches(operator, target):
+            launched.setdefault(launch.kernel, []).append(operator)
+    return {
+        kernel: next((name for name in names if name in kernel.fn.__module__.split(".")), names[0])
+        for kernel, names in launched.items()
+    }
 
 
-def all_of_them() -> Iterator[Any]:
-    """All together take far longer to compile: most are left to `make test-slow`."""
-    for name, (_, _, first) in LAUNCHES.items():
-        yield pytest.param(name, marks=() if first else pytest.mark.slow)
+def distinct_launches(spec: Spec, target: Target) -> Iterable[tuple[str, PlannedLaunch, bool]]:
+    """One launch for each compiled variant of each kernel, with a name to be read in a test's report; and whether it is
+    tried first, or is the first of its kernel. On other targets than Hopper only in the kernel's home."""
+    found: dict[Hashable, tuple[str, PlannedLaunch, bool]] = {}
+    kernels: set[Any] = set()
+    for case, dtype, layout, launch in launches(spec.name, target):
+        at_home = target == HOPPER or homes(target)[launch.kernel] == spec.name
+        tried_first = is_tried_first(spec, target, case, dtype, layout)
+        first = at_home and (tried_first or launch.kernel not in kernels)
+        name = f"{launch.kernel.__name__} for {case.name}, {dtype}, {layout.name}"
+        found.setdefault(key_of(launch), (name, launch, first))
+        kernels.add(launch.kernel)
+    return found.values()
 
 
-@pytest.mark.parametrize("name", list(all_of_them()))
-def test_compiles_without_spilling_and_fits(name: str) -> None:
-    target, launch, _ = LAUNCHES[name]
+def what_is_wrong(launch: PlannedLaunch, target: Target) -> str | None:
+    """Of what it compiles to."""
     binary = compile_kernel(launch.kernel, target, launch.arguments, **launch.options())
-    assert binary.spill_bytes == 0
-    assert binary.num_warps == launch.config.num_warps
-    architecture = for_target(str(target))
+    if binary.spill_bytes:
+        return f"spills {binary.spill_bytes} bytes"
+    if binary.num_warps != launch.config.all_warps:
+        return f"has {binary.num_warps} warps, not {launch.config.all_warps}"
     needed = occupancy(
-        architecture, num_warps=binary.num_warps, registers=binary.registers, shared_bytes=binary.shared_bytes
-    )
-    assert needed.blocks >= 1, f"does not fit: {needed.limited_by}"
+        for_target(str(target)),
+        num_warps=binary.num_warps, registers=binary.registers, shared_bytes=binary.shared_bytes,
+    )  # fmt: skip
+    return None if needed.blocks >= 1 else f"does not fit: {needed.limited_by}"
+
+
+@pytest.mark.parametrize(
+    "those_tried_first", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["tried-first", "all-others"]
+)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_compiles_without_spilling_and_fits(spec: Spec, target: Target, those_tried_first: bool) -> None:
+    """All together take far longer to compile: most are left to `make test-slow`."""
+    wrong = [
+        (name, what_is_wrong(launch, target))
+        for name, launch, first in distinct_launches(spec, target)
+        if first is those_tried_first
+    ]
+    assert not [f"{name}: {found}" for name, found in wrong if found is not None]
 
 
 def declared_kernels() -> set[str]:
@@ -86,7 +111,12 @@ def declared_kernels() -> set[str]:
 
 
 def test_no_kernel_is_left_out() -> None:
-    assert {launch.kernel.__name__ for _, launch, _ in LAUNCHES.values()} == declared_kernels()
+    missing = declared_kernels()
+    for target in TARGETS:
+        for operator in SPECS:
+            if missing:
+                missing -= {launch.kernel.__name__ for *_, launch in launches(operator, target)}
+    assert not missing
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2], ids=lambda layout: str(layout.name))

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from tilesmith.ops.attention.backward import plan_backward
 from tilesmith.ops.attention.forward import plan_forward
 from tilesmith.ops.attention.operator import attention_operator, require_heads, require_options, takes
+from tilesmith.ops.attention.planes import Planes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import (
     MOST_SCORES,
@@ -134,7 +135,8 @@ def backward(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    return plan_backward(plan, packed_problem(*arguments), doutput, output, lse)[:3]
+    problem = packed_problem(*arguments)
+    return plan_backward(plan, problem, Planes(plan, problem, doutput), doutput, output, lse)[:3]
 
 
 def prepare(

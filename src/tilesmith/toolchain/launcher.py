@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from triton import knobs
 from triton.runtime import _allocation
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilesmith.toolchain.gluon import DESCRIPTORS
 from tilesmith.toolchain.versions import triton_version
 
 
@@ -55,7 +55,7 @@ class Launch:
         self.grid = grid
         self.constants = {one.name: arguments[one.name] for one in kernel.params if one.is_constexpr}
         in_order = [arguments[name] for name in kernel.arg_names]
-        self._filled = _filler(in_order, [_placed(one) for one in in_order if isinstance(one, TensorDescriptor)])
+        self._filled = _filler(in_order, [_placed(one) for one in in_order if isinstance(one, DESCRIPTORS)])
         self._start = _starter(self.compiled, grid, in_order, self._filled)
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:
@@ -96,7 +96,7 @@ class _Address:
         return self._address
 
 
-def _placed(descriptor: TensorDescriptor) -> _ByAddress:
+def _placed(descriptor: Any) -> _ByAddress:
     """The descriptor at any address."""
     return _ByAddress(lambda address: replace(descriptor, base=_Address(address, descriptor.base.dtype)))
 
@@ -104,7 +104,7 @@ def _placed(descriptor: TensorDescriptor) -> _ByAddress:
 def _filler(arguments: Sequence[Any], descriptors: Sequence[_ByAddress]) -> Filled:
     """A function that puts the addresses of a call where the pointers are, and what is made of them for descriptors."""
     pointers = {place: value.slot for place, value in enumerate(arguments) if hasattr(value, "slot")}
-    described = [(place, one.base.slot) for place, one in enumerate(arguments) if isinstance(one, TensorDescriptor)]
+    described = [(place, one.base.slot) for place, one in enumerate(arguments) if isinstance(one, DESCRIPTORS)]
     made = [(place, slot, by_address) for (place, slot), by_address in zip(described, descriptors, strict=True)]
     leading = len(pointers)
     if not made and leading > 1 and max(pointers) == leading - 1:  # pointers stand first: one slice instead of a loop
@@ -159,7 +159,7 @@ def _without_wrapper(
 
     For a kernel with descriptors Triton hides the entry point in a function that encodes each of them at every call.
     """
-    count = sum(isinstance(one, TensorDescriptor) for one in arguments)
+    count = sum(isinstance(one, DESCRIPTORS) for one in arguments)
     if count == 0:
         return launch, filled
     facts = iter(metadata.tensordesc_meta or [None] * count)  # none where the kernel does without the copy engine
@@ -167,7 +167,7 @@ def _without_wrapper(
     encoded: list[_ByAddress] = []
     for argument in arguments:
         expanded.append(argument)
-        if isinstance(argument, TensorDescriptor):
+        if isinstance(argument, DESCRIPTORS):
             fact, walk = next(facts), [*argument.shape, *argument.strides]
             expanded += walk if fact is not None else [*walk, argument.padding == "nan", *walk]
             encoded.append(_ByAddress(partial(_first_part, _placed(argument), fact)))

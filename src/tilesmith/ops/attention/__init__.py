@@ -7,7 +7,8 @@ compute-bound from a few hundred keys on, as long as the S×T matrix of scores n
 - `forward.py`: scores exist as one tile at a time, and the weights are worked out while the tiles go by. Read it first;
 - `decode.py`: few queries and many keys are memory-bound instead, and want k and v read once by a full GPU;
 - `backward.py`, `bias_gradient.py`: the weights are computed again from one number kept per query. Every sum is added
-  up by a single program, in a fixed order;
+  up by a single program, in a fixed order. `gradient_tiles.py` chooses their tiles;
+- `planes.py`: single precision that must be exact, as three numbers of bf16;
 - `tiles.py`: what all of these do on the device; `problem.py`: what they need to be told;
 - `reference.py`: what all of it means.
 """

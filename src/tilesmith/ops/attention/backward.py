@@ -12,11 +12,19 @@ run. Where one block holds all keys, a single kernel does it all with five.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import triton
 import triton.language as tl
 
+from tilesmith.ops.attention.gradient_tiles import key_gradient_config, query_gradient_config
+from tilesmith.ops.attention.planes import (
+    Planes,
+    load_planes,
+    multiplied,
+    planes_like,
+    planes_of_sequence,
+    turned,
+    whole,
+)
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.tiles import (
     DELTA,
@@ -39,10 +47,7 @@ from tilesmith.ops.attention.tiles import (
     store_statistics,
     store_tile,
 )  # fmt: skip
-from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
-
-Tiles = tuple[int, int, int, int]
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -52,7 +57,8 @@ def attention_dq_kernel(
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """dq and δ for a block of queries."""
     sequence, head, start = block_of_program(query_starts_ptr, n_sequences, n_heads, query_rows, BLOCK_QUERIES, True)
@@ -61,32 +67,39 @@ def attention_dq_kernel(
         return
     first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
     place = place_of(sequence, per_member)
-    q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    q_ptr = planes_of_sequence(
+        q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES
+    )
     output_ptr = of_sequence(
         output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
     )
-    doutput_ptr = of_sequence(
-        doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
+    doutput_ptr = planes_of_sequence(
+        doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES
     )
     dq_ptr = of_sequence(dq_ptr, dq_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
-    k_ptr = of_sequence(k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
-    v_ptr = of_sequence(v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    k_ptr = planes_of_sequence(
+        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES
+    )
+    v_ptr = planes_of_sequence(
+        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES
+    )
     stream = dropout_stream(seed_ptr, sequence * n_heads + head)
 
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
-    q = load_tile(
-        q_ptr, q_strides, place, head, first_query, start, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
-    )
-    doutput = load_tile(
+    q = load_planes(
+        q_ptr, q_strides, place, head, first_query, start, n_queries,
+        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, True,
+    )  # fmt: skip
+    doutput = load_planes(
         doutput_ptr, doutput_strides, place, head, first_query, start, n_queries,
-        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
+        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, True,
     )  # fmt: skip
     output = load_tile(
         output_ptr, output_strides, place, head, first_query, start, n_queries,
         BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
     )  # fmt: skip
-    delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
+    delta = tl.sum(output.to(COMPUTE) * whole(doutput).to(COMPUTE), axis=1)
     lse_ptr += query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
     lse = tl.load(lse_ptr + start + rows, mask=start + rows < n_queries, other=float("inf"))
     store_statistics(
@@ -98,28 +111,28 @@ def attention_dq_kernel(
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
-            k = load_tile(
+            k = load_planes(
                 k_ptr, k_strides, place, head // group, first_key, key, n_keys,
-                BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1,
+                BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, part != 1,
             )  # fmt: skip
-            v = load_tile(
+            v = load_planes(
                 v_ptr, v_strides, place, head // group, first_key, key, n_keys,
-                BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1,
+                BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, part != 1,
             )  # fmt: skip
-            products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+            products = multiplied(q, turned(k), None, COMPUTE, PRECISION)
             weights, slope = weighed(
                 products, place, head, start, key, rows[:, None], columns[None, :], lse[:, None],
                 bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
-                BIAS_DESCRIBED, q.dtype == tl.float32, part != 1,
+                BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
             )  # fmt: skip
-            dweights = tl.dot(doutput, tl.trans(v), input_precision=PRECISION, out_dtype=COMPUTE)
+            dweights = multiplied(doutput, turned(v), None, COMPUTE, PRECISION)
             if seed_ptr is not None:
                 kept = is_kept(stream, start + rows[:, None], key + columns[None, :], drop_below)
                 dweights = tl.where(kept, dweights * keep_scale, 0.0)
             dscores = weights * (dweights - delta[:, None])
             if softcap is not None:
                 dscores *= slope
-            dq = tl.dot(dscores.to(k.dtype), k, dq, input_precision=PRECISION, out_dtype=COMPUTE)
+            dq = multiplied(planes_like(dscores, k), k, dq, COMPUTE, PRECISION)
 
     store_tile(
         dq_ptr, dq_strides, place, head, first_query, start, n_queries, dq * scale,
@@ -157,7 +170,7 @@ def attention_dkdv_kernel(
     dk_strides, dv_strides,
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, WHOLE: tl.constexpr,
+    WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """dk and dv for a block of keys; where it is the WHOLE of them, dq and δ too."""
@@ -169,18 +182,30 @@ def attention_dkdv_kernel(
         return
     first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
     place = place_of(sequence, per_member)
-    q_ptr = of_sequence(q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
-    doutput_ptr = of_sequence(
-        doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
+    q_ptr = planes_of_sequence(
+        q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES
     )
-    k_ptr = of_sequence(k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
-    v_ptr = of_sequence(v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+    doutput_ptr = planes_of_sequence(
+        doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES
+    )
+    k_ptr = planes_of_sequence(
+        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES
+    )
+    v_ptr = planes_of_sequence(
+        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES
+    )
     dk_ptr = of_sequence(dk_ptr, dk_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     dv_ptr = of_sequence(dv_ptr, dv_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
-    k = load_tile(k_ptr, k_strides, place, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
-    v = load_tile(v_ptr, v_strides, place, key_head, first_key, start, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
+    k = load_planes(
+        k_ptr, k_strides, place, key_head, first_key, start, n_keys,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, True,
+    )  # fmt: skip
+    v = load_planes(
+        v_ptr, v_strides, place, key_head, first_key, start, n_keys,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, True,
+    )  # fmt: skip
     dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
     dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
 
@@ -196,13 +221,13 @@ def attention_dkdv_kernel(
             head = key_head * group + index // blocks
             query = edges[part] + index % blocks * BLOCK_QUERIES
             stream = dropout_stream(seed_ptr, sequence * n_heads + head)
-            q = load_tile(
+            q = load_planes(
                 q_ptr, q_strides, place, head, first_query, query, n_queries,
-                BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, part != 1,
+                BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, part != 1,
             )  # fmt: skip
-            doutput = load_tile(
+            doutput = load_planes(
                 doutput_ptr, doutput_strides, place, head, first_query, query, n_queries,
-                BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, part != 1,
+                BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, part != 1,
             )  # fmt: skip
             if WHOLE:
                 head_lse_ptr = lse_ptr + query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
@@ -211,7 +236,7 @@ def attention_dkdv_kernel(
                     output_ptr, output_strides, place, head, first_query, query, n_queries,
                     BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
                 )  # fmt: skip
-                delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
+                delta = tl.sum(output.to(COMPUTE) * whole(doutput).to(COMPUTE), axis=1)
                 store_statistics(
                     statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, first_query, query,
                     n_queries, lse, delta, BLOCK_QUERIES,
@@ -225,27 +250,27 @@ def attention_dkdv_kernel(
                     statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, first_query, query,
                     n_queries, DELTA, BLOCK_QUERIES, WALK, part != 1,
                 )  # fmt: skip
-            products = tl.dot(k, tl.trans(q), input_precision=PRECISION, out_dtype=COMPUTE)
+            products = multiplied(k, turned(q), None, COMPUTE, PRECISION)
             weights, slope = weighed(
                 products, place, head, query, start, rows[None, :], columns[:, None], lse[None, :],
                 bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
-                BIAS_DESCRIBED, q.dtype == tl.float32, part != 1,
+                BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
             )  # fmt: skip
             used = weights
             if seed_ptr is not None:
                 kept = is_kept(stream, query + rows[None, :], start + columns[:, None], drop_below)
                 used = tl.where(kept, weights, 0.0)
-            dv = tl.dot(used.to(doutput.dtype), doutput, dv, input_precision=PRECISION, out_dtype=COMPUTE)
-            dweights = tl.dot(v, tl.trans(doutput), input_precision=PRECISION, out_dtype=COMPUTE)
+            dv = multiplied(planes_like(used, doutput), doutput, dv, COMPUTE, PRECISION)
+            dweights = multiplied(v, turned(doutput), None, COMPUTE, PRECISION)
             if seed_ptr is not None:
                 dweights = tl.where(kept, dweights * keep_scale, 0.0)
             dscores = weights * (dweights - delta[None, :])
             if softcap is not None:
                 dscores *= slope
-            dscores = dscores.to(q.dtype)
-            dk = tl.dot(dscores, q, dk, input_precision=PRECISION, out_dtype=COMPUTE)
+            dscores = planes_like(dscores, q)
+            dk = multiplied(dscores, q, dk, COMPUTE, PRECISION)
             if WHOLE:
-                dq = tl.dot(tl.trans(dscores), k, input_precision=PRECISION, out_dtype=COMPUTE) * scale
+                dq = multiplied(turned(dscores), k, None, COMPUTE, PRECISION) * scale
                 store_tile(
                     dq_ptr, dq_strides, place, head, first_query, query, n_queries, dq,
                     BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
@@ -261,97 +286,37 @@ def attention_dkdv_kernel(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GradientConfig(Config):
-    """Tiles of BLOCK_QUERIES × BLOCK_KEYS; `described` where they are fetched by the copy engine, if it can."""
-
-    BLOCK_QUERIES: int = 64
-    BLOCK_KEYS: int = 64
-    described: bool = True
-
-
-# By the bytes of an element, whether tiles are described, and the block that covers a head: queries, keys, warps and
-# stages. For elements of two bytes that are described, the fastest of those on an H200 that do not spill with any
-# supported release of Triton.
-_QUERY_TILES = {
-    (2, True): {64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 1)},
-    (2, False): {64: (64, 32, 4, 2), 128: (64, 32, 8, 1), 256: (32, 32, 8, 1)},
-    (4, True): {64: (16, 32, 8, 1), 128: (32, 16, 8, 1), 256: (16, 16, 8, 1)},
-    (4, False): {64: (16, 32, 8, 1), 128: (32, 16, 8, 1), 256: (16, 16, 8, 1)},
-}
-_KEY_TILES = {
-    (2, True): {64: (64, 64, 4, 3), 128: (32, 64, 4, 3), 256: (32, 64, 8, 1)},
-    (2, False): {64: (32, 32, 4, 2), 128: (32, 32, 8, 1), 256: (16, 32, 8, 1)},
-    (4, True): {64: (16, 16, 8, 2), 128: (16, 32, 8, 1), 256: (16, 16, 8, 1)},
-    (4, False): {64: (16, 16, 8, 2), 128: (16, 32, 8, 1), 256: (16, 16, 8, 1)},
-}
-
-
-def query_gradient_config(problem: Problem, described: bool) -> GradientConfig:
-    config = _config(_QUERY_TILES, problem, described)
-    if problem.is_plain:
-        return config
-    if problem.has_light_scores and described:
-        # 84 µs for a triangle of 256 residues on an H200, 144 with twice the keys, 502 with half the queries.
-        return replace(config, BLOCK_QUERIES=64, BLOCK_KEYS=32, num_warps=4, num_stages=3)
-    # What is done to scores takes registers.
-    return replace(config, BLOCK_QUERIES=min(config.BLOCK_QUERIES, 32), BLOCK_KEYS=32, num_warps=8)
-
-
-def key_gradient_config(problem: Problem, described: bool) -> GradientConfig:
-    config = _config(_KEY_TILES, problem, described)
-    queries, keys = config.BLOCK_QUERIES, config.BLOCK_KEYS
-    whole = problem.keys <= keys  # one block makes dq as well, which takes registers too
-    if problem.is_plain and not whole:
-        return config
-    if problem.has_light_scores and described and not whole:
-        # 142 µs for a triangle of 256 residues, 820 for one of 512; 156 and 928 with twice the queries.
-        return replace(config, BLOCK_QUERIES=32, BLOCK_KEYS=64, num_warps=4, num_stages=3)
-    if not described and problem.head_block <= 64:
-        return replace(config, BLOCK_QUERIES=16, BLOCK_KEYS=16, num_stages=2)
-    if problem.q.element_bytes == 4 and problem.head_block <= 32:
-        keys = 32  # with 16 the compiler aims at two programs at once, and spills a little for it
-    return replace(config, BLOCK_QUERIES=min(queries, 32), BLOCK_KEYS=min(keys, 64), num_warps=8, num_stages=2)
-
-
-def _config(tiles: dict[tuple[int, bool], dict[int, Tiles]], problem: Problem, described: bool) -> GradientConfig:
-    sizes = tiles[min(problem.q.element_bytes, 4), described]
-    queries, keys, warps, stages = sizes[max(problem.head_block, 64)]
-    return GradientConfig(
-        num_warps=warps, num_stages=stages, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
-    )  # fmt: skip
-
-
 def plan_backward(
-    plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand
+    plan: Plan, problem: Problem, planes: Planes, doutput: Operand, output: Operand, lse: Operand
 ) -> tuple[Operand, Operand, Operand, Operand]:
     """dq, dk, dv, and the statistics of the queries."""
     dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
     precision = problem.precision(plan)
     described = problem.describable(plan, output, doutput)
-    sizes = problem.head_block, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
-    key_config = plan.choose(key_gradient_config(problem, described), "keys", *sizes)
-    whole = not problem.packed and 0 < problem.keys <= key_config.BLOCK_KEYS
+    in_planes = problem.gains_from_planes(plan, described)
+    key_config = plan.choose(key_gradient_config(problem, described, in_planes), "keys", *problem.sizes)
+    is_whole = key_config.whole and not problem.packed and 0 < problem.keys <= key_config.BLOCK_KEYS
     tensors, rows_of_q = {"output": output, "doutput": doutput, "dq": dq}, ("q", "output", "doutput", "dq")
-    if not whole:
-        config = plan.choose(query_gradient_config(problem, described), "queries", *sizes)
+    if not is_whole:
+        config = plan.choose(query_gradient_config(problem, described, in_planes), "queries", *problem.sizes)
         rows = {**dict.fromkeys(rows_of_q, config.BLOCK_QUERIES), **dict.fromkeys(("k", "v"), config.BLOCK_KEYS)}
-        tiles, walk = problem.tiles(rows, config.described, **tensors)
+        tiles, walk = problem.tiles(rows, config.described, **{**tensors, **planes.stored_for(config)})
         plan.launch(
             attention_dq_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
             **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, statistics_ptr=statistics,
-            WALK=walk, PRECISION=precision,
+            WALK=walk, PLANES=planes.where(config), PRECISION=precision,
         )  # fmt: skip
     rows_of_k = "k", "v", "dk", "dv"
     rows = {**dict.fromkeys(rows_of_q, key_config.BLOCK_QUERIES), **dict.fromkeys(rows_of_k, key_config.BLOCK_KEYS)}
-    tiles, walk = problem.tiles(rows, key_config.described, **tensors, dk=dk, dv=dv)
-    fetched = walk == "described" and not whole  # those of a packed sequence may begin inside a unit
+    tensors |= {"dk": dk, "dv": dv, **planes.stored_for(key_config)}
+    tiles, walk = problem.tiles(rows, key_config.described, **tensors)
+    fetched = walk == "described" and not is_whole  # those of a packed sequence may begin inside a unit
     plan.launch(
         attention_dkdv_kernel,
         (problem.key_heads * problem.blocks(problem.keys, key_config.BLOCK_KEYS),), key_config,
         **problem.arguments(), **tiles, **problem.bias_tiles(key_config), lse_ptr=lse,
-        WALK=walk, WHOLE=whole, PRECISION=precision,
+        WALK=walk, PLANES=planes.where(key_config), WHOLE=is_whole, PRECISION=precision,
         statistics_ptr=statistics.descriptor((1, 1, 1, key_config.BLOCK_QUERIES)) if fetched else statistics,
     )  # fmt: skip
     return dq, dk, dv, statistics

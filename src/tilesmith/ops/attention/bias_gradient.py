@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.backward import weighed
+from tilesmith.ops.attention.gradient_tiles import where_of_gradients
+from tilesmith.ops.attention.planes import Planes, load_planes, multiplied, turned
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.tiles import (
     DELTA,
@@ -21,10 +23,9 @@ from tilesmith.ops.attention.tiles import (
     dropout_stream,
     is_kept,
     load_statistics,
-    load_tile,
     place_of,
 )
-from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -37,7 +38,7 @@ def attention_dbias_kernel(
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     bias_heads, n_repeats, repeats_per_share, share_size,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, ONE_ROW: tl.constexpr,
+    WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, ONE_ROW: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
     """dbias is [shares, bias sequences, bias heads, bias rows, keys]. ONE_ROW where all queries share the bias."""
@@ -71,10 +72,12 @@ def attention_dbias_kernel(
             sequence = bias_sequence * per_member + sharer
         # Not (bias_sequence, sharer): of what does not change, the compiler keeps more in registers than there are.
         place = place_of(sequence, per_member)
-        q = load_tile(q_ptr, q_strides, place, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True)
-        k = load_tile(
+        q = load_planes(
+            q_ptr, q_strides, place, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, True
+        )
+        k = load_planes(
             k_ptr, k_strides, place, head // group, 0, first_key, key_rows,
-            BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True,
+            BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, True,
         )  # fmt: skip
         lse = load_statistics(
             statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, 0, start, query_rows,
@@ -84,21 +87,21 @@ def attention_dbias_kernel(
             statistics_ptr, query_starts_ptr, sequence, head, n_heads, query_rows, 0, start, query_rows,
             DELTA, BLOCK_QUERIES, "near", True,
         )  # fmt: skip
-        products = tl.dot(q, tl.trans(k), input_precision=PRECISION, out_dtype=COMPUTE)
+        products = multiplied(q, turned(k), None, COMPUTE, PRECISION)
         weights, _ = weighed(
             products, place, head, start, first_key, rows[:, None], columns[None, :], lse[:, None],
             bias_ptr, mask_ptr, bias_strides, mask_strides, query_rows, key_rows, left, right, scale, softcap,
-            BIAS_DESCRIBED, q.dtype == tl.float32, True,
+            BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, True,
         )  # fmt: skip
-        doutput = load_tile(
+        doutput = load_planes(
             doutput_ptr, doutput_strides, place, head, 0, start, query_rows,
-            BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True,
+            BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, True,
         )  # fmt: skip
-        v = load_tile(
+        v = load_planes(
             v_ptr, v_strides, place, head // group, 0, first_key, key_rows,
-            BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True,
+            BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, True,
         )  # fmt: skip
-        dweights = tl.dot(doutput, tl.trans(v), input_precision=PRECISION, out_dtype=COMPUTE)
+        dweights = multiplied(doutput, turned(v), None, COMPUTE, PRECISION)
         if seed_ptr is not None:
             stream = dropout_stream(seed_ptr, sequence * n_heads + head)
             kept = is_kept(stream, start + rows[:, None], first_key + columns[None, :], drop_below)
@@ -120,20 +123,25 @@ def attention_dbias_kernel(
 
 @dataclass(frozen=True)
 class BiasGradientConfig(Config):
-    """Each program takes a tile of BLOCK_QUERIES × BLOCK_KEYS."""
+    """Each program takes a tile of BLOCK_QUERIES × BLOCK_KEYS. `described`, `planes`: as for the other gradients."""
 
     BLOCK_QUERIES: int = 64
     BLOCK_KEYS: int = 64
     described: bool = True
+    planes: str = ""
     programs_per_multiprocessor: int = 2
 
 
-def bias_gradient_config(problem: Problem, described: bool) -> BiasGradientConfig:
+def bias_gradient_config(problem: Problem, described: bool, planes: bool) -> BiasGradientConfig:
+    if planes:
+        where = where_of_gradients(problem)
+        keys = 64 if where == "stored" and not problem.gathers_bias else 32
+        return BiasGradientConfig(num_warps=4, num_stages=2, BLOCK_KEYS=keys, planes=where)
     warps = 4
     queries, keys = (64, 64) if problem.head_block <= 64 and problem.q.element_bytes == 2 and described else (32, 32)
     if problem.has_light_scores and described:
         queries = 128  # 88 µs for a triangle of 256 residues on an H200, 134 with half of them
-        if not problem.has_describable_bias:  # as the ending node's: its addresses fill the registers of four warps
+        if problem.gathers_bias:  # as the ending node's: its addresses fill the registers of four warps
             warps = 8
     if problem.seed is not None and problem.softcap:
         keys = 32  # 64 of them, with a bias that the copy engine cannot fetch, need more registers than Hopper has
@@ -142,14 +150,15 @@ def bias_gradient_config(problem: Problem, described: bool) -> BiasGradientConfi
     )  # fmt: skip
 
 
-def plan_bias_gradient(plan: Plan, problem: Problem, doutput: Operand, statistics: Operand) -> Operand:
+def plan_bias_gradient(plan: Plan, problem: Problem, planes: Planes, doutput: Operand, statistics: Operand) -> Operand:
     """dbias, in the bias' own shape and dtype."""
     assert problem.bias is not None
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     sequences, heads, rows, keys = problem.bias_shape
     one_row = rows == 1 and problem.queries > 1
-    sizes = problem.head_block, bucket(problem.queries), bucket(keys), problem.q.dtype
-    config = plan.choose(bias_gradient_config(problem, problem.describable(plan, doutput)), "bias", *sizes)
+    described = problem.describable(plan, doutput)
+    default = bias_gradient_config(problem, described, problem.gains_from_planes(plan, described))
+    config = plan.choose(default, "bias", *problem.sizes)
     query_blocks = triton.cdiv(problem.queries, config.BLOCK_QUERIES)
     tiles = sequences * heads * triton.cdiv(keys, config.BLOCK_KEYS) * (1 if one_row else query_blocks)
     repeats = problem.sequences // max(sequences, 1) * (problem.heads // max(heads, 1))
@@ -166,13 +175,13 @@ def plan_bias_gradient(plan: Plan, problem: Problem, doutput: Operand, statistic
         "k": config.BLOCK_KEYS,
         "v": config.BLOCK_KEYS,
     }
-    tensors, walk = problem.tiles(blocks, config.described, doutput=doutput)
+    tensors, walk = problem.tiles(blocks, config.described, **{"doutput": doutput, **planes.stored_for(config)})
     plan.launch(
         attention_dbias_kernel, (tiles, shares), config,
         **problem.arguments(), **tensors, **problem.bias_tiles(config), statistics_ptr=statistics, dbias_ptr=found,
         bias_heads=heads,
         n_repeats=repeats, repeats_per_share=repeats_per_share, share_size=size,
-        WALK=walk, ONE_ROW=one_row, PRECISION=problem.precision(plan),
+        WALK=walk, PLANES=planes.where(config), ONE_ROW=one_row, PRECISION=problem.precision(plan),
     )  # fmt: skip
     if shares > 1:
         plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)

@@ -60,10 +60,10 @@ def attention_decode_kernel(
         begin = tl.maximum(edges[part], share_begin)
         for key in tl.range(begin, tl.minimum(edges[part + 1], share_end), BLOCK_KEYS):
             output, largest, total = attend(
-                output, largest, total, q, (sequence,), heads[:, None], key_head, 0, queries[:, None], 0, key,
+                output, largest, total, (q,), (sequence,), heads[:, None], key_head, 0, queries[:, None], 0, key,
                 k_ptr, v_ptr, bias_ptr, mask_ptr, stream[:, None], k_strides, v_strides, bias_strides, mask_strides,
                 query_rows, key_rows, left, right, scale, softcap, drop_below,
-                HEAD, BLOCK_HEAD, PRECISION, WALK, False, BLOCK_KEYS, seed_ptr is not None, part != 1,
+                HEAD, BLOCK_HEAD, PRECISION, WALK, "", False, BLOCK_KEYS, seed_ptr is not None, part != 1,
             )  # fmt: skip
 
     sees_nothing = total == 0.0

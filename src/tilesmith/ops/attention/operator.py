@@ -13,6 +13,8 @@ from tilesmith.ops.attention.backward import plan_backward
 from tilesmith.ops.attention.bias_gradient import plan_bias_gradient
 from tilesmith.ops.attention.decode import is_decoding, plan_decode
 from tilesmith.ops.attention.forward import plan_forward
+from tilesmith.ops.attention.hopper_forward import plan_hopper_forward, suits_hopper
+from tilesmith.ops.attention.planes import Planes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
 from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
@@ -38,7 +40,9 @@ def forward(
 @forward.plan
 def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
     problem = dense_problem(*arguments)
-    return plan_decode(plan, problem) if is_decoding(problem) else plan_forward(plan, problem)
+    if is_decoding(problem):
+        return plan_decode(plan, problem)
+    return plan_hopper_forward(plan, problem) if suits_hopper(plan, problem) else plan_forward(plan, problem)
 
 
 def dense_problem(
@@ -72,10 +76,11 @@ def gradients_of(
     plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
 ) -> tuple[Operand, ...]:
     """dq, dk, dv and dbias."""
-    dq, dk, dv, statistics = plan_backward(plan, problem, doutput, output, lse)
+    planes = Planes(plan, problem, doutput)
+    dq, dk, dv, statistics = plan_backward(plan, problem, planes, doutput, output, lse)
     if problem.bias is None or not bias_gradient:
         return dq, dk, dv, plan.empty((0,), problem.q.dtype)
-    return dq, dk, dv, plan_bias_gradient(plan, problem, doutput, statistics)
+    return dq, dk, dv, plan_bias_gradient(plan, problem, planes, doutput, statistics)
 
 
 def prepare(

@@ -42,6 +42,9 @@ class TileConfig(Protocol):
     @property
     def described(self) -> bool: ...
 
+    @property
+    def planes(self) -> str: ...
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -117,9 +120,14 @@ class Problem:
         return self.bias is None and self.mask is None and self.seed is None and not self.softcap
 
     @property
+    def only_adds_to_scores(self) -> bool:
+        """Whether no more than a bias and a mask comes to the scores."""
+        return self.seed is None and not self.softcap
+
+    @property
     def has_light_scores(self) -> bool:
-        """Whether no more than a bias and a mask comes to the scores of narrow heads of two bytes."""
-        adds_only = not self.is_plain and self.seed is None and not self.softcap
+        """Whether a bias or a mask and no more comes to the scores of narrow heads of two bytes."""
+        adds_only = not self.is_plain and self.only_adds_to_scores
         return adds_only and self.head_block <= 64 and self.q.element_bytes == 2
 
     @property
@@ -183,6 +191,34 @@ class Problem:
     def precision(self, plan: Plan) -> str:
         return product_precision(plan, self.q.dtype, self.tf32)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether this is single precision of which nothing may be left out."""
+        return self.q.dtype == torch.float32 and not self.tf32
+
+    def gains_from_planes(self, plan: Plan, described: bool) -> bool:
+        """Whether exact single precision is to be split by `planes.py` rather than by the compiler.
+
+        That one splits both operands of a product in registers at every visit, of which there are too few for tiles
+        that Hopper's tensor cores are quick with. Ours are too few as well where scores are bent or dropped, and where
+        the copy engine cannot bring the planes.
+        """
+        on_hopper = plan.architecture.target == "cuda:90" and plan.device.type != "cpu"
+        has_room = self.head_block <= 32 or (self.head_block <= 64 and not self.gathers_bias)
+        return self.is_exact and on_hopper and described and has_room and self.only_adds_to_scores
+
+    @property
+    def visits_are_few(self) -> bool:
+        """Whether so few tiles of queries come by a tile of keys that splitting it anew for each costs less than to
+        store its planes beforehand."""
+        return self.queries * self.group <= 256
+
+    @property
+    def sizes(self) -> tuple[object, ...]:
+        """What a configuration that was tuned holds for."""
+        exactness = ("tf32",) if self.tf32 else ()
+        return self.head_block, bucket(self.queries), bucket(self.keys), self.q.dtype, *exactness
+
     def arguments(self) -> dict[str, object]:
         """What every kernel takes beside its tiles."""
         return {
@@ -215,6 +251,11 @@ class Problem:
     def has_describable_bias(self) -> bool:
         walked = self._bias_of_own_matrices()
         return walked is not None and walked.describable()
+
+    @property
+    def gathers_bias(self) -> bool:
+        """Whether there is a bias that the copy engine cannot fetch, so that its addresses take registers."""
+        return self.bias is not None and not self.has_describable_bias
 
     def _bias_of_own_matrices(self) -> Operand | None:
         """The bias in four dimensions, of which the first two have as many elements as lie in memory; None where

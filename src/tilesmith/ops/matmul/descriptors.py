@@ -12,7 +12,6 @@ import triton.language as tl
 from tilesmith.ops.matmul.tiles import (
     CORRECTION_PASSES,
     activated,
-    finite_or_zero,
     known_multiple,
     next_step,
     planes_of_pass,
@@ -21,6 +20,7 @@ from tilesmith.ops.matmul.tiles import (
     store_tile,
     tile_place,
 )
+from tilesmith.ops.runtime.planes import finite_or_zero
 
 
 @triton.jit

@@ -1,9 +1,6 @@
-"""Single-precision matrices as three of bf16: x = high + middle + low, each the rounding of what the ones before left.
+"""Single-precision matrices as three of bf16, split once instead of in every tile that reads them.
 
-The 24 bits of x's mantissa are split into three times eight, so the sum is exact. Of the nine products of two such
-numbers, six matter: the other three are below 2⁻²⁴ of the result. Tensor cores multiply bf16 sixteen times as fast as
-the ordinary units multiply single precision, so six products on them are the faster way to the same accuracy, and a
-matrix is split once instead of in every tile that reads it: 10 bytes moved per element.
+That moves 10 bytes per element. What is gained by it: `ops/runtime/planes.py`.
 """
 
 from collections.abc import Sequence
@@ -17,9 +14,7 @@ from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.matmul.tiles import known_multiple
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
-
-PARTS = tl.constexpr(3)
-LARGEST_BF16 = tl.constexpr(3.3895313892515355e38)
+from tilesmith.ops.runtime.planes import PARTS, planes_of
 
 
 @triton.jit
@@ -35,13 +30,7 @@ def split_tile(
     in_rows = (rows < n_first)[:, None]
     offsets = (matrix * x_strides[0] + rows * x_strides[1])[:, None] + (columns.to(tl.int64) * x_strides[2])[None, :]
     x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)
-    # The largest numbers would round up to infinity. What is left of an infinity or NaN does not matter: corrections
-    # that meet it are dropped.
-    within = tl.clamp(x, -LARGEST_BF16, LARGEST_BF16)
-    high = tl.where(tl.abs(x) < float("inf"), within, x).to(tl.bfloat16)
-    rest = x - high.to(tl.float32)
-    middle = rest.to(tl.bfloat16)
-    low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+    high, middle, low = planes_of(x, True)
     places = planes_ptr + ((matrix * n_first + rows) * (PARTS * plane_columns))[:, None] + columns[None, :]
     tl.store(places, high, mask=in_rows)
     tl.store(places + plane_columns, middle, mask=in_rows)

@@ -7,7 +7,6 @@ from tilesmith.ops.matmul.tiles import (
     CORRECTION_PASSES,
     activated,
     batch_start,
-    finite_or_zero,
     known_multiple,
     next_step,
     planes_of_pass,
@@ -16,6 +15,7 @@ from tilesmith.ops.matmul.tiles import (
     store_tile,
     tile_place,
 )
+from tilesmith.ops.runtime.planes import finite_or_zero
 
 
 @triton.jit

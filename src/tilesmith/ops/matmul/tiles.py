@@ -123,9 +123,3 @@ def separately_added(total, a, b, PRECISION: tl.constexpr):
     K: tl.constexpr = a.shape[1]
     # A limit on imprecise additions, which means nothing for bf16, keeps the compiler from joining the two again.
     return total + tl.dot(a, b, input_precision=PRECISION, max_num_imprecise_acc=K)
-
-
-@triton.jit
-def finite_or_zero(z):
-    """Corrections that overflow or meet an infinity mean nothing: the products of the high parts say what comes out."""
-    return tl.where(tl.abs(z) < float("inf"), z, 0.0)

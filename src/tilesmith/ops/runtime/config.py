@@ -23,6 +23,11 @@ class Config:
     def constants(self) -> dict[str, Any]:
         return {name: value for name, value in dataclasses.asdict(self).items() if name.isupper()}
 
+    @property
+    def all_warps(self) -> int:
+        """Of a program: more than compute, where some do nothing but fetch."""
+        return self.num_warps
+
     def for_warps_of(self: ConfigType, threads: int) -> ConfigType:
         return dataclasses.replace(self, num_warps=max(self.num_warps * 32 // threads, 1))
 

@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilesmith.hardware.devices import Architecture, devices, for_target
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.config import Config, ConfigType, replaced
-from tilesmith.toolchain import interpreter
+from tilesmith.toolchain import gluon, interpreter
 from tilesmith.toolchain.launcher import Grid, Launch
 
 # Persistent kernels share their work among this many times the multiprocessors. Without a GPU there are none to count;
@@ -66,6 +66,10 @@ class Operand:
         """A kernel argument that loads and stores blocks of this shape by the copy engine, zeros beyond the edges."""
         return TensorDescriptor(self, list(self.shape), list(self.strides), list(block_shape))
 
+    def gluon_descriptor(self, block_shape: Sequence[int]) -> Any:
+        """The same for a kernel in Gluon."""
+        return gluon.described(self, self.shape, self.strides, block_shape)
+
 
 @dataclass(frozen=True)
 class PlannedLaunch:
@@ -82,7 +86,7 @@ class PlannedLaunch:
 
     def operands(self) -> list[Operand]:
         """Every tensor among the arguments, those behind descriptors included."""
-        bases = [one.base if isinstance(one, TensorDescriptor) else one for one in self.arguments.values()]
+        bases = [one.base if isinstance(one, gluon.DESCRIPTORS) else one for one in self.arguments.values()]
         return [base for base in bases if isinstance(base, Operand)]
 
     def on(self, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> dict[str, object]:
@@ -91,7 +95,7 @@ class PlannedLaunch:
 
 
 def _real(value: object, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> object:
-    if isinstance(value, TensorDescriptor):
+    if isinstance(value, gluon.DESCRIPTORS):
         return replace(value, base=_real(value.base, tensors))
     return tensors[value.slot] if isinstance(value, Operand) else value
 
