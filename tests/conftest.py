@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -34,6 +35,15 @@ def as_the_mark_asks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.get_closest_marker("gpu") and torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def pytest_collection_finish() -> None:
+    # What was imported and collected is there to stay: the garbage collector need not go through it again and again.
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else Triton's bindings complain of what is left at the end
 
 
 @pytest.fixture(scope="session", autouse=True)

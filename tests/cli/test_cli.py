@@ -30,6 +30,16 @@ def test_help_is_fast_because_nothing_heavy_is_imported(arguments: list[str]) ->
     assert done.stdout
 
 
+def test_check_does_without_torch_compile_which_takes_seconds_to_import() -> None:
+    program = (
+        "import sys\nfrom tilesmith.cli import main\n"
+        "try: main()\n"
+        "finally: print('torch._dynamo' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, "check", "silu"], capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("False\n")
+
+
 def test_version_is_the_packages() -> None:
     assert runner.invoke(app, ["--version"]).output == f"tilesmith {__version__}\n"
 

@@ -377,12 +377,13 @@ def _poisoned_memory() -> Iterator[None]:
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # a module property
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s).*deterministic")  # that we ask for it is our own affair
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # What torch.use_deterministic_algorithms sets, without the two seconds of importing torch.compile's back end.
+        torch._C._set_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # likewise
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
             torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
 
 

@@ -18,7 +18,6 @@ import triton.language as tl
 
 # Triton imports it when it first needs it. If a kernel runs here then, it would keep the changed functions for good.
 from triton.compiler import code_generator  # noqa: F401
-from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
 from triton.runtime.jit import JITFunction
@@ -28,6 +27,7 @@ from tilesmith.toolchain.interpreter.memory import is_user_code
 from tilesmith.toolchain.interpreter.mends import Builder, numpy_dtype
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
+from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes
 
 _ABSENT = object()
 
@@ -37,7 +37,7 @@ class Language:
 
     def __init__(self) -> None:
         self.builder = Builder()
-        self.semantic = TritonSemantic(self.builder)
+        self.semantic = Semantic(self.builder)
         self._changes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self._replacements: dict[int, Callable[..., Any]] = {}
         self._rewriter = Rewriter(self.semantic, self._replacements)
@@ -94,6 +94,9 @@ class Language:
         self.set_attr(stock, "_get_np_dtype", numpy_dtype)
         self.set_attr(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)
         self.set_attr(tl.tensor, "__bool__", _truth)
+        shapes = Shapes()
+        self.set_attr(tl.block_type, "__init__", _plain_function(shapes.make_type))
+        self.set_attr(tl.tensor, "__init__", _plain_function(shapes.make_tensor))
         for owner in (JITFunction, stock.InterpretedFunction):
             self.set_attr(owner, "__call__", lambda function, *a, **k: self.rewritten(function)(*a, **k))
         for name, member in vars(tl.tensor).items():
