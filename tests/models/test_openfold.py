@@ -12,6 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.models import openfold
 from tilesmith.models.openfold import Config, OpenFold
+from tilesmith.ops.triangle_multiply import operator as triangle_multiply
 from tilesmith.training.distributed import Place
 from tilesmith.training.parity import parities
 from tilesmith.training.run import Run, Settings
@@ -120,7 +121,12 @@ def test_every_version_gives_the_same_logits_and_gradients() -> None:
         assert parity.passed, parity
 
 
-def test_the_kernels_themselves_give_the_same_logits_and_gradients() -> None:
+@pytest.mark.parametrize("most_at_once", [0, triangle_multiply.MOST_AT_ONCE], ids=["as if large", "small"])
+def test_the_kernels_themselves_give_the_same_logits_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, most_at_once: int
+) -> None:
+    """Also those that sizes beyond the interpreter are computed by."""
+    monkeypatch.setattr(triangle_multiply, "MOST_AT_ONCE", most_at_once)
     with ts.use("interpret"):
         for parity in parities(OpenFoldTask(INTERPRETED), ["v3", "v4"], torch.float32, CPU, 1):
             assert parity.passed, parity

@@ -10,6 +10,7 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from tilesmith.ops.outer_product_mean.few import is_for_few
 from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
 from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
 from tilesmith.spec import Inputs
@@ -176,3 +177,46 @@ def test_opcheck_accepts_the_passes_of_the_gradient() -> None:
     with ts.use("interpret"):
         torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_weighted, (torch.randn(3, 4, 5), torch.rand(3, 4)))
         torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_exchanged, (torch.randn(2, 3, 4, 5),))
+
+
+class TestFewSequences:
+    """In exact single precision these are computed without outer products."""
+
+    @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+    @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+    def test_are_right_to_the_last_bits(self, masked: bool, biased: bool) -> None:
+        """With several tiles of residues and of outputs."""
+        torch.manual_seed(0)
+        given: dict[str, Any] = {
+            "a": torch.randn(2, 3, 67, 4), "b": torch.randn(2, 3, 67, 4), "weight": torch.randn(66, 16) / 4,
+            "bias": torch.randn(66) if biased else None,
+            "mask": torch.rand(2, 3, 67) > 0.4 if masked else None,
+        }  # fmt: skip
+        assert is_for_few(given["a"], given["weight"])
+        with ts.use("interpret"):
+            found = outer_product_mean(**given)
+        wide = {name: one.double() if name != "mask" and one is not None else one for name, one in given.items()}
+        right = reference(**wide)
+        torch.testing.assert_close(found.double(), right, rtol=0, atol=1e-6 * float(right.abs().max()))
+
+    def test_take_any_strides(self) -> None:
+        torch.manual_seed(0)
+        a, b = torch.randn(2, 9, 2, 4).transpose(1, 2), torch.randn(2, 2, 9, 8)[..., ::2]
+        weight, bias = torch.randn(16, 3).t(), torch.randn(6)[::2]
+        with ts.use("interpret"):
+            found = outer_product_mean(a, b, None, weight, bias)
+        torch.testing.assert_close(found, reference(a, b, None, weight, bias), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("sequences", "batch", "dtype", "few"),
+        [
+            (16, 4, torch.float32, True),
+            (16, 4, torch.bfloat16, False),
+            (128, 1, torch.float32, False),  # fewer flops with outer products
+            (16, 64, torch.float32, False),  # too much memory
+        ],
+    )
+    def test_are_where_this_is_less_work(self, sequences: int, batch: int, dtype: torch.dtype, few: bool) -> None:
+        a = torch.empty(batch, sequences, 64, 32, device="meta", dtype=dtype)
+        assert is_for_few(a, torch.empty(128, 32**2, device="meta", dtype=dtype)) is few
+        assert not is_for_few(a, None)

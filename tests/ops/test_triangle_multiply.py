@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 import tilesmith as ts
 from tilesmith.lab.check import Trial, run
-from tilesmith.ops.triangle_multiply import SPEC, triangle_multiply
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.triangle_multiply import SPEC, operator, triangle_multiply
 from tilesmith.ops.triangle_multiply.chunked import compute_backward, compute_forward
 from tilesmith.ops.triangle_multiply.operator import prepare_for_chunks, takes
 from tilesmith.ops.triangle_multiply.reference import reference
@@ -158,24 +159,113 @@ def test_a_single_channel_is_all_bias(mode: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "residues", "tf32", "by_kernels"),
+    ("dtype", "residues", "tf32", "by_the_blas"),
     [
-        (torch.float32, 64, False, False),
-        (torch.float32, 32, False, True),
-        (torch.float32, 64, True, True),
-        (torch.bfloat16, 64, False, True),
-        (torch.float64, 1, False, False),
+        (torch.float32, 64, False, True),
+        (torch.float32, 32, False, False),
+        (torch.float32, 64, True, False),
+        (torch.bfloat16, 64, False, False),
     ],
 )
-def test_on_a_gpu_pytorch_computes_what_the_kernels_are_slow_at(
-    dtype: torch.dtype, residues: int, tf32: bool, by_kernels: bool
+def test_products_that_must_be_exact_are_left_to_the_blas_where_they_are_large(
+    dtype: torch.dtype, residues: int, tf32: bool, by_the_blas: bool
 ) -> None:
+    given = made(residues, channels=128, hidden=128)
+    del given["direction"]
+    moved = {name: one.to("meta", dtype if _is_floating(one) else None) for name, one in given.items()}
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        with recorded_plans() as plans:
+            triangle_multiply(**moved)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    names = [plan.kernels for plan in plans]
+    assert ("triangle_multiply_forward" in names) is not by_the_blas
+    assert ("triangle_multiply_gated" in names) is by_the_blas
+
+
+def test_doubles_on_a_gpu_are_left_to_pytorch() -> None:
     class OnGPU(Tensor):
         is_cuda = True
 
-    z = torch.empty(1, residues, residues, 128, dtype=dtype, device="meta").as_subclass(OnGPU)
-    weight = torch.empty(128, 128, dtype=dtype, device="meta")
-    assert takes(z, *(None,) * 9, weight, *(None,) * 5, tf32) is by_kernels
+    z, weight = torch.empty(1, 1, 1, 128, dtype=torch.float64), torch.empty(128, 128, dtype=torch.float64)
+    assert not takes(z.as_subclass(OnGPU), *(None,) * 9, weight)
+    assert takes(z, *(None,) * 9, weight)
+
+
+class TestProductsByTheBlas:
+    """What large sizes are computed by in single precision that must be exact; here at any size."""
+
+    @pytest.fixture(autouse=True)
+    def at_any_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
+
+    @DIRECTIONS
+    @pytest.mark.parametrize(
+        ("sizes", "masked"), [((3, 4, 3, 2), False), ((3, 4, 3, 2), True), ((17, 7, 37, 1), True)], ids=str
+    )
+    def test_are_right_to_the_last_bits(self, direction: str, sizes: tuple[int, int, int, int], masked: bool) -> None:
+        given = tame(made(*sizes, direction=direction))
+        given = given if masked else {**given, "mask": None}
+        with ts.use("interpret"):
+            found = forward_and_backward(triangle_multiply, given)
+        for name, value in forward_and_backward(reference, doubled(given)).items():
+            torch.testing.assert_close(found[name].double(), value, rtol=0, atol=1e-5 * float(value.abs().max()))
+
+    @pytest.mark.parametrize("missing", ["projection_bias", "gate_bias", "output_bias", "output_gate_bias"])
+    def test_need_no_biases(self, missing: str) -> None:
+        given = {**tame(made()), missing: None}
+        with ts.use("interpret"):
+            found = forward_and_backward(triangle_multiply, given)
+        torch.testing.assert_close(found, forward_and_backward(reference, given), rtol=1e-4, atol=1e-4)
+
+    def test_take_any_strides(self) -> None:
+        given = tame(made())
+        turned = {name: every_other(one) if _is_floating(one) else one for name, one in given.items()}
+        with ts.use("interpret"):
+            found = forward_and_backward(triangle_multiply, turned)
+        torch.testing.assert_close(found, forward_and_backward(reference, given), rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize(("batch", "residues"), [(0, 3), (2, 0)])
+    def test_may_be_empty(self, batch: int, residues: int) -> None:
+        given = made(residues, batch=batch)
+        leaves = leaves_of(given)
+        with ts.use("interpret"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operator, "MOST_AT_ONCE", -1)
+            triangle_multiply(**leaves).sum().backward()
+        assert_same(gradients(leaves), {name: torch.zeros_like(one) for name, one in gradients(leaves).items()})
+
+    def test_follow_autocast(self) -> None:
+        given = made()
+        with ts.use("interpret"), torch.autocast("cpu", torch.bfloat16):
+            assert triangle_multiply(**given).dtype == torch.bfloat16
+
+    def test_opcheck_accepts_their_torch_operators(self) -> None:
+        arguments = operator.prepare_exact(*triangle_multiply._bound((), made()))
+        with ts.use("interpret"):
+            torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_exact_forward, arguments)
+
+    def test_compile_to_one_graph(self) -> None:
+        torch._dynamo.reset()
+        given = made(direction="incoming")
+        with ts.use("interpret"):
+            compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
+            assert_same(forward_and_backward(compiled, given), forward_and_backward(triangle_multiply, given))
+
+
+def tame(given: Inputs) -> Inputs:
+    """With weights so small that no gate is shut, and gradients show."""
+    return {name: one / 4 if name.endswith("weight") and one.ndim == 2 else one for name, one in given.items()}
+
+
+def every_other(tensor: Tensor) -> Tensor:
+    """The same numbers, with gaps between them."""
+    return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+
+def gradients(leaves: Inputs) -> dict[str, Tensor]:
+    return {name: one.grad for name, one in leaves.items() if _is_floating(one)}
 
 
 def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:

@@ -8,7 +8,6 @@ time: it needs less memory for what lies between its input and its output, and g
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -16,11 +15,12 @@ import torch
 from torch import Tensor
 
 from tilesmith.nn.norms import LayerNorm
+from tilesmith.ops.attention_update import attention_update
+from tilesmith.ops.attention_update.edges import edge_norm
 from tilesmith.ops.matmul import matmul
-from tilesmith.ops.msa_column_attention import msa_column_attention
-from tilesmith.ops.msa_row_attention import msa_row_attention
+from tilesmith.ops.matmul.feed_forward import feed_forward
 from tilesmith.ops.outer_product_mean import outer_product_mean
-from tilesmith.ops.triangle_attention import triangle_attention
+from tilesmith.ops.runtime.precision import must_be_exact
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
 __all__ = [
@@ -67,8 +67,9 @@ class TriangleMultiplication(torch.nn.Module):
         )  # fmt: skip
 
 
-class GridAttention(torch.nn.Module, ABC):
-    """What the attentions over rows or columns share: a norm, queries, keys and values, a gate, and the way back.
+class GridAttention(torch.nn.Module):
+    """What the attentions over rows or columns share, on `ops.attention_update`: a norm, queries, keys and values, a
+    gate, and the way back.
 
     Parameters: norm, query_key_value (rows for queries, then keys, then values), gate, output.
     """
@@ -83,23 +84,24 @@ class GridAttention(torch.nn.Module, ABC):
         self.gate = torch.nn.Linear(channels, heads * head_size, **placed)
         self.output = torch.nn.Linear(heads * head_size, channels, **placed)
 
-    @abstractmethod
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-        """Along one side of the grid."""
-
-    def forward_normed(self, x: Tensor, bias: Tensor | None, mask: Tensor | None, chunk: int | None) -> Tensor:
-        """Of what has been normed already."""
-
+    def update(
+        self, x: Tensor, mask: Tensor | None, chunk: int | None, *, bias: Tensor | None = None,
+        edge_weight: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         def of_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-            q, k, v = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(-3)
-            gate = self.gate(x).unflatten(-1, (self.heads, self.head_size))
-            return self.output(self.attend(q, k, v, gate, bias, mask).flatten(-2))  # type: ignore[no-any-return]
+            return attention_update(  # type: ignore[no-any-return]  # an Operator returns Any
+                x, norm_weight=self.norm.weight, norm_bias=self.norm.bias,
+                query_key_value_weight=self.query_key_value.weight, gate_weight=self.gate.weight,
+                gate_bias=self.gate.bias, output_weight=self.output.weight, output_bias=self.output.bias,
+                heads=self.heads, along_columns=self.side == 1, edge_weight=edge_weight, bias=bias, mask=mask,
+                eps=self.norm.eps,
+            )  # fmt: skip
 
         return in_chunks(of_rows, x, mask, self.side, chunk)
 
 
 class TriangleAttention(GridAttention):
-    """Attention around a pair's starting node, or with `starting=False` its ending node, on `ops.triangle_attention`.
+    """Attention around a pair's starting node, or with `starting=False` its ending node.
 
     Parameters beside those of every such attention: edge, which makes a bias for each head of the third edge.
     """
@@ -113,22 +115,16 @@ class TriangleAttention(GridAttention):
         self.edge = torch.nn.Linear(channels, heads, bias=False, **placed)
 
     def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
-        z = self.norm(z)
-        return self.forward_normed(z, self.bias_of(z), mask, chunk)
-
-    def bias_of(self, z: Tensor) -> Tensor:
-        """[batch, heads, n, n], laid out so that the keys are neighbours in memory."""
-        edge = self.edge(z)
-        if self.starting:
-            return edge.permute(0, 3, 1, 2).contiguous()  # type: ignore[no-any-return]  # a module returns Any
-        return edge.permute(0, 3, 2, 1).contiguous().transpose(-1, -2)  # type: ignore[no-any-return]  # likewise
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-        return triangle_attention(q, k, v, bias, mask, starting=self.starting, gate=gate)  # type: ignore[no-any-return]
+        if chunk is None or chunk >= z.shape[self.side]:
+            return self.update(z, mask, chunk, edge_weight=self.edge.weight)
+        _, bias = edge_norm(  # of all pairs, whichever rows are taken at a time
+            z, self.norm.weight, self.norm.bias, self.edge.weight, not self.starting, self.norm.eps
+        )
+        return self.update(z, mask, chunk, bias=bias)
 
 
 class MSARowAttentionWithPairBias(GridAttention):
-    """Attention along each sequence of an alignment, on `ops.msa_row_attention`.
+    """Attention along each sequence of an alignment.
 
     Parameters beside those of every such attention: pair_norm and edge, which make a bias for each head of the pairs.
     """
@@ -139,23 +135,18 @@ class MSARowAttentionWithPairBias(GridAttention):
         self.edge = torch.nn.Linear(pair_channels, heads, bias=False, **placed)
 
     def forward(self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
-        bias = self.edge(self.pair_norm(z)).permute(0, 3, 1, 2).contiguous()
-        return self.forward_normed(self.norm(m), bias, mask, chunk)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-        return msa_row_attention(q, k, v, bias, mask, gate=gate)  # type: ignore[no-any-return]  # an Operator returns Any
+        norm = self.pair_norm
+        _, bias = edge_norm(z, norm.weight, norm.bias, self.edge.weight, False, norm.eps)
+        return self.update(m, mask, chunk, bias=bias)
 
 
 class MSAColumnAttention(GridAttention):
-    """Attention along each column of an alignment, on `ops.msa_column_attention`."""
+    """Attention along each column of an alignment."""
 
     side = 2
 
     def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
-        return self.forward_normed(self.norm(m), None, mask, chunk)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-        return msa_column_attention(q, k, v, mask, gate=gate)  # type: ignore[no-any-return]  # an Operator returns Any
+        return self.update(m, mask, chunk)
 
 
 class OuterProductMean(torch.nn.Module):
@@ -172,14 +163,19 @@ class OuterProductMean(torch.nn.Module):
         self.output = torch.nn.Linear(hidden_channels**2, pair_channels, **placed)
 
     def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
-        m = self.norm(m)
+        weight = torch.cat((self.left.weight, self.right.weight))
+        both = torch.nn.functional.linear(self.norm(m), weight, torch.cat((self.left.bias, self.right.bias)))
+        a, b = both.chunk(2, dim=-1)
         return outer_product_mean(  # type: ignore[no-any-return]  # an Operator returns Any
-            self.left(m), self.right(m), mask, self.output.weight, self.output.bias, chunk=chunk, eps=self.eps
+            a, b, mask, self.output.weight, self.output.bias, chunk=chunk, eps=self.eps
         )
 
 
 class Transition(torch.nn.Module):
-    """A norm and two layers with `factor` times the channels between them. Parameters: norm, expand, contract."""
+    """A norm and two layers with `factor` times the channels between them. Parameters: norm, expand, contract.
+
+    On `ops.matmul`; but where single precision must be exact, the BLAS multiplies.
+    """
 
     def __init__(self, channels: int, factor: int = 4, **placed: Any) -> None:
         super().__init__()
@@ -188,11 +184,17 @@ class Transition(torch.nn.Module):
         self.contract = torch.nn.Linear(factor * channels, channels, **placed)
 
     def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
-        def of_rows(x: Tensor, _: Tensor | None) -> Tensor:
-            hidden = matmul(self.norm(x), self.expand.weight.t(), self.expand.bias, "relu")
-            return self.contract(hidden)  # type: ignore[no-any-return]  # a module returns Any
+        return in_chunks(self.by_the_blas if must_be_exact(x) else self.by_kernels, x, None, 1, chunk)
 
-        return in_chunks(of_rows, x, None, 1, chunk)
+    def by_the_blas(self, x: Tensor, _: Tensor | None = None) -> Tensor:
+        return feed_forward(  # type: ignore[no-any-return]  # an Operator returns Any
+            x, self.norm.weight, self.norm.bias, self.expand.weight, self.expand.bias, self.contract.weight,
+            self.contract.bias, self.norm.eps,
+        )  # fmt: skip
+
+    def by_kernels(self, x: Tensor, _: Tensor | None = None) -> Tensor:
+        hidden = matmul(self.norm(x), self.expand.weight.t(), self.expand.bias, "relu")
+        return self.contract(hidden)  # type: ignore[no-any-return]  # a module returns Any
 
 
 def in_chunks(

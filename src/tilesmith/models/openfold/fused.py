@@ -25,32 +25,41 @@ NO_MASK = "all chains of a batch have one length, so nothing is masked"
 class FusedAttention(GridAttention):
     """Attention over rows, or along `side` 2 columns, of a grid by PyTorch's own kernel."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-        assert mask is None, NO_MASK
+    def of_normed(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        q, k, v = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(-3)
         along_columns = self.side == 2
         if along_columns:
             q, k, v = (one.transpose(1, 2) for one in (q, k, v))
-            bias = None if bias is None else bias.transpose(-1, -2)
         rows = q.shape[1]
         if bias is not None:
             # The kernel takes one for each sequence: in one piece it is as large as all scores.
             bias = bias[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1)
         q, k, v = (one.flatten(0, 1).transpose(1, 2) for one in (q, k, v))
         attended = F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
-        attended = attended.reshape(-1, rows, *attended.shape[1:])
-        return (attended.transpose(1, 2) if along_columns else attended) * torch.sigmoid(gate)
+        attended = attended.reshape(-1, rows, *attended.shape[1:]).flatten(-2)
+        attended = attended.transpose(1, 2) if along_columns else attended
+        return self.output(attended * torch.sigmoid(self.gate(x)))  # type: ignore[no-any-return]  # a module returns Any
 
 
 class FusedRowAttention(FusedAttention, MSARowAttentionWithPairBias):
-    pass
+    def forward(self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        assert mask is None, NO_MASK
+        return self.of_normed(self.norm(m), self.edge(self.pair_norm(z)).permute(0, 3, 1, 2))
 
 
 class FusedColumnAttention(FusedAttention, MSAColumnAttention):
     side = 2
 
+    def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        assert mask is None, NO_MASK
+        return self.of_normed(self.norm(m), None)
+
 
 class FusedTriangleAttention(FusedAttention, TriangleAttention):
-    pass
+    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        assert mask is None, NO_MASK
+        z = self.norm(z)
+        return self.of_normed(z, self.edge(z).permute((0, 3, 1, 2) if self.starting else (0, 3, 2, 1)))
 
 
 class FusedTriangleMultiplication(TriangleMultiplication):

@@ -131,6 +131,22 @@ def _plan_finish_gradient_tiles(
     return partials
 
 
+@kernels("matmul_finish_gradient")
+def finish_gradient(dy: Tensor, kept: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """dz and the bias's gradient alone, of matrices, for products that others make; `kept` is z, or y for relu."""
+    return torch.empty_like(dy), dy.new_empty(dy.shape[1])
+
+
+@finish_gradient.plan
+def plan_finish_gradient(plan: Plan, dy: Operand, kept: Operand, activation: str) -> tuple[Operand, Operand]:
+    dz, dbias = plan.empty_like(dy), plan.empty(dy.shape[1:], dy.dtype)
+    walk = as_rows(dy.shape, dz.strides, dy.strides, kept.strides)
+    partials = _plan_finish_gradient_tiles(plan, walk, dy, kept, dz, True, activation)
+    assert partials is not None
+    plan_sum_of_partials(plan, partials, dbias, compute_dtype(dy.dtype))
+    return dz, dbias
+
+
 def plan_gradient_of_left(
     plan: Plan, dz: Matrix, b: Matrix, da: Matrix, batch: tuple[int, ...], tf32: bool
 ) -> None:  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
+from tilesmith.ops.outer_product_mean.shares import shares
 from tilesmith.ops.runtime.kernels import kernels
 
 CHUNK_BYTES = 64 << 20  # for outer products, unless `chunk` says how many residues: large enough to fill a GPU
@@ -58,18 +59,16 @@ class Alignments:
     shares."""
 
     def __init__(self, a: Tensor, b: Tensor, mask: Tensor | None, eps: float) -> None:
-        self.members, sequences, self.residues, self.channels = a.shape
+        self.members, _, self.residues, self.channels = a.shape
         self.left, self.right = (
             (x if mask is None else x.masked_fill(~mask[..., None], 0.0)).permute(0, 2, 3, 1).flatten(1, 2)
             for x in (a, b)
         )
-        dtype = torch.promote_types(a.dtype, torch.float32)
-        present = a.new_ones(self.members, sequences, self.residues, dtype=dtype) if mask is None else mask.to(dtype)
-        count = present.mT @ present
-        # A pair without any sequence has no part in anything.
-        self.share = (1 / (eps + count)).masked_fill(count == 0, 0.0)
+        self.share = shares(a, mask, eps)
         self.divisor: Tensor | None = None
         if a.dtype == torch.float16:
+            dtype = self.share.dtype
+            present = a.new_ones(a.shape[:3], dtype=dtype) if mask is None else mask.to(dtype)
             # A power of two near the root of each residue's count. Outer products of operands divided by it are no
             # larger than about those of single elements, and so never too large; the division is exact.
             self.divisor = torch.exp2(torch.floor(torch.log2(present.sum(1).clamp(min=1)) / 2))
@@ -95,27 +94,31 @@ class Gradients:
         self, a: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, wanted: tuple[bool, ...]
     ) -> None:  # fmt: skip
         self.a, self.mask, self.weight = a, mask, weight
-        dtype = torch.promote_types(a.dtype, torch.float32)
+        self.dtype = torch.promote_types(a.dtype, torch.float32)
         self.to_a, self.to_b, self.to_weight, self.to_bias = wanted
         batch, sequences, residues, channels = a.shape
         laid_out = batch, residues * channels, sequences
         self.da = a.new_empty(laid_out if self.to_a else (0,))
-        self.db = a.new_zeros(laid_out if self.to_b else (0,), dtype=dtype)
-        self.dweight = a.new_zeros(weight.shape if weight is not None and self.to_weight else (0,), dtype=dtype)
-        self.dbias = a.new_zeros(bias.shape if bias is not None and self.to_bias else (0,), dtype=dtype)
+        self.db = a.new_empty(laid_out if self.to_b else (0,), dtype=self.dtype)
+        self.shapes = [
+            one.shape if one is not None and is_wanted else (0,)
+            for one, is_wanted in zip((weight, bias), wanted[2:], strict=True)
+        ]
+        self.dweight: Tensor | None = None
+        self.dbias: Tensor | None = None
 
     def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor) -> None:
         dz = dz.flatten(3).flatten(0, 1)
         share = alignments.share[:, chunk]
         shared, total = weighted(dz, share.flatten(0, 1))
         if self.to_bias:
-            self.dbias += total
+            self.dbias = self._sum(self.dbias, total)
         if self.to_weight:
             balanced = shared
             if alignments.divisor is not None:
                 divided = share * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
                 balanced, _ = weighted(dz, divided.flatten(0, 1))
-            self.dweight += balanced.flatten(0, 1).t() @ alignments.products(chunk)
+            self.dweight = self._sum(self.dweight, balanced.flatten(0, 1).t() @ alignments.products(chunk))
         if not (self.to_a or self.to_b):
             return
         pairs = shared.flatten(0, 1)
@@ -126,13 +129,20 @@ class Gradients:
         if self.to_a:
             self.da[members, rows] = matrices @ alignments.right
         if self.to_b:
-            self.db[members] += matrices.mT @ alignments.left[:, rows]
+            of_chunk = matrices.mT @ alignments.left[:, rows]
+            self.db[members] = of_chunk if chunk.start == 0 else self.db[members] + of_chunk
+
+    def _sum(self, before: Tensor | None, more: Tensor) -> Tensor:
+        return more.to(self.dtype) if before is None else before + more
 
     def shaped(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As the arguments are."""
-        dtype = self.a.dtype
-        da, db = (self._of_operand(one.to(dtype)) for one in (self.da, self.db))
-        return da, db, self.dweight.to(dtype), self.dbias.to(dtype)
+        da, db = (self._of_operand(one.to(self.a.dtype)) for one in (self.da, self.db))
+        dweight, dbias = (
+            self.a.new_zeros(shape) if one is None else one.to(self.a.dtype)
+            for one, shape in zip((self.dweight, self.dbias), self.shapes, strict=True)
+        )
+        return da, db, dweight, dbias
 
     def _of_operand(self, gradient: Tensor) -> Tensor:
         if gradient.ndim == 1:  # not wanted

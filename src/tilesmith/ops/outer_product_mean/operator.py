@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilesmith.ops.outer_product_mean import few
 from tilesmith.ops.outer_product_mean.backward import backward
 from tilesmith.ops.outer_product_mean.forward import forward
 from tilesmith.ops.runtime.arguments import (
@@ -16,7 +18,7 @@ from tilesmith.ops.runtime.arguments import (
     require_number,
     require_same_device,
 )
-from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
@@ -82,10 +84,26 @@ def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
     return da, db, None, dweight, dbias, None, None, None
 
 
-@operator(
-    NAME, reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare, takes=takes,
-    switches=tf32_allowed, autocasts=True,
-)  # fmt: skip
+class OuterProductMean(Operator):
+    """Few sequences are computed in another way, where products must be exact."""
+
+    def __init__(self, check: Callable[..., Any]) -> None:
+        declared: dict[str, Any] = {
+            "reference": reference, "native": reference, "save": save, "gradient": gradient, "prepare": prepare,
+            "takes": takes, "switches": tf32_allowed, "autocasts": True,
+        }  # fmt: skip
+        super().__init__(NAME, check, forward=forward, **declared)
+        self.few = Operator(NAME, check, forward=few.forward, **declared)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        a = arguments[0] if arguments else named.get("a")
+        weight = arguments[3] if len(arguments) > 3 else named.get("weight")
+        if isinstance(a, Tensor) and isinstance(weight, Tensor) and few.is_for_few(a, weight):
+            return self.few(*arguments, **named)
+        return super().__call__(*arguments, **named)
+
+
+@OuterProductMean
 def outer_product_mean(
     a: Tensor,
     b: Tensor,
@@ -105,7 +123,8 @@ def outer_product_mean(
       the result is [batch, residues, residues, outputs]. Without it the result is the mean itself, [batch, residues,
       residues, channels, channels]. `bias`: [outputs].
     - `chunk`: how many residues' outer products the backward, or PyTorch's version, holds at a time; by default 64 MiB
-      of them in the backward. The kernels' forward holds none.
+      of them in the backward. The kernels' forward holds none, but for few sequences in exact single precision up to
+      128 MiB of other products.
 
     Sums are in single precision or better. Products follow PyTorch's own setting for tf32.
     """
@@ -196,6 +215,7 @@ SPEC = Spec(
         Case("one", sequences=1, batch=1, residues=1, channels=1, outputs=1),
         Case(WITHOUT_WEIGHT, sequences=35, batch=2, residues=2, channels=3, outputs=1),
         Case("odd", sequences=3, batch=2, residues=3, channels=3, outputs=5),
+        Case("few", sequences=2, batch=1, residues=9, channels=4, outputs=3),
         Case("crop", sequences=128, batch=1, residues=256, channels=32, outputs=128),
         Case("protein", sequences=512, batch=1, residues=384, channels=32, outputs=128),
     ],

@@ -100,17 +100,19 @@ class Kernels:
     def __call__(self, *arguments: Any) -> Result:
         if must_be_dispatched():
             return self.dispatched(*arguments)
+        if self._composed is not None:
+            return self.way(arguments)(arguments)
         key = look(arguments)
         plan = self._plans.get(key)
         return plan.run(arguments) if plan is not None else self.way(arguments)(arguments)
 
     def way(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Result]:
         """How calls that look like this one are computed eagerly."""
-        if look(arguments) is None:
+        composed = self._composed
+        if composed is None and look(arguments) is None:  # what is composed is of parts, which look for themselves
             return lambda arguments: self.dispatched(*arguments)
         if _device_of(arguments).type == "meta":
             return self._imagine
-        composed = self._composed
         if composed is not None:
             return lambda arguments: composed(*arguments)
         try:

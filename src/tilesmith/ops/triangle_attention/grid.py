@@ -111,15 +111,19 @@ def prepared(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
     scale: float | None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments as the kernels take them: the mask as [batch, sequences, keys].
+    """The arguments as the kernels take them."""
+    scale = None if scale is None else float(scale)
+    tf32 = tf32_allowed() and q.dtype == torch.float32
+    return q, k, v, bias, turned_mask(mask, along_columns), along_columns, scale, tf32
+
+
+def turned_mask(mask: Tensor | None, along_columns: bool) -> Tensor | None:
+    """As [batch, sequences, keys].
 
     It alone is copied where it has to be turned, once for forward and backward: a byte for each place. Read where it
     lies, the addresses of keys that are no neighbours take a Hopper GPU more registers than it has for dbias.
     """
-    if mask is not None and not along_columns:
-        mask = mask.transpose(1, 2).contiguous()
-    scale = None if scale is None else float(scale)
-    return q, k, v, bias, mask, along_columns, scale, tf32_allowed() and q.dtype == torch.float32
+    return mask if mask is None or along_columns else mask.transpose(1, 2).contiguous()
 
 
 def takes(q: Tensor, *_: object) -> bool:

@@ -21,7 +21,8 @@ Half precision: sums over 1024 residues may be beyond it though the operands are
 there; in bf16, which reaches as far as single precision, and in double it is held as it is. The norm that follows
 brings it back into range.
 
-With `chunk`, a few rows of y are computed at a time, from other operators, in less memory: see `chunked`.
+With `chunk`, a few rows of y are computed at a time, from other operators, in less memory: see `chunked`. Where single
+precision must be exact, and there is much of it, the BLAS multiplies: see `exact`.
 """
 
 from tilesmith.ops.triangle_multiply.operator import triangle_multiply

@@ -32,14 +32,9 @@ from tilesmith.ops.triangle_multiply.rows import (
     starts_of_pairs,
     starts_of_rows,
     store_channels,
+    store_partial,
     store_rows,
 )
-
-
-@triton.jit
-def store_partial(partials, columns, is_column, x):
-    """What this program's rows add up to."""
-    tl.store(partials + columns, tl.sum(x.to(partials.dtype.element_ty), axis=0), mask=is_column)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)

@@ -17,8 +17,7 @@ all at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +29,7 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.operator import layer_norm
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.triangle_multiply.backward import empty_gradients
 from tilesmith.ops.triangle_multiply.problem import matrices_shape, product_dtype
@@ -205,14 +205,6 @@ def _channels_last(matrices: Tensor) -> Tensor:
     return matrices.permute(0, 2, 3, 1).contiguous()
 
 
-@contextmanager
-def _as_given(z: Tensor) -> Iterator[None]:
-    """Without what PyTorch does to a user's own calls: the operator has chosen dtypes, and knows its gradient."""
-    computing = "cpu" if z.is_meta else z.device.type  # to meta tensors PyTorch does nothing anyway
-    with torch.no_grad(), torch.autocast(computing, enabled=False):
-        yield
-
-
 @kernels("triangle_multiply_chunked_forward")
 def forward(
     z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
@@ -225,7 +217,7 @@ def forward(
 
 @forward.composed
 def compute_forward(z: Tensor, *arguments: Any) -> Tensor:
-    with _as_given(z):
+    with as_given(z):
         return Update(z, *arguments).result()
 
 
@@ -242,7 +234,7 @@ def backward(
 
 @backward.composed
 def compute_backward(dy: Tensor, z: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    with _as_given(z):
+    with as_given(z):
         update = Update(z, *arguments)
         dz = update.gradient(dy)
     norm, output = update.norm, update.output

@@ -16,15 +16,15 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
 )
 from tilesmith.ops.runtime.operator import Operator, only_pytorch_understands
-from tilesmith.ops.runtime.precision import tf32_allowed
-from tilesmith.ops.triangle_multiply import chunked
+from tilesmith.ops.runtime.precision import must_be_exact, tf32_allowed
+from tilesmith.ops.triangle_multiply import chunked, exact
 from tilesmith.ops.triangle_multiply.backward import backward
 from tilesmith.ops.triangle_multiply.forward import forward
 from tilesmith.ops.triangle_multiply.reference import DIRECTIONS, reference
 
 NAME = "triangle_multiply"
 MOST_CHANNELS = 256  # of z or hidden: a tile has all of them, for their norm
-MOST_EXACT = 2**18  # elements of z in single precision without tf32
+MOST_AT_ONCE = 2**18  # elements of z that the kernels multiply exactly in single precision
 
 
 def in_order(
@@ -50,17 +50,23 @@ def prepare_for_chunks(*arguments: Any) -> tuple[Any, ...]:
     return *in_order(*arguments), chunk
 
 
-def takes(z: Tensor, *others: Any) -> bool:
-    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them.
+def prepare_exact(*arguments: Any) -> tuple[Any, ...]:
+    return in_order(*arguments)
 
-    Single precision that must be exact is multiplied in parts, of which a few rows fill the registers: forward and
-    backward of four times 64 residues took 2.4 ms on an H200, and 9.6 ms of 256, where PyTorch's take 0.73 and 3.2.
-    """
+
+def takes(z: Tensor, *others: Any) -> bool:
+    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
     output_weight: Tensor = others[9]
-    tf32: bool = others[-1]
-    if z.is_cuda and (z.dtype == torch.float64 or (z.dtype == torch.float32 and not tf32 and z.numel() > MOST_EXACT)):
-        return False
-    return max(output_weight.shape) <= MOST_CHANNELS
+    return max(output_weight.shape) <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
+
+
+def is_left_to_the_blas(z: object) -> bool:
+    """Whether this is much of single precision that must be multiplied exactly.
+
+    The kernels take it apart, and a few rows then fill the registers: forward and backward of four times 64 residues
+    took 2.4 ms on an H200, and 9.6 ms of 256, where PyTorch's own operators take 0.73 and 3.2.
+    """
+    return isinstance(z, Tensor) and z.numel() > MOST_AT_ONCE and must_be_exact(z)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -123,6 +129,10 @@ class TriangleMultiply(Operator):
             NAME, check, forward=forward, save=save, gradient=gradient, prepare=prepare, takes=takes,
             switches=tf32_allowed, **declared,
         )  # fmt: skip
+        self.exact = Operator(
+            NAME, check, forward=exact.forward, save=exact.save, gradient=exact.gradient, prepare=prepare_exact,
+            takes=takes, switches=tf32_allowed, **declared,
+        )  # fmt: skip
         self.in_chunks = InChunks(
             NAME, check, forward=chunked.forward, save=save_for_chunks, gradient=gradient_in_chunks,
             prepare=prepare_for_chunks, **declared,
@@ -131,7 +141,8 @@ class TriangleMultiply(Operator):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if named.get("chunk") is not None:
             return self.in_chunks(*arguments, **named)
-        made = super().__call__(*arguments, **named)
+        compute = self.exact if is_left_to_the_blas(arguments[0] if arguments else named.get("z")) else super().__call__
+        made = compute(*arguments, **named)
         return made[0] if isinstance(made, tuple) else made
 
 

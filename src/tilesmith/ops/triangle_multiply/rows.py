@@ -65,6 +65,12 @@ def store_channels(starts, x, j, columns, n_residues, n_columns, of_channel):
 
 
 @triton.jit
+def store_partial(partials, columns, is_column, x):
+    """What this program's rows add up to."""
+    tl.store(partials + columns, tl.sum(x.to(partials.dtype.element_ty), axis=0), mask=is_column)
+
+
+@triton.jit
 def load_statistics(starts, j, columns, n_residues, n_columns, of_channel, eps, COMPUTE: tl.constexpr):
     """The mean of each row, and 1 / its deviation, as columns."""
     x = load_rows(starts, j, columns, n_residues, n_columns, of_channel).to(COMPUTE)

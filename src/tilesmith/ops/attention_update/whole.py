@@ -1,0 +1,148 @@
+"""The update from one end to the other, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.attention.problem import lse_shape
+from tilesmith.ops.attention_update import edges
+from tilesmith.ops.attention_update.gates import SIDES, gated, projections_gradient
+from tilesmith.ops.layer_norm.backward import backward as norm_backward
+from tilesmith.ops.layer_norm.forward import forward as norm_forward
+from tilesmith.ops.runtime.composed import as_given
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.sum import forward as summed
+from tilesmith.ops.triangle_attention.operator import backward as attention_backward
+from tilesmith.ops.triangle_attention.operator import forward as attention_forward
+
+Tensors = tuple[Tensor, ...]
+
+
+@kernels("attention_update_forward")
+def forward(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
+    gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
+    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The update, and what the backward needs: xn, the biases made of it, the weights of all projections, these, what
+    attention gives and its statistics, and what the gate leaves of it."""
+    (width, channels), (batch, rows, columns) = gate_weight.shape, x.shape[:3]
+    places = batch * rows * columns
+    sequences, length = (rows, columns) if along_columns else (columns, rows)
+    single = torch.promote_types(x.dtype, torch.float32)
+    of_edges = (0,) if edge_weight is None else (batch, heads, length, length)
+    statistics = lse_shape(torch.Size((batch, sequences, heads, length, width // heads)))
+    return (
+        x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(of_edges), x.new_empty(SIDES * width, channels),
+        x.new_empty(places, SIDES * width), x.new_empty(places, width), x.new_empty(statistics, dtype=single),
+        x.new_empty(places, width),
+    )  # fmt: skip
+
+
+@forward.composed
+def compute_forward(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
+    gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
+    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool,
+) -> Tensors:  # fmt: skip
+    with as_given(x):
+        x = x.contiguous()
+        if edge_weight is None:
+            xn, made = norm_forward(x, norm_weight, norm_bias, eps), x.new_empty(0)
+        else:
+            xn, made = edges.forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
+            bias = made
+        weights = torch.cat((query_key_value_weight, gate_weight))
+        projections = torch.mm(xn.flatten(0, 2), weights.t())
+        q, k, v = _heads_of(projections, x, heads)
+        attended, statistics = attention_forward(q, k, v, bias, mask, along_columns, None, tf32)
+        attended = attended.reshape(projections.shape[0], gate_weight.shape[0])
+        opened = gated(attended, projections, gate_bias.contiguous())
+        update = torch.addmm(output_bias, opened, output_weight.t()).view(x.shape)
+    return update, xn, made, weights, projections, attended, statistics, opened
+
+
+def _heads_of(projections: Tensor, x: Tensor, heads: int) -> Tensors:
+    """Queries, keys and values where they lie, as a grid."""
+    width = projections.shape[1] // SIDES
+    return projections.view(*x.shape[:3], SIDES, heads, width // heads).unbind(3)[:3]
+
+
+@kernels("attention_update_backward")
+def backward(
+    dupdate: Tensor, xn: Tensor, made: Tensor, weights: Tensor, projections: Tensor, attended: Tensor,
+    statistics: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
+    output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
+    along_columns: bool, eps: float, tf32: bool, bias_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dx; the gradients of the norm's weight and bias, or where there are edges these and that of their weight as rows
+    of one; of a bias that was given, empty where it is not wanted; of all projections' weights and the gate's bias; and
+    of the output's weight and bias."""
+    channels = x.shape[-1]
+    of_norm, of_edges = ((channels,), (0,)) if edge_weight is None else ((0,), (2 + heads, channels))
+    of_bias = bias.shape if bias is not None and bias_gradient else (0,)
+    return (
+        x.new_empty(x.shape), x.new_empty(of_norm), x.new_empty(of_norm), x.new_empty(of_edges), x.new_empty(of_bias),
+        x.new_empty(weights.shape), x.new_empty(gate_bias.shape), x.new_empty(output_weight.shape),
+        x.new_empty(channels),
+    )  # fmt: skip
+
+
+@backward.composed
+def compute_backward(
+    dupdate: Tensor, xn: Tensor, made: Tensor, weights: Tensor, projections: Tensor, attended: Tensor,
+    statistics: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
+    output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
+    along_columns: bool, eps: float, tf32: bool, bias_gradient: bool,
+) -> Tensors:  # fmt: skip
+    has_edges = edge_weight is not None
+    with as_given(x):
+        x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
+        doutput_weight, doutput_bias = torch.mm(rows.t(), opened), summed(rows, (0,), False)
+        dgated = torch.mm(rows, output_weight)
+        q, k, v = _heads_of(projections, x, heads)
+        dq, dk, dv, dbias = attention_backward(
+            gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), statistics,
+            has_edges or bias_gradient, q, k, v, made if has_edges else bias, mask, along_columns, None, tf32,
+        )  # fmt: skip
+        dprojections, dgate_bias = projections_gradient(
+            dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))
+        )
+        dweights, dxn = torch.mm(dprojections.t(), xn.flatten(0, 2)), torch.mm(dprojections, weights).view(x.shape)
+        nothing = x.new_empty(0)
+        if edge_weight is None:
+            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, norm_weight, norm_bias, eps, True, True)
+            of_norm, dbias = (dnorm_weight, dnorm_bias, nothing), dbias if bias_gradient else nothing
+        else:
+            dx, dvectors = edges.backward(dxn, dbias, x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
+            of_norm, dbias = (nothing, nothing.clone(), dvectors), nothing.clone()
+    return dx, *of_norm, dbias, dweights, dgate_bias, doutput_weight, doutput_bias
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    x, norm_weight, norm_bias, _, _, gate_bias, output_weight, _, edge_weight, bias, mask, *context.numbers = inputs
+    context.mark_non_differentiable(*output[1:])
+    context.set_materialize_grads(False)
+    context.save_for_backward(
+        *output[1:], x, norm_weight, norm_bias, gate_bias, output_weight, edge_weight, bias, mask
+    )  # fmt: skip
+
+
+def gradient(context: Any, dupdate: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if dupdate is None:  # nothing came of the update
+        return (None,) * 15
+    wants_bias = bool(context.needs_input_grad[9])
+    dx, dnorm_weight, dnorm_bias, dvectors, dbias, dweights, dgate_bias, doutput_weight, doutput_bias = backward(
+        dupdate, *context.saved_tensors, *context.numbers, wants_bias
+    )
+    if dvectors.numel():
+        dnorm_weight, dnorm_bias = dvectors[0], dvectors[1]
+    dquery_key_value, dgate = dweights.split((3 * dgate_bias.shape[0], dgate_bias.shape[0]))
+    gradients = (
+        dx, dnorm_weight, dnorm_bias, dquery_key_value, dgate, dgate_bias, doutput_weight, doutput_bias,
+        dvectors[2:], dbias, None, None, None, None, None,
+    )  # fmt: skip
+    return tuple(one if wanted else None for one, wanted in zip(gradients, context.needs_input_grad, strict=False))

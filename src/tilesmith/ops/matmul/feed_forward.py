@@ -1,0 +1,123 @@
+"""A norm and two layers with a rectifier between them, y = relu(norm(x)·w₁ᵀ + b₁)·w₂ᵀ + b₂, with products by the BLAS.
+
+What PyTorch would do in passes of their own is done with others here: the rectifier forward with the first product, its
+gradient with the sum for the first bias; and no gradient is added up from two sides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilesmith.ops.layer_norm.backward import backward as norm_backward
+from tilesmith.ops.layer_norm.forward import forward as norm_forward
+from tilesmith.ops.layer_norm.operator import native as layer_norm
+from tilesmith.ops.matmul.backward import finish_gradient
+from tilesmith.ops.runtime.composed import as_given
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.sum import forward as summed
+
+
+def reference(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
+    contract_weight: Tensor, contract_bias: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
+    hidden = torch.relu(F.linear(layer_norm(x, norm_weight, norm_bias, eps), expand_weight, expand_bias))
+    return F.linear(hidden, contract_weight, contract_bias)
+
+
+@kernels("feed_forward_forward")
+def forward(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
+    contract_weight: Tensor, contract_bias: Tensor, eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The result, and what the backward needs as matrices: the norm, and what the rectifier lets through."""
+    rows = x.numel() // x.shape[-1]
+    return x.new_empty(x.shape), x.new_empty(rows, x.shape[-1]), x.new_empty(rows, expand_weight.shape[0])
+
+
+@forward.composed
+def compute_forward(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
+    contract_weight: Tensor, contract_bias: Tensor, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    with as_given(x):
+        xn = norm_forward(x.reshape(-1, x.shape[-1]), norm_weight, norm_bias, eps)
+        hidden = torch._addmm_activation(expand_bias, xn, expand_weight.t())
+        y = torch.addmm(contract_bias, hidden, contract_weight.t())
+    return y.view(x.shape), xn, hidden
+
+
+@kernels("feed_forward_backward")
+def backward(
+    dy: Tensor, xn: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor,
+    contract_weight: Tensor, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """In the order of the arguments."""
+    return (
+        x.new_empty(x.shape), torch.empty_like(norm_weight), torch.empty_like(norm_bias),
+        x.new_empty(expand_weight.shape), x.new_empty(expand_weight.shape[0]), x.new_empty(contract_weight.shape),
+        x.new_empty(contract_weight.shape[0]),
+    )  # fmt: skip
+
+
+@backward.composed
+def compute_backward(
+    dy: Tensor, xn: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor,
+    contract_weight: Tensor, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    with as_given(x):
+        rows, x_rows = dy.reshape(xn.shape), x.reshape(xn.shape)
+        dcontract_weight, dcontract_bias = torch.mm(rows.t(), hidden), summed(rows, (0,), False)
+        dhidden, dexpand_bias = finish_gradient(torch.mm(rows, contract_weight), hidden, "relu")
+        dexpand_weight, dxn = torch.mm(dhidden.t(), xn), torch.mm(dhidden, expand_weight)
+        dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x_rows, norm_weight, norm_bias, eps, True, True)
+    return (
+        dx.view(x.shape), dnorm_weight, dnorm_bias, dexpand_weight, dexpand_bias, dcontract_weight, dcontract_bias,
+    )  # fmt: skip
+
+
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, norm_weight, norm_bias, expand_weight, _, contract_weight, _, context.eps = inputs
+    context.mark_non_differentiable(*output[1:])
+    context.set_materialize_grads(False)
+    context.save_for_backward(*output[1:], x, norm_weight, norm_bias, expand_weight, contract_weight)
+
+
+def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if dy is None:  # nothing came of the result
+        return (None,) * 8
+    made = (*backward(dy, *context.saved_tensors, context.eps), None)
+    return tuple(one if wanted else None for one, wanted in zip(made, context.needs_input_grad, strict=False))
+
+
+class FeedForward(Operator):
+    """Its kernels give the result, and after it what only their gradient needs."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        made = super().__call__(*arguments, **named)
+        return made[0] if isinstance(made, tuple) else made
+
+
+def takes(x: Tensor, *_: object) -> bool:
+    return not (x.is_cuda and x.dtype == torch.float64)
+
+
+def _declared(check: Any) -> FeedForward:
+    return FeedForward(
+        "feed_forward", check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
+        takes=takes, autocasts=True,
+    )  # fmt: skip
+
+
+@_declared
+def feed_forward(
+    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
+    contract_weight: Tensor, contract_bias: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
+    """contract(relu(expand(norm(x)))), of tensors of one dtype that a module has made for each other."""
+    return x

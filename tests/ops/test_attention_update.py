@@ -1,0 +1,187 @@
+"""attention_update: what it is made of, its sides, biases and masks; the rest is tested for every operator alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from differentiation import assert_same, forward_and_backward
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.attention_update import attention_update
+from tilesmith.ops.attention_update.edges import edge_norm
+from tilesmith.ops.attention_update.edges import reference as edge_reference
+from tilesmith.ops.attention_update.operator import reference
+from tilesmith.ops.matmul.feed_forward import feed_forward
+from tilesmith.ops.matmul.feed_forward import reference as feed_forward_reference
+from tilesmith.spec import Inputs
+
+BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+SIDES = pytest.mark.parametrize("along_columns", [True, False], ids=["along columns", "along rows"])
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape) / math.sqrt(shape[-1])
+
+
+def made(rows: int = 3, columns: int = 3, channels: int = 5, heads: int = 2, head: int = 4, **more: Any) -> Inputs:
+    torch.manual_seed(0)
+    width = heads * head
+    return {
+        "x": torch.randn(2, rows, columns, channels),
+        "norm_weight": 1 + random(channels), "norm_bias": random(channels),
+        "query_key_value_weight": 2 * random(3 * width, channels), "gate_weight": random(width, channels),
+        "gate_bias": random(width), "output_weight": random(channels, width), "output_bias": random(channels),
+        "heads": heads, **more,
+    }  # fmt: skip
+
+
+def doubled(given: Inputs) -> Inputs:
+    return {name: one.double() if _is_floating(one) else one for name, one in given.items()}
+
+
+def _is_floating(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def assert_right_to_the_last_bits(found: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    for name, value in right.items():
+        atol = 2e-6 * float(value.abs().max().clamp(min=1e-3))
+        torch.testing.assert_close(found[name].double(), value, rtol=0, atol=atol)
+
+
+@BOTH_WAYS
+@SIDES
+def test_is_what_the_published_algorithms_say(mode: Any, along_columns: bool) -> None:
+    """Place by place, head by head: a pair ij attends to ik with the edge jk, or to kj with the edge ki."""
+    given = made(edge_weight=random(2, 5), along_columns=along_columns)
+    given["mask"] = torch.rand(2, 3, 3) > 0.3
+    with ts.use(mode):
+        ours = attention_update(**given)
+    xn = F.layer_norm(given["x"], (5,), given["norm_weight"], given["norm_bias"])[0]
+    q, k, v = (xn @ given["query_key_value_weight"].t()).view(3, 3, 3, 2, 4).unbind(2)
+    edges, gate = xn @ given["edge_weight"].t(), torch.sigmoid(xn @ given["gate_weight"].t() + given["gate_bias"])
+    for i in range(3):
+        for j in range(3):
+            seen = [(i, n) if along_columns else (n, j) for n in range(3)]
+            third = [(j, n) if along_columns else (n, i) for n in range(3)]
+            there = torch.stack([given["mask"][0][place] for place in seen])
+            scores = torch.stack(
+                [(q[i, j] * k[place]).sum(-1) / 2 + edges[edge] for place, edge in zip(seen, third, strict=True)]
+            ).masked_fill(~there[:, None], float("-inf"))
+            weights = scores.softmax(0).nan_to_num(0.0)
+            attended = sum((weights[n][:, None] * v[place] for n, place in enumerate(seen)), torch.zeros(2, 4))
+            wanted = given["output_weight"] @ (gate[i, j] * attended.flatten()) + given["output_bias"]
+            torch.testing.assert_close(ours[0, i, j], wanted, rtol=1e-4, atol=1e-5)
+
+
+@SIDES
+@pytest.mark.parametrize("kind", ["edges", "bias", "neither"])
+def test_gradients_are_right_to_the_last_bits(along_columns: bool, kind: str) -> None:
+    given = made(2 if kind == "bias" else 3, 3, along_columns=along_columns)
+    length = given["x"].shape[2 if along_columns else 1]
+    given |= {"edges": {"edge_weight": random(2, 5)}, "bias": {"bias": random(2, 2, length, length)}}.get(kind, {})
+    with ts.use("interpret"):
+        found = forward_and_backward(attention_update, given)
+    assert_right_to_the_last_bits(found, forward_and_backward(reference, doubled(given)))
+
+
+def test_every_tile_of_several_is_computed() -> None:
+    given = made(4, 4, 7, 2, 9, edge_weight=random(2, 7))
+    with ts.use("interpret"), ts.ops.configured(ROWS=16, COLUMNS=16):
+        found = forward_and_backward(attention_update, given)
+    assert_right_to_the_last_bits(found, forward_and_backward(reference, doubled(given)))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3, 5), (2, 0, 0, 5)], ids=str)
+def test_without_a_residue_there_is_nothing(shape: tuple[int, ...]) -> None:
+    given = {**made(), "x": torch.randn(shape), "edge_weight": random(2, 5)}
+    with ts.use("interpret"):
+        found = forward_and_backward(attention_update, given)
+    assert found["output 0"].shape == shape
+    assert not any(value.any() for value in found.values())
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"x": torch.ones(3, 3, 5)}, ValueError, r"x has shape \(3, 3, 5\), but must be \[batch, rows, columns, chann"),
+        ({"heads": 3}, ValueError, "heads is 3, but must divide the 8 rows of gate_weight"),
+        ({"heads": 2.0}, TypeError, "heads is a float, but must be a whole number"),
+        ({"gate_bias": torch.ones(3)}, ValueError, r"gate_bias has shape \(3,\), but must have \(8,\)"),
+        ({"norm_weight": torch.ones(5).half()}, TypeError, "norm_weight has dtype float16, but x has float32"),
+        ({"mask": torch.ones(2, 3, 3)}, TypeError, "mask has dtype float32, but must be bool"),
+        ({"along_columns": 1}, TypeError, "along_columns is"),
+        ({"eps": -1.0}, ValueError, "eps is -1.0, but must be at least 0"),
+        ({"bias": torch.ones(2, 2, 3, 4)}, ValueError, r"bias has shape \(2, 2, 3, 4\), but must have \(2, 2, 3, 3\)"),
+        ({"bias": torch.ones(2, 2, 3, 3), "edge_weight": torch.ones(2, 5)}, ValueError, "edge_weight makes a bias"),
+        ({"x": torch.ones(2, 4, 3, 5), "edge_weight": torch.ones(2, 5)}, ValueError, "edge_weight is given, but x"),
+    ],
+)  # fmt: skip
+def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    with ts.use(mode), pytest.raises(kind, match=f"^attention_update: {words}"):
+        attention_update(**{**made(), **arguments})
+
+
+class TestEdgesWithTheirNorm:
+    """What biases of attention over an alignment are made by."""
+
+    @pytest.mark.parametrize("turned", [False, True])
+    @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+    def test_are_a_norm_and_a_product(self, turned: bool, bias: bool) -> None:
+        torch.manual_seed(0)
+        given = {
+            "x": torch.randn(2, 3, 3, 5), "norm_weight": 1 + random(5), "norm_bias": random(5) if bias else None,
+            "edge_weight": random(3, 5), "turned": turned, "eps": 1e-5,
+        }  # fmt: skip
+        with ts.use("interpret"):
+            found = forward_and_backward(edge_norm, given)
+        assert_right_to_the_last_bits(found, forward_and_backward(edge_reference, doubled(given)))
+
+    @pytest.mark.parametrize("which", [0, 1], ids=["norm", "edges"])
+    def test_have_gradients_of_one_result_alone(self, which: int) -> None:
+        torch.manual_seed(0)
+        leaves = [torch.randn(1, 3, 3, 5), 1 + random(5), random(5), random(2, 5)]
+
+        def gradients(function: Callable[..., Any]) -> list[Tensor]:
+            mine = [one.clone().requires_grad_() for one in leaves]
+            function(*mine, False, 1e-5)[which].sin().sum().backward()
+            return [torch.zeros_like(one) if one.grad is None else one.grad for one in mine]
+
+        with ts.use("interpret"):
+            found = gradients(edge_norm)
+        torch.testing.assert_close(found, gradients(edge_reference), rtol=1e-4, atol=1e-5)
+
+
+class TestFeedForward:
+    """What transitions are computed by where single precision must be exact."""
+
+    def inputs(self) -> Inputs:
+        torch.manual_seed(0)
+        return {
+            "x": torch.randn(2, 3, 5, 6), "norm_weight": 1 + random(6), "norm_bias": random(6),
+            "expand_weight": random(9, 6), "expand_bias": random(9), "contract_weight": random(6, 9),
+            "contract_bias": random(6), "eps": 1e-5,
+        }  # fmt: skip
+
+    def test_is_a_norm_and_two_layers(self) -> None:
+        given = self.inputs()
+        with ts.use("interpret"):
+            found = forward_and_backward(feed_forward, given)
+        assert_right_to_the_last_bits(found, forward_and_backward(feed_forward_reference, doubled(given)))
+
+    def test_takes_any_strides(self) -> None:
+        given = self.inputs()
+        turned = {**given, "x": given["x"].transpose(0, 2).contiguous().transpose(0, 2)}
+        with ts.use("interpret"):
+            assert_same(forward_and_backward(feed_forward, turned), forward_and_backward(feed_forward, given))
+
+    def test_opcheck_accepts_its_torch_operators(self) -> None:
+        with ts.use("interpret"):
+            torch.library.opcheck(torch.ops.tilesmith.feed_forward_forward, tuple(self.inputs().values()))
