@@ -43,10 +43,13 @@ def tables(results: Path) -> dict[Path, dict[str, Any]]:
 
 
 def _table(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    winners: dict[str, dict[str, dict[str, str]]] = {}
+    newest_times: dict[tuple[str, str], Milliseconds] = defaultdict(dict)
     for result in results:
-        for (op, bucket), times in _times(result["rows"]).items():
-            winners.setdefault(op, {})[bucket] = _winners(times)
+        for key, times in _times(result["rows"]).items():
+            newest_times[key] |= {mode: pair for mode, pair in times.items() if len(pair) == 2}
+    winners: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for (op, bucket), times in newest_times.items():
+        winners[op][bucket] = _winners(times)
     newest = {name: results[-1][name] for name in PROVENANCE}
     ordered = {op: dict(sorted(winners[op].items())) for op in sorted(winners)}
     return {"schema": tuning.SCHEMA, "source": newest, "configs": {}, "winners": ordered}
@@ -69,7 +72,7 @@ def _bucket(row: Mapping[str, Any]) -> str:
 
 
 def _winners(times: Milliseconds) -> dict[str, str]:
-    both = {mode: (one[OURS], one["torch"]) for mode, one in times.items() if len(one) == 2}
+    both = {mode: (one[OURS], one["torch"]) for mode, one in times.items()}
     winners = {}
     if "fwd" in both:
         winners["forward"] = _winner(*both["fwd"])

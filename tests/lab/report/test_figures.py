@@ -78,6 +78,20 @@ def test_takes_the_newest_result_of_each_device(project: Path) -> None:
     assert text.index("NVIDIA H100") < text.index("NVIDIA H200")
 
 
+def test_what_a_newer_run_did_not_measure_stays_below_it(project: Path) -> None:
+    store(project, "old.json")
+    before = renewed(project)
+    sizes = [line.split("|")[1:3] for line in before.splitlines() if line.startswith("|")][2:]
+    measured = {(row["case"], row["mode"]) for row in FIXTURE["rows"] if row["op"] == "rms_norm"}
+    case, mode = min(measured)
+    rows = [row for row in FIXTURE["rows"] if (row["op"], row["case"], row["mode"]) == ("rms_norm", case, mode)]
+    store(project, "new.json", date="2026-12-01T00:00:00+00:00", rows=rows)
+    after = renewed(project)
+    assert after.index("new.json") < after.index("old.json")
+    shown = [line.split("|")[1:3] for line in after.splitlines() if line.startswith("|")]
+    assert sorted(one for one in shown if one in sizes) == sorted(sizes), "each case once"
+
+
 def test_a_newer_result_of_another_operator_does_not_hide_an_older_one(project: Path) -> None:
     store(project, "old.json")
     rows = [row for row in FIXTURE["rows"] if row["op"] == "matmul"]

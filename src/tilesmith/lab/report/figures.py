@@ -110,18 +110,24 @@ def _renewed(text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[s
 
 
 def tables(op: str, stored: Sequence[Stored]) -> str:
-    """The newest measurements of an operator, one table for each device, with where they come from."""
-    newest: dict[str, Stored] = {}
-    for one in sorted(stored, key=lambda one: (str(one.result.get("date")), one.name)):
-        if any(row["op"] == op and counts(row) for row in one.result["rows"]):
-            newest[str(one.result.get("device"))] = one
-    if not newest:
-        return NOT_MEASURED
-    return "\n\n".join(_table(op, newest[device]) for device in sorted(newest))
+    """The newest measurements of an operator, device by device. Those of each run are a table with where they come
+    from: one that measured less than the run before it has the rest of that below."""
+    newest_first = sorted(stored, key=lambda one: (str(one.result.get("date")), one.name), reverse=True)
+    made: dict[str, list[str]] = {}
+    shown: set[tuple[str, str, str]] = set()
+    for one in newest_first:
+        if not any(row["op"] == op and counts(row) for row in one.result["rows"]):
+            continue
+        device = str(one.result.get("device"))
+        met = [contest for contest in contests(one.result) if contest.op == op and _is_measured(contest)]
+        met = [contest for contest in met if (device, contest.size, contest.mode) not in shown]
+        shown |= {(device, contest.size, contest.mode) for contest in met}
+        if met:
+            made.setdefault(device, []).append(_table(one, met))
+    return "\n\n".join(table for device in sorted(made) for table in made[device]) or NOT_MEASURED
 
 
-def _table(op: str, stored: Stored) -> str:
-    met = [contest for contest in contests(stored.result) if contest.op == op and _is_measured(contest)]
+def _table(stored: Stored, met: Sequence[Contest]) -> str:
     headings = ("case", "direction", "tilesmith", "TB/s", "TFLOP/s", "of limit", "best rival", "its time", "beside it")
     lines = [
         f"| {' | '.join(headings)} |",

@@ -132,9 +132,12 @@ def native(
     left, right = bounds(causal, window)
     if is_transformed() or not is_fused(q, k, bias, mask, left, right, softcap, dropout):
         return reference(q, k, v, causal, bias, mask, scale, window, softcap, dropout, seed)
-    return F.scaled_dot_product_attention(
-        q, k, v, is_causal=right == 0, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )  # fmt: skip
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and q.dtype == torch.float32 and q.is_cuda:
+        # The only kernel of PyTorch's for single precision does not know groups, and without one it makes all scores.
+        k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for one in (k, v))
+        grouped = False
+    return F.scaled_dot_product_attention(q, k, v, is_causal=right == 0, scale=scale, enable_gqa=grouped)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -12,7 +12,7 @@ from tilesmith.ops.attention_update import edges
 from tilesmith.ops.attention_update.gates import SIDES, gated, projections_gradient
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.runtime.composed import as_given
+from tilesmith.ops.runtime.composed import as_given, product_over_rows
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.sum import forward as summed
 from tilesmith.ops.triangle_attention.operator import backward as attention_backward
@@ -101,7 +101,7 @@ def compute_backward(
     has_edges = edge_weight is not None
     with as_given(x):
         x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
-        doutput_weight, doutput_bias = torch.mm(rows.t(), opened), summed(rows, (0,), False)
+        doutput_weight, doutput_bias = product_over_rows(rows, opened), summed(rows, (0,), False)
         dgated = torch.mm(rows, output_weight)
         q, k, v = _heads_of(projections, x, heads)
         dq, dk, dv, dbias = attention_backward(
@@ -111,7 +111,8 @@ def compute_backward(
         dprojections, dgate_bias = projections_gradient(
             dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))
         )
-        dweights, dxn = torch.mm(dprojections.t(), xn.flatten(0, 2)), torch.mm(dprojections, weights).view(x.shape)
+        dweights = product_over_rows(dprojections, xn.flatten(0, 2))
+        dxn = torch.mm(dprojections, weights).view(x.shape)
         nothing = x.new_empty(0)
         if edge_weight is None:
             dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, norm_weight, norm_bias, eps, True, True)

@@ -16,7 +16,7 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.matmul.backward import finish_gradient
-from tilesmith.ops.runtime.composed import as_given
+from tilesmith.ops.runtime.composed import as_given, product_over_rows
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.sum import forward as summed
@@ -72,9 +72,9 @@ def compute_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     with as_given(x):
         rows, x_rows = dy.reshape(xn.shape), x.reshape(xn.shape)
-        dcontract_weight, dcontract_bias = torch.mm(rows.t(), hidden), summed(rows, (0,), False)
+        dcontract_weight, dcontract_bias = product_over_rows(rows, hidden), summed(rows, (0,), False)
         dhidden, dexpand_bias = finish_gradient(torch.mm(rows, contract_weight), hidden, "relu")
-        dexpand_weight, dxn = torch.mm(dhidden.t(), xn), torch.mm(dhidden, expand_weight)
+        dexpand_weight, dxn = product_over_rows(dhidden, xn), torch.mm(dhidden, expand_weight)
         dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x_rows, norm_weight, norm_bias, eps, True, True)
     return (
         dx.view(x.shape), dnorm_weight, dnorm_bias, dexpand_weight, dexpand_bias, dcontract_weight, dcontract_bias,

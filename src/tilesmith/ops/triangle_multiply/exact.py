@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.runtime.composed import as_given
+from tilesmith.ops.runtime.composed import as_given, product_over_rows
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.triangle_multiply.planned_passes import (
     gate_gradient,
@@ -154,7 +154,7 @@ def _rows_times(of_pairs: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _weight_gradient(gradient: Tensor, of_pairs: Tensor) -> Tensor:
-    return torch.mm(gradient.flatten(0, 2).t(), of_pairs.flatten(0, 2))
+    return product_over_rows(gradient.flatten(0, 2), of_pairs.flatten(0, 2))
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
