@@ -63,13 +63,15 @@ def homes(target: Target) -> dict[Any, str]:
 
 def distinct_launches(spec: Spec, target: Target) -> Iterable[tuple[str, PlannedLaunch, bool]]:
     """One launch for each compiled variant of each kernel, with a name to be read in a test's report; and whether it is
-    tried first, or is the first of its kernel. On other targets than Hopper only in the kernel's home."""
+    tried first, or is the first of its kernel. Kernels of another operator only on Hopper, as people run them."""
     found: dict[Hashable, tuple[str, PlannedLaunch, bool]] = {}
     kernels: set[Any] = set()
     for case, dtype, layout, launch in launches(spec.name, target):
-        at_home = target == HOPPER or homes(target)[launch.kernel] == spec.name
-        tried_first = is_tried_first(spec, target, case, dtype, layout)
-        first = at_home and (tried_first or launch.kernel not in kernels)
+        first = is_tried_first(spec, target, case, dtype, layout)
+        if homes(target)[launch.kernel] != spec.name:
+            first = first and target == HOPPER and case == spec.cases[-1]
+        elif launch.kernel not in kernels:
+            first = True
         name = f"{launch.kernel.__name__} for {case.name}, {dtype}, {layout.name}"
         found.setdefault(key_of(launch), (name, launch, first))
         kernels.add(launch.kernel)
