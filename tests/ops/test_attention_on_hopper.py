@@ -13,6 +13,7 @@ import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.attention.hopper_forward import LEAST_LENGTH
 from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import CONTIGUOUS
 from tilesmith.toolchain import launcher
 
@@ -34,7 +35,7 @@ class TestWhoComputes:
     def test_it_does_for_long_sequences_of_wide_heads(self, case: str, dtype: torch.dtype) -> None:
         assert KERNEL in kernels_for(case=case, dtype=dtype)
 
-    @pytest.mark.parametrize("target", ["cuda:80", "hip:gfx942"])
+    @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
     def test_only_hopper_has_the_instructions(self, target: str) -> None:
         assert KERNEL not in kernels_for(target)
 
@@ -44,12 +45,24 @@ class TestWhoComputes:
             {"dtype": torch.float32},
             {"case": "causal-64"},
             {"queries": LEAST_LENGTH - 1, "keys": LEAST_LENGTH - 1},
-            {"case": "everything", "queries": 1024, "keys": 1024, "head": 128},
         ],
-        ids=["single-precision", "narrow-heads", "short", "bias-and-more"],
+        ids=["single-precision", "narrow-heads", "short"],
     )
     def test_the_plain_form_does_for_the_rest(self, other: dict[str, Any]) -> None:
         assert KERNEL not in kernels_for(**other)
+
+    @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "window", None])
+    def test_what_is_done_to_scores_is_left_to_the_plain_form(self, option: str | None) -> None:
+        q = torch.empty(1, 2, LEAST_LENGTH, 128, dtype=torch.bfloat16, device="meta")
+        options: dict[str, Any] = {
+            "bias": q.new_empty(2, LEAST_LENGTH, LEAST_LENGTH), "softcap": 30.0, "dropout": 0.1, "window": (64, 0),
+            "mask": torch.ones(1, LEAST_LENGTH, dtype=torch.bool, device="meta"),
+        }  # fmt: skip
+        with recorded_plans() as plans:
+            attention(q, q, q, **({option: options[option]} if option else {}))
+        launched = {launch.kernel.__name__ for plan in plans for launch in plan.launches}
+        assert launched
+        assert (KERNEL in launched) is (option is None)
 
     def test_the_interpreter_is_given_the_plain_form(self) -> None:
         q, k, v = (torch.randn(1, 1, LEAST_LENGTH, 128, dtype=torch.float16) for _ in range(3))
