@@ -13,6 +13,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops.attention import SPEC
 from tilesmith.ops.attention.operator import attention as as_declared
+from tilesmith.ops.attention.operator import native
 from tilesmith.ops.attention.reference import bounds, reference, visible
 from tilesmith.ops.runtime.kernels import recorded_plans
 
@@ -439,3 +440,23 @@ class TestWhoComputes:
         with ts.use("torch"):
             torch.testing.assert_close(attention(q, k, v, window=(-1, 0)), attention(q, k, v, causal=True))
             torch.testing.assert_close(attention(q, k, v, window=(-1, -1)), attention(q, k, v))
+
+    @pytest.mark.parametrize(("dtype", "unfolded"), [(torch.float32, True), (torch.bfloat16, False)], ids=str)
+    def test_groups_in_single_precision_are_unfolded_for_pytorch_on_a_gpu(
+        self, dtype: torch.dtype, unfolded: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Otherwise it makes all scores: its one kernel for single precision does not know groups."""
+
+        class OnGPU(Tensor):
+            is_cuda = True
+
+        seen: list[tuple[int, int, bool]] = []
+
+        def noted(q: Tensor, k: Tensor, v: Tensor, *, enable_gqa: bool, **_: Any) -> Tensor:
+            seen.append((k.shape[1], v.shape[1], enable_gqa))
+            return q
+
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+        q, k = (torch.randn(1, heads, 3, 16, dtype=dtype).as_subclass(OnGPU) for heads in (4, 2))
+        native(q, k, k, True, None, None, None, None, 0.0, 0.0, None)
+        assert seen == [(4, 4, False) if unfolded else (2, 2, True)]

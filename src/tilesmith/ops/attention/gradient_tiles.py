@@ -81,8 +81,9 @@ def key_gradient_config(problem: Problem, described: bool, planes: bool) -> Grad
 def _key_config_of_planes(problem: Problem) -> GradientConfig:
     """Of 64 keys, which Hopper's tensor cores want, with as many queries as do not spill.
 
-    On an H200 for b8 h8 s128 d64 in groups of two: 30 µs, and 13 for dq; 73 and 43 where the compiler splits operands.
-    For 256 sequences, h4 s64 d32 with a bias: 74 with dq; 49 and 36 apart. 64 queries would take 26, and spill.
+    On an H200 for b8 h8 s128 d64 in groups of two: 30 µs, and 13 for dq; 73 and 43 where the compiler splits operands
+    of smaller tiles, and 26 with 64 queries, which spill. For 256 sequences, h4 s64 d32 with a bias: 74 with dq; 49 and
+    36 apart.
     """
     has_room = problem.head_block <= 32 and not problem.gathers_bias  # for dq beside dk and dv, or for more queries
     is_whole = has_room and not problem.packed and problem.keys <= 64

@@ -1,7 +1,7 @@
 """Shapes worked out once.
 
 Triton's front end makes a type and a tensor at every step of a kernel, and each time takes the shape apart and puts it
-together again. Without this, interpreting takes half as long again.
+together again: a good part of the time that interpreting takes.
 """
 
 from __future__ import annotations
