@@ -22,19 +22,21 @@ BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
 # Every form of the kernels, with tiles so small that the interpreter goes through several of them.
 TILE = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP": 2}
-PERSISTENT = {**TILE, "descriptors": True, "programs_per_multiprocessor": 1}
+PERSISTENT = {**TILE, "descriptors": True, "planes": "", "programs_per_multiprocessor": 1}
 FORMS: dict[str, dict[str, Any]] = {
-    "pointers": {**TILE, "descriptors": False, "planes": False},
-    "pointers, shares": {**TILE, "descriptors": False, "planes": False, "shares": 3},
-    "descriptors": {**TILE, "descriptors": True},
+    "pointers": {**TILE, "descriptors": False, "planes": ""},
+    "pointers, shares": {**TILE, "descriptors": False, "planes": "", "shares": 3},
+    "descriptors": {**TILE, "descriptors": True, "planes": ""},
     "descriptors, persistent": PERSISTENT,
     "descriptors, flattened, halves": {**PERSISTENT, "FLATTEN": True, "HALVES": True},
     "descriptors, shares": {**PERSISTENT, "shares": 3},
     "descriptors, specialised": {**PERSISTENT, "BLOCK_M": 128, "num_warps": 4, "WARP_SPECIALIZE": True},
-    "planes": {**PERSISTENT, "planes": True},
-    "planes, halves": {**PERSISTENT, "BLOCK_N": 32, "planes": True, "HALVES": True},
-    "planes, shares": {**PERSISTENT, "planes": True, "shares": 2},
-    "planes by pointers": {**TILE, "descriptors": False, "planes": True},
+    "planes": {**PERSISTENT, "planes": "stored"},
+    "planes, halves": {**PERSISTENT, "BLOCK_N": 32, "planes": "stored", "HALVES": True},
+    "planes, shares": {**PERSISTENT, "planes": "stored", "shares": 2},
+    "planes by pointers": {**TILE, "descriptors": False, "planes": "stored"},
+    "planes in each tile": {**TILE, "planes": "here", "shares": 1},
+    "planes in each tile, shares": {**TILE, "planes": "here", "shares": 3},
 }
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
@@ -111,7 +113,8 @@ class TestEveryForm:
             for field in ("FLATTEN", "HALVES", "WARP_SPECIALIZE"):
                 if field in fields:
                     assert product.arguments[field] is fields[field]
-            assert product.arguments["PLANES"] is ("planes" in form)
+            planes = product.arguments["PLANES"]
+            assert fields["planes"] == ("stored" if planes is True else planes or "")
         pointers, descriptors = "matmul_pointers_kernel", "matmul_descriptors_kernel"
         split, total = "split_into_planes_kernel", "sum_shares_kernel"
         assert names == {
@@ -126,6 +129,8 @@ class TestEveryForm:
             "planes, halves": [split, descriptors],
             "planes, shares": [split, descriptors, total],
             "planes by pointers": [split, pointers],
+            "planes in each tile": [pointers],
+            "planes in each tile, shares": [pointers, total],
         }
 
 
@@ -191,17 +196,18 @@ def test_the_gradient_of_a_transposed_weight_lies_in_memory_as_the_weight_does()
 class TestExactness:
     """Single precision is taken exactly unless PyTorch is told otherwise."""
 
-    def test_planes_lose_nothing_that_matters(self) -> None:
+    @pytest.mark.parametrize("form", ["planes", "planes in each tile"])
+    def test_planes_lose_nothing_that_matters(self, form: str) -> None:
         a, b = torch.randn(16, 512), torch.randn(512, 16)
         right = a.double() @ b.double()
-        with configured(**FORMS["planes"]):
+        with configured(**FORMS[form]):
             error = (matmul(a, b) - right).norm() / right.norm()
         assert error < 4e-7
         with configured(**FORMS["pointers"]):
             low = (matmul(a.bfloat16(), b.bfloat16()) - right).norm() / right.norm()
         assert low > 1e-3  # what the comparison would find if two of the three parts were lost
 
-    @pytest.mark.parametrize("form", ["planes", "planes by pointers"])
+    @pytest.mark.parametrize("form", ["planes", "planes by pointers", "planes in each tile"])
     @pytest.mark.parametrize(
         ("a", "b"),
         [
@@ -231,14 +237,15 @@ class TestExactness:
         torch.set_float32_matmul_precision("highest")
         assert precisions == [[True], [False], [True]]
 
-    @pytest.mark.parametrize(
-        ("target", "precision"), [("cuda:80", "bf16x6"), ("cuda:90", "bf16x6"), ("hip:gfx942", "ieee")]
-    )
-    def test_small_products_are_split_in_registers_where_matrix_units_need_it(
-        self, target: str, precision: str
+    @pytest.mark.parametrize(("target", "planes"), [("cuda:80", "here"), ("cuda:90", "here"), ("hip:gfx942", "")])
+    @pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 4096, 128)], ids=["small", "over many rows"])
+    def test_those_of_few_tiles_are_split_in_each_where_matrix_units_need_it(
+        self, target: str, planes: str, sizes: tuple[int, int, int]
     ) -> None:
-        (launch,) = launched(torch.randn(64, 64), torch.randn(64, 64), target=target)
-        assert launch.arguments["PRECISION"] == precision
+        rows, depth, columns = sizes
+        a, b = torch.empty(rows, depth, device="meta"), torch.empty(depth, columns, device="meta")
+        launch, *_ = launched(a, b, target=target)
+        assert launch.arguments["PLANES"] == planes
 
 
 class TestFloat8:

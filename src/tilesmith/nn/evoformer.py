@@ -174,7 +174,7 @@ class OuterProductMean(torch.nn.Module):
 class Transition(torch.nn.Module):
     """A norm and two layers with `factor` times the channels between them. Parameters: norm, expand, contract.
 
-    On `ops.matmul`; but where single precision must be exact, the BLAS multiplies.
+    On `ops.matmul`, and where single precision must be exact as one operator.
     """
 
     def __init__(self, channels: int, factor: int = 4, **placed: Any) -> None:
@@ -184,15 +184,15 @@ class Transition(torch.nn.Module):
         self.contract = torch.nn.Linear(factor * channels, channels, **placed)
 
     def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
-        return in_chunks(self.by_the_blas if must_be_exact(x) else self.by_kernels, x, None, 1, chunk)
+        return in_chunks(self.at_once if must_be_exact(x) else self.by_layers, x, None, 1, chunk)
 
-    def by_the_blas(self, x: Tensor, _: Tensor | None = None) -> Tensor:
+    def at_once(self, x: Tensor, _: Tensor | None = None) -> Tensor:
         return feed_forward(  # type: ignore[no-any-return]  # an Operator returns Any
             x, self.norm.weight, self.norm.bias, self.expand.weight, self.expand.bias, self.contract.weight,
             self.contract.bias, self.norm.eps,
         )  # fmt: skip
 
-    def by_kernels(self, x: Tensor, _: Tensor | None = None) -> Tensor:
+    def by_layers(self, x: Tensor, _: Tensor | None = None) -> Tensor:
         hidden = matmul(self.norm(x), self.expand.weight.t(), self.expand.bias, "relu")
         return self.contract(hidden)  # type: ignore[no-any-return]  # a module returns Any
 

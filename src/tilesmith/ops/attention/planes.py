@@ -18,7 +18,7 @@ from tilesmith.ops.attention.problem import Problem, TileConfig
 from tilesmith.ops.attention.tiles import load_tile, of_sequence, place_of, store_tile
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.planes import PARTS, finite_or_zero, planes_of
+from tilesmith.ops.runtime.planes import PARTS, planes_of, product_of_planes
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def load_planes(
         tile = load_tile(
             source, strides, place, head, first_row, start, n_rows, BLOCK, HEAD, BLOCK_HEAD, WALK, CHECKED
         )  # fmt: skip
-        planes = planes_of(tile, True) if PLANES == "here" else (tile,)
+        planes = planes_of(tile) if PLANES == "here" else (tile,)
     else:  # with zeros beyond HEAD columns
         first = head * PARTS
         planes = (
@@ -68,7 +68,7 @@ def load_planes(
 @triton.jit
 def planes_like(values, others):
     """Values that arose in registers, in the planes that they are to be multiplied with."""
-    return planes_of(values, False) if len(others) == 3 else (values.to(others[0].dtype),)
+    return planes_of(values) if len(others) == 3 else (values.to(others[0].dtype),)
 
 
 @triton.jit
@@ -94,16 +94,11 @@ def turned(planes):
 def multiplied(a, b, total, COMPUTE: tl.constexpr, PRECISION: tl.constexpr):
     """a·b, on top of a total where there is one.
 
-    Of planes, the smallest products come first, and a total is added to outside the tensor cores, which would cut off
-    what it cannot hold instead of rounding it.
+    Of planes, a total is added to outside the tensor cores, which would cut off what it cannot hold instead of rounding
+    it.
     """
     if len(a) == 3:
-        product = tl.dot(a[2], b[0])
-        product = tl.dot(a[1], b[1], product)
-        product = tl.dot(a[0], b[2], product)
-        product = tl.dot(a[1], b[0], product)
-        product = tl.dot(a[0], b[1], product)
-        product = tl.dot(a[0], b[0], finite_or_zero(product))
+        product = product_of_planes(a, b)
         if total is not None:
             product += total
     else:
@@ -122,7 +117,7 @@ def split_tile(
     head = program // blocks % n_heads
     place = place_of(program // blocks // n_heads, per_member)
     tile = load_tile(source, source_strides, place, head, 0, start, n_rows, BLOCK, HEAD, BLOCK_HEAD, "far", True)
-    planes = planes_of(tile, True)
+    planes = planes_of(tile)
     for part in tl.static_range(PARTS):
         store_tile(
             target, target_strides, place, head * PARTS + part, 0, start, n_rows, planes[part],

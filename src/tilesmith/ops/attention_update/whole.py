@@ -12,7 +12,8 @@ from tilesmith.ops.attention_update import edges
 from tilesmith.ops.attention_update.gates import SIDES, gated, projections_gradient
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.runtime.composed import as_given, product_over_rows
+from tilesmith.ops.matmul.inside import product
+from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.sum import forward as summed
 from tilesmith.ops.triangle_attention.operator import backward as attention_backward
@@ -56,12 +57,12 @@ def compute_forward(
             xn, made = edges.forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
             bias = made
         weights = torch.cat((query_key_value_weight, gate_weight))
-        projections = torch.mm(xn.flatten(0, 2), weights.t())
+        projections = product(xn.flatten(0, 2), weights.t())
         q, k, v = _heads_of(projections, x, heads)
         attended, statistics = attention_forward(q, k, v, bias, mask, along_columns, None, tf32)
         attended = attended.reshape(projections.shape[0], gate_weight.shape[0])
         opened = gated(attended, projections, gate_bias.contiguous())
-        update = torch.addmm(output_bias, opened, output_weight.t()).view(x.shape)
+        update = product(opened, output_weight.t(), output_bias).view(x.shape)
     return update, xn, made, weights, projections, attended, statistics, opened
 
 
@@ -101,8 +102,8 @@ def compute_backward(
     has_edges = edge_weight is not None
     with as_given(x):
         x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
-        doutput_weight, doutput_bias = product_over_rows(rows, opened), summed(rows, (0,), False)
-        dgated = torch.mm(rows, output_weight)
+        doutput_weight, doutput_bias = product(rows.t(), opened), summed(rows, (0,), False)
+        dgated = product(rows, output_weight)
         q, k, v = _heads_of(projections, x, heads)
         dq, dk, dv, dbias = attention_backward(
             gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), statistics,
@@ -111,8 +112,8 @@ def compute_backward(
         dprojections, dgate_bias = projections_gradient(
             dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))
         )
-        dweights = product_over_rows(dprojections, xn.flatten(0, 2))
-        dxn = torch.mm(dprojections, weights).view(x.shape)
+        dweights = product(dprojections.t(), xn.flatten(0, 2))
+        dxn = product(dprojections, weights).view(x.shape)
         nothing = x.new_empty(0)
         if edge_weight is None:
             dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, norm_weight, norm_bias, eps, True, True)

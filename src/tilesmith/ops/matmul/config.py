@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,8 +15,9 @@ class ProductConfig(Config):
     """Tiles of BLOCK_M × BLOCK_N, BLOCK_K of depth at a time, and which of the kernels takes them.
 
     - `descriptors`: the form for Hopper's copy engine, where the operands' layout allows it; else plain pointers.
-    - `planes`: single precision is split into bf16 beforehand; else in each tile.
-    - `shares`: so many programs share the depth of a tile.
+    - `planes`: where single precision that must be exact is split into bf16: beforehand, and "stored", or "here", in
+      each tile.
+    - `shares`: so many programs share the depth of a tile; 0 for as many as give every multiprocessor one.
     - `programs_per_multiprocessor`: as many programs, each taking tile after tile; 0 for one program per tile.
     - GROUP: rows of tiles that are taken together. FLATTEN, WARP_SPECIALIZE: see the kernel with descriptors.
     - HALVES: a tile is finished and stored in two halves, which takes half the shared memory.
@@ -31,17 +33,20 @@ class ProductConfig(Config):
     HALVES: bool = False
     IMPRECISE: int = 0
     descriptors: bool = False
-    planes: bool = False
+    planes: str = ""
     shares: int = 1
     programs_per_multiprocessor: int = 0
 
-    def consistent(self, *, describable: bool, splittable: bool, matrices: int, activation: str) -> ProductConfig:
+    def consistent(
+        self, *, describable: bool, exact: bool, splittable: bool, matrices: int, activation: str
+    ) -> ProductConfig:
         """Without what does not go together, or not with these operands. A sweep may ask for anything."""
-        planes = self.planes and splittable
-        descriptors = self.descriptors and (describable or planes)
+        planes = "" if not exact else "here" if self.planes == "stored" and not splittable else self.planes
+        stored = planes == "stored"
+        descriptors = self.descriptors and planes != "here" and (describable or stored)
         # Triton's compiler fails, or aborts the process, on other combinations; gelu makes it run out of registers.
         specialized = self.WARP_SPECIALIZE and descriptors and self.num_warps == 4 and self.BLOCK_M >= 128
-        specialized = specialized and not planes and matrices * self.shares == 1 and activation != "gelu"
+        specialized = specialized and not stored and matrices * self.shares == 1 and activation != "gelu"
         return replace(
             self,
             planes=planes,
@@ -52,6 +57,13 @@ class ProductConfig(Config):
             IMPRECISE=min(self.IMPRECISE, self.BLOCK_K),
             programs_per_multiprocessor=self.programs_per_multiprocessor if descriptors else 0,
         )
+
+    def filling(self, tiles_of: Callable[[int, int], int], depth: int, multiprocessors: int) -> ProductConfig:
+        """With shares in numbers: of 128 terms at least, or their partial sums would take longer than they do."""
+        if self.shares:
+            return self
+        tiles = max(tiles_of(self.BLOCK_M, self.BLOCK_N), 1)
+        return replace(self, shares=max(min(multiprocessors // tiles, depth // 128), 1))
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,12 @@ class Look:
     splittable: bool
     target: str
     multiprocessors: int
+    interpreted: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether single precision must be put together from bf16. AMD's matrix units take it as it is."""
+        return self.dtype == torch.float32 and not self.tf32 and self.target.startswith("cuda")
 
     def tiles(self, block_m: int, block_n: int) -> int:
         return -(-self.rows // block_m) * -(-self.columns // block_n) * self.matrices
@@ -75,10 +93,14 @@ class Look:
 
 def product_config(look: Look) -> ProductConfig:
     on_hopper = look.target == "cuda:90"
-    if _is_worth_splitting(look):
-        return _hopper_config(look, planes=True) if on_hopper else replace(LARGE_TILES, planes=True)
+    if look.exact and look.interpreted:
+        return _portable_config(look)  # the interpreter multiplies exactly, and its time goes with the products
+    if look.exact and not _is_worth_storing(look):
+        return _exact_config(look)
+    if look.exact:
+        return _hopper_config(look, planes="stored") if on_hopper else replace(LARGE_TILES, planes="stored")
     if on_hopper and look.describable and (look.dtype.itemsize < 4 or look.tf32):
-        return _hopper_config(look, planes=False)
+        return _hopper_config(look, planes="")
     return _portable_config(look)
 
 
@@ -86,17 +108,26 @@ def product_config(look: Look) -> ProductConfig:
 LARGE_TILES = ProductConfig(num_warps=8, num_stages=3, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32)
 
 
-def _is_worth_splitting(look: Look) -> bool:
-    """Splitting moves 10 bytes per element and costs a launch: below 512³ that is most of the time.
-
-    AMD's matrix units take single precision as it is.
-    """
+def _is_worth_storing(look: Look) -> bool:
+    """To store planes moves 10 bytes per element and costs a launch: below 512³ that is most of the time, and it pays
+    only if each is then read by many tiles."""
     products = look.rows * look.columns * look.depth * look.matrices
-    exact = look.dtype == torch.float32 and not look.tf32 and look.target.startswith("cuda")
-    return exact and look.splittable and products >= 512**3 and min(look.rows, look.columns) >= 128
+    return look.splittable and products >= 512**3 and min(look.rows, look.columns) >= 512
 
 
-def _hopper_config(look: Look, planes: bool) -> ProductConfig:
+def _exact_config(look: Look) -> ProductConfig:
+    """Planes made in each tile.
+
+    The larger the tile, the less often an element is split and stored: but where loads must be made one element at a
+    time, their addresses take the registers.
+    """
+    fills = look.tiles(128, 128) * max(look.depth // 128, 1) >= look.multiprocessors // 2
+    if fills and look.target == "cuda:90" and look.describable and min(look.rows, look.columns) >= 128:
+        return ProductConfig(num_warps=8, num_stages=3, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, planes="here", shares=0)
+    return ProductConfig(num_warps=8, num_stages=2, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, planes="here", shares=0)
+
+
+def _hopper_config(look: Look, planes: str) -> ProductConfig:
     bytes_each = 2 if planes else look.dtype.itemsize
     block_k = 128 // bytes_each  # 128 bytes: the widest row that the copy engine spreads over all banks
     shared = ProductConfig(descriptors=True, planes=planes, BLOCK_K=block_k)
@@ -136,16 +167,12 @@ def _narrow_config(look: Look, shared: ProductConfig, bytes_each: int) -> Produc
 
 
 def _portable_config(look: Look) -> ProductConfig:
-    # Splitting single precision inside the kernel takes registers: on NVIDIA GPUs larger tiles than 64×64 spill, and
-    # on Hopper also those with fewer rows, which its tensor cores take in another way.
-    splits = look.dtype == torch.float32 and not look.tf32 and look.target.startswith("cuda")
-    if look.rows <= 16 and not splits:
+    if look.rows <= 16:
         shares = _shares(look, look.tiles(16, 64), look.depth // 512)
         return ProductConfig(num_warps=4, num_stages=3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, shares=shares)
-    if splits or look.dtype == torch.float64 or look.tiles(128, 128) < look.multiprocessors:
+    if look.dtype == torch.float64 or look.tiles(128, 128) < look.multiprocessors:
         shares = _shares(look, look.tiles(64, 64), look.depth // 512)
-        warps = 8 if splits else 4
-        return ProductConfig(num_warps=warps, num_stages=2, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, shares=shares)
+        return ProductConfig(num_warps=4, num_stages=2, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, shares=shares)
     return LARGE_TILES
 
 

@@ -1,4 +1,4 @@
-"""A norm and two layers with a rectifier between them, y = relu(norm(x)·w₁ᵀ + b₁)·w₂ᵀ + b₂, with products by the BLAS.
+"""A norm and two layers with a rectifier between them: y = relu(norm(x)·w₁ᵀ + b₁)·w₂ᵀ + b₂.
 
 What PyTorch would do in passes of their own is done with others here: the rectifier forward with the first product, its
 gradient with the sum for the first bias; and no gradient is added up from two sides.
@@ -16,7 +16,8 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.matmul.backward import finish_gradient
-from tilesmith.ops.runtime.composed import as_given, product_over_rows
+from tilesmith.ops.matmul.inside import product, rectified
+from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.sum import forward as summed
@@ -47,8 +48,8 @@ def compute_forward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     with as_given(x):
         xn = norm_forward(x.reshape(-1, x.shape[-1]), norm_weight, norm_bias, eps)
-        hidden = torch._addmm_activation(expand_bias, xn, expand_weight.t())
-        y = torch.addmm(contract_bias, hidden, contract_weight.t())
+        hidden = rectified(xn, expand_weight.t(), expand_bias)
+        y = product(hidden, contract_weight.t(), contract_bias)
     return y.view(x.shape), xn, hidden
 
 
@@ -72,9 +73,9 @@ def compute_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     with as_given(x):
         rows, x_rows = dy.reshape(xn.shape), x.reshape(xn.shape)
-        dcontract_weight, dcontract_bias = product_over_rows(rows, hidden), summed(rows, (0,), False)
-        dhidden, dexpand_bias = finish_gradient(torch.mm(rows, contract_weight), hidden, "relu")
-        dexpand_weight, dxn = product_over_rows(dhidden, xn), torch.mm(dhidden, expand_weight)
+        dcontract_weight, dcontract_bias = product(rows.t(), hidden), summed(rows, (0,), False)
+        dhidden, dexpand_bias = finish_gradient(product(rows, contract_weight), hidden, "relu")
+        dexpand_weight, dxn = product(dhidden.t(), xn), product(dhidden, expand_weight)
         dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x_rows, norm_weight, norm_bias, eps, True, True)
     return (
         dx.view(x.shape), dnorm_weight, dnorm_bias, dexpand_weight, dexpand_bias, dcontract_weight, dcontract_bias,

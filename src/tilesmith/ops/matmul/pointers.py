@@ -15,14 +15,14 @@ from tilesmith.ops.matmul.tiles import (
     store_tile,
     tile_place,
 )
-from tilesmith.ops.runtime.planes import finite_or_zero
+from tilesmith.ops.runtime.planes import finite_or_zero, planes_of, product_of_planes
 
 
 @triton.jit
 def accumulated(
     total, a_ptr, b_ptr, a_offsets, b_offsets, a_depth_stride, b_depth_stride, in_rows, in_columns,
     first_step, n_steps, depth, plane_columns,
-    PASSES: tl.constexpr, SEPARATE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
+    PASSES: tl.constexpr, PLANES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """The total, plus the products of n_steps blocks of depth: all of them PASSES times, each time of other planes."""
     depths = tl.arange(0, BLOCK_K)
@@ -39,7 +39,9 @@ def accumulated(
         b_pointers = b_ptr + b_start.to(tl.int64) * b_depth_stride + b_offsets
         a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)
         b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)
-        if SEPARATE:
+        if PLANES == "here":
+            total += product_of_planes(planes_of(a), planes_of(b))
+        elif PLANES == "stored" and PASSES == 1:
             total = separately_added(total, a, b, PRECISION)
         else:
             total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
@@ -63,7 +65,10 @@ def matmul_pointers_kernel(
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PLANES: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Strides are of three dimensions of batch, then of a matrix; z's are y's. A share is a part of the depth."""
+    """Strides are of three dimensions of batch, then of a matrix; z's are y's. A share is a part of the depth.
+
+    Of PLANES that are "stored", a and b hold three each; of those made "here", what they are planes of.
+    """
     n_rows = known_multiple(n_rows, ROWS_MULTIPLE)
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
     depth = known_multiple(depth, DEPTH_MULTIPLE)
@@ -81,10 +86,10 @@ def matmul_pointers_kernel(
     first_step = share * steps_per_share
     n_steps = min(tl.cdiv(depth, BLOCK_K) - first_step, steps_per_share)
     total = tl.zeros([BLOCK_M, BLOCK_N], COMPUTE)
-    if PLANES:
+    if PLANES == "stored":
         total = accumulated(
             total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
-            first_step, n_steps, depth, plane_columns, CORRECTION_PASSES, False, PRECISION, BLOCK_K,
+            first_step, n_steps, depth, plane_columns, CORRECTION_PASSES, PLANES, PRECISION, BLOCK_K,
         )  # fmt: skip
         total = finite_or_zero(total)
     total = accumulated(

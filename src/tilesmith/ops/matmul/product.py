@@ -67,6 +67,11 @@ class Product:
     def matrices(self) -> int:
         return prod(self.batch)
 
+    def tiles(self, block_m: int, block_n: int) -> int:
+        """Of so many rows and columns, in all matrices."""
+        tiles: int = triton.cdiv(self.y.rows, block_m) * triton.cdiv(self.y.columns, block_n)
+        return tiles * self.matrices
+
     @property
     def nested(self) -> bool:
         """Whether the batch has more than one dimension that does not merge with the next."""
@@ -129,25 +134,27 @@ def _chosen(plan: Plan, product: Product) -> ProductConfig:
         splittable=splittable,
         target=plan.architecture.target,
         multiprocessors=plan.multiprocessors,
+        interpreted=plan.device.type == "cpu",
     )
     sizes = (look.rows, look.columns, look.depth, look.matrices)
     config = plan.choose(product_config(look), *sizes, look.dtype, *(("tf32",) if look.tf32 else ()))
+    config = config.filling(product.tiles, product.depth, plan.multiprocessors)
     return config.consistent(
-        describable=describable, splittable=splittable, matrices=product.matrices, activation=product.finish.activation
-    )
+        describable=describable, exact=look.exact, splittable=splittable, matrices=product.matrices,
+        activation=product.finish.activation,
+    )  # fmt: skip
 
 
 def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
     """Every tile of every matrix and share, into y, where shares lie one after the other."""
     depth, plane_columns = product.depth, 0  # planes have several times as many columns as the depth of the product
-    if config.planes:
+    if config.planes == "stored":
         product, plane_columns = _with_planes(plan, product, config)
     steps = triton.cdiv(triton.cdiv(depth, config.BLOCK_K), config.shares)
-    tiles = triton.cdiv(product.y.rows, config.BLOCK_M) * triton.cdiv(product.y.columns, config.BLOCK_N)
-    tiles *= product.matrices * config.shares
+    tiles = product.tiles(config.BLOCK_M, config.BLOCK_N) * config.shares
     shared: dict[str, object] = {
         "n_rows": product.y.rows, "n_columns": product.y.columns, "depth": depth, "n_matrices": product.matrices,
-        "steps_per_share": steps, "plane_columns": plane_columns, "PLANES": config.planes,
+        "steps_per_share": steps, "plane_columns": plane_columns,
         "COLUMNS_MULTIPLE": multiple(product.y.columns, product.y.strides[1], product.b.strides[1]),
         "PRECISION": product_precision(plan, product.a.operand.dtype, product.tf32), **product.finish.arguments(),
     }  # fmt: skip
@@ -169,7 +176,7 @@ def _plan_pointers(
 ) -> None:
     a, b, y = product.a, product.b, product.y
     plan.launch(
-        matmul_pointers_kernel, (tiles,), config, **shared,
+        matmul_pointers_kernel, (tiles,), config, **shared, PLANES=config.planes,
         a_ptr=a.operand, b_ptr=b.operand, y_ptr=y.operand, z_ptr=product.finish.z,
         a_strides=(*a.batch_strides, *a.strides), b_strides=(*b.batch_strides, *b.strides),
         y_strides=(*y.batch_strides, *y.strides), inner_sizes=product.batch[1:],
@@ -187,9 +194,10 @@ def _plan_descriptors(
     (a, a_along), (b, b_along) = described
     y, outer = product.y, product.matrices * config.shares
     programs = min(tiles, plan.multiprocessors * config.programs_per_multiprocessor or tiles)
-    in_halves = config.planes and config.HALVES
+    stored = config.planes == "stored"
+    in_halves = stored and config.HALVES
     plan.launch(
-        matmul_descriptors_kernel, (programs,), config, **shared, n_tiles=tiles,
+        matmul_descriptors_kernel, (programs,), config, **shared, PLANES=stored, n_tiles=tiles,
         a=_descriptor(a, config, config.BLOCK_M, config.BLOCK_K, a_along),
         b=_descriptor(b, config, config.BLOCK_N // 2 if in_halves else config.BLOCK_N, config.BLOCK_K, b_along),
         **_descriptors_of_results(y, product.finish.z, outer, config),
@@ -221,7 +229,7 @@ def _descriptor(operand: Operand, config: ProductConfig, rows: int, columns: int
 def _plan_sum(plan: Plan, product: Product, sums: Operand, partials: int, kept: tuple[int, ...]) -> None:
     y = product.y
     walk = as_rows((*kept, 1), (*y.batch_strides[product.summed :], 0))
-    config = sum_config(y.columns)
+    config = sum_config(y.columns, partials)
     tiles = triton.cdiv(y.rows, config.ROWS) * triton.cdiv(y.columns, config.COLUMNS)
     plan.launch(
         sum_shares_kernel, (tiles * prod(kept),), config,

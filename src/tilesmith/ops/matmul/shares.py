@@ -18,7 +18,7 @@ def sum_shares_kernel(
     y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
     n_partials, partial_stride, n_rows, n_columns,
     COLUMNS_MULTIPLE: tl.constexpr, ACTIVATION: tl.constexpr, COMPUTE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PARTIALS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """partials[p, matrix, row, column], contiguous but for p, summed over p and finished."""
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
@@ -29,10 +29,12 @@ def sum_shares_kernel(
     columns = tile % n_column_tiles * COLUMNS + tl.arange(0, COLUMNS)
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
     offsets = (matrix.to(tl.int64) * n_rows + rows)[:, None] * n_columns + columns[None, :]
-    total = tl.zeros([ROWS, COLUMNS], COMPUTE)
-    for partial in range(n_partials):
-        pointers = partials_ptr + tl.cast(partial, tl.int64) * partial_stride + offsets
-        total += tl.load(pointers, mask=mask, other=0.0)
+    totals = tl.zeros([PARTIALS, ROWS, COLUMNS], COMPUTE)
+    for start in range(0, n_partials, PARTIALS):
+        partials = start + tl.arange(0, PARTIALS)[:, None, None]
+        pointers = partials_ptr + partials.to(tl.int64) * partial_stride + offsets[None, :, :]
+        totals += tl.load(pointers, mask=mask[None, :, :] & (partials < n_partials), other=0.0)
+    total = tl.sum(totals, axis=0)
     z = scaled_and_shifted(
         total, bias_ptr, scale_a_ptr, scale_b_ptr, bias_stride, scale_a_stride, scale_b_stride, rows, columns,
         n_rows, n_columns,
@@ -46,13 +48,17 @@ def sum_shares_kernel(
 
 @dataclass(frozen=True)
 class SumConfig(Config):
-    """Each program sums ROWS × COLUMNS elements."""
+    """Each program sums ROWS × COLUMNS elements, PARTIALS of each at a time."""
 
+    PARTIALS: int = 1
     ROWS: int = 4
     COLUMNS: int = 256
 
 
-def sum_config(columns: int) -> SumConfig:
-    """1024 elements per program of 128 threads: few programs would leave most of the GPU idle over small results."""
-    block = min(bucket(columns), 256)
-    return SumConfig(num_warps=4, ROWS=1024 // block if block >= 16 else 64, COLUMNS=block)
+def sum_config(columns: int, partials: int) -> SumConfig:
+    """1024 loads per program of 128 threads at a time, of up to eight partials at once: one after the other, each would
+    wait for the one before it."""
+    at_once = min(bucket(partials), 8)
+    elements = 1024 // at_once
+    block = min(bucket(columns), min(elements, 256))
+    return SumConfig(num_warps=4, PARTIALS=at_once, ROWS=elements // block if block >= 16 else 64, COLUMNS=block)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilesmith.ops.matmul.inside import product
 from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
 from tilesmith.ops.outer_product_mean.shares import shares
 from tilesmith.ops.runtime.kernels import kernels
@@ -80,7 +81,7 @@ class Alignments:
         if self.divisor is not None:
             divisor = self.divisor.repeat_interleave(channels, dim=1)[..., None].to(left.dtype)
             left, right = left / divisor[:, self.rows(chunk)], right / divisor
-        products: Tensor = exchanged((left @ right.mT).view(-1, channels, self.residues, channels))
+        products: Tensor = exchanged(product(left, right.mT).view(-1, channels, self.residues, channels))
         return products.view(-1, channels * channels)
 
     def rows(self, chunk: slice) -> slice:
@@ -118,18 +119,18 @@ class Gradients:
             if alignments.divisor is not None:
                 divided = share * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
                 balanced, _ = weighted(dz, divided.flatten(0, 1))
-            self.dweight = self._sum(self.dweight, balanced.flatten(0, 1).t() @ alignments.products(chunk))
+            self.dweight = self._sum(self.dweight, product(balanced.flatten(0, 1).t(), alignments.products(chunk)))
         if not (self.to_a or self.to_b):
             return
         pairs = shared.flatten(0, 1)
-        dproducts = pairs if self.weight is None else pairs @ self.weight
+        dproducts = pairs if self.weight is None else product(pairs, self.weight)
         residues, channels, rows = alignments.residues, alignments.channels, alignments.rows(chunk)
         of_operands = exchanged(dproducts.view(-1, residues, channels, channels))
         matrices = of_operands.view(alignments.members, -1, residues * channels)
         if self.to_a:
-            self.da[members, rows] = matrices @ alignments.right
+            self.da[members, rows] = product(matrices, alignments.right)
         if self.to_b:
-            of_chunk = matrices.mT @ alignments.left[:, rows]
+            of_chunk = product(matrices.mT, alignments.left[:, rows])
             self.db[members] = of_chunk if chunk.start == 0 else self.db[members] + of_chunk
 
     def _sum(self, before: Tensor | None, more: Tensor) -> Tensor:

@@ -2,19 +2,19 @@
 
 With n residues, s sequences, c channels and o outputs, z_ij = Σ over s of a_si · (W · b_sj) takes 2·n²·s·c·o flops for
 the pairs and as many for W · b as n has to n². With outer products that would be 2·n²·c²·(s + o), which is more where
-there are fewer than c·o / (o − c) sequences. Both are products of large matrices, which are left to the BLAS; what lies
-between them is s·c/n times the result.
+there are fewer than c·o / (o − c) sequences. Both are products of large matrices; what lies between them is s·c/n times
+the result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.matmul.inside import product
 from tilesmith.ops.outer_product_mean.forward import result_shape
 from tilesmith.ops.outer_product_mean.shares import shares
 from tilesmith.ops.runtime.composed import as_given
@@ -108,9 +108,9 @@ def compute_forward(
             a, b = (one.masked_fill(~mask[..., None], 0.0) for one in (a, b))
         by_channel = weight.reshape(outputs, channels, channels).transpose(0, 1).reshape(channels * outputs, channels)
         of_residues = b.flatten(0, 1).transpose(1, 2)
-        between = torch.bmm(by_channel.expand(batch * sequences, -1, -1), of_residues)
+        between = product(by_channel.expand(batch * sequences, -1, -1), of_residues)
         left = a.transpose(1, 2).reshape(batch, residues, sequences * channels)
-        sums = torch.bmm(left, between.view(batch, sequences * channels, outputs * residues))
+        sums = product(left, between.view(batch, sequences * channels, outputs * residues))
         share = shares(a, mask, eps).view(batch * residues, residues)
         z = finished(sums.view(batch * residues, outputs, residues), share, None if bias is None else bias.contiguous())
     return z.view(batch, residues, residues, outputs)  # type: ignore[no-any-return]  # Kernels return what they say

@@ -27,22 +27,3 @@ def as_given(x: Tensor) -> AbstractContextManager[None]:
 def _turned_off(computing: str) -> Iterator[None]:
     with torch.no_grad(), torch.autocast(computing, enabled=False):
         yield
-
-
-ROWS_OF_A_SUM = 2048
-MOST_SUMS = 64
-
-
-def product_over_rows(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀ·b. In single precision a sum over very many rows is made of shorter ones, as the gradient of a weight for
-    every pair of residues is: the BLAS adds up such a sum in one go where the result is large enough to fill the GPU,
-    and the sixteen thousandth term is rounded like the first thousand."""
-    rows = a.shape[0]
-    of_a_sum = max(ROWS_OF_A_SUM, -(-rows // MOST_SUMS))
-    if a.dtype != torch.float32 or rows <= of_a_sum:
-        return torch.mm(a.t(), b)
-    sums = rows // of_a_sum
-    left, right = (one[: sums * of_a_sum].reshape(sums, of_a_sum, one.shape[1]) for one in (a, b))
-    total = torch.bmm(left.transpose(1, 2), right).sum(0)
-    rest = slice(sums * of_a_sum, rows)
-    return total if rest.start == rows else total.addmm_(a[rest].t(), b[rest])

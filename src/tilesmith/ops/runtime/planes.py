@@ -1,31 +1,50 @@
-"""Single precision as three numbers of bf16: x = high + middle + low, each the rounding of what the ones before left.
+"""Single precision as three numbers of bf16: x = high + middle + low, each the first bits of what the ones before left.
 
-The 24 bits of x's mantissa are split into three times eight, so the sum is exact. Of the nine products of two such
-numbers, six matter: the other three are below 2⁻²⁴ of the result. Tensor cores multiply bf16 sixteen times as fast as
-the ordinary units multiply single precision, so six products on them are the faster way to the same accuracy.
+The 24 bits of x's mantissa are cut into three times eight, so the sum is exact. Of the nine products of two such
+numbers, six matter: the other three come to 2⁻²⁴ of the result on average, and below 2⁻²¹. Tensor cores multiply bf16
+sixteen times as fast as the ordinary units multiply single precision, so six products on them are the faster way to the
+same accuracy.
+
+Bits are cut, not rounded: that takes whole-number instructions alone, of which a multiprocessor does eight times as
+many as conversions, and neither the largest numbers nor infinities need care.
 """
 
 import triton
 import triton.language as tl
 
 PARTS = tl.constexpr(3)
-LARGEST_BF16 = tl.constexpr(3.3895313892515355e38)
 
 
 @triton.jit
-def planes_of(x, EXTREME: tl.constexpr):
-    """High, middle and low of single precision; EXTREME where it may be infinite, or too large for bf16."""
-    if EXTREME:
-        # The largest numbers would round up to infinity. What is left of an infinity or NaN does not matter:
-        # corrections that meet it are dropped.
-        within = tl.clamp(x, -LARGEST_BF16, LARGEST_BF16)
-        high = tl.where(tl.abs(x) < float("inf"), within, x).to(tl.bfloat16)
-    else:
-        high = x.to(tl.bfloat16)
-    rest = x - high.to(tl.float32)
-    middle = rest.to(tl.bfloat16)
-    low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
-    return high, middle, low
+def planes_of(x):
+    """High, middle and low of single precision. Of an infinity or NaN the lesser two mean nothing."""
+    high = first_bits(x)
+    rest = x - high
+    middle = first_bits(rest)
+    return as_bf16(high), as_bf16(middle), as_bf16(rest - middle)
+
+
+@triton.jit
+def first_bits(x):
+    """As much of single precision as bf16 holds."""
+    return (x.to(tl.uint32, bitcast=True) & 0xFFFF0000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def as_bf16(x):
+    """Of single precision that bf16 holds."""
+    return (x.to(tl.uint32, bitcast=True) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def product_of_planes(a, b):
+    """a·b of tiles in three planes each. The smallest products come first, so that the largest is rounded last."""
+    product = tl.dot(a[2], b[0])
+    product = tl.dot(a[1], b[1], product)
+    product = tl.dot(a[0], b[2], product)
+    product = tl.dot(a[1], b[0], product)
+    product = tl.dot(a[0], b[1], product)
+    return tl.dot(a[0], b[0], finite_or_zero(product))
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Single precision that must be exact: products by the BLAS, and one pass of ours between two of them.
+"""Single precision that must be exact: whole products, and one pass between two of them.
 
 In parts of bf16, as tensor cores take it, a few rows fill the registers of the kernels that do everything at once. So
 here the matrices lie in memory: z normed, all that is projected from it by one product, a and b, their product, that
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.runtime.composed import as_given, product_over_rows
+from tilesmith.ops.matmul.inside import product
+from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.triangle_multiply.planned_passes import (
     gate_gradient,
@@ -150,18 +151,18 @@ def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, 
 
 def _rows_times(of_pairs: Tensor, matrix: Tensor) -> Tensor:
     """The channels of every pair times a matrix."""
-    return torch.mm(of_pairs.flatten(0, 2), matrix).view(*of_pairs.shape[:3], matrix.shape[1])
+    return product(of_pairs.flatten(0, 2), matrix).view(*of_pairs.shape[:3], matrix.shape[1])
 
 
 def _weight_gradient(gradient: Tensor, of_pairs: Tensor) -> Tensor:
-    return product_over_rows(gradient.flatten(0, 2), of_pairs.flatten(0, 2))
+    return product(gradient.flatten(0, 2).t(), of_pairs.flatten(0, 2))
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
     """Of each channel's matrices, which may be padded, and the result without padding."""
     n = min(a.shape[-2:])
     left, right = (one[..., :n, :n].flatten(0, 1) for one in (a, b))
-    return torch.bmm(left, right).view(*a.shape[:2], n, n)
+    return product(left, right).view(*a.shape[:2], n, n)
 
 
 def _turned(matrices: Tensor) -> Tensor:

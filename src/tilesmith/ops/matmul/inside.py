@@ -1,0 +1,30 @@
+"""Products inside other operators: by our kernels where single precision must be exact, else by the BLAS."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.matmul.forward import forward
+from tilesmith.ops.runtime.precision import must_be_exact
+
+
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a·b + bias of matrices, or without a bias of batches of them.
+
+    cuBLAS multiplies exact single precision without tensor cores. It also adds up a long sum in one go where the result
+    is large enough to fill the GPU: of a weight's gradient over every pair of residues, the sixteen thousandth term is
+    rounded like the first thousand.
+    """
+    if must_be_exact(a):
+        return forward(a, b, bias, "", None, None, a.dtype, False)  # type: ignore[no-any-return]  # Kernels return Any
+    if bias is not None:
+        return torch.addmm(bias, a, b)
+    return torch.mm(a, b) if a.ndim == 2 else torch.bmm(a, b)
+
+
+def rectified(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    """relu(a·b + bias) of matrices."""
+    if must_be_exact(a):
+        return forward(a, b, bias, "relu", None, None, a.dtype, False)  # type: ignore[no-any-return]  # as above
+    return torch._addmm_activation(bias, a, b)
