@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from tilesmith.ops.attention.score_gradients import MOST_BYTES, MOST_BYTES_OF_SUMS, spans
 from tilesmith.ops.msa_column_attention import msa_column_attention
 from tilesmith.ops.msa_row_attention import msa_row_attention
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_attention import triangle_attention
 from tilesmith.ops.triangle_attention.operator import backward, forward
 from tilesmith.spec import Inputs
@@ -233,3 +236,110 @@ def test_a_gate_alone_can_be_learned() -> None:
     (wanted,) = torch.autograd.grad(triangle_attention(**{**inputs, "gate": gate}).sum(), gate)
     assert gate.grad is not None
     assert_same({"gate": gate.grad}, {"gate": wanted})
+
+
+class TestInChunks:
+    """The backward in half precision where sequences share a bias: ds is stored for a chunk of them at a time."""
+
+    def inputs(self, length: int = 37, *, starting: bool = True, batch: int = 2, head: int = 16) -> Inputs:
+        """Five sequences, one of which sees nothing."""
+        inputs = made(5, length, batch, heads=2, head=head)
+        inputs["mask"][0, 1] = False
+        halves = {name: one.half() if one.is_floating_point() else one for name, one in inputs.items()}
+        if not starting:
+            halves = {name: one if name == "bias" else one.transpose(1, 2) for name, one in halves.items()}
+        return halves
+
+    def gradients(self, inputs: Inputs, *, starting: bool = True, **fields: Any) -> dict[str, Tensor]:
+        with ts.use("interpret"), ts.ops.configured(**fields):
+            return forward_and_backward(partial(triangle_attention, starting=starting), inputs)
+
+    def assert_right(self, found: dict[str, Tensor], inputs: Inputs, starting: bool = True) -> None:
+        doubles = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+        right = forward_and_backward(partial(triangle_attention, starting=starting), doubles)
+        for name, value in right.items():
+            assert (found[name].double() - value).norm() < 6e-4 * value.norm(), name
+
+    @SIDES
+    @pytest.mark.parametrize("most", [1, 2, 5, 10], ids=["one", "parts of a member", "a member", "both members"])
+    def test_gradients_are_right_however_many_sequences_a_chunk_has(self, most: int, starting: bool) -> None:
+        inputs = self.inputs(starting=starting)
+        self.assert_right(self.gradients(inputs, starting=starting, chunk_sequences=most), inputs, starting)
+
+    @pytest.mark.parametrize("described", [True, False])
+    def test_tiles_of_every_kernel_end_inside_the_last_block(self, described: bool) -> None:
+        """Of heads that the copy engine takes, and a length of whole units that is no multiple of a block."""
+        inputs = self.inputs(40, batch=1)
+        fields: dict[str, Any] = {"BLOCK_QUERIES": 16, "BLOCK_KEYS": 32, "BLOCK_SEQUENCES": 2}
+        self.assert_right(self.gradients(inputs, chunk_sequences=3, described=described, **fields), inputs)
+
+    def test_the_size_of_chunks_changes_no_bit_but_those_of_sums_over_them(self) -> None:
+        inputs = self.inputs(batch=1)
+        one, many = (self.gradients(inputs, chunk_sequences=most) for most in (5, 2))
+        for name in ("q", "k", "v"):
+            torch.testing.assert_close(one[f"gradient of {name}"], many[f"gradient of {name}"], rtol=0, atol=0)
+
+    def test_keys_beyond_the_last_have_no_part_in_dq_however_low_the_scores(self) -> None:
+        """Their weights, which nobody masks for dk and dv, overflow."""
+        inputs = self.inputs()
+        del inputs["mask"]
+        inputs["bias"] -= 500.0
+        found = self.gradients(inputs, chunk_sequences=2)
+        assert all(value.isfinite().all() for value in found.values())
+
+    @pytest.mark.parametrize(("batch", "rows", "columns"), [(0, 3, 3), (1, 0, 3), (2, 3, 0), (1, 1, 3)])
+    def test_empty_grids_and_a_single_sequence(self, batch: int, rows: int, columns: int) -> None:
+        inputs = {name: one.half() if name != "mask" else one for name, one in made(rows, columns, batch).items()}
+        found = self.gradients(inputs, chunk_sequences=2)
+        assert found["gradient of bias"].shape == inputs["bias"].shape
+
+    @pytest.mark.parametrize("most", [1, 2, 3, 4, 7, 8, 9, 24, 100])
+    def test_chunks_have_every_sequence_once_and_parts_of_one_bias_alone(self, most: int) -> None:
+        chunks = [range(first, first + count) for first, count in spans(24, 8, most)]
+        assert [sequence for chunk in chunks for sequence in chunk] == list(range(24))
+        assert max(map(len, chunks)) <= most
+        for chunk in chunks:
+            assert len(chunk) % 8 == 0 or len({sequence // 8 for sequence in chunk}) == 1
+
+    def planned(self, length: int, dtype: torch.dtype = torch.bfloat16, bias_learns: bool = True) -> Plan:
+        """The backward for a triangle of four heads."""
+        grid = torch.empty(1, length, length, 4, 32, device="meta", dtype=dtype)
+        q, k, v = (grid.clone().requires_grad_() for _ in range(3))
+        bias = torch.empty(1, 4, length, length, device="meta", dtype=dtype, requires_grad=bias_learns)
+        with recorded_plans() as plans:
+            triangle_attention(q, k, v, bias=bias).backward(grid)
+        return plans[-1]
+
+    @pytest.mark.parametrize(
+        "fields", [{}, {"chunk_sequences": 1000}], ids=["as it comes", "more than there is room for"]
+    )
+    @pytest.mark.parametrize("length", [100, 256, 1000, 1300])
+    def test_memory_does_not_grow_with_the_number_of_sequences(self, length: int, fields: Any) -> None:
+        with ts.ops.configured(**fields):
+            plan = self.planned(length)
+        names = [launch.kernel.__name__ for launch in plan.launches]
+        assert names[:4] == [
+            "attention_delta_kernel", "attention_dkdv_kernel", "attention_dq_of_chunk_kernel",
+            "attention_dbias_of_chunk_kernel",
+        ]  # fmt: skip
+        dscores, sums = (cast(Operand, plan.launches[3].arguments[name]) for name in ("dscores_ptr", "sums_ptr"))
+        assert dscores.shape[1:3] == (4, length)
+        assert math.prod(dscores.shape) * dscores.element_bytes <= MOST_BYTES
+        assert sums.shape[1] == 4 * length**2
+        assert sums.shape[0] == 1 or math.prod(sums.shape) * sums.element_bytes <= MOST_BYTES_OF_SUMS
+        assert sum(launch.grid[0] * 64 for launch in plan.launches[1:-1:3]) >= 4 * length**2
+
+    @pytest.mark.parametrize(
+        ("length", "dtype", "bias_learns"),
+        [
+            (256, torch.float32, True),
+            (256, torch.bfloat16, False),
+            (64, torch.bfloat16, True),
+            (5000, torch.float16, True),
+        ],
+        ids=["single precision", "no gradient of the bias", "one block of keys", "too long"],
+    )
+    def test_are_not_made_where_they_gain_nothing(self, length: int, dtype: torch.dtype, bias_learns: bool) -> None:
+        names = {launch.kernel.__name__ for launch in self.planned(length, dtype, bias_learns).launches}
+        assert not any("chunk" in name for name in names)
+        assert ("attention_dbias_kernel" in names) is bias_learns

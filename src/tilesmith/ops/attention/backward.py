@@ -7,7 +7,8 @@ dv = pᵀ · do,    dp = do · vᵀ,    ds = p · (dp − δ),    dq = scale · 
 dq sums over keys, dk and dv over queries, so two kernels: in one a block of queries walks along the keys and leaves δ
 too, in the other a block of keys walks along the queries of every head that shares it. Both work out p and dp, seven
 products in all where five would do, and no two programs ever add to the same place: no atomics, the same bits at every
-run. Where one block holds all keys, a single kernel does it all with five.
+run. Where one block holds all keys, a single kernel does it all with five. Where sequences share a bias whose gradient
+is wanted, `chunked_backward.py` has the second kernel leave ds for others to read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilesmith.ops.attention.gradient_tiles import key_gradient_config, query_gradient_config
+from tilesmith.ops.attention.gradient_tiles import GradientConfig, key_gradient_config, query_gradient_config
 from tilesmith.ops.attention.planes import (
     Planes,
     load_planes,
@@ -26,6 +27,8 @@ from tilesmith.ops.attention.planes import (
     whole,
 )
 from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.score_gradients import Chunk, store_dscores
+from tilesmith.ops.attention.scores import weighed
 from tilesmith.ops.attention.tiles import (
     DELTA,
     LSE,
@@ -34,7 +37,6 @@ from tilesmith.ops.attention.tiles import (
     dropout_stream,
     is_attended,
     is_kept,
-    is_seen,
     keys_seen,
     load_statistics,
     load_tile,
@@ -43,7 +45,6 @@ from tilesmith.ops.attention.tiles import (
     queries_that_see,
     query_place,
     rows_of_sequence,
-    scored,
     store_statistics,
     store_tile,
 )  # fmt: skip
@@ -120,9 +121,12 @@ def attention_dq_kernel(
                 BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, part != 1,
             )  # fmt: skip
             products = multiplied(q, turned(k), None, COMPUTE, PRECISION)
+            attended = None
+            if mask_ptr is not None:
+                attended = is_attended(mask_ptr, mask_strides, place, key, columns[None, :], n_keys)
             weights, slope = weighed(
-                products, place, head, start, key, rows[:, None], columns[None, :], lse[:, None],
-                bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
+                products, place, head, start, key, rows[:, None], columns[None, :], lse[:, None], attended,
+                bias_ptr, bias_strides, n_queries, n_keys, left, right, scale, softcap,
                 BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
             )  # fmt: skip
             dweights = multiplied(doutput, turned(v), None, COMPUTE, PRECISION)
@@ -140,43 +144,27 @@ def attention_dq_kernel(
     )  # fmt: skip
 
 
-@triton.jit
-def weighed(
-    products, place, head, query, key, rows, columns, lse, bias_ptr, mask_ptr, bias_strides, mask_strides,
-    n_queries, n_keys, left, right, scale, softcap,
-    BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr, CHECKED: tl.constexpr,
-):  # fmt: skip
-    """A tile of softmax's weights, found again, and the slope of the soft cap there.
-
-    What belongs to queries broadcasts as `rows` does, which lie along either side of the tile.
-    """
-    scores, factor, slope = scored(
-        products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-        BIAS_DESCRIBED, EXACT,
-    )  # fmt: skip
-    weights = tl.exp2(scores * factor - lse)
-    if CHECKED:
-        weights = tl.where(is_seen(query + rows, key + columns, n_queries, n_keys, left, right), weights, 0.0)
-    if mask_ptr is not None:
-        weights = tl.where(is_attended(mask_ptr, mask_strides, place, key, columns, n_keys), weights, 0.0)
-    return weights, slope
-
-
-@triton.jit(do_not_specialize=NOT_SPECIALISED)
+@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "first_sequence"])
 def attention_dkdv_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
-    output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr, dk_ptr, dv_ptr,
+    output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr, dk_ptr, dv_ptr, dscores_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
-    dk_strides, dv_strides,
+    dk_strides, dv_strides, first_sequence,
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv for a block of keys; where it is the WHOLE of them, dq and δ too."""
+    """dk and dv for a block of keys; where it is the WHOLE of them, dq and δ too.
+
+    With room for ds, the sequences are those of a chunk, of which this is the first.
+    """
     sequence, key_head, start = block_of_program(
         key_starts_ptr, n_sequences, n_heads // group, key_rows, BLOCK_KEYS, False
     )
+    place_in_chunk = sequence
+    if dscores_ptr is not None:
+        sequence += first_sequence
     first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
     if start >= n_keys:
         return
@@ -206,6 +194,9 @@ def attention_dkdv_kernel(
         v_ptr, v_strides, place, key_head, first_key, start, n_keys,
         BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, True,
     )  # fmt: skip
+    attended = None
+    if mask_ptr is not None:
+        attended = is_attended(mask_ptr, mask_strides, place, start, columns[:, None], n_keys)
     dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
     dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
 
@@ -218,8 +209,11 @@ def attention_dkdv_kernel(
     for part in tl.static_range(1 if WHOLE else 3):
         blocks = tl.cdiv(edges[part + 1] - edges[part], BLOCK_QUERIES)
         for index in tl.range(0, blocks * group):
-            head = key_head * group + index // blocks
-            query = edges[part] + index % blocks * BLOCK_QUERIES
+            head = key_head
+            query = edges[part] + index * BLOCK_QUERIES
+            if dscores_ptr is None:  # in chunks no heads share keys, which spares each tile a division
+                head = key_head * group + index // blocks
+                query = edges[part] + index % blocks * BLOCK_QUERIES
             stream = dropout_stream(seed_ptr, sequence * n_heads + head)
             q = load_planes(
                 q_ptr, q_strides, place, head, first_query, query, n_queries,
@@ -252,8 +246,8 @@ def attention_dkdv_kernel(
                 )  # fmt: skip
             products = multiplied(k, turned(q), None, COMPUTE, PRECISION)
             weights, slope = weighed(
-                products, place, head, query, start, rows[None, :], columns[:, None], lse[None, :],
-                bias_ptr, mask_ptr, bias_strides, mask_strides, n_queries, n_keys, left, right, scale, softcap,
+                products, place, head, query, start, rows[None, :], columns[:, None], lse[None, :], attended,
+                bias_ptr, bias_strides, n_queries, n_keys, left, right, scale, softcap,
                 BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
             )  # fmt: skip
             used = weights
@@ -268,6 +262,10 @@ def attention_dkdv_kernel(
             if softcap is not None:
                 dscores *= slope
             dscores = planes_like(dscores, q)
+            if dscores_ptr is not None:
+                store_dscores(
+                    dscores_ptr, place_in_chunk, head, start, query, n_heads, n_queries, n_keys, dscores[0], WALK
+                )
             dk = multiplied(dscores, q, dk, COMPUTE, PRECISION)
             if WHOLE:
                 dq = multiplied(turned(dscores), k, None, COMPUTE, PRECISION) * scale
@@ -292,31 +290,49 @@ def plan_backward(
     """dq, dk, dv, and the statistics of the queries."""
     dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    precision = problem.precision(plan)
     described = problem.describable(plan, output, doutput)
     in_planes = problem.gains_from_planes(plan, described)
     key_config = plan.choose(key_gradient_config(problem, described, in_planes), "keys", *problem.sizes)
     is_whole = key_config.whole and not problem.packed and 0 < problem.keys <= key_config.BLOCK_KEYS
-    tensors, rows_of_q = {"output": output, "doutput": doutput, "dq": dq}, ("q", "output", "doutput", "dq")
+    tensors = {"output": output, "doutput": doutput, "dq": dq}
     if not is_whole:
         config = plan.choose(query_gradient_config(problem, described, in_planes), "queries", *problem.sizes)
-        rows = {**dict.fromkeys(rows_of_q, config.BLOCK_QUERIES), **dict.fromkeys(("k", "v"), config.BLOCK_KEYS)}
+        rows = {**dict.fromkeys(_ROWS_OF_Q, config.BLOCK_QUERIES), **dict.fromkeys(("k", "v"), config.BLOCK_KEYS)}
         tiles, walk = problem.tiles(rows, config.described, **{**tensors, **planes.stored_for(config)})
         plan.launch(
             attention_dq_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
             **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, statistics_ptr=statistics,
-            WALK=walk, PLANES=planes.where(config), PRECISION=precision,
+            WALK=walk, PLANES=planes.where(config), PRECISION=problem.precision(plan),
         )  # fmt: skip
-    rows_of_k = "k", "v", "dk", "dv"
-    rows = {**dict.fromkeys(rows_of_q, key_config.BLOCK_QUERIES), **dict.fromkeys(rows_of_k, key_config.BLOCK_KEYS)}
-    tensors |= {"dk": dk, "dv": dv, **planes.stored_for(key_config)}
-    tiles, walk = problem.tiles(rows, key_config.described, **tensors)
-    fetched = walk == "described" and not is_whole  # those of a packed sequence may begin inside a unit
-    plan.launch(
-        attention_dkdv_kernel,
-        (problem.key_heads * problem.blocks(problem.keys, key_config.BLOCK_KEYS),), key_config,
-        **problem.arguments(), **tiles, **problem.bias_tiles(key_config), lse_ptr=lse,
-        WALK=walk, PLANES=planes.where(key_config), WHOLE=is_whole, PRECISION=precision,
-        statistics_ptr=statistics.descriptor((1, 1, 1, key_config.BLOCK_QUERIES)) if fetched else statistics,
-    )  # fmt: skip
+    tensors |= {"dk": dk, "dv": dv}
+    plan_key_gradients(plan, problem, key_config, planes, tensors, lse, statistics, is_whole)
     return dq, dk, dv, statistics
+
+
+_ROWS_OF_Q, _ROWS_OF_K = ("q", "output", "doutput", "dq"), ("k", "v", "dk", "dv")
+
+
+def plan_key_gradients(
+    plan: Plan, problem: Problem, config: GradientConfig, planes: Planes, tensors: dict[str, Operand],
+    lse: Operand, statistics: Operand, is_whole: bool, chunk: Chunk | None = None,
+) -> None:  # fmt: skip
+    """dk and dv of all sequences, or of a chunk of them, the ds of which is left there.
+
+    The tensors are output, doutput, dq, dk and dv.
+    """
+    rows = {**dict.fromkeys(_ROWS_OF_Q, config.BLOCK_QUERIES), **dict.fromkeys(_ROWS_OF_K, config.BLOCK_KEYS)}
+    tiles, walk = problem.tiles(rows, config.described, **{**tensors, **planes.stored_for(config)})
+    fetched = walk == "described" and not is_whole  # those of a packed sequence may begin inside a unit
+    blocks = problem.blocks(problem.keys, config.BLOCK_KEYS)
+    dscores: object = None
+    if chunk is not None:
+        blocks = chunk.count * triton.cdiv(problem.keys, config.BLOCK_KEYS)
+        block = (1, 1, config.BLOCK_KEYS, config.BLOCK_QUERIES)
+        dscores = chunk.dscores.descriptor(block) if walk == "described" else chunk.dscores
+    plan.launch(
+        attention_dkdv_kernel, (problem.key_heads * blocks,), config,
+        **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse,
+        statistics_ptr=statistics.descriptor((1, 1, 1, config.BLOCK_QUERIES)) if fetched else statistics,
+        dscores_ptr=dscores, first_sequence=0 if chunk is None else chunk.first,
+        WALK=walk, PLANES=planes.where(config), WHOLE=is_whole, PRECISION=problem.precision(plan),
+    )  # fmt: skip

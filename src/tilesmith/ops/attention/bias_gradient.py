@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.attention.backward import weighed
 from tilesmith.ops.attention.gradient_tiles import where_of_gradients
 from tilesmith.ops.attention.planes import Planes, load_planes, multiplied, turned
 from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.scores import weighed
 from tilesmith.ops.attention.tiles import (
     DELTA,
     LSE,
     NOT_SPECIALISED,
     dropout_stream,
+    is_attended,
     is_kept,
     load_statistics,
     place_of,
@@ -88,9 +89,12 @@ def attention_dbias_kernel(
             DELTA, BLOCK_QUERIES, "near", True,
         )  # fmt: skip
         products = multiplied(q, turned(k), None, COMPUTE, PRECISION)
+        attended = None
+        if mask_ptr is not None:
+            attended = is_attended(mask_ptr, mask_strides, place, first_key, columns[None, :], key_rows)
         weights, _ = weighed(
-            products, place, head, start, first_key, rows[:, None], columns[None, :], lse[:, None],
-            bias_ptr, mask_ptr, bias_strides, mask_strides, query_rows, key_rows, left, right, scale, softcap,
+            products, place, head, start, first_key, rows[:, None], columns[None, :], lse[:, None], attended,
+            bias_ptr, bias_strides, query_rows, key_rows, left, right, scale, softcap,
             BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, True,
         )  # fmt: skip
         doutput = load_planes(

@@ -15,6 +15,7 @@ import triton.language as tl
 from tilesmith.ops.attention.planes import Planes, load_planes, multiplied, planes_like, planes_of_sequence, turned
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
+from tilesmith.ops.attention.scores import scored
 from tilesmith.ops.attention.tiles import (
     NOT_SPECIALISED,
     block_of_program,
@@ -27,7 +28,6 @@ from tilesmith.ops.attention.tiles import (
     place_of,
     query_place,
     rows_of_sequence,
-    scored,
     store_tile,
 )  # fmt: skip
 from tilesmith.ops.runtime.config import Config

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tilesmith.ops.attention.backward import plan_backward
 from tilesmith.ops.attention.bias_gradient import plan_bias_gradient
+from tilesmith.ops.attention.chunked_backward import choose_chunks, plan_chunked_backward
 from tilesmith.ops.attention.decode import is_decoding, plan_decode
 from tilesmith.ops.attention.forward import plan_forward
 from tilesmith.ops.attention.hopper_forward import plan_hopper_forward, suits_hopper
@@ -76,6 +77,10 @@ def gradients_of(
     plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
 ) -> tuple[Operand, ...]:
     """dq, dk, dv and dbias."""
+    if bias_gradient and problem.shares_bias:
+        config = choose_chunks(plan, problem, problem.describable(plan, output, doutput))
+        if config.chunk_sequences:
+            return plan_chunked_backward(plan, problem, config, doutput, output, lse)
     planes = Planes(plan, problem, doutput)
     dq, dk, dv, statistics = plan_backward(plan, problem, planes, doutput, output, lse)
     if problem.bias is None or not bias_gradient:

@@ -131,6 +131,18 @@ class Problem:
         return adds_only and self.head_block <= 64 and self.q.element_bytes == 2
 
     @property
+    def sequences_per_bias(self) -> int:
+        """How many sequences share a bias."""
+        return self.sequences // max(self.bias_shape[0], 1)
+
+    @property
+    def shares_bias(self) -> bool:
+        """Whether sequences share a bias, of which every head, query and key has its own part, and light scores."""
+        whole = self.bias_shape[1:] == (self.heads, self.queries, self.keys) and self.bias is not None
+        sees_all = self.left == self.right == UNBOUNDED and not self.packed
+        return whole and sees_all and self.group == 1 and self.has_light_scores and self.sequences_per_bias > 1
+
+    @property
     def compute(self) -> tl.dtype:
         return compute_dtype(self.q.dtype)
 

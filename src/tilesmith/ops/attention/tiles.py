@@ -1,4 +1,4 @@
-"""What all kernels of attention share on the device: where a program works, who sees whom, scores, dropout.
+"""What all kernels of attention share on the device: where a program works, who sees whom, dropout.
 
 Scores appear with queries along the rows of a tile in some kernels and along its columns in others. The functions here
 take the numbers of queries and of keys in whichever shape broadcasts to the tile.
@@ -6,7 +6,6 @@ take the numbers of queries and of keys in whichever shape broadcasts to the til
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 NOT_SPECIALISED = (
     "n_sequences", "per_member", "n_heads", "group", "query_rows", "key_rows", "left", "right", "drop_below",
@@ -18,8 +17,6 @@ LSE, DELTA = tl.constexpr(0), tl.constexpr(1)
 
 STATISTICS_UNIT = tl.constexpr(4)
 """There is room for a multiple of this many, so that the copy engine can fetch them: it wants units of 16 bytes."""
-
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -258,60 +255,6 @@ def is_attended(mask_ptr, mask_strides, place, key, columns, n_keys):
     if len(place) == 2:
         start += tl.cast(place[1], tl.int64) * mask_strides[1]
     return tl.load(mask_ptr + start + columns * mask_strides[-1], mask=key + columns < n_keys, other=0) != 0
-
-
-@triton.jit
-def scored(
-    products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-    BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """What softmax raises two to, in two factors, and the slope of the soft cap there.
-
-    Two factors, because without bias and soft cap the second is all there is to do, and it can wait for the subtraction
-    of the maximum, with which it is one instruction. `rows` count queries from `query` on, `columns` keys from
-    `key` on. The sequences of a member of the batch share its bias.
-    """
-    if softcap is not None:
-        fraction = tanh(products * (scale / softcap), EXACT)
-        scores = fraction * (softcap * LOG2_E)
-        slope = 1 - fraction * fraction
-        factor = 1.0
-    else:
-        scores = products
-        slope = 1.0
-        factor = scale * LOG2_E
-    if bias_ptr is not None:
-        if BIAS_DESCRIBED:
-            bias = described_bias(bias_ptr, bias_strides, place[0], head, query, key, rows, columns)
-        else:
-            start = head_start(bias_ptr, bias_strides, (place[0],), head, query)
-            start += tl.cast(key, tl.int64) * bias_strides[3]
-            inside = (query + rows < n_queries) & (key + columns < n_keys)
-            bias = tl.load(start + (rows * bias_strides[2] + columns * bias_strides[3]), mask=inside, other=0.0)
-        scores = scores * factor + bias.to(products.dtype) * LOG2_E
-        factor = 1.0
-    return scores, factor, slope
-
-
-@triton.jit
-def described_bias(bias, bias_strides, sequence, head, query, key, rows, columns):
-    """A tile of a bias that the copy engine walks, zeros beyond its edges; turned where queries lie along columns.
-
-    A stride of zero is that of sequences or heads that share one matrix, of which the descriptor then knows one.
-    """
-    sequence = tl.where(bias_strides[0] == 0, 0, sequence)
-    head = tl.where(bias_strides[1] == 0, 0, head)
-    TURNED: tl.constexpr = rows.shape[0] == 1
-    QUERIES: tl.constexpr = rows.shape[1] if TURNED else rows.shape[0]
-    KEYS: tl.constexpr = columns.shape[0] if TURNED else columns.shape[1]
-    tile = bias.load([sequence, head, query, key]).reshape(QUERIES, KEYS)
-    return tl.trans(tile) if TURNED else tile
-
-
-@triton.jit
-def tanh(x, EXACT: tl.constexpr):
-    """Off by a rounding of y where EXACT, else by one of 1, for five instructions."""
-    return libdevice.tanh(x) if EXACT else 1 - 2 / (1 + tl.exp2(x * (2 * LOG2_E)))
 
 
 @triton.jit
