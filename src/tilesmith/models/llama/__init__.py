@@ -3,6 +3,7 @@
 model.py      the model, written once
 parts.py      what a version may choose, and how plain PyTorch computes it: v1 and v2
 kernels.py    the same parts on Tilesmith's operators: v3 and v4
+whole.py      v3's layer as one node of PyTorch's graph, put together from blocks.py
 """
 
 from __future__ import annotations

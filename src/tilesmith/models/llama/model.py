@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tilesmith.models.llama.parts import V1, Parts
+from tilesmith.models.llama.parts import V1, LayerWeights, Parts
 
 INITIAL_STD = 0.02
 
@@ -125,15 +125,29 @@ class Layer(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(2 * config.ffn_dim, hidden))
         self.down = nn.Parameter(torch.empty(hidden, config.ffn_dim))
 
-    def forward(self, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor | None]:
+        weights = LayerWeights(
+            self.attention_norm, self.qkv, self.output, self.feed_forward_norm, self.gate_up, self.down
+        )  # fmt: skip
+        if self.parts.layer is None:
+            return self.composed(stream, branch, cos, sin, weights)
+        config = self.config
+        return self.parts.layer(
+            self.composed, stream, branch, cos, sin, weights, config.head_dim, config.norm_eps
+        )  # fmt: skip
+
+    def composed(
+        self, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, weights: LayerWeights
+    ) -> tuple[Tensor, Tensor]:
+        """What a layer computes, part by part."""
         parts, eps = self.parts, self.config.norm_eps
-        x, stream = parts.add_norm(stream, branch, self.attention_norm, eps)
-        q, k, v = (self.heads(one) for one in parts.projections(x, self.qkv, self.config.qkv_dims))
+        x, stream = parts.add_norm(stream, branch, weights.attention_norm, eps)
+        q, k, v = (self.heads(one) for one in parts.projections(x, weights.qkv, self.config.qkv_dims))
         q, k = parts.rotary(q, k, cos, sin)
         attended = parts.attention(q, k, v).transpose(1, 2).flatten(2)
-        branch = parts.linear(attended, self.output)
-        x, stream = parts.add_norm(stream, branch, self.feed_forward_norm, eps)
-        return stream, parts.linear(parts.gated(x, self.gate_up), self.down)
+        branch = parts.linear(attended, weights.output)
+        x, stream = parts.add_norm(stream, branch, weights.feed_forward_norm, eps)
+        return stream, parts.linear(parts.gated(x, weights.gate_up), weights.down)
 
     def heads(self, x: Tensor) -> Tensor:
         """[B, S, heads · D] as [B, heads, S, D], without a copy."""

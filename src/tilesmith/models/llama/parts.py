@@ -8,12 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.models.versions import Version
+
+
+class LayerWeights(NamedTuple):
+    """The parameters of a layer: those of its attention, then those of its feed-forward block."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    output: Tensor
+    feed_forward_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+Composed = Callable[[Tensor, Tensor | None, Tensor, Tensor, LayerWeights], tuple[Tensor, Tensor | None]]
+"""A layer put together from its parts: stream, branch, cos, sin and weights in, stream and branch out."""
+
+WholeLayer = Callable[
+    [Composed, Tensor, Tensor | None, Tensor, Tensor, LayerWeights, int, float], tuple[Tensor, Tensor | None]
+]
+"""The same at once. Before what the composition takes comes that itself, behind it the columns of a head and eps."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +55,8 @@ class Parts:
     """silu(x · gateᵀ) · (x · upᵀ), where one weight holds gate over up."""
     loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Mean cross-entropy of the logits x · weightᵀ against targets."""
+    layer: WholeLayer | None = None
+    """A layer at once, if the version has that. It has the composition to fall back on, and computes the same."""
 
 
 def separate_projections(x: Tensor, weight: Tensor, sizes: Sequence[int]) -> list[Tensor]:
