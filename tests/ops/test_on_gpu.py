@@ -33,8 +33,8 @@ from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, is_differenti
 pytestmark = pytest.mark.gpu
 
 MOST_BYTES_IN_EVERY_LAYOUT = 1 << 20
-LARGE, HUGE = 64 << 20, 600 << 20  # bytes that go in and out; the reference needs many times that
-TURNS = 3  # of so many large tests at a time; a huge one takes all of them
+LARGE = 64 << 20  # bytes that go in and out; the reference needs many times that
+TURNS, OF_A_TURN = 8, 300 << 20  # a large test takes a turn for every so many bytes
 LONGEST_WAIT = 90.0  # seconds
 BEYOND_INT32 = 2**31
 rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
@@ -52,16 +52,17 @@ def room_for(item: pytest.Item) -> Iterator[None]:
     """Tests that need much of the GPU's memory take turns: several processes may test on one GPU."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     spec, case = given.get("spec"), given.get("case")
-    needed = HUGE if "TestBeyondInt32" in item.nodeid else 0
+    needed = TURNS * OF_A_TURN if "TestBeyondInt32" in item.nodeid else 0
     if isinstance(spec, Spec) and isinstance(case, Case) and spec.cost is not None:
-        needed = spec.cost(case, torch.float32).forward.bytes
-    turns = range(TURNS) if needed >= HUGE else [random.randrange(TURNS)] if needed >= LARGE else []
+        needed = int(spec.cost(case, torch.float32).forward.bytes)
+    count = min(-(-needed // OF_A_TURN), TURNS) if needed >= LARGE else 0
+    first = random.randrange(TURNS - count + 1)
     with ExitStack() as stack:
-        for turn in turns:
+        for turn in range(first, first + count):  # from low to high, so that no two wait for each other
             name = f"tilesmith-tests-that-take-turns-{turn}"
             file = stack.enter_context(open(Path(tempfile.gettempdir()) / name, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)  # given back as the file is closed
-        wait_for_memory(share=0.6 if needed >= HUGE else 0.2 if needed >= LARGE else 0.0)
+        wait_for_memory(share=0.6 * count / TURNS)
         yield
 
 
