@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test test-slow test-gpu lint figures test-triton-versions clean
+.PHONY: help setup tour test suite test-slow test-gpu lint style types figures test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -22,7 +22,11 @@ $(STAMP): pyproject.toml constraints.txt
 tour: $(STAMP) ## see the product at work, in about a minute; ends with a page
 	$(BIN)/tilesmith tour
 
-test: $(STAMP) lint ## lint, types and the tests that this machine can run, but for the slow ones
+# Types are looked at beside the tests: alone they would keep one core busy and the others waiting.
+test: $(STAMP) style ## lint, types and the tests that this machine can run, but for the slow ones
+	@$(MAKE) --no-print-directory --jobs=2 types suite
+
+suite: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 test-slow: $(STAMP) ## what make test leaves out: every variant of every kernel compiled, every exercise verified
@@ -33,9 +37,13 @@ test-gpu: $(STAMP) ## the tests that need a GPU; those that fill its memory take
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "gpu and not alone"
 	$(BIN)/python -m pytest -m "gpu and alone"
 
-lint: $(STAMP) ## style and types
+lint: style types ## style and types
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/mypy
 
 figures: $(STAMP) ## write what follows from benchmarks/results anew: who computes by default, tables of README and docs

@@ -1,4 +1,4 @@
-"""What all tests share: a cache of their own, Ctrl-C, and GPU tests left out where there is no GPU."""
+"""What all tests share: a cache of their own, Ctrl-C, forks for programs, and GPU tests left out without a GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+
+from forked import forking
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would the programs that tests interrupt.
@@ -51,4 +53,11 @@ def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """No test reads what was tuned on this machine, nor writes there."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TILESMITH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Python programs that the test starts are forks of its own process."""
+    with forking():
         yield

@@ -15,6 +15,7 @@ from tilesmith.cli import app
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 SMALL = ["--rows", "4", "--cols", "64"]
+FORKED = pytest.mark.usefixtures("forked")
 WRONG = """
 import torch
 from tilesmith.spec import Case, Cost, Spec, Work
@@ -49,6 +50,7 @@ def test_predicts_and_checks_what_is_small_enough(tmp_path: Path) -> None:
     assert [row["mode"] for row in csv.DictReader(files[1].open())] == ["fwd", "bwd"]
 
 
+@FORKED
 @pytest.mark.parametrize(("name", "tb_per_s"), [("a100", 2.039), ("4090", 1.008)])
 def test_predicts_for_a_named_device(name: str, tb_per_s: float, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
@@ -58,6 +60,7 @@ def test_predicts_for_a_named_device(name: str, tb_per_s: float, tmp_path: Path)
     assert row["checked"] is None, "too large for the interpreter"
 
 
+@FORKED
 def test_refuses_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(WRONG)
@@ -66,6 +69,7 @@ def test_refuses_what_is_wrong(tmp_path: Path) -> None:
     assert "refused, because it is wrong" in " ".join(result.output.split())
 
 
+@FORKED
 def test_a_sweep_shows_what_each_point_makes_of_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = bench(
@@ -78,6 +82,7 @@ def test_a_sweep_shows_what_each_point_makes_of_the_kernel(tmp_path: Path) -> No
     assert all(row["launches"][0]["registers"] > 0 and row["checked"] for row in rows)
 
 
+@FORKED
 def test_a_sweep_takes_the_largest_case_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = bench("silu", "--mode", "fwd", "--sweep", "BLOCK_SIZE=1024,2048", "--json", path)
@@ -118,6 +123,7 @@ def test_what_is_no_operator_is_refused() -> None:
     assert "is neither an operator" in bench("nonsense").stderr
 
 
+@FORKED
 def test_an_image_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -126,6 +132,7 @@ def test_an_image_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: 
     assert "--png: a PNG is drawn with matplotlib" in result.stderr
 
 
+@FORKED
 def test_a_file_that_cannot_be_written_is_one_line_after_the_result() -> None:
     result = bench("silu", *SMALL, "--mode", "fwd", "--json", "/proc/nowhere/result.json")
     assert result.exit_code == 2
@@ -133,6 +140,7 @@ def test_a_file_that_cannot_be_written_is_one_line_after_the_result() -> None:
     assert "predicted, not measured" in result.output
 
 
+@FORKED
 def test_a_sweep_counts_memory_transactions(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     size = ["--rows", "8", "--cols", "1024"]

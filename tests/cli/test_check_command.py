@@ -21,6 +21,7 @@ KERNELS = Path(__file__).parents[1] / "kernels"
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "check.md"
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 COMMAND = [sys.executable, "-c", "from tilesmith.cli import main; main()", "check"]
+FORKED = pytest.mark.usefixtures("forked")
 KEYS = {"op", "case", "dtype", "layout", "what", "error", "allowed", "passed", "message"}
 
 SIMPLE = """
@@ -229,6 +230,7 @@ class TestJson:
 class TestProcess:
     """What only shows in a process of its own."""
 
+    @FORKED
     def test_interrupted_leaves_nothing_and_no_traceback(self, tmp_path: Path) -> None:
         file = written(tmp_path, SIMPLE.replace("return x * 2", "print('working', flush=True)\n    time.sleep(60)"))
         command = [*COMMAND, str(file), "--json", str(tmp_path / "result.json")]
@@ -241,6 +243,7 @@ class TestProcess:
         assert "Traceback" not in output + error
         assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["kernel.py"]
 
+    @FORKED
     def test_piped_output_is_plain_lines(self, tmp_path: Path) -> None:
         file = written(tmp_path, SIMPLE.replace("x * 2", "x * 3"))
         done = subprocess.run([*COMMAND, str(file)], capture_output=True, text=True, check=False)

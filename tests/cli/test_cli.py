@@ -36,7 +36,8 @@ def test_check_does_without_torch_compile_which_takes_seconds_to_import() -> Non
         "try: main()\n"
         "finally: print('torch._dynamo' in sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program, "check", "silu"], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program, "check", "silu", "--case", "odd", "--dtype", "float32"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.endswith("False\n")
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tilesmith.cli import app
 
+FORKED = pytest.mark.usefixtures("forked")
 KERNEL = """
 import torch
 import triton
@@ -66,6 +67,7 @@ def test_a_good_kernel_is_described(good: Path, tmp_path: Path) -> None:
     assert kernel["bound"] == "memory"
 
 
+@FORKED
 def test_an_error_is_named_and_ends_with_one(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(KERNEL % 1)
@@ -81,6 +83,7 @@ def test_an_error_is_named_and_ends_with_one(tmp_path: Path) -> None:
     assert (finding["kind"], finding["line"], finding["program"]) == ("out-of-bounds", 10, [3, 0, 0])
 
 
+@FORKED
 def test_a_page_is_written(good: Path, tmp_path: Path) -> None:
     result = run(good, "--target", "cuda:90", "--html", tmp_path / "found.html")
     assert result.exit_code == 0, result.output
@@ -90,6 +93,7 @@ def test_a_page_is_written(good: Path, tmp_path: Path) -> None:
     assert 'id="kernel-1-line-10" class="costs"' in page
 
 
+@FORKED
 def test_texts_are_printed_by_source_line(good: Path) -> None:
     result = run(good, "--target", "cuda:90", "--asm", "ptx")
     assert result.exit_code == 0, result.output
@@ -97,6 +101,7 @@ def test_texts_are_printed_by_source_line(good: Path) -> None:
     assert "ld.global" in result.output
 
 
+@FORKED
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
@@ -119,6 +124,7 @@ def test_a_script_that_cannot_be_inspected_gets_one_clear_line(
     assert said in line
 
 
+@FORKED
 def test_a_script_without_end_is_ended_after_the_time_it_was_given(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("while True: pass")

@@ -19,6 +19,7 @@ from tilesmith.cli.learn import learn
 from tilesmith.workshop.catalogue import OURS
 
 SOLUTION = (OURS / "vector-add" / "solution.py").read_text()
+FORKED = pytest.mark.usefixtures("forked")
 
 
 @pytest.fixture
@@ -50,6 +51,7 @@ def test_the_list_shows_the_course_and_where_to_begin(here: Path) -> None:
     }  # fmt: skip
 
 
+@FORKED
 def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
     result = run("check", "--json", "verdict.json")
     assert result.exit_code == 1
@@ -85,6 +87,7 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
     assert "| vector-add | solved | 2 | parses | 0 of 4 | 1 of 2 right |" in readable
 
 
+@FORKED
 def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
     result = run("quiz", input="1\n2048\n5\n0.0833\n")
     assert result.exit_code == 0, result.output
@@ -126,6 +129,7 @@ def test_giving_up_shows_the_solution(file: Path) -> None:
     assert result.output.strip() == SOLUTION.strip()
 
 
+@FORKED
 def test_reset_puts_the_starter_back(file: Path) -> None:
     file.write_text("my work")
     result = run("reset")
@@ -158,6 +162,7 @@ def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
     assert "damaged" not in run("hint").output
 
 
+@FORKED
 def test_a_private_set_is_verified(here: Path) -> None:
     mine = here / "mine" / "my-add"
     shutil.copytree(OURS / "vector-add", mine)

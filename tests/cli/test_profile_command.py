@@ -90,6 +90,7 @@ def test_profiles_a_script_without_a_gpu(folder: Path) -> None:
     assert "Profile of work.py 3" in (folder / "s.html").read_text()
 
 
+@pytest.mark.usefixtures("forked")
 def test_profiles_a_module(folder: Path) -> None:
     done = profile(folder, "--out", "here", "--", sys.executable, "-u", "-m", "work", "2")
     assert done.returncode == 0, done.stderr
@@ -97,6 +98,7 @@ def test_profiles_a_module(folder: Path) -> None:
     assert (folder / "here/torch-1/trace.json.gz").exists()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_command_that_fails_shows_its_own_words_and_ends_with_1(folder: Path) -> None:
     (folder / "broken.py").write_text("import torch\ntorch.ones(2) + 1\nraise RuntimeError('my own words')\n")
     done = profile(folder, "--", "broken.py")
@@ -106,6 +108,7 @@ def test_a_command_that_fails_shows_its_own_words_and_ends_with_1(folder: Path) 
     assert "aten::add" in done.stdout  # what it did until then
 
 
+@pytest.mark.usefixtures("forked")
 def test_ctrl_c_keeps_what_was_recorded(folder: Path) -> None:
     (folder / "endless.py").write_text(ENDLESS)
     process = start(folder, "--", "endless.py")

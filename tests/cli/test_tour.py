@@ -10,6 +10,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from forked import forking
 from tilesmith.cli import chapters, inspected_chapter, trained_chapter
 from tilesmith.cli.chapter import Chapter, Told
 from tilesmith.cli.tour import tour
@@ -34,7 +35,8 @@ class Toured(NamedTuple):
 @pytest.fixture(scope="module")
 def toured(tmp_path_factory: pytest.TempPathFactory) -> Toured:
     folder = tmp_path_factory.mktemp("tour")
-    result = runner.invoke(app, ["--html", str(folder / "tour.html"), "--json", str(folder / "tour.json")])
+    with forking():
+        result = runner.invoke(app, ["--html", str(folder / "tour.html"), "--json", str(folder / "tour.json")])
     page = (folder / "tour.html").read_text(encoding="utf-8")
     return Toured(result.exit_code, result.output, page, json.loads((folder / "tour.json").read_text()))
 
@@ -167,6 +169,7 @@ def test_inspect_tells_the_slow_kernel_from_its_twin(toured: Toured) -> None:
     assert "walk_down_kernel" in toured.page
 
 
+@pytest.mark.usefixtures("forked")
 def test_inspect_that_sees_no_difference_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspected_chapter, "SLOW", "walk_along_kernel")
     monkeypatch.setattr(inspected_chapter, "MENDED", "walk_down_kernel")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
 from typing import Any
 
@@ -61,21 +62,52 @@ def homes(target: Target) -> dict[Any, str]:
     }
 
 
-def distinct_launches(spec: Spec, target: Target) -> Iterable[tuple[str, PlannedLaunch, bool]]:
-    """One launch for each compiled variant of each kernel, with a name to be read in a test's report; and whether it is
-    tried first, or is the first of its kernel. Kernels of another operator only on Hopper, as people run them."""
-    found: dict[Hashable, tuple[str, PlannedLaunch, bool]] = {}
+@cache
+def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]]:
+    """For each operator one launch for each compiled variant of each kernel, with a name to be read in a test's report;
+    and whether it is tried first, or is the first of its kernel. Kernels of another operator only on Hopper, as people
+    run them. These, and kernels that multiply no tiles, once for each configuration that is chosen."""
+    found: dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]] = {operator: {} for operator in SPECS}
     kernels: set[Any] = set()
-    for case, dtype, layout, launch in launches(spec.name, target):
-        first = is_tried_first(spec, target, case, dtype, layout)
-        if homes(target)[launch.kernel] != spec.name:
-            first = first and target == HOPPER and case == spec.cases[-1]
+    configurations: set[Hashable] = set()
+    at_home_first = sorted(
+        (homes(target)[trial[-1].kernel] != operator, number, operator, trial)
+        for number, (operator, trial) in enumerate(
+            (operator, trial) for operator in SPECS for trial in launches(operator, target)
+        )
+    )
+    for borrowed, _, operator, (case, dtype, layout, launch) in at_home_first:
+        first = is_tried_first(SPECS[operator], target, case, dtype, layout)
+        if borrowed:
+            first = first and target == HOPPER and case == SPECS[operator].cases[-1]
         elif launch.kernel not in kernels:
             first = True
+        if first and key_of(launch) not in found[operator]:
+            chosen = configuration_of(launch)
+            first = chosen not in configurations or (multiplies(launch.kernel) and not borrowed)
+            configurations.add(chosen)
         name = f"{launch.kernel.__name__} for {case.name}, {dtype}, {layout.name}"
-        found.setdefault(key_of(launch), (name, launch, first))
+        found[operator].setdefault(key_of(launch), (name, launch, first))
         kernels.add(launch.kernel)
-    return found.values()
+    return found
+
+
+@cache
+def multiplies(function: JITFunction) -> bool:
+    """Whether it or a device function that it uses multiplies tiles: how, and with how many registers, dtypes and
+    alignment decide. Other kernels compute in single precision, whatever they load."""
+    names = function.fn.__code__.co_names
+    used = [function.fn.__globals__.get(name) for name in names]
+    return not {"dot", "warpgroup_mma"}.isdisjoint(names) or any(
+        multiplies(one) for one in used if isinstance(one, JITFunction) and one is not function
+    )
+
+
+def configuration_of(launch: PlannedLaunch) -> Hashable:
+    """What is chosen for a kernel: compile-time constants, warps and stages; where it multiplies, the dtypes too."""
+    constants = [(one.name, str(launch.arguments[one.name])) for one in launch.kernel.params if one.is_constexpr]
+    dtypes = re.findall(r"[bf][fp]\d+", str(key_of(launch))) if multiplies(launch.kernel) else []
+    return launch.kernel.__name__, tuple(constants), tuple(dtypes), str(sorted(launch.options().items()))
 
 
 def what_is_wrong(launch: PlannedLaunch, target: Target) -> str | None:
@@ -100,7 +132,7 @@ def test_compiles_without_spilling_and_fits(spec: Spec, target: Target, those_tr
     """All together take far longer to compile: most are left to `make test-slow`."""
     wrong = [
         (name, what_is_wrong(launch, target))
-        for name, launch, first in distinct_launches(spec, target)
+        for name, launch, first in distinct_launches(target)[spec.name].values()
         if first is those_tried_first
     ]
     assert not [f"{name}: {found}" for name, found in wrong if found is not None]

@@ -15,7 +15,7 @@ from tilesmith.ops import SPECS
 from tilesmith.spec import Case, Spec, is_differentiable
 
 LARGEST_IN_FULL = 4  # elements along any side where every entry of the Jacobian is looked at
-MOST_IN_FULL = 64  # elements in all: each is moved twice, and each time the kernels are interpreted
+MOST_IN_FULL = 32  # elements in all: each is moved twice, and each time the kernels are interpreted
 MOST_BYTES = 1 << 15
 
 DIFFERENTIABLE = pytest.mark.parametrize(

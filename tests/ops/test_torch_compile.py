@@ -42,9 +42,15 @@ class Counting:
 
 
 def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(operator: Operator, inputs: Inputs) -> None:
+    """Between other operations, as in a model."""
+
+    def block(**arguments: Any) -> list[Tensor]:
+        doubled = {name: value * 2 if is_differentiable(value) else value for name, value in arguments.items()}
+        return [torch.tanh(output) for output in tensors_of(operator(**doubled))]
+
     counting = Counting()
-    compiled = torch.compile(operator, fullgraph=True, backend=counting.backend)
-    assert_same(forward_and_backward(compiled, inputs), forward_and_backward(operator, inputs))
+    compiled = torch.compile(block, fullgraph=True, backend=counting.backend)
+    assert_same(forward_and_backward(compiled, inputs), forward_and_backward(block, inputs))
     assert len(counting.graphs) == 1
     assert any(operator.forward.name in call for call in counting.graphs[0])
     with ts.use("torch"):
@@ -55,12 +61,11 @@ def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(operator: O
 def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, small_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, dynamic=True, backend=counting.backend)
-    for more in (0, 1, 2):
+    for more in (0, 1):
         case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
         inputs = spec.inputs(case, torch.float32, "cpu")
         found = forward_and_backward(compiled, inputs)
-        if more == 1:
-            assert_same(found, forward_and_backward(spec.op, inputs))
+    assert_same(found, forward_and_backward(spec.op, inputs))
     assert len(counting.graphs) == 1
 
 
@@ -72,15 +77,6 @@ def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: 
         case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
         forward_and_backward(compiled, spec.inputs(case, torch.float32, "cpu"))
     assert len(counting.graphs) <= 2
-
-
-def test_compiles_between_other_operations(spec: Spec, inputs: Inputs) -> None:
-    def block(**arguments: Any) -> list[Tensor]:
-        doubled = {name: value * 2 if is_differentiable(value) else value for name, value in arguments.items()}
-        return [torch.tanh(output) for output in tensors_of(spec.op(**doubled))]
-
-    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
-    assert_same(forward_and_backward(compiled, inputs), forward_and_backward(block, inputs))
 
 
 def test_bad_input_is_refused_inside_a_compiled_function_too(spec: Spec, inputs: Inputs) -> None:

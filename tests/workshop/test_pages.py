@@ -140,6 +140,7 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     "command",
     [pytest.param(one, id=str(one), marks=[] if one.is_cheap else [pytest.mark.slow]) for one in every_command()],

@@ -54,6 +54,7 @@ class Shell:
         self.magics[kind, name] = function
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_cell_is_checked_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import forking
 from tilesmith.workshop.catalogue import OURS
 from tilesmith.workshop.exercise import load
 from tilesmith.workshop.verify import verify, verify_one
@@ -16,7 +17,7 @@ from tilesmith.workshop.worker import Worker
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker() as started:
+    with forking(), Worker() as started:
         yield started
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import forking
 from tilesmith.workshop.catalogue import OURS
 from tilesmith.workshop.exercise import load
 from tilesmith.workshop.verdict import Verdict
@@ -18,7 +19,7 @@ SOLUTION = EXERCISE.solution.read_text()
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with Worker(Limits(seconds=6, gigabytes=2)) as started:
+    with forking(), Worker(Limits(seconds=6, gigabytes=2)) as started:
         yield started
 
 

@@ -16,6 +16,7 @@ from tilesmith.lab.bench.session import collect
 from tilesmith.lab.bench.units import Source, start_predicting
 from tilesmith.spec import load_file
 
+FORKED = pytest.mark.usefixtures("forked")
 DEADLY = """
 import os, signal, time
 import torch
@@ -60,12 +61,14 @@ def test_a_crash_is_reported_with_its_case_and_the_run_goes_on(deadly: Path) -> 
     ]
 
 
+@FORKED
 def test_what_hangs_is_given_up(deadly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "LONGEST_UNIT_SECONDS", 8.0)
+    monkeypatch.setattr(children, "LONGEST_UNIT_SECONDS", 3.0)
     rows = [event for event in children.run(job(deadly, "four", "one")) if isinstance(event, Row)]
-    assert [row.error for row in rows] == ["no result after 8 s: given up", None]
+    assert [row.error for row in rows] == ["no result after 3 s: given up", None]
 
 
+@FORKED
 def test_a_spec_that_cannot_be_loaded_again_fails_every_unit_once(deadly: Path) -> None:
     loaded = job(deadly, "one", "three")
     deadly.unlink()
@@ -73,6 +76,7 @@ def test_a_spec_that_cannot_be_loaded_again_fails_every_unit_once(deadly: Path) 
     assert [row.error for row in rows] == [f"SpecError: {deadly}: no such file"] * 2
 
 
+@FORKED
 def test_an_interrupt_keeps_what_was_measured(deadly: Path) -> None:
     def interrupt(job: Job, event: Event) -> None:
         if isinstance(event, Started) and event.unit.case.name == "three":
@@ -83,6 +87,7 @@ def test_an_interrupt_keeps_what_was_measured(deadly: Path) -> None:
     assert [row["case"] for row in result["rows"]] == ["one"]
 
 
+@FORKED
 def test_says_what_it_runs_on(deadly: Path) -> None:
     first = next(iter(children.run(job(deadly, "one"))))
     assert isinstance(first, About)

@@ -12,6 +12,7 @@ from tilesmith.lab.inspect.session import Wishes
 from tilesmith.toolchain.compiler import Target
 
 SCRIPTS = Path(__file__).parent / "scripts"
+FORKED = pytest.mark.usefixtures("forked")
 
 KERNEL = """
 import sys
@@ -38,6 +39,7 @@ def run(tmp_path: Path, text: str, *arguments: str, seconds: float = 120.0) -> I
     return inspect_script(script, arguments, Wishes(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
 
 
+@FORKED
 @pytest.mark.parametrize(
     ("name", "kernels"),
     [
@@ -68,12 +70,14 @@ def test_a_script_gets_its_arguments_and_its_own_folder(tmp_path: Path) -> None:
     assert found.kernels[0].grid == (2, 1, 1)
 
 
+@FORKED
 def test_results_are_right_when_the_script_uses_them(tmp_path: Path) -> None:
     found = run(tmp_path, KERNEL + "x = torch.rand(1 << 20, device='cuda')\ny = double(x)\nz = double(y)\n"
                 "assert torch.equal(z, 4 * x)\nassert z.is_cuda and not z.cpu().is_cuda\n")  # fmt: skip
     assert found.ending.kind == "finished", found.ending.traceback
 
 
+@FORKED
 def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
     # A module's own way of moving passes flags after the device; an optimiser imports PyTorch's tracer.
     found = run(tmp_path, KERNEL + "model = torch.nn.Linear(8, 8).to('cuda')\n"
@@ -83,6 +87,7 @@ def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
     assert found.ending.kind == "finished", found.ending.traceback
 
 
+@FORKED
 def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
     # A grid that would take the interpreter hours, and whose tensors take no memory until they are touched.
     found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 30)\n"
@@ -94,6 +99,7 @@ def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
     assert 16 <= kernel.programs_traced < kernel.programs
 
 
+@FORKED
 def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) -> None:
     found = run(tmp_path, KERNEL + "double(torch.ones(512, device='cuda'))\nraise ValueError('on purpose')\n")
     assert (found.ending.kind, found.ending.message) == ("exception", "ValueError: on purpose")
@@ -102,6 +108,7 @@ def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) ->
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+@FORKED
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
@@ -116,9 +123,10 @@ def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message
     assert message in found.ending.message
 
 
+@FORKED
 def test_a_script_without_end_is_ended(tmp_path: Path) -> None:
     endless = "double(torch.ones(512, device='cuda'))\nimport time\nwhile True: time.sleep(1)\n"
-    found = run(tmp_path, KERNEL + endless, seconds=25)
+    found = run(tmp_path, KERNEL + endless, seconds=10)
     assert found.ending.kind == "timeout"
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
@@ -130,6 +138,7 @@ def test_a_script_that_eats_memory_is_ended(tmp_path: Path) -> None:
     assert found.ending.kind == "memory"
 
 
+@FORKED
 def test_a_compiler_that_crashes_is_a_finding(tmp_path: Path) -> None:
     # Ends the process the first time a kernel is compiled, as a failed assertion of LLVM does.
     text = KERNEL + (

@@ -162,6 +162,7 @@ class TestTable:
         with pytest.warns(RuntimeWarning, match="cannot be written"):
             assert not keep(DEFAULT)
 
+    @pytest.mark.usefixtures("forked")
     def test_two_processes_that_write_at_once_keep_both_results(self, table: Path) -> None:
         program = f"""
 import sys, torch

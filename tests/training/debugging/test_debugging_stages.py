@@ -49,8 +49,9 @@ def test_every_revealing_command_is_one_that_exists() -> None:
             assert arguments[0] in ("inspect", "compare")
 
 
+@pytest.mark.usefixtures("forked")
 def test_inspect_finds_the_layout_fault_of_stage_2(tmp_path: Path) -> None:
-    """The command as it is printed, in a process of its own."""
+    """The command as it is printed."""
     command = shlex.split(case.stage(2).revealing_command)
     arguments = [sys.executable, "-m", *command, "--target", "cuda:90", "--json", str(tmp_path / "found.json")]
     result = subprocess.run(arguments, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

@@ -1,0 +1,34 @@
+"""Forks behave as programs of their own do, as far as those who start them can see."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.usefixtures("forked")
+
+
+def test_a_fork_has_its_own_environment_folder_arguments_and_status(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "print(os.environ['COLOUR'], os.getcwd(), sys.argv[1:], sys.stdin.read(), 'pytest' in sys.modules)\n"
+        "sys.exit(3)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "one"],
+        env={"COLOUR": "red"}, cwd=tmp_path, input="said", capture_output=True, text=True,
+    )  # fmt: skip
+    is_a_fork = not torch.cuda.is_available()
+    assert (done.returncode, done.stdout) == (3, f"red {tmp_path} ['one'] said {is_a_fork}\n"), done.stderr
+
+
+def test_an_error_is_told_and_a_module_runs_too(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise ValueError('on purpose')\n")
+    for words in (["broken.py"], ["-m", "broken"]):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.endswith("ValueError: on purpose\n")
