@@ -159,7 +159,7 @@ def test_a_single_channel_is_all_bias(mode: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "residues", "tf32", "by_the_blas"),
+    ("dtype", "residues", "tf32", "in_whole_products"),
     [
         (torch.float32, 64, False, True),
         (torch.float32, 32, False, False),
@@ -167,8 +167,8 @@ def test_a_single_channel_is_all_bias(mode: Any) -> None:
         (torch.bfloat16, 64, False, False),
     ],
 )
-def test_products_that_must_be_exact_are_left_to_the_blas_where_they_are_large(
-    dtype: torch.dtype, residues: int, tf32: bool, by_the_blas: bool
+def test_where_products_must_be_exact_and_are_large_they_are_made_as_a_whole(
+    dtype: torch.dtype, residues: int, tf32: bool, in_whole_products: bool
 ) -> None:
     given = made(residues, channels=128, hidden=128)
     del given["direction"]
@@ -181,8 +181,8 @@ def test_products_that_must_be_exact_are_left_to_the_blas_where_they_are_large(
     finally:
         torch.set_float32_matmul_precision(before)
     names = [plan.kernels for plan in plans]
-    assert ("triangle_multiply_forward" in names) is not by_the_blas
-    assert ("triangle_multiply_gated" in names) is by_the_blas
+    assert ("triangle_multiply_forward" in names) is not in_whole_products
+    assert ("triangle_multiply_gated" in names) is in_whole_products
 
 
 def test_doubles_on_a_gpu_are_left_to_pytorch() -> None:
@@ -194,7 +194,7 @@ def test_doubles_on_a_gpu_are_left_to_pytorch() -> None:
     assert takes(z, *(None,) * 9, weight)
 
 
-class TestProductsByTheBlas:
+class TestWholeProducts:
     """What large sizes are computed by in single precision that must be exact; here at any size."""
 
     @pytest.fixture(autouse=True)

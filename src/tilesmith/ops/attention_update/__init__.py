@@ -3,7 +3,7 @@
 xn = norm(x),    y = output(σ(gate(xn)) · attention(queries(xn), keys(xn), values(xn))),
 
 along the rows or the columns of x, with a bias for each head that may be made of xn itself, as in triangle attention.
-For p places of c channels, projections do 2·p·5c² flops forward. The products are left to the BLAS, attention is that
+For p places of c channels, projections do 2·p·5c² flops forward. The products are `matmul.inside`'s, attention is that
 of `triangle_attention`, and between them is as little as can be:
 
 - queries, keys, values and gate are one product, and are read where its result lies;

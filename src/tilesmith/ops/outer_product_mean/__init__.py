@@ -10,7 +10,7 @@ thousand times what goes in or comes out at c = 32. Forward does 2·s·n²·c² 
 - sums are divided before they are rounded, so that half precision holds whatever it can hold of the mean.
 
 The backward needs the outer products and their gradients in memory, and holds `chunk` residues' worth at a time. It is
-four products of large matrices for each chunk, which are left to the BLAS.
+four products of large matrices for each chunk, as `matmul.inside` makes them.
 """
 
 from tilesmith.ops.outer_product_mean.operator import SPEC, outer_product_mean

@@ -22,7 +22,7 @@ there; in bf16, which reaches as far as single precision, and in double it is he
 brings it back into range.
 
 With `chunk`, a few rows of y are computed at a time, from other operators, in less memory: see `chunked`. Where single
-precision must be exact, and there is much of it, the BLAS multiplies: see `exact`.
+precision must be exact, and there is much of it, products are made as a whole: see `exact`.
 """
 
 from tilesmith.ops.triangle_multiply.operator import triangle_multiply

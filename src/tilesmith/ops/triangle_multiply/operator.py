@@ -60,7 +60,7 @@ def takes(z: Tensor, *others: Any) -> bool:
     return max(output_weight.shape) <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
 
 
-def is_left_to_the_blas(z: object) -> bool:
+def in_whole_products(z: object) -> bool:
     """Whether this is much of single precision that must be multiplied exactly.
 
     The kernels take it apart, and a few rows then fill the registers: forward and backward of four times 64 residues
@@ -141,7 +141,7 @@ class TriangleMultiply(Operator):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         if named.get("chunk") is not None:
             return self.in_chunks(*arguments, **named)
-        compute = self.exact if is_left_to_the_blas(arguments[0] if arguments else named.get("z")) else super().__call__
+        compute = self.exact if in_whole_products(arguments[0] if arguments else named.get("z")) else super().__call__
         made = compute(*arguments, **named)
         return made[0] if isinstance(made, tuple) else made
 

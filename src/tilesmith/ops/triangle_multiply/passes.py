@@ -1,4 +1,4 @@
-"""What lies between the matrix products where the BLAS makes them: one pass over memory each way.
+"""What lies between the matrix products where they are made as a whole: one pass over memory each way.
 
 Projections are one matrix with a row for each pair: the hidden channels of a's projection, of b's, of a's gate and of
 b's, and after them the output gate's channels, all without their biases, which the kernels add.
