@@ -36,6 +36,7 @@ def as_the_mark_asks(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.skip("other tests use the GPU at the same time: `make test-gpu` runs it afterwards, alone")
     yield
     if request.node.get_closest_marker("gpu") and torch.cuda.is_available():
+        gc.collect()  # a graph that was captured, or a closure over itself, keeps its tensors until then
         torch.cuda.empty_cache()
 
 

@@ -58,6 +58,7 @@ def test_limits_are_plausible_and_kept() -> None:
     assert of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False) == limits
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
 @pytest.mark.parametrize("name", ["silu", "rms_norm"])
 def test_an_operator_is_measured_beside_pytorch(name: str, mode: str) -> None:
