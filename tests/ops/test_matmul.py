@@ -134,6 +134,15 @@ class TestEveryForm:
         }
 
 
+@pytest.mark.parametrize("shares", [8, 9, 17])
+def test_partial_sums_that_are_more_than_are_added_at_once(shares: int) -> None:
+    """Of whole numbers, which have no error."""
+    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * shares), (16 * shares, 7)))
+    with configured(**{**TILE, "planes": "here", "shares": shares}):
+        assert torch.equal(matmul(a, b), a @ b)
+        assert launched(a, b)[-1].arguments["n_partials"] == shares
+
+
 class TestShapes:
     """As torch.matmul has them."""
 

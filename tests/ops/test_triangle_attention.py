@@ -273,6 +273,11 @@ class TestInChunks:
         fields: dict[str, Any] = {"BLOCK_QUERIES": 16, "BLOCK_KEYS": 32, "BLOCK_SEQUENCES": 2}
         self.assert_right(self.gradients(inputs, chunk_sequences=3, described=described, **fields), inputs)
 
+    def test_shares_that_do_not_divide_a_chunk_take_no_sequence_beyond_it(self) -> None:
+        """Three shares, of chunks of three sequences and of two: what the first left of its third lies there still."""
+        inputs = self.inputs(batch=1)
+        self.assert_right(self.gradients(inputs, chunk_sequences=3, BLOCK_SEQUENCES=1), inputs)
+
     def test_the_size_of_chunks_changes_no_bit_but_those_of_sums_over_them(self) -> None:
         inputs = self.inputs(batch=1)
         one, many = (self.gradients(inputs, chunk_sequences=most) for most in (5, 2))
@@ -301,22 +306,24 @@ class TestInChunks:
         for chunk in chunks:
             assert len(chunk) % 8 == 0 or len({sequence // 8 for sequence in chunk}) == 1
 
-    def planned(self, length: int, dtype: torch.dtype = torch.bfloat16, bias_learns: bool = True) -> Plan:
-        """The backward for a triangle of four heads."""
-        grid = torch.empty(1, length, length, 4, 32, device="meta", dtype=dtype)
+    def planned(
+        self, length: int, dtype: torch.dtype = torch.bfloat16, bias_learns: bool = True, batch: int = 1
+    ) -> Plan:
+        """The backward for triangles of four heads."""
+        grid = torch.empty(batch, length, length, 4, 32, device="meta", dtype=dtype)
         q, k, v = (grid.clone().requires_grad_() for _ in range(3))
-        bias = torch.empty(1, 4, length, length, device="meta", dtype=dtype, requires_grad=bias_learns)
-        with recorded_plans() as plans:
+        bias = torch.empty(batch, 4, length, length, device="meta", dtype=dtype, requires_grad=bias_learns)
+        with recorded_plans("cuda:90") as plans:
             triangle_attention(q, k, v, bias=bias).backward(grid)
         return plans[-1]
 
     @pytest.mark.parametrize(
         "fields", [{}, {"chunk_sequences": 1000}], ids=["as it comes", "more than there is room for"]
     )
-    @pytest.mark.parametrize("length", [100, 256, 1000, 1300])
-    def test_memory_does_not_grow_with_the_number_of_sequences(self, length: int, fields: Any) -> None:
+    @pytest.mark.parametrize(("batch", "length"), [(1, 100), (1, 256), (16, 256), (1, 1000), (1, 1300)])
+    def test_memory_does_not_grow_with_the_number_of_sequences(self, batch: int, length: int, fields: Any) -> None:
         with ts.ops.configured(**fields):
-            plan = self.planned(length)
+            plan = self.planned(length, batch=batch)
         names = [launch.kernel.__name__ for launch in plan.launches]
         assert names[:4] == [
             "attention_delta_kernel", "attention_dkdv_kernel", "attention_dq_of_chunk_kernel",
@@ -325,10 +332,10 @@ class TestInChunks:
         dscores, sums = (cast(Operand, plan.launches[3].arguments[name]) for name in ("dscores_ptr", "sums_ptr"))
         assert dscores.shape[1:3] == (4, length)
         assert math.prod(dscores.shape) * dscores.element_bytes <= MOST_BYTES
-        assert sums.shape[1] == 4 * length**2
+        assert sums.shape[1] == batch * 4 * length**2
         assert sums.shape[0] == 1 or math.prod(sums.shape) * sums.element_bytes <= MOST_BYTES_OF_SUMS
         keys = [launch.grid[0] * cast(int, launch.arguments["BLOCK_KEYS"]) for launch in plan.launches[1:-1:3]]
-        assert sum(keys) >= 4 * length**2
+        assert sum(keys) >= batch * 4 * length**2
 
     @pytest.mark.parametrize(
         ("length", "dtype", "bias_learns"),
