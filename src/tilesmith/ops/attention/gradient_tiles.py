@@ -87,7 +87,9 @@ def _key_config_of_planes(problem: Problem) -> GradientConfig:
     """
     has_room = problem.head_block <= 32 and not problem.gathers_bias  # for dq beside dk and dv, or for more queries
     is_whole = has_room and not problem.packed and problem.keys <= 64
-    queries = 32 if not is_whole and (has_room or (problem.is_plain and not problem.packed)) else 16
+    # With a mask beside a bias twice the queries spill 160 bytes on Triton 3.8.
+    has_more = problem.mask is None if has_room else problem.is_plain and not problem.packed
+    queries = 32 if has_more and not is_whole else 16
     return GradientConfig(
         num_warps=4, num_stages=2, BLOCK_QUERIES=queries, planes=where_of_gradients(problem), whole=is_whole
     )  # fmt: skip
