@@ -163,7 +163,7 @@ def test_batches_of_many_sizes_share_their_compiled_code(spec: Spec, layout: Lay
             key_of(launch)
             for launch in planned_launches(spec, case.with_sizes(**{name: size - smaller}), torch.bfloat16, layout)
         }
-        for smaller in range(1, 40)
+        for smaller in range(1, 18)  # every remainder by 16, which is what the compiler looks at
     ]
     assert set.union(*variants) == variants[0]
 

@@ -10,7 +10,7 @@ from tilesmith.ops import SPECS
 from tilesmith.spec import CONTIGUOUS, Case, Layout, Spec
 
 # Above this a case takes the interpreter seconds per layout; the layouts are tried on the smaller ones.
-MOST_BYTES_IN_EVERY_LAYOUT = 1 << 17
+MOST_BYTES_IN_EVERY_LAYOUT = 1 << 16
 
 
 def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:

@@ -69,13 +69,13 @@ def test_is_what_the_published_algorithms_say(mode: Any, direction: str) -> None
             torch.testing.assert_close(ours[0, i, j], wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs", [pytest.param(16, marks=pytest.mark.slow), 32], ids=["read anew", "held"])
+@pytest.mark.parametrize("inputs", [16, 32], ids=["read anew", "held"])
 def test_every_tile_of_several_is_computed(inputs: int) -> None:
     """Of outputs, with normed rows in several blocks of inputs, and held whole."""
-    given = made(residues=17, channels=18, hidden=17)
+    given = made(residues=6, channels=18, hidden=17)
     for name in ("projection_weight", "gate_weight", "output_weight", "output_gate_weight"):
         given[name] /= 4  # so that gates are open enough for gradients to show
-    with ts.use("interpret"), ts.ops.configured(ROWS=16, BLOCK_OUTPUTS=16, BLOCK_INPUTS=inputs):
+    with ts.use("interpret"), ts.ops.configured(ROWS=4, BLOCK_OUTPUTS=16, BLOCK_INPUTS=inputs):
         found = forward_and_backward(triangle_multiply, given)
     for name, value in forward_and_backward(reference, doubled(given)).items():
         torch.testing.assert_close(found[name].double(), value, rtol=1e-3, atol=1e-4 * float(value.abs().max()))

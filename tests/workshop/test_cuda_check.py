@@ -31,6 +31,14 @@ def reduction() -> Exercise:
     return load(OURS / "cuda-reduction")
 
 
+@pytest.fixture
+def only_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the builds for the sanitizers, which take seconds: what they find is shown in other tests."""
+    build = CudaCheck._built
+    passes = Path(str(shutil.which("true")))
+    monkeypatch.setattr(CudaCheck, "_built", lambda check, how: build(check, how) if how == "counting" else passes)
+
+
 def check_of(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> CudaCheck:
     source = exercise.solution.read_text()
     for old, new in changes:
@@ -53,6 +61,7 @@ def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_p
     assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
 
 
+@pytest.mark.usefixtures("only_counting")
 def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(tmp_path: Path) -> None:
     shared = load(OURS / "cuda-transpose-shared")
     check = check_of(shared, tmp_path, ("tile[SIDE][SIDE + 1]", "tile[SIDE][SIDE]"))
