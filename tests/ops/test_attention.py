@@ -172,32 +172,15 @@ class TestBias:
             torch.testing.assert_close(gradients_of(attention, inputs, **options), described, rtol=0, atol=0)
         assert_as_reference(inputs, **options)
 
-    @pytest.mark.parametrize(
-        ("shape", "options", "in_chunks"),
-        [
-            ((1, 2, 17, 18), {}, True),
-            ((2, 17, 18), {"mask": torch.arange(54).view(3, 18) % 5 > 0}, True),
-            ((17, 18), {}, False),
-            ((3, 2, 17, 18), {}, False),
-            ((2, 17, 18), {"causal": True}, False),
-            ((2, 17, 18), {"dropout": 0.3, "seed": 5}, False),
-        ],
-        ids=str,
-    )
-    def test_that_the_batch_alone_shares_is_summed_chunk_by_chunk(
-        self, shape: tuple[int, ...], options: Any, in_chunks: bool
-    ) -> None:
-        halves = [tensor.half() for tensor in tensors(17, 18, batch=3, group=1)]
-        bias = torch.randn(shape).half()
+    @pytest.mark.parametrize("shape", [(1, 2, 17, 18), (2, 17, 18)], ids=str)
+    def test_that_the_batch_alone_shares_is_summed_without_a_matrix_of_scores(self, shape: tuple[int, ...]) -> None:
+        """Over a grid, whose sequences are short, some of ds is held."""
+        halves = [tensor.to("meta", torch.half) for tensor in tensors(17, 18, batch=3, group=1)]
         with ts.ops.configured(chunk_sequences=2), recorded_plans() as plans:
-            on_meta = {name: one.to("meta") if isinstance(one, Tensor) else one for name, one in options.items()}
-            gradients_of(attention, [tensor.to("meta") for tensor in halves], bias=bias.to("meta"), **on_meta)
-            found = gradients_of(attention, halves, bias=bias, **options)
+            gradients_of(attention, halves, bias=torch.empty(shape, device="meta", dtype=torch.half))
         names = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
-        assert names.count("attention_dbias_of_chunk_kernel") == (2 if in_chunks else 0)
-        right = gradients_of(reference, [half.double() for half in halves], bias=bias.double(), **options)
-        for ours, theirs in zip(found, right, strict=True):
-            assert (ours.double() - theirs).norm() < 1e-3 * theirs.norm()
+        assert "attention_dbias_kernel" in names
+        assert not [name for name in names if "chunk" in name]
 
     def test_of_few_elements_is_summed_in_shares(self) -> None:
         with recorded_plans() as plans:

@@ -8,8 +8,8 @@ compute-bound from a few hundred keys on, as long as the S×T matrix of scores n
 - `decode.py`: few queries and many keys are memory-bound instead, and want k and v read once by a full GPU;
 - `backward.py`, `bias_gradient.py`: the weights are computed again from one number kept per query. Every sum is added
   up by a single program, in a fixed order. `gradient_tiles.py` chooses their tiles;
-- `chunked_backward.py`: where sequences share a bias, they are computed again once, not three times, and the gradients
-  of scores lie in the L2 cache, chunk by chunk (`score_gradients.py`);
+- `chunked_backward.py`: where sequences of a grid share a bias, they are computed again once, not three times, and the
+  gradients of scores lie in memory, chunk by chunk (`score_gradients.py`);
 - `planes.py`: single precision that must be exact, as three numbers of bf16;
 - `tiles.py`, `scores.py`: what all of these do on the device; `problem.py`: what they need to be told;
 - `reference.py`: what all of it means.

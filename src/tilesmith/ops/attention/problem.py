@@ -137,8 +137,10 @@ class Problem:
 
     @property
     def shares_bias(self) -> bool:
-        """Whether sequences share a bias, of which every head, query and key has its own part, and light scores."""
-        whole = self.bias_shape[1:] == (self.heads, self.queries, self.keys) and self.bias is not None
+        """Whether sequences of a grid share a bias, of which every head, query and key has its own part, and have light
+        scores. Attention that is not over a grid may be so long that no matrix of scores should ever be in memory."""
+        is_grid = self.per_member is not None
+        whole = is_grid and self.bias is not None and self.bias_shape[1:] == (self.heads, self.queries, self.keys)
         sees_all = self.left == self.right == UNBOUNDED and not self.packed
         return whole and sees_all and self.group == 1 and self.has_light_scores and self.sequences_per_bias > 1
 

@@ -12,9 +12,8 @@ from tilesmith.ops.runtime.precision import must_be_exact
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """a·b + bias of matrices, or without a bias of batches of them.
 
-    cuBLAS multiplies exact single precision without tensor cores. It also adds up a long sum in one go where the result
-    is large enough to fill the GPU: of a weight's gradient over every pair of residues, the sixteen thousandth term is
-    rounded like the first thousand.
+    cuBLAS multiplies exact single precision without tensor cores. Of a weight's gradient over 16,384 pairs of residues
+    it also has three times the error on an H200, 4.6e-7 in norm where ours is 1.5e-7.
     """
     if must_be_exact(a):
         return forward(a, b, bias, "", None, None, a.dtype, False)  # type: ignore[no-any-return]  # Kernels return Any

@@ -5,8 +5,7 @@ numbers, six matter: the other three come to 2⁻²⁴ of the result on average,
 sixteen times as fast as the ordinary units multiply single precision, so six products on them are the faster way to the
 same accuracy.
 
-Bits are cut, not rounded: that takes whole-number instructions alone, of which a multiprocessor does eight times as
-many as conversions, and neither the largest numbers nor infinities need care.
+Bits are cut, not rounded: that takes no conversions, and neither the largest numbers nor infinities need care.
 """
 
 import triton
