@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +15,9 @@ from tilesmith.lab.bench import children
 from tilesmith.lab.bench.children import About, Event, Job, Started
 from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.selection import Selection, units
+from tilesmith.lab.bench.sensors import Reading, Sensors
 from tilesmith.lab.bench.session import collect
-from tilesmith.lab.bench.units import Source, start_predicting
+from tilesmith.lab.bench.units import Source, Unit, start_predicting
 from tilesmith.spec import load_file
 
 FORKED = pytest.mark.usefixtures("forked")
@@ -93,3 +97,29 @@ def test_says_what_it_runs_on(deadly: Path) -> None:
     assert isinstance(first, About)
     assert first.facts["torch"] == torch.__version__
     assert first.facts["limits"]["copy_tb_per_s"] == 4.8
+
+
+class Busy:
+    """A worker whose one row is compute-bound at 80 %, and takes long enough for the sensors to be read."""
+
+    def row(self, unit: Unit) -> Row:
+        time.sleep(5 * children.POLL_SECONDS)
+        known: dict[str, Any] = {"device_ms": 1.0, "floor_ms": 0.8, "verdict": "compute-bound: 80%."}
+        return Row("busy", unit.case.name, {}, "float32", unit.mode, unit.provider, **known)
+
+    def healthy(self) -> bool:
+        return True
+
+
+def start_busy(source: Source) -> tuple[Busy, dict[str, Any]]:
+    return Busy(), {}
+
+
+@FORKED
+def test_a_verdict_tells_of_the_power_cap_that_the_sensors_saw(deadly: Path) -> None:
+    readings = [Reading(1500, 700, 0x4)] * 100 + [Reading(1980, 100, 0x1)]
+    sensors = Sensors(readings.pop, seconds_apart=0.0)
+    sensors.sample()
+    (row,) = collect([replace(job(deadly, "one"), start=start_busy)], sensors=sensors)["rows"]
+    assert row["throttled"] == ["power cap"]
+    assert row["verdict"].startswith("compute-bound: 80%. But the power cap held the clock at 1500 of 1980 MHz")

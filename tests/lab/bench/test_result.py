@@ -40,7 +40,7 @@ def test_holds_what_the_contract_promises_in_strict_json() -> None:
     in_rows = {
         "op", "case", "sizes", "dtype", "mode", "provider", "kind", "device_ms", "device_ms_spread", "samples",
         "method", "host_us", "wall_ms", "bytes", "flops", "tb_per_s", "tflop_per_s", "percent_of_limit", "floor_ms",
-        "peak_bytes", "kept_bytes", "error", "checked", "config", "verdict",
+        "matrix_limit", "matrix_limit_tflop_per_s", "peak_bytes", "kept_bytes", "error", "checked", "config", "verdict",
     }  # fmt: skip
     assert in_rows <= read["rows"][0].keys()
     assert read["rows"][0]["percent_of_limit"] is None

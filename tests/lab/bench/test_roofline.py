@@ -7,7 +7,7 @@ import torch
 
 from tilesmith.lab.bench.limits import Limits
 from tilesmith.lab.bench.result import Row
-from tilesmith.lab.bench.roofline import floor, place, verdict, work_of
+from tilesmith.lab.bench.roofline import floor, place, power_cap, verdict, work_of
 from tilesmith.spec import Case, Cost, Spec, Work
 
 LIMITS = Limits(
@@ -36,7 +36,7 @@ def said(device_ms: float, work: Work | None, host_us: float = 1.0) -> str:
 def test_the_floor_is_the_longer_of_bytes_and_flops() -> None:
     assert floor(Work(int(4.4e9), 1), LIMITS, BF16).ms == pytest.approx(1.0)
     assert floor(Work(1, int(700e9)), LIMITS, BF16).ms == pytest.approx(1.0)
-    assert floor(Work(1, int(350e9)), LIMITS, torch.float32).ms == pytest.approx(1.0)
+    assert floor(Work(1, int(700e9 / 6)), LIMITS, torch.float32).ms == pytest.approx(1.0)
 
 
 def test_the_share_of_the_limit_is_floor_over_time() -> None:
@@ -83,6 +83,35 @@ def test_the_verdict_names_what_holds_it_back(
     device_ms: float, work: Work | None, host_us: float, expected: str
 ) -> None:
     assert said(device_ms, work, host_us).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("device_ms", "clock_mhz", "throttled", "held"),
+    [
+        (1.25, 1500.0, ["power cap"], True),
+        (2.0, 1500.0, ["power cap"], True),
+        (1.05, 1500.0, ["power cap"], False),
+        (1.25, 1950.0, ["power cap"], False),
+        (1.25, 1500.0, ["thermal slowdown"], False),
+        (1.25, None, ["power cap"], False),
+    ],
+)
+def test_a_power_cap_that_lowered_the_clocks_is_what_holds_arithmetic_back(
+    device_ms: float, clock_mhz: float | None, throttled: list[str], held: bool
+) -> None:
+    one, work = row(device_ms), Work(10, int(700e9))
+    place(one, work, LIMITS, BF16)
+    one.verdict, one.clock_mhz, one.throttled = verdict(one, work, LIMITS, BF16), clock_mhz, throttled
+    said = power_cap(one, highest_mhz=1980.0)
+    assert (said or "").startswith("But the power cap held the clock at 1500 of 1980 MHz") == held
+    assert (said is not None) == held
+
+
+def test_a_power_cap_is_no_excuse_for_moving_bytes_slowly() -> None:
+    one, work = row(device_ms=1.25), Work(int(4.4e9), 10)
+    place(one, work, LIMITS, BF16)
+    one.verdict, one.clock_mhz, one.throttled = verdict(one, work, LIMITS, BF16), 1500.0, ["power cap"]
+    assert power_cap(one, highest_mhz=1980.0) is None
 
 
 def test_work_is_that_of_the_mode() -> None:

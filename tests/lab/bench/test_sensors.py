@@ -26,6 +26,7 @@ def test_names_the_reasons_seen_since_last_asked() -> None:
     seen = sensors.taken()
     assert (seen.clock_mhz, seen.power_w) == (1650, 695)
     assert seen.throttled == ["power cap", "thermal slowdown"]
+    assert seen.highest_mhz == 1980
     sensors.sample()
     assert sensors.taken().throttled == [], "an idle GPU is not throttled"
     assert sensors.taken().clock_mhz is None

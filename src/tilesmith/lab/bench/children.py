@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from tilesmith.lab.bench.result import Row
+from tilesmith.lab.bench.roofline import power_cap
 from tilesmith.lab.bench.sensors import Sensors
 from tilesmith.lab.bench.units import Source, Unit
 
@@ -119,6 +120,7 @@ def _received(receiver: Connection, child: BaseProcess, sensors: Sensors | None)
         if isinstance(message, Row) and sensors is not None:
             seen = sensors.taken()
             message.clock_mhz, message.power_w, message.throttled = seen.clock_mhz, seen.power_w, seen.throttled
+            message.verdict = " ".join(filter(None, (message.verdict, power_cap(message, seen.highest_mhz)))) or None
         yield message
         if isinstance(message, _Died):
             return

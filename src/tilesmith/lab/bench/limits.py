@@ -31,7 +31,23 @@ MATRIX_SIZES = (4096, 8192)  # the best of both: the larger runs into the power 
 # 0.89 of the bandwidth and 0.69 of the matrix rate on an H200.
 LEAST_OF_BANDWIDTH, LEAST_OF_RATE = 0.5, 0.4
 LEAST_READ_OF_COPY = 0.7
-SHORT_NAMES = {torch.float32: "tf32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8"}
+SHORT_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8"}
+# The 24 bits of single precision are three times the eight of bf16. Of the nine products of such parts, three lie below
+# what single precision holds.
+PRODUCTS_FOR_AN_EXACT_ONE = 6
+SIX_PRODUCTS = "six bf16 products"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A way to multiply matrices of some dtype, and how many TFLOP/s of that dtype's products it gives."""
+
+    name: str
+    tflop_per_s: float
+
+    @property
+    def flops_per_ms(self) -> float:
+        return self.tflop_per_s * 1e9
 
 
 @dataclass(frozen=True)
@@ -51,11 +67,19 @@ class Limits:
         """Bytes per ms. Reading alone may be faster than copying, and some operators mostly read."""
         return max(self.copy_tb_per_s, self.read_tb_per_s) * 1e9
 
-    def rate(self, dtype: torch.dtype) -> float:
-        """Flops per ms of the fastest unit that works on this dtype. float32 can be put together from tf32 products."""
+    def rate(self, dtype: torch.dtype) -> Rate:
+        """The fastest way to multiply matrices of this dtype, single precision as exactly as PyTorch was told to."""
         rates = self.matmul_tflop_per_s
         named = SHORT_NAMES.get(dtype, "fp32")
-        return rates.get(named, rates.get("fp32", math.inf)) * 1e9
+        if named not in rates:
+            named = "fp32"
+        ways = [Rate(named, rates[named])] if named in rates else []
+        if dtype == torch.float32:
+            if "bf16" in rates:
+                ways.append(Rate(SIX_PRODUCTS, rates["bf16"] / PRODUCTS_FOR_AN_EXACT_ONE))
+            if "tf32" in rates and torch.backends.cuda.matmul.fp32_precision == "tf32":
+                ways.append(Rate("tf32", rates["tf32"]))
+        return max(ways, key=lambda way: way.tflop_per_s, default=Rate("unknown", math.inf))
 
 
 def of_datasheet(device: Device) -> Limits:

@@ -44,6 +44,8 @@ class Row:
     tflop_per_s: float | None = None
     percent_of_limit: float | None = None
     floor_ms: float | None = None
+    matrix_limit: str | None = None  # the way of multiplying that the flops are held against, such as "bf16"
+    matrix_limit_tflop_per_s: float | None = None
     in_cache: bool = False
     peak_bytes: int | None = None
     kept_bytes: int | None = None

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from tilesmith.lab.bench.limits import Limits
+from tilesmith.lab.bench.limits import SIX_PRODUCTS, Limits, Rate
 from tilesmith.lab.bench.result import Row
 from tilesmith.spec import Case, Spec, Work
 
 ABOVE_THE_LIMIT = 102.0  # per cent; two below are the noise of the limit itself
 BOUND = 0.6  # of the time explained by moving bytes, or by flops
 NEAR_THE_LIMIT = 0.9
+FULL_CLOCK = 0.95  # of the highest; a GPU that now and then touches its power cap is hardly slower
 LAUNCHES = 3.0  # times the launch floor
 
 
@@ -29,7 +30,7 @@ class Floor:
 
 
 def floor(work: Work, limits: Limits, dtype: torch.dtype) -> Floor:
-    return Floor(work.bytes / limits.bandwidth, work.flops / limits.rate(dtype))
+    return Floor(work.bytes / limits.bandwidth, work.flops / limits.rate(dtype).flops_per_ms)
 
 
 def work_of(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> Work | None:
@@ -47,6 +48,8 @@ def place(row: Row, work: Work, limits: Limits, dtype: torch.dtype) -> None:
     row.bytes, row.flops = work.bytes, work.flops
     row.intensity = work.flops / work.bytes if work.bytes else None
     row.floor_ms = floor(work, limits, dtype).ms
+    rate = limits.rate(dtype)
+    row.matrix_limit, row.matrix_limit_tflop_per_s = rate.name, rate.tflop_per_s
     row.in_cache = work.bytes <= limits.cache_bytes
     if not row.device_ms:
         return
@@ -80,10 +83,10 @@ def verdict(row: Row, work: Work | None, limits: Limits, dtype: torch.dtype) -> 
         )
     if work is None:
         return "not placed: the spec gives no cost for this mode. Add `cost` to see how far from the limit it is."
-    return _bound(row, work, limits, floor(work, limits, dtype))
+    return _bound(row, limits, limits.rate(dtype), floor(work, limits, dtype))
 
 
-def _bound(row: Row, work: Work, limits: Limits, least: Floor) -> str:
+def _bound(row: Row, limits: Limits, rate: Rate, least: Floor) -> str:
     assert row.device_ms, "only a measured row has a verdict"
     memory, compute = least.memory_ms / row.device_ms, least.compute_ms / row.device_ms
     if row.percent_of_limit is not None and row.percent_of_limit > ABOVE_THE_LIMIT:
@@ -101,7 +104,38 @@ def _bound(row: Row, work: Work, limits: Limits, least: Floor) -> str:
                 f"memory-bound: {evidence}. It is at the limit: only fewer bytes help, by fusing or a narrower dtype."
             )
         return f"memory-bound: {evidence}. Look for bytes moved twice or in narrow loads, and --sweep the block sizes."
+    if rate.name == SIX_PRODUCTS:
+        ordinary = _by_ordinary_units(row, limits.matmul_tflop_per_s.get("fp32"), rate)
+        if ordinary:
+            return ordinary
     return (
         f"latency-bound: neither bytes ({memory:.0%} {where}) nor flops ({compute:.0%} of the matrix rate) explain the "
         "time. More independent work must be in flight: more warps or programs, smaller tiles, fewer steps in a row."
+    )
+
+
+def _by_ordinary_units(row: Row, most: float | None, rate: Rate) -> str | None:
+    """What to say of exact products that come as fast as the units outside the tensor cores make them."""
+    share = row.tflop_per_s / most if row.tflop_per_s and most else 0.0
+    if not BOUND <= share <= ABOVE_THE_LIMIT / 100:
+        return None
+    return (
+        f"compute-bound, if it multiplies without tensor cores: {row.tflop_per_s:.0f} TFLOP/s, {share:.0%} of the fp32 "
+        f"rate. Tensor cores reach {rate.tflop_per_s:.0f} as exactly, by {rate.name}: "
+        'input_precision="bf16x6" in tl.dot.'
+    )
+
+
+def power_cap(row: Row, highest_mhz: float | None) -> str | None:
+    """What to add to a verdict where the clocks were lowered to save power, and arithmetic with them."""
+    computes = (row.verdict or "").startswith(("compute-bound", "latency-bound"))
+    if not computes or "power cap" not in row.throttled:
+        return None
+    if not (row.clock_mhz and highest_mhz and row.floor_ms and row.device_ms):
+        return None
+    if row.floor_ms / row.device_ms >= NEAR_THE_LIMIT or row.clock_mhz >= FULL_CLOCK * highest_mhz:
+        return None
+    return (
+        f"But the power cap held the clock at {row.clock_mhz:.0f} of {highest_mhz:.0f} MHz meanwhile, and that "
+        "probably comes first: fewer flops and bytes help, more work in flight does not."
     )

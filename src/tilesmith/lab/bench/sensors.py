@@ -37,6 +37,7 @@ class Seen:
     clock_mhz: float | None
     power_w: float | None
     throttled: list[str]
+    highest_mhz: float | None = None  # of all clocks read so far, in earlier stretches too
 
 
 class Sensors:
@@ -47,6 +48,7 @@ class Sensors:
         self._seconds_apart = seconds_apart
         self._next = 0.0
         self._readings: list[Reading] = []
+        self._highest_mhz: float | None = None
 
     def sample(self) -> None:
         """Take a reading if the last one is long enough ago."""
@@ -56,6 +58,7 @@ class Sensors:
         self._next = time.monotonic() + self._seconds_apart
         if reading is not None:
             self._readings.append(reading)
+            self._highest_mhz = max(reading.clock_mhz, self._highest_mhz or 0.0)
 
     def taken(self) -> Seen:
         """What was seen since the last time this was asked."""
@@ -68,6 +71,7 @@ class Sensors:
             median(reading.clock_mhz for reading in readings),
             median(reading.power_w for reading in readings),
             throttled,
+            self._highest_mhz,
         )
 
 

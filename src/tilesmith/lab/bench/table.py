@@ -8,6 +8,7 @@ from typing import Any
 from tilesmith.lab.bench.result import OURS
 from tilesmith.lab.bench.sweeps import best_of, unreached
 from tilesmith.lab.report.bench_result import (
+    WORTH_TFLOPS,
     Contest,
     Row,
     compared,
@@ -19,10 +20,9 @@ from tilesmith.lab.report.bench_result import (
     label,
     memory,
     percent,
+    single_precision_limits,
 )
 from tilesmith.lab.report.content import Block, Cell, Column, Points, Table
-
-_WORTH_TFLOPS = 10.0  # flops per byte; below, nobody asks for TFLOP/s
 
 
 def blocks(result: Mapping[str, Any]) -> Iterator[Block]:
@@ -48,7 +48,7 @@ def _points(sentences: Iterable[str]) -> Iterator[Block]:
 
 def _contest(contest: Contest) -> Iterator[Block]:
     shown = [row for row in contest.rows if not row["error"]]
-    by_flops = any((row["intensity"] or 0.0) > _WORTH_TFLOPS for row in shown)
+    by_flops = any((row["intensity"] or 0.0) > WORTH_TFLOPS for row in shown)
     columns = [
         Column("provider"), Column("device", "number"), Column("TFLOP/s" if by_flops else "TB/s", "number"),
         Column("of limit", "number"), Column("host", "number"), Column("whole call", "number"),
@@ -181,9 +181,10 @@ def _closing(result: Mapping[str, Any]) -> Iterator[str]:
     limits = result["limits"]
     if limits:
         rates = ", ".join(f"{name} {figure(rate)}" for name, rate in limits["matmul_tflop_per_s"].items())
+        single = "".join(f", float32 held against {limit}" for limit in single_precision_limits(result))
         yield (
             f"{result['device']}: copy {figure(limits['copy_tb_per_s'])} TB/s, read {figure(limits['read_tb_per_s'])} "
-            f"TB/s, matrix product {rates} TFLOP/s ({limits['source']})"
+            f"TB/s, matrix product {rates} TFLOP/s{single} ({limits['source']})"
         )
     if any(row["kind"] == "predicted" for row in result["rows"]):
         yield "Nothing here was timed: what is predicted comes from the datasheet, and no kernel reaches it."

@@ -49,7 +49,9 @@ def roofline(result: Mapping[str, Any]) -> Charts | None:
         own = [(contest, row) for contest, row in shown if label(row) == name]
         marks = [_mark(_intensity(row), row["tflop_per_s"], contest, row) for contest, row in own]
         series.append(Series(style, marks))
-    chart = Chart("Roofline: how close to the limit", x, y, _ceilings(limits, x, y), series, _roofline_table(shown))
+    chart = Chart(
+        "Roofline: how close to the limit", x, y, _ceilings(limits, shown, x, y), series, _roofline_table(shown)
+    )
     return Charts(legend, [chart])
 
 
@@ -115,7 +117,10 @@ def _bound(limits: Mapping[str, Any], shown: Sequence[Shown]) -> tuple[str, str,
     """Which rate tells more about these rows, its unit, and the limit that is known for it."""
     copy = limits.get("copy_tb_per_s")
     dtype = shown[0][0].dtype
-    matrix = _matrix_rates(limits).get("tf32" if dtype == "fp32" else dtype)
+    # Rows of older results do not say. Single precision was held against tf32 then.
+    matrix = shown[0][1].get("matrix_limit_tflop_per_s") or _matrix_rates(limits).get(
+        "tf32" if dtype == "fp32" else dtype
+    )
     if copy and matrix and all(row.get("flops") and _intensity(row) > matrix / copy for _, row in shown):
         return "tflop_per_s", "TFLOP/s", matrix
     return "tb_per_s", "TB/s", copy
@@ -171,7 +176,7 @@ def _mark(x: float, y: float, contest: Contest, row: Row) -> Mark:
     return Mark(x, y, contest.name, figures, open=predicted)
 
 
-def _ceilings(limits: Mapping[str, Any], x: Axis, y: Axis) -> list[Ceiling]:
+def _ceilings(limits: Mapping[str, Any], shown: Sequence[Shown], x: Axis, y: Axis) -> list[Ceiling]:
     """Bandwidths as slopes, matrix rates as levels; those that lie beyond the drawing are left out."""
     copy = limits.get("copy_tb_per_s")
     rates = _matrix_rates(limits)
@@ -185,13 +190,21 @@ def _ceilings(limits: Mapping[str, Any], x: Axis, y: Axis) -> list[Ceiling]:
             at = start * (end / start) ** along
             label = f"{name} {figure(bandwidth, 'TB/s')}"
             found.append(Ceiling(label, [(start, start * bandwidth), (end, end * bandwidth)], (at, at * bandwidth)))
-    for name, rate in rates.items():
+    for name, rate in _levels(rates, shown).items():
         start = max(x.low, rate / copy) if copy else x.low
         if start < x.high and y.low < rate < y.high:
-            found.append(
-                Ceiling(f"{name} matrix {figure(rate, 'TFLOP/s')}", [(start, rate), (x.high, rate)], (x.high, rate))
-            )
+            found.append(Ceiling(f"{name} {figure(rate, 'TFLOP/s')}", [(start, rate), (x.high, rate)], (x.high, rate)))
     return found
+
+
+def _levels(rates: Mapping[str, float], shown: Sequence[Shown]) -> dict[str, float]:
+    """The rates as they were measured, and those that rows were held against besides, such as six bf16 products'."""
+    composed = {
+        row["matrix_limit"]: row["matrix_limit_tflop_per_s"]
+        for _, row in shown
+        if row.get("matrix_limit_tflop_per_s") and row["matrix_limit"] not in rates
+    }
+    return {**{f"{name} matrix": rate for name, rate in rates.items()}, **composed}
 
 
 def _logarithmic(label: str, low: float, high: float, name: Callable[[float], str] = "{:,g}".format) -> Axis:

@@ -22,6 +22,7 @@ from tilesmith.lab.report.bench_result import (
     label,
     memory,
     percent,
+    single_precision_limits,
 )
 from tilesmith.lab.report.content import Block, Cell, Column, Facts, Headline, Paragraph, Points, Section, Table, Tone
 from tilesmith.lab.report.page import render
@@ -244,6 +245,7 @@ def _limits(result: Mapping[str, Any]) -> list[Block]:
             f"Matrix product, {name}": figure(rate, "TFLOP/s")
             for name, rate in (limits.get("matmul_tflop_per_s") or {}).items()
         },
+        "Matrix product, float32 held against": ", ".join(single_precision_limits(result)) or "–",
         "Launch": figure(limits.get("launch_us") or None, "µs"),
         "Source": limits.get("source") or "–",
     }

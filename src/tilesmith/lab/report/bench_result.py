@@ -12,6 +12,7 @@ Row = Mapping[str, Any]
 Standing = Literal["faster", "equal", "slower"]
 
 MODES = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
+WORTH_TFLOPS = 10.0  # flops per byte; below, nobody asks for TFLOP/s
 _SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
 
@@ -107,6 +108,19 @@ def labels(rows: Iterable[Row]) -> list[str]:
 
 def short_dtype(name: str | None) -> str:
     return _SHORT_DTYPES.get(name or "", name or "")
+
+
+def single_precision_limits(result: Mapping[str, Any]) -> list[str]:
+    """What float32 was held against, such as "116 TFLOP/s (six bf16 products)": exactness has its price, so that no
+    name of a dtype tells it. One phrase, unless rows came from files that set PyTorch's switch for tf32 differently."""
+    held = [
+        f"{figure(row['matrix_limit_tflop_per_s'], 'TFLOP/s')} ({row['matrix_limit']})"
+        for row in result["rows"]
+        if row.get("dtype") == "float32"
+        and row.get("matrix_limit_tflop_per_s")
+        and (row.get("intensity") or 0.0) > WORTH_TFLOPS
+    ]
+    return list(dict.fromkeys(held))
 
 
 def figure(value: float | None, unit: str = "") -> str:

@@ -1,0 +1,159 @@
+"""What float32 is held against: the fastest way to its products that PyTorch's switch for tf32 leaves open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from fake_stopwatch import FakeStopwatch
+from torch import Tensor
+
+from tilesmith.lab.bench.limits import Limits, Rate
+from tilesmith.lab.bench.result import Row, result
+from tilesmith.lab.bench.table import blocks
+from tilesmith.lab.bench.units import Measurer, Source, Unit
+from tilesmith.lab.report.bench_chart import roofline, size_curves
+from tilesmith.lab.report.bench_page import write_html
+from tilesmith.lab.report.content import Points
+from tilesmith.spec import Case, Cost, Spec, Work
+
+# Near what an H200 gives, but for the cache: without one, small tensors can stand for large ones.
+RATES = {"bf16": 690.0, "fp16": 660.0, "tf32": 354.0, "fp32": 51.5}
+LIMITS = Limits(4.3, 4.4, RATES, launch_us=2.0, launch_host_us=5.0, cache_bytes=1, source="made up")
+SIX_PRODUCTS = Rate("six bf16 products", 115.0)
+BYTES = 1 << 20
+
+
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def measured(tflop_per_s: float, provider: str = "tilesmith", dtype: torch.dtype = torch.float32, size: int = 1) -> Row:
+    """The row of an operator whose call takes 0.1 ms for as many flops as make this rate."""
+
+    def double(x: Tensor) -> Tensor:
+        return 2 * x
+
+    case = Case(f"size {size}", rows=16)
+    spec = Spec(
+        name="product", op=double, reference=double, cases=[case], differentiable=False,
+        make_inputs=lambda case, dtype, device: {"x": torch.randn(case.rows, dtype=dtype, device=device)},
+        cost=lambda case, dtype: Cost(Work(size * BYTES, round(tflop_per_s * 1e8))),
+    )  # fmt: skip
+    measurer = Measurer(Source(lambda: spec), FakeStopwatch(call_ms=0.1), LIMITS, warm=False, device="cpu")
+    return measurer.row(Unit(case, dtype, "fwd", provider))
+
+
+def result_of(*rows: Row) -> dict[str, Any]:
+    content = result(rows, about={"device": "H200"}, limits=vars(LIMITS), partial=False)
+    return json.loads(json.dumps(content, allow_nan=False))  # type: ignore[no-any-return]
+
+
+def sentences(*rows: Row) -> list[str]:
+    points = [block for block in blocks(result_of(*rows)) if isinstance(block, Points)]
+    return [sentence for point in points for sentence in point.sentences]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        (RATES, SIX_PRODUCTS),
+        ({**RATES, "fp32": 120.0}, Rate("fp32", 120.0)),
+        ({"fp32": 51.5, "tf32": 354.0}, Rate("fp32", 51.5)),
+        ({"bf16": 690.0}, SIX_PRODUCTS),
+        ({}, Rate("unknown", float("inf"))),
+    ],
+)
+def test_the_limit_is_the_fastest_exact_way(rates: dict[str, float], expected: Rate) -> None:
+    assert replace(LIMITS, matmul_tflop_per_s=rates).rate(torch.float32) == expected
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize(
+    ("rates", "expected"), [(RATES, Rate("tf32", 354.0)), ({"fp32": 51.5, "bf16": 690.0}, SIX_PRODUCTS)]
+)
+def test_the_limit_is_that_of_tf32_where_pytorch_allows_it(rates: dict[str, float], expected: Rate) -> None:
+    assert replace(LIMITS, matmul_tflop_per_s=rates).rate(torch.float32) == expected
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (torch.float64, "fp32")]
+)
+def test_no_other_precision_is_put_together_or_shortened(dtype: torch.dtype, name: str) -> None:
+    assert LIMITS.rate(dtype) == Rate(name, RATES[name])
+
+
+def test_near_the_limit_of_six_products_is_compute_bound() -> None:
+    row = measured(97.2)
+    assert row.percent_of_limit == pytest.approx(100 * 97.2 / 115)
+    assert row.floor_ms == pytest.approx(0.1 * 97.2 / 115)
+    assert (row.matrix_limit, row.matrix_limit_tflop_per_s) == ("six bf16 products", 115.0)
+    assert (row.verdict or "").startswith("compute-bound: 97 TFLOP/s, 85% of the matrix rate. Try larger tiles")
+
+
+@pytest.mark.usefixtures("tf32")
+def test_the_same_rate_is_far_from_the_limit_of_tf32() -> None:
+    row = measured(97.2)
+    assert row.percent_of_limit == pytest.approx(100 * 97.2 / 354)
+    assert row.matrix_limit == "tf32"
+    assert (row.verdict or "").startswith("latency-bound: neither bytes (0% of the memory limit) nor flops (27%")
+
+
+def test_everyone_is_held_against_the_same_limit() -> None:
+    row = measured(51.0, "torch")
+    assert row.percent_of_limit == pytest.approx(100 * 51 / 115)
+
+
+def test_what_is_as_fast_as_the_ordinary_units_is_told_of_tensor_cores() -> None:
+    verdict = measured(45.0).verdict or ""
+    assert verdict.startswith("compute-bound, if it multiplies without tensor cores: 45 TFLOP/s, 87% of the fp32 rate")
+    assert "Tensor cores reach 115 as exactly, by six bf16 products" in verdict
+
+
+@pytest.mark.parametrize("tflop_per_s", [25.0, 60.0])
+def test_what_is_slower_or_faster_than_the_ordinary_units_is_not(tflop_per_s: float) -> None:
+    assert (measured(tflop_per_s).verdict or "").startswith("latency-bound")
+
+
+def test_the_line_on_limits_says_once_what_float32_is_held_against() -> None:
+    said = [one for one in sentences(measured(97.2), measured(51.0, "torch")) if "held against" in one]
+    assert said == [
+        "H200: copy 4.30 TB/s, read 4.40 TB/s, matrix product bf16 690, fp16 660, tf32 354, fp32 51.5 TFLOP/s, "
+        "float32 held against 115 TFLOP/s (six bf16 products) (made up)"
+    ]
+
+
+@pytest.mark.parametrize(("tflop_per_s", "dtype"), [(500.0, torch.bfloat16), (0.05, torch.float32)])
+def test_no_word_of_it_without_products_of_float32(tflop_per_s: float, dtype: torch.dtype) -> None:
+    row = measured(tflop_per_s, dtype=dtype)
+    assert row.error is None
+    assert "held against" not in " ".join(sentences(row)) + write_html(result_of(row))
+
+
+def test_the_page_says_and_draws_what_float32_is_held_against() -> None:
+    content = result_of(measured(97.2), measured(95.0, size=2))
+    assert "115 TFLOP/s (six bf16 products)" in write_html(content)
+    drawn, curves = roofline(content), size_curves(content)
+    assert drawn is not None
+    assert curves is not None
+    assert "six bf16 products 115 TFLOP/s" in [ceiling.label for ceiling in drawn.charts[0].ceilings]
+    assert [ceiling.label for ceiling in curves.charts[0].ceilings] == ["limit 115"]
+
+
+def test_results_from_before_rows_named_their_limit_are_still_drawn() -> None:
+    content = result_of(measured(97.2), measured(95.0, size=2))
+    for row in content["rows"]:
+        del row["matrix_limit"], row["matrix_limit_tflop_per_s"]
+    assert "held against" not in write_html(content)
+    curves = size_curves(content)
+    assert curves is not None
+    assert [ceiling.label for ceiling in curves.charts[0].ceilings] == ["limit 354"]
