@@ -96,8 +96,11 @@ def layer_norm_config(walk: Rows, element_bytes: int) -> ForwardConfig:
         # in blocks of 1024.
         rows = 2 if walk.rows > 4096 else 1
         return ForwardConfig(num_warps=4 * rows, ROWS=rows, BLOCK_SIZE=block_size)
-    # One warp for 2 KiB of row, 16 bytes for each of its threads at a time: 16384×8192 takes 140 µs with eight warps,
-    # 159 with sixteen; 4096×32768 takes 161 µs with sixteen and blocks of 4096, 173 with 32 and 8192.
+    if block_size * element_bytes <= 16384:
+        # 16384×8192 takes 134 µs, in blocks of 2048 141, with sixteen warps 148.
+        return ForwardConfig(num_warps=8, BLOCK_SIZE=block_size)
+    # One warp for 2 KiB of row, 16 bytes for each of its threads at a time: 4096×32768 takes 161 µs with sixteen and
+    # blocks of 4096, 173 with 32 and 8192.
     warps = min(max(bucket(walk.columns * element_bytes // 2048 + 1) // 2, 4), 16)
     return ForwardConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * 16 // element_bytes, in_registers=False)
 

@@ -29,6 +29,11 @@ class Rows:
         """Whether neighbours in memory belong to different rows."""
         return self.column_strides[0] != 1
 
+    @property
+    def in_full_vectors(self) -> bool:
+        """Whether all rows can be read in full vectors. Narrow ones have an address each, which fills the registers."""
+        return self.columns % 16 == 0 and all(stride % 16 == 0 for one in self.strips.strides for stride in one)
+
     def arguments(self, **tensors: Operand) -> dict[str, object]:
         """Kernel arguments for the walk over these tensors, which are named in the order they were walked in."""
         arguments: dict[str, object] = {

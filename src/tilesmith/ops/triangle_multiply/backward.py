@@ -8,6 +8,8 @@ of zn, and dz is that of a norm again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
@@ -16,7 +18,7 @@ from torch import Tensor
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, choose_rows, compute
+from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, RowsConfig, choose_rows, compute
 from tilesmith.ops.triangle_multiply.rows import (
     is_unmasked,
     load_normed,
@@ -57,7 +59,7 @@ def triangle_output_gradient_kernel(
     x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
     doutputs = starts_of_rows(doutput_ptr, batch, i, j, n_residues, n_channels)
     dgates = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels) + 4 * n_hidden
-    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_hidden + 2 * n_channels)
+    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (6 * n_hidden + 4 * n_channels)
     channels, hidden = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_HIDDEN)
     zn, z_mean, z_inverse_deviation = load_normed(
         z, norm_weight_ptr, norm_bias_ptr, j, channels, n_residues, n_channels, None, eps,
@@ -125,7 +127,8 @@ def triangle_project_gradient_kernel(
     da, of_channel = starts_in_matrices(da_ptr, batch, i, j, n_residues, n_hidden, True)
     db, _ = starts_in_matrices(db_ptr, batch, i, j, n_residues, n_hidden, True)
     dprojections = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels)
-    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_channels + 4 * n_hidden)
+    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (6 * n_hidden + 4 * n_channels)
+    partials += 2 * n_hidden + 2 * n_channels
     channels = tl.arange(0, BLOCK_CHANNELS)
     zn_starts = starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels)
     zn = load_rows(zn_starts, j, channels, n_residues, n_channels, None)
@@ -181,18 +184,18 @@ def backward(
     gate_bias: Tensor | None, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
     output_bias: Tensor | None, output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool,
     eps: float, tf32: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dz; the gradients of projection, gate and output gate weights, one under the other; that of the output weight;
-    those of the norm's weight and bias, the projection's and the gate's bias, one after the other; and those of the
-    output norm's weight and bias, the output's bias and its gate's."""
+    and one after the other those of the output norm's weight and bias, the output's bias, its gate's, the norm's weight
+    and bias, the projection's bias and the gate's."""
     return empty_gradients(z, output_weight)
 
 
-def empty_gradients(z: Tensor, output_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def empty_gradients(z: Tensor, output_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     channels, hidden = output_weight.shape
     return (
         torch.empty_like(z), z.new_empty(4 * hidden + channels, channels), z.new_empty(channels, hidden),
-        z.new_empty(2 * channels + 4 * hidden), z.new_empty(2 * hidden + 2 * channels),
+        z.new_empty(6 * hidden + 4 * channels),
     )  # fmt: skip
 
 
@@ -205,17 +208,24 @@ def plan_backward(
     pairs = (problem.batch, problem.residues, problem.residues)
     dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
     dx, da, db = (plan.empty(problem.matrices_shape(), dtype) for _ in range(3))
-    output_sums, doutput, zn, xn = _plan_output_gradient(plan, problem, dy, x, dx, dprojections)
+    output_config, project_config = (choose_rows(plan, problem, f"{side} gradient") for side in ("output", "project"))
+    # Of as many rows, since their programs share rows of partial sums: one launch adds up what both leave.
+    project_config = replace(project_config, ROWS=output_config.ROWS)
+    programs, width = problem.grid(output_config)[0], 6 * hidden + 4 * channels
+    partials = plan.empty((programs, width), torch.promote_types(dtype, torch.float32))
+    doutput, zn, xn = _plan_output_gradient(plan, problem, output_config, dy, x, dx, dprojections, partials)
     if problem.outgoing:
         problem.plan_product(plan, dx, b, da, turned="")
         problem.plan_product(plan, dx, a, db, turned="left")
     else:
         problem.plan_product(plan, b, dx, da, turned="right")
         problem.plan_product(plan, a, dx, db, turned="")
-    dz, sums = _plan_project_gradient(plan, problem, da, db, zn, dprojections)
+    dz = _plan_project_gradient(plan, problem, project_config, da, db, zn, dprojections, partials)
+    sums = plan.empty((width,), dtype)
+    plan_sum_of_partials(plan, partials, sums, compute(problem))
     dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
     doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
-    return dz, dweights, doutput_weight, sums, output_sums
+    return dz, dweights, doutput_weight, sums
 
 
 def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
@@ -224,14 +234,13 @@ def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
 
 
 def _plan_output_gradient(
-    plan: Plan, problem: Problem, dy: Operand, x: Operand, dx: Operand, dprojections: Operand
-) -> tuple[Operand, Operand, Operand, Operand]:
-    """The sums for vectors, do, zn and xn; dx and the last columns of dprojections are filled."""
+    plan: Plan, problem: Problem, config: RowsConfig, dy: Operand, x: Operand, dx: Operand, dprojections: Operand,
+    partials: Operand,
+) -> tuple[Operand, Operand, Operand]:  # fmt: skip
+    """do, zn and xn; dx, the last columns of dprojections and the first of the partial sums are filled."""
     pairs = problem.z.shape[:3]
     doutput, zn = (plan.empty((*pairs, problem.channels), problem.z.dtype) for _ in range(2))
     xn = plan.empty((*pairs, problem.hidden), problem.z.dtype)
-    config = choose_rows(plan, problem, "output gradient")
-    sums, partials = _sums(plan, problem, problem.grid(config)[0], 2 * problem.hidden + 2 * problem.channels)
     plan.launch(
         triangle_output_gradient_kernel, problem.grid(config), config,
         **problem.arguments(
@@ -240,17 +249,15 @@ def _plan_output_gradient(
             dy=dy, x=x, dx=dx, zn=zn, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
-    plan_sum_of_partials(plan, partials, sums, compute(problem))
-    return sums, doutput, zn, xn
+    return doutput, zn, xn
 
 
 def _plan_project_gradient(
-    plan: Plan, problem: Problem, da: Operand, db: Operand, zn: Operand, dprojections: Operand
-) -> tuple[Operand, Operand]:
-    """dz, and the sums for vectors; dprojections is filled."""
+    plan: Plan, problem: Problem, config: RowsConfig, da: Operand, db: Operand, zn: Operand, dprojections: Operand,
+    partials: Operand,
+) -> Operand:  # fmt: skip
+    """dz; dprojections and the partial sums are filled."""
     dz = plan.empty_like(problem.z)
-    config = choose_rows(plan, problem, "project gradient")
-    sums, partials = _sums(plan, problem, problem.grid(config)[0], 2 * problem.channels + 4 * problem.hidden)
     plan.launch(
         triangle_project_gradient_kernel, problem.grid(config), config,
         **problem.arguments(
@@ -258,11 +265,4 @@ def _plan_project_gradient(
             "output_gate_weight", da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
-    plan_sum_of_partials(plan, partials, sums, compute(problem))
-    return dz, sums
-
-
-def _sums(plan: Plan, problem: Problem, programs: int, columns: int) -> tuple[Operand, Operand]:
-    """Memory for sums over all pairs, and for what each program adds to them."""
-    dtype = torch.promote_types(problem.z.dtype, torch.float32)
-    return plan.empty((columns,), problem.z.dtype), plan.empty((programs, columns), dtype)
+    return dz

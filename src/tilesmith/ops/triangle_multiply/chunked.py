@@ -227,7 +227,7 @@ def backward(
     projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
     output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
     output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As the backward of all at once gives them."""
     return empty_gradients(z, output_weight)
 
@@ -243,7 +243,9 @@ def compute_backward(dy: Tensor, z: Tensor, *arguments: Any) -> tuple[Tensor, ..
     weights, biases = zip(*((side.layer.dweight, side.layer.dbias) for side in (update.a, update.b)), strict=True)
     gradients = (
         [_half(weights, 0), _half(weights, 1), output.gate.dweight], [output.layer.dweight],
-        [norm.dweight, norm.dbias, _half(biases, 0), _half(biases, 1)],
-        [output_norm.dweight, output_norm.dbias, output.layer.dbias, output.gate.dbias],
+        [
+            output_norm.dweight, output_norm.dbias, output.layer.dbias, output.gate.dbias,
+            norm.dweight, norm.dbias, _half(biases, 0), _half(biases, 1),
+        ],
     )  # fmt: skip
     return dz, *(torch.cat(several).to(z.dtype) for several in gradients)

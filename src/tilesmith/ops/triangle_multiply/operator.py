@@ -94,15 +94,15 @@ def gradient_in_chunks(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _of_arguments(
-    context: Any, dz: Tensor, dweights: Tensor, doutput_weight: Tensor, sums: Tensor, output_sums: Tensor
+    context: Any, dz: Tensor, dweights: Tensor, doutput_weight: Tensor, sums: Tensor
 ) -> tuple[Tensor | None, ...]:
     """For each argument of the kernels its gradient, where it has one and it is wanted."""
     channels, hidden = doutput_weight.shape
     dprojection, dgate, doutput_gate = dweights.split((2 * hidden, 2 * hidden, channels))
-    dnorm_weight, dnorm_bias, dprojection_bias, dgate_bias = sums.split((channels, channels, 2 * hidden, 2 * hidden))
-    doutput_norm_weight, doutput_norm_bias, doutput_bias, doutput_gate_bias = output_sums.split(
-        (hidden, hidden, channels, channels)
-    )
+    (
+        doutput_norm_weight, doutput_norm_bias, doutput_bias, doutput_gate_bias,
+        dnorm_weight, dnorm_bias, dprojection_bias, dgate_bias,
+    ) = sums.split((hidden, hidden, channels, channels, channels, channels, 2 * hidden, 2 * hidden))  # fmt: skip
     gradients = (
         dz, None, dnorm_weight, dnorm_bias, dprojection, dprojection_bias, dgate, dgate_bias, doutput_norm_weight,
         doutput_norm_bias, doutput_weight, doutput_bias, doutput_gate, doutput_gate_bias, None, None, None,
