@@ -61,6 +61,8 @@ def test_every_figure_has_a_source(known: Device) -> None:
 def test_rates_are_dense_and_double_as_the_type_narrows(known: Device) -> None:
     rates = known.tflop_per_s
     assert rates["bf16"] == rates["fp16"]
+    if "fp32 matrix" in rates:
+        assert rates["fp32 matrix"] == pytest.approx(2 * rates["fp32"], rel=0.02)
     if "tf32" in rates:
         assert rates["bf16"] == pytest.approx(2 * rates["tf32"], rel=0.02)
     if "fp8" in rates:

@@ -395,6 +395,22 @@ def product_kernel(a_ptr, c_ptr, total_ptr, SIZE: tl.constexpr):
     tl.atomic_add(total_ptr, tl.sum(tl.sum(c, axis=0), axis=0))
 
 
+@triton.jit
+def single_product_kernel(a_ptr, c_ptr, PRECISION: tl.constexpr):
+    places = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    a = tl.load(a_ptr + places)
+    tl.store(c_ptr + places, tl.dot(a, a, input_precision=PRECISION))
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"])
+def test_observers_see_how_single_precision_is_multiplied_and_it_is_exact(precision: str) -> None:
+    a, c = torch.randn(16, 16), torch.empty(16, 16)
+    recorder = Recorder()
+    interpret(single_product_kernel, (1,), {"a_ptr": a, "c_ptr": c, "PRECISION": precision}, recorder)
+    assert [dot.input_precision for dot in recorder.dots] == [precision]
+    torch.testing.assert_close(c, a @ a, atol=1e-5, rtol=1e-5)
+
+
 def test_observers_see_helpers_lines_dots_atomics_and_widened_values() -> None:
     recorder = Recorder()
     a, c, total = torch.randn(16, 16).bfloat16(), torch.zeros(16, 16).bfloat16(), torch.zeros(1)

@@ -42,7 +42,8 @@ class Architecture:
 class Device:
     """One product with its datasheet figures.
 
-    `tflop_per_s` maps a dtype to the dense rate of the matrix units; fp32 is the rate of the ordinary ones.
+    `tflop_per_s` maps a dtype to the dense rate of the matrix units; fp32 is the rate of the ordinary ones, and "fp32
+    matrix" is there where matrix units multiply single precision faster than those.
     """
 
     name: str

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from fake_stopwatch import FakeStopwatch
+from torch.overrides import TorchFunctionMode
 
 from tilesmith.hardware.devices import device
 from tilesmith.lab.bench import limits
@@ -67,3 +71,44 @@ def test_of_an_unknown_device_are_believed_if_they_go_together() -> None:
     slow = replace(ALONE, copy_tb_per_s=0.3, read_tb_per_s=0.3, matmul_tflop_per_s={"bf16": 20.0})
     assert not is_disturbed(slow, None)
     assert is_disturbed(replace(slow, read_tb_per_s=0.1), None)
+
+
+class OnTheCpu(TorchFunctionMode):
+    """Puts what is asked for on a GPU on the CPU, where calls take their time on a stopwatch, and notes how single
+    precision is multiplied."""
+
+    def __init__(self, stopwatch: FakeStopwatch) -> None:
+        super().__init__()
+        self.stopwatch = stopwatch
+        self.precisions: set[str] = set()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (torch.Tensor.matmul, torch.Tensor.__matmul__) and args[0].dtype == torch.float32:
+            self.precisions.add(torch.backends.cuda.matmul.fp32_precision)
+        self.stopwatch.spend()
+        kwargs = {name: value for name, value in (kwargs or {}).items() if (name, value) != ("device", "cuda")}
+        return function(*args, **kwargs)
+
+
+@pytest.fixture
+def switch() -> Iterator[Any]:
+    """PyTorch's newer switch for how single precision is multiplied. Where it is set, the older cannot be read."""
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    yield switch
+    switch.fp32_precision = before
+
+
+@pytest.mark.parametrize("precision", ["none", "ieee", "tf32"])
+def test_single_precision_is_measured_both_ways_whatever_a_file_has_set(
+    precision: str, switch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
+    monkeypatch.setattr(limits, "MATRIX_SIZES", (16,))
+    monkeypatch.setattr(limits, "COPIED_BYTES", 1 << 10)
+    switch.fp32_precision = precision
+    with OnTheCpu(FakeStopwatch()) as on_the_cpu:
+        found = of_this_gpu(on_the_cpu.stopwatch, ABOUT, 1, anew=True)
+    assert {"fp32", "tf32"} <= set(found.matmul_tflop_per_s)
+    assert on_the_cpu.precisions == {"ieee", "tf32"}
+    assert switch.fp32_precision == precision

@@ -12,7 +12,8 @@ import torch
 from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
-from tilesmith.lab.bench.limits import Limits, Rate
+from tilesmith.hardware.rates import Rate
+from tilesmith.lab.bench.limits import Limits
 from tilesmith.lab.bench.result import Row, result
 from tilesmith.lab.bench.table import blocks
 from tilesmith.lab.bench.units import Measurer, Source, Unit
@@ -67,6 +68,7 @@ def sentences(*rows: Row) -> list[str]:
     [
         (RATES, SIX_PRODUCTS),
         ({**RATES, "fp32": 120.0}, Rate("fp32", 120.0)),
+        ({**RATES, "fp32 matrix": 120.0}, Rate("fp32 matrix", 120.0)),
         ({"fp32": 51.5, "tf32": 354.0}, Rate("fp32", 51.5)),
         ({"bf16": 690.0}, SIX_PRODUCTS),
         ({}, Rate("unknown", float("inf"))),

@@ -22,6 +22,7 @@ import torch
 import tilesmith
 from tilesmith import storage
 from tilesmith.hardware.devices import Device, match
+from tilesmith.hardware.rates import Rate, single_precision_rate
 from tilesmith.lab.bench.timing import Action, Rotation, Stopwatch, Timing, measure
 
 SCHEMA = 1
@@ -32,22 +33,6 @@ MATRIX_SIZES = (4096, 8192)  # the best of both: the larger runs into the power 
 LEAST_OF_BANDWIDTH, LEAST_OF_RATE = 0.5, 0.4
 LEAST_READ_OF_COPY = 0.7
 SHORT_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8"}
-# The 24 bits of single precision are three times the eight of bf16. Of the nine products of such parts, three lie below
-# what single precision holds.
-PRODUCTS_FOR_AN_EXACT_ONE = 6
-SIX_PRODUCTS = "six bf16 products"
-
-
-@dataclass(frozen=True)
-class Rate:
-    """A way to multiply matrices of some dtype, and how many TFLOP/s of that dtype's products it gives."""
-
-    name: str
-    tflop_per_s: float
-
-    @property
-    def flops_per_ms(self) -> float:
-        return self.tflop_per_s * 1e9
 
 
 @dataclass(frozen=True)
@@ -70,15 +55,15 @@ class Limits:
     def rate(self, dtype: torch.dtype) -> Rate:
         """The fastest way to multiply matrices of this dtype, single precision as exactly as PyTorch was told to."""
         rates = self.matmul_tflop_per_s
-        named = SHORT_NAMES.get(dtype, "fp32")
-        if named not in rates:
-            named = "fp32"
-        ways = [Rate(named, rates[named])] if named in rates else []
         if dtype == torch.float32:
-            if "bf16" in rates:
-                ways.append(Rate(SIX_PRODUCTS, rates["bf16"] / PRODUCTS_FOR_AN_EXACT_ONE))
-            if "tf32" in rates and torch.backends.cuda.matmul.fp32_precision == "tf32":
-                ways.append(Rate("tf32", rates["tf32"]))
+            shortened = torch.backends.cuda.matmul.fp32_precision == "tf32"
+            precisions = ("ieee", "bf16x6", *(("tf32",) if shortened else ()))
+            possible = [single_precision_rate(rates, precision) for precision in precisions]
+        else:
+            named = SHORT_NAMES.get(dtype, "fp32")
+            named = named if named in rates else "fp32"
+            possible = [Rate(named, rates[named])] if named in rates else []
+        ways = [way for way in possible if way is not None]
         return max(ways, key=lambda way: way.tflop_per_s, default=Rate("unknown", math.inf))
 
 
@@ -185,14 +170,16 @@ def _products(size: int) -> dict[str, Action]:
     one, other = (torch.randn(size, size, device="cuda") for _ in range(2))
     unit = torch.ones((), device="cuda")
 
-    def single(allow_tf32: bool) -> Action:
+    def single(precision: str) -> Action:
         def product() -> None:
-            before = torch.backends.cuda.matmul.allow_tf32
-            torch.backends.cuda.matmul.allow_tf32 = allow_tf32
+            # Not `allow_tf32`, which can be neither read nor put back where a file has set this newer switch.
+            switch = torch.backends.cuda.matmul
+            before = switch.fp32_precision
+            switch.fp32_precision = precision
             try:
                 one @ other
             finally:
-                torch.backends.cuda.matmul.allow_tf32 = before
+                switch.fp32_precision = before
 
         return product
 
@@ -208,7 +195,7 @@ def _products(size: int) -> dict[str, Action]:
     return {
         "bf16": half(torch.bfloat16),
         "fp16": half(torch.float16),
-        "tf32": single(True),
-        "fp32": single(False),
+        "tf32": single("tf32"),
+        "fp32": single("ieee"),
         "fp8": eighth,
     }

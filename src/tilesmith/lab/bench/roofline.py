@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tilesmith.lab.bench.limits import SIX_PRODUCTS, Limits, Rate
+from tilesmith.hardware.rates import Rate, single_precision_rate
+from tilesmith.lab.bench.limits import Limits
 from tilesmith.lab.bench.result import Row
 from tilesmith.spec import Case, Spec, Work
 
@@ -104,7 +105,7 @@ def _bound(row: Row, limits: Limits, rate: Rate, least: Floor) -> str:
                 f"memory-bound: {evidence}. It is at the limit: only fewer bytes help, by fusing or a narrower dtype."
             )
         return f"memory-bound: {evidence}. Look for bytes moved twice or in narrow loads, and --sweep the block sizes."
-    if rate.name == SIX_PRODUCTS:
+    if rate == single_precision_rate(limits.matmul_tflop_per_s, "bf16x6"):
         ordinary = _by_ordinary_units(row, limits.matmul_tflop_per_s.get("fp32"), rate)
         if ordinary:
             return ordinary

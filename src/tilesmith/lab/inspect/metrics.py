@@ -25,7 +25,7 @@ from tilesmith.toolchain.interpreter import Launched
 MOST_RUNS = 1024
 MOST_REQUESTS_SHOWN = 8  # of one execution
 _COUNTED_AS_FLOPS = ("float", "special", "reduce")
-_BY_NAME = {"fp16": "fp16", "bf16": "bf16", "fp32": "tf32", "fp64": "fp64", "int8": "fp8"}
+_BY_NAME = {"fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "int8": "fp8"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Metrics:
         return sum(one.unique_loaded_bytes + one.unique_stored_bytes for one in self.arguments())
 
     def flops_by_kind(self) -> dict[str, float]:
-        """Arithmetic over the whole grid: dots by the format of their operands, and everything else by kind."""
+        """Arithmetic over the whole grid: dots by the format of their operands, single precision also by how exactly it
+        is multiplied, and everything else by kind."""
         found: Counter[str] = Counter()
         for (_, _, dot_format), flops in self._trace.dot_flops.items():
             found[f"dot {dot_format}"] += round(flops * self.scale)
@@ -301,7 +302,9 @@ def _alignment(address: int) -> int:
 
 
 def _rate_name(dot_format: str) -> str:
-    """The datasheet's name for the rate at which dots of a format run."""
+    """The rate at which dots of a format run, as `Work` names it."""
+    if dot_format.startswith("fp32 "):
+        return dot_format.removeprefix("fp32 ")
     return "fp8" if dot_format.startswith("fp8") else _BY_NAME.get(dot_format, "fp32")
 
 

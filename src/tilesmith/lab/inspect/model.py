@@ -122,6 +122,7 @@ class TargetFacts:
     predicted_floor_us: float | None = None
     predicted_memory_us: float | None = None
     predicted_compute_us: float | None = None
+    predicted_rates: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s that the latter is made of, by share
     vector_bytes: Mapping[int, int] = field(default_factory=dict)  # by source line, the widest
     shared_accesses: tuple[SharedAccess, ...] = ()
     assembly: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict, repr=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
@@ -12,6 +13,7 @@ import torch
 
 from tilesmith.hardware.devices import Device, devices, for_target
 from tilesmith.hardware.occupancy import occupancy
+from tilesmith.hardware.rates import SINGLE_PRECISIONS, Rate, single_precision_rate
 from tilesmith.lab.inspect.model import SharedAccess, TargetFacts
 from tilesmith.toolchain.compiler import Binary, CompileError, Target, accepted_options, compile_kernel
 from tilesmith.toolchain.compiler.shared import shared_accesses
@@ -23,7 +25,10 @@ ALIGNMENT = 16  # bytes, and what an integer must be a multiple of, for the comp
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch must do at least: bytes to move once, and flops by the rate they run at."""
+    """What a launch must do at least: bytes to move once, and flops by the rate they run at.
+
+    Dots of single precision are under Triton's names for how exactly they are done, everything else under a dtype.
+    """
 
     bytes: int
     flops: Mapping[str, float]
@@ -95,12 +100,17 @@ def predicted(facts: TargetFacts, work: Work, device: Device | None) -> TargetFa
     if device is None or facts.error:
         return facts
     memory_us = work.bytes / (device.memory_tb_per_s * 1e6)
-    compute_us = sum(flops / (_rate(device, kind) * 1e6) for kind, flops in work.flops.items())
+    taken_us: defaultdict[Rate, float] = defaultdict(float)
+    for kind, flops in work.flops.items():
+        rate = _rate(device, kind)
+        taken_us[rate] += flops / (rate.tflop_per_s * 1e6)
+    compute_us = sum(taken_us.values())
     return replace(
         facts,
         predicted_memory_us=memory_us,
         predicted_compute_us=compute_us,
         predicted_floor_us=max(memory_us, compute_us),
+        predicted_rates={rate.name: rate.tflop_per_s for rate in sorted(taken_us, key=lambda rate: -taken_us[rate])},
     )
 
 
@@ -148,12 +158,17 @@ class _Aligned:
         return 0
 
 
-def _rate(device: Device, kind: str) -> float:
-    """TFLOP/s of dots by their format, and of everything else."""
+def _rate(device: Device, kind: str) -> Rate:
+    """The rate of flops of a kind of `Work`."""
     rates = device.tflop_per_s
     if kind == "fp64":
-        return rates["fp32"] / 2
-    return rates.get(kind, rates["fp32"])
+        return Rate("fp64", rates["fp32"] / 2)
+    if kind in SINGLE_PRECISIONS:
+        # A kernel that asks for nothing gets tf32 where there is such a thing, and exact products elsewhere.
+        rate = single_precision_rate(rates, kind) or single_precision_rate(rates, "ieee")
+        assert rate is not None, "every datasheet has a rate of fp32"
+        return rate
+    return Rate(kind, rates[kind]) if kind in rates else Rate("fp32", rates["fp32"])
 
 
 def _lines(binary: Binary, name: str, kernel_file: str) -> tuple[tuple[int, str], ...]:

@@ -48,7 +48,7 @@ def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
     ratio = f", {intensity:.2g} flops per byte" if intensity is not None else ""
     if facts is not None:
         floor = f"{in_time(facts.predicted_floor_us)} on {facts.device}"
-        yield "predicted, at least", f"{floor}: {kernel.bound}-bound ({work}{ratio})"
+        yield "predicted, at least", f"{floor}: {bound_in_words(facts)} ({work}{ratio})"
     else:
         yield "work", f"{work}{ratio}"
     if kernel.measured_note:
@@ -57,6 +57,14 @@ def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
     if first is not None:
         waves = "" if first.waves is None else f"; the grid is {first.waves:.2g} waves"
         yield "occupancy", f"{first.occupancy:.0%} on {first.target}, limited by {first.limited_by}{waves}"
+
+
+def bound_in_words(facts: TargetFacts) -> str:
+    """What sets the predicted floor; of arithmetic, at which rates."""
+    if facts.predicted_floor_us == facts.predicted_memory_us:
+        return "memory-bound"
+    rates = " and ".join(f"{name} at {rate:.3g}" for name, rate in facts.predicted_rates.items())
+    return f"compute-bound by {rates} TFLOP/s"
 
 
 def overall_efficiency(kernel: Kernel) -> float | None:
@@ -121,8 +129,10 @@ def _access_row(access: AccessFacts) -> list[Cell]:
 def target_table(kernel: Kernel) -> Table:
     """One line for each target."""
     headings = ("target", "registers", "spilled", "shared", "warps", "full", "limited by", "floor")
+    bounds = [f"{one.target} {bound_in_words(one)}" for one in kernel.targets.values() if one.predicted_floor_us]
     return Table(
-        "What the compiler made of it: bytes per thread spilled, share of the warps in use, least time predicted",
+        "What the compiler made of it: bytes per thread spilled, share of the warps in use, least time predicted"
+        + (f" ({'; '.join(bounds)})" if bounds else ""),
         [Column(text, "text" if text in ("target", "limited by") else "number") for text in headings],
         [_target_row(facts) for facts in kernel.targets.values()],
     )

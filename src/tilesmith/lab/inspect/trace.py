@@ -120,7 +120,9 @@ class Trace(Observer):
         self._access(access)
 
     def dot(self, dot: Dot) -> None:
-        self.dot_flops[dot.file, dot.line, dot.operand_format] += 2 * dot.batch * dot.m * dot.n * dot.k
+        single = dot.operand_format == "fp32"
+        dot_format = f"{dot.operand_format} {dot.input_precision}" if single else dot.operand_format
+        self.dot_flops[dot.file, dot.line, dot_format] += 2 * dot.batch * dot.m * dot.n * dot.k
 
     def operation(self, operation: SeenOperation) -> None:
         flops = operation.elements * (2 if operation.name == "fma" else 1)

@@ -21,6 +21,7 @@ from tilesmith.lab.inspect.findings import UNCOALESCED
 from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
 from tilesmith.lab.inspect.terminal import (
     access_table,
+    bound_in_words,
     in_bytes,
     in_figures,
     in_time,
@@ -153,7 +154,7 @@ def _headlines(kernel: Kernel) -> Iterator[Headline]:
     work = f"{in_bytes(kernel.unique_bytes)} to move, {in_figures(kernel.flops)} flops"
     timed = next((one for one in kernel.targets.values() if one.predicted_floor_us is not None), None)
     if timed is not None:
-        meaning = f"predicted at least, on {timed.device}: {kernel.bound}-bound, {work}"
+        meaning = f"predicted at least, on {timed.device}: {bound_in_words(timed)}, {work}"
         yield Headline(in_time(timed.predicted_floor_us), meaning)
     if kernel.measured_us is not None:
         yield Headline(in_time(kernel.measured_us), f"measured. {kernel.measured_note or ''}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tilesmith.hardware.devices import Device, devices
 from tilesmith.lab.inspect.model import Kernel, TargetFacts
@@ -22,15 +22,17 @@ def roofline(kernel: Kernel, sector_bytes: int) -> Charts | None:
     placed = list(_placed(kernel, facts, device, sector_bytes))
     across = [kernel.flops / moved for _, moved, _, _ in placed]
     heights = [kernel.flops / time / 1e6 for _, _, time, _ in placed]
-    ridge = _peak(device) / device.memory_tb_per_s
+    rates = _rates(device, facts)
+    peak = max(rates.values())
+    ridge = peak / device.memory_tb_per_s
     x = _axis("flops per byte", min(*across, ridge) / 4, max(*across, ridge) * 4)
-    y = _axis("TFLOP/s", min(*heights, x.low * device.memory_tb_per_s) / 2, _peak(device) * 3)
+    y = _axis("TFLOP/s", min(*heights, x.low * device.memory_tb_per_s) / 2, peak * 3)
     series = [
         Series(style, [Mark(across[style], heights[style], kernel.name, _figures(kernel, one), open=not one[3])])
         for style, one in enumerate(placed)
     ]
     title = f"Roofline of {device.title}, by its datasheet"
-    chart = Chart(title, x, y, list(_ceilings(device, x)), series, _table(kernel, placed, title))
+    chart = Chart(title, x, y, list(_ceilings(device.memory_tb_per_s, rates, x)), series, _table(kernel, placed, title))
     return Charts([name for name, *_ in placed], [chart])
 
 
@@ -46,20 +48,20 @@ def _placed(kernel: Kernel, facts: TargetFacts, device: Device, sector_bytes: in
         yield "measured", kernel.unique_bytes, kernel.measured_us, True
 
 
-def _peak(device: Device) -> float:
-    return max(device.tflop_per_s.get(name, 0.0) for name in ("bf16", "fp32"))
+def _rates(device: Device, facts: TargetFacts) -> dict[str, float]:
+    """Those that everyone knows a device by, and those that the prediction is made of."""
+    landmarks = {"fp32": "fp32", "bf16 matrix": "bf16"}
+    known = {words: device.tflop_per_s[name] for words, name in landmarks.items() if name in device.tflop_per_s}
+    return known | {name: rate for name, rate in facts.predicted_rates.items() if rate not in known.values()}
 
 
-def _ceilings(device: Device, x: Axis) -> Iterator[Ceiling]:
-    bandwidth = device.memory_tb_per_s
-    end = _peak(device) / bandwidth
+def _ceilings(bandwidth: float, rates: Mapping[str, float], x: Axis) -> Iterator[Ceiling]:
+    end = max(rates.values()) / bandwidth
     middle = math.sqrt(x.low * end)
     slope = [(x.low, x.low * bandwidth), (end, end * bandwidth)]
     yield Ceiling(f"memory {bandwidth:g} TB/s", slope, (middle, middle * bandwidth))
-    for name, words in (("fp32", "fp32"), ("bf16", "bf16 matrix")):
-        rate = device.tflop_per_s.get(name)
-        if rate:
-            yield Ceiling(f"{words} {rate:g} TFLOP/s", [(rate / bandwidth, rate), (x.high, rate)], (x.high, rate))
+    for name, rate in rates.items():
+        yield Ceiling(f"{name} {rate:.4g} TFLOP/s", [(rate / bandwidth, rate), (x.high, rate)], (x.high, rate))
 
 
 def _axis(label: str, low: float, high: float) -> Axis:

@@ -41,7 +41,7 @@ def _precision_for(products: str) -> str:
 def product_precision(plan: Plan, dtype: torch.dtype, tf32: bool) -> str:
     """What `tl.dot` is told: only the first bits of single precision, or all of them as sums of shorter numbers."""
     if dtype != torch.float32 or plan.device.type == "cpu":
-        return "ieee"  # the interpreter is exact, and knows no other name for it
+        return "ieee"  # the interpreter is exact, whatever it is told
     if plan.architecture.target.startswith("hip"):
         return "ieee"  # in matrix units too
     return "tf32" if tf32 else "bf16x6"

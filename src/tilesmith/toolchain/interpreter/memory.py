@@ -56,7 +56,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Dot:
-    """One `tl.dot` of one program: [m, k] @ [k, n], `batch` times, in Triton's names for the formats."""
+    """One `tl.dot` of one program: [m, k] @ [k, n], `batch` times, in Triton's names for the formats.
+
+    `input_precision` is how single precision is multiplied, `tf32` where the kernel does not say; it means nothing for
+    other formats.
+    """
 
     program: Program
     kernel: str
@@ -68,6 +72,7 @@ class Dot:
     k: int
     operand_format: str
     accumulator_format: str
+    input_precision: str
 
 
 class OutOfBounds(Exception):

@@ -24,6 +24,7 @@ from triton.runtime.interpreter import (
     _ir,
 )
 
+from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
@@ -82,7 +83,8 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def __init__(self) -> None:
         super().__init__()
         # Checking every integer addition for overflow makes a kernel about three times slower; hardware wraps too.
-        self.options = InterpreterOptions(sanitize_overflow=False)
+        # Stock knows fewer ways to multiply single precision than the compilers. Here all of them are exact.
+        self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
 
     # Casts
@@ -157,13 +159,13 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     def create_dot(self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
         if self.memory.observers:
-            self._show_dot(a, b, d)
+            self._show_dot(a, b, d, input_precision.name.lower())
         # Tensor cores accumulate products of 16-bit floats in float32 and round the result once.
         compute = np.float32 if d.data.dtype == np.float16 else d.data.dtype
         product = np.matmul(values_of(a).astype(compute), values_of(b).astype(compute))
         return handle_of(product + d.data, d.dtype.scalar)
 
-    def _show_dot(self, a: Handle, b: Handle, d: Handle) -> None:
+    def _show_dot(self, a: Handle, b: Handle, d: Handle, input_precision: str) -> None:
         *batch, m, k = a.data.shape
         dot = Dot(
             self.grid_idx,
@@ -175,6 +177,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             k=k,
             operand_format=a.dtype.scalar.name,
             accumulator_format=d.dtype.scalar.name,
+            input_precision=input_precision,
         )
         for observer in self.memory.observers:
             observer.dot(dot)
