@@ -119,6 +119,31 @@ def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@FORKED
+def test_of_several_operators_each_takes_the_cases_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    result = bench("silu", "transpose", "--cases", "large,larger", "--mode", "fwd", "--device", "h200", "--json", path)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(path.read_text())["rows"]
+    assert {(row["op"], row["case"]) for row in rows} == {
+        ("silu", "large"), ("transpose", "large"), ("transpose", "larger"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cases", "complaint"),
+    [
+        ("large,huge", "--cases: none of silu, transpose has a case huge"),
+        ("larger", "silu has no case 'larger'"),
+    ],
+)
+def test_a_case_that_no_operator_has_or_an_operator_without_any_is_refused(cases: str, complaint: str) -> None:
+    result = bench("silu", "transpose", "--cases", cases)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_what_is_no_operator_is_refused() -> None:
     assert "is neither an operator" in bench("nonsense").stderr
 

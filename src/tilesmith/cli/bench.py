@@ -142,14 +142,18 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
     unknown = [name for name in selection.rivals or () if name not in (*known, "none")]
     if unknown:
         refuse(f"--against: {', '.join(unknown)} is not one of {', '.join(known[1:])}")
+    try:
+        selections = selection.among(specs)
+    except SelectionError as error:
+        refuse(f"--cases: {error}")
     jobs = []
-    for name, spec in zip(names or [spec.name for spec in specs], specs, strict=True):
+    for name, spec, chosen in zip(names or [spec.name for spec in specs], specs, selections, strict=True):
         source = source_of(spec, name)
         try:
-            jobs.append(Job(spec.name, source, units(spec, source, selection), start))
+            jobs.append(Job(spec.name, source, units(spec, source, chosen), start))
         except (SelectionError, SpecError) as error:
             refuse(str(error))
-        if selection.takes_largest_case(source):
+        if chosen.takes_largest_case(source):
             taken = f"swept on {jobs[-1].units[0].case.name}, the largest of its {len(spec.cases)} cases"
             console.print(f"{spec.name}: {taken}; --cases names others, or all", markup=False, soft_wrap=True)
     return jobs

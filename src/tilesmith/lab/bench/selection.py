@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,22 @@ class Selection:
     rivals: Sequence[str] | None = None
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     predicting: bool = False
+
+    def among(self, specs: Sequence[Spec]) -> list[Selection]:
+        """What is chosen of each operator: of several, those of the named cases that it has.
+
+        Raises SelectionError for a case that none of them has. An operator with none of the cases keeps the names that
+        it will be refused by.
+        """
+        if self.cases is None or list(self.cases) == ["all"] or len(specs) == 1:
+            return [self] * len(specs)
+        owned = [{case.name for case in spec.cases} for spec in specs]
+        unknown = [name for name in self.cases if name not in set().union(*owned)]
+        if unknown:
+            raise SelectionError(f"none of {', '.join(spec.name for spec in specs)} has a case {', '.join(unknown)}")
+        return [
+            replace(self, cases=[name for name in self.cases if name in names] or self.cases) for names in owned
+        ]  # fmt: skip
 
     def takes_largest_case(self, source: Source) -> bool:
         """Where every point is compiled, seconds for each kernel: the largest case stands for all. Small ones would
