@@ -74,6 +74,12 @@ def test_what_has_no_time_wins_nothing(tmp_path: Path, broken: dict[str, Any]) -
     assert result(tmp_path, row("fwd", "tilesmith", 1.0), {**row("fwd", "torch", 0.5), **broken}) == {}
 
 
+def test_a_size_of_which_nothing_is_decided_is_left_out_so_that_its_neighbours_are_asked(tmp_path: Path) -> None:
+    result(tmp_path, row("bwd", "tilesmith", 2.0), row("bwd", "torch", 1.0))
+    ((_, table),) = winners.tables(tmp_path).items()
+    assert table["winners"] == {}
+
+
 def test_a_newer_run_that_measured_less_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
     def stored(date: str, *rows: dict[str, Any]) -> dict[str, Any]:
         one = {"op": "silu", "case": "seed", "sizes": {"rows": 1024, "cols": 512}, "dtype": "bfloat16", "error": None}

@@ -49,7 +49,8 @@ def _table(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             newest_times[key] |= {mode: pair for mode, pair in times.items() if len(pair) == 2}
     winners: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
     for (op, bucket), times in newest_times.items():
-        winners[op][bucket] = _winners(times)
+        if found := _winners(times):
+            winners[op][bucket] = found
     newest = {name: results[-1][name] for name in PROVENANCE}
     ordered = {op: dict(sorted(winners[op].items())) for op in sorted(winners)}
     return {"schema": tuning.SCHEMA, "source": newest, "configs": {}, "winners": ordered}

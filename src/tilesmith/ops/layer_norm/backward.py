@@ -324,7 +324,7 @@ def _plan_sums(plan: Plan, partials: dict[str, Operand], gradients: dict[str, Op
             plan_sum_of_partials(plan, partials[name], gradient, compute)
         return
     n_partials, n_columns = partials["weight"].shape
-    config = partial_sum_config(n_partials, n_columns)
+    config = partial_sum_config(plan, n_partials, n_columns)
     plan.launch(
         sum_both_partials_kernel, (triton.cdiv(n_columns, config.COLUMNS), 2), config,
         weight_partials_ptr=partials["weight"], bias_partials_ptr=partials["bias"],

@@ -39,10 +39,14 @@ def sum_partials_kernel(
     tl.store(total_ptr + total_offsets, tl.sum(total, axis=0).to(total_ptr.dtype.element_ty), mask=in_row)
 
 
-def partial_sum_config(partials: int, columns: int) -> PartialSumConfig:
+def partial_sum_config(plan: Plan, partials: int, columns: int) -> PartialSumConfig:
     """Narrow blocks, so that there are programs enough, each with few steps: 16.7 µs for the whole backward of rms_norm
     at 16384×512 on an H200, where blocks of 32 columns took 17.6. And of many partials, more under way: 1024×1280 takes
-    3.7 µs instead of 4.5, and 4096×1280 9.3 instead of 15.4, with eight warps 10.3."""
+    3.7 µs instead of 4.5, and 4096×1280 9.3 instead of 15.4, with eight warps 10.3.
+
+    In the interpreter it is the programs that take time, a millisecond each: a few wide blocks."""
+    if plan.device.type == "cpu":
+        return PartialSumConfig(PARTIALS=16, COLUMNS=max(bucket(columns // 4), 8))
     block = min(max(bucket(columns // 512), 8), 64)
     if block == 8 and partials >= 256:
         return PartialSumConfig(num_warps=16 if partials >= 2048 else 8, PARTIALS=256, COLUMNS=block)
@@ -52,7 +56,7 @@ def partial_sum_config(partials: int, columns: int) -> PartialSumConfig:
 def plan_sum_of_partials(plan: Plan, partials: Operand, total: Operand, compute: tl.dtype) -> None:
     """Put on the plan: total[c] = Σ over p of partials[p, c]."""
     n_partials, n_columns = partials.shape
-    config = partial_sum_config(n_partials, n_columns)
+    config = partial_sum_config(plan, n_partials, n_columns)
     plan.launch(
         sum_partials_kernel, (triton.cdiv(n_columns, config.COLUMNS),), config,
         partials_ptr=partials, total_ptr=total, n_partials=n_partials, n_columns=n_columns,

@@ -9,6 +9,7 @@ of zn, and dz is that of a norm again.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import torch
 import triton
@@ -207,13 +208,15 @@ def plan_backward(
     dtype, channels, hidden = problem.z.dtype, problem.channels, problem.hidden
     pairs = (problem.batch, problem.residues, problem.residues)
     dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
-    dx, da, db = (plan.empty(problem.matrices_shape(), dtype) for _ in range(3))
+    dx = plan.empty(problem.matrices_shape(), dtype)
     output_config, project_config = (choose_rows(plan, problem, f"{side} gradient") for side in ("output", "project"))
     # Of as many rows, since their programs share rows of partial sums: one launch adds up what both leave.
     project_config = replace(project_config, ROWS=output_config.ROWS)
     programs, width = problem.grid(output_config)[0], 6 * hidden + 4 * channels
     partials = plan.empty((programs, width), torch.promote_types(dtype, torch.float32))
     doutput, zn, xn = _plan_output_gradient(plan, problem, output_config, dy, x, dx, dprojections, partials)
+    doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
+    da, db = (_in_place_of(plan, problem, done_with) for done_with in (doutput, xn))
     if problem.outgoing:
         problem.plan_product(plan, dx, b, da, turned="")
         problem.plan_product(plan, dx, a, db, turned="left")
@@ -224,13 +227,21 @@ def plan_backward(
     sums = plan.empty((width,), dtype)
     plan_sum_of_partials(plan, partials, sums, compute(problem))
     dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
-    doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
     return dz, dweights, doutput_weight, sums
 
 
 def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
     columns = of_pairs.shape[3]
     return of_pairs.seen_as((problem.pairs, columns), (columns, 1))
+
+
+def _in_place_of(plan: Plan, problem: Problem, done_with: Operand) -> Operand:
+    """Memory for a matrix for each hidden channel: that of what is no longer needed, if it is as much."""
+    shape = problem.matrices_shape()
+    if prod(shape) > prod(done_with.shape):
+        return plan.empty(shape, done_with.dtype)
+    _, hidden, residues, row = shape
+    return done_with.seen_as(shape, (hidden * residues * row, residues * row, row, 1))
 
 
 def _plan_output_gradient(

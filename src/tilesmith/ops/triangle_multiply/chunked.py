@@ -1,7 +1,7 @@
 """Triangle multiplication a few rows of its result at a time, for memory.
 
 Counted in sizes of z, with as many hidden channels as channels and not in float16, where x takes two: all at once the
-forward holds z, a, b, x and y, of which a, b and x stay until the backward; and that holds 17. In chunks the forward
+forward holds z, a, b, x and y, of which a, b and x stay until the backward; and that holds 15. In chunks the forward
 holds z, b and y, nothing stays but the arguments, and the backward holds z, dy, dz, dx and one of a and b; both of them
 besides what they make of `chunk` rows.
 
