@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.attention import SPEC
+from tilesmith.ops.attention import reference as attention_reference
 from tilesmith.ops.attention.operator import attention as as_declared
 from tilesmith.ops.attention.operator import native
 from tilesmith.ops.attention.reference import bounds, reference, visible
@@ -476,3 +477,43 @@ class TestWhoComputes:
         q, k = (torch.randn(1, heads, 3, 16, dtype=dtype).as_subclass(OnGPU) for heads in (4, 2))
         native(q, k, k, True, None, None, None, None, 0.0, 0.0, None)
         assert seen == [(4, 4, False) if unfolded else (2, 2, True)]
+
+
+class TestTheReferenceInPieces:
+    """Where all scores at once would take too much memory."""
+
+    SHAPE = SEQUENCES, HEADS, QUERIES, KEYS = 3, 4, 5, 6
+
+    @pytest.mark.parametrize("most", [4 * 5 * 6 * 2, 5 * 6, 1], ids=["two sequences", "one head", "less than one head"])
+    @pytest.mark.parametrize("bias_shape", [None, (5, 6), (4, 5, 6), (1, 4, 5, 6), (3, 1, 5, 6), (3, 4, 5, 6)], ids=str)
+    def test_is_the_same(self, most: int, bias_shape: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        torch.manual_seed(0)
+        q = torch.randn(self.SEQUENCES, self.HEADS, self.QUERIES, 8, dtype=torch.float64)
+        k, v = (torch.randn(self.SEQUENCES, 2, self.KEYS, 8, dtype=torch.float64) for _ in range(2))
+        bias = None if bias_shape is None else torch.randn(bias_shape, dtype=torch.float64)
+        given = {"q": q, "k": k, "v": v, "bias": bias, "mask": torch.rand(self.SEQUENCES, self.KEYS) > 0.2}
+        found = []
+        for limit in (attention_reference.MOST_SCORES, most):
+            monkeypatch.setattr(attention_reference, "MOST_SCORES", limit)
+            leaves = leaves_of(given)
+            made = reference(**leaves, causal=True)
+            floating = [one for one in leaves.values() if one is not None and one.is_floating_point()]
+            found.append([made, *torch.autograd.grad(made.sin().sum(), floating)])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other)
+
+    def test_takes_as_many_sequences_at_once_as_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = []
+        plain = attention_reference._in_one_piece
+
+        def watched(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *more: Any) -> Tensor:
+            assert bias is not None
+            seen.append((tuple(q.shape[:2]), tuple(bias.shape)))
+            return plain(q, k, v, bias, *more)
+
+        monkeypatch.setattr(attention_reference, "_in_one_piece", watched)
+        monkeypatch.setattr(attention_reference, "MOST_SCORES", 2 * self.HEADS * self.QUERIES * self.KEYS)
+        q, k = torch.randn(*self.SHAPE[:3], 8), torch.randn(self.SEQUENCES, self.HEADS, self.KEYS, 8)
+        reference(q, k, k, bias=torch.randn(self.HEADS, self.QUERIES, self.KEYS))
+        shared = (1, self.HEADS, self.QUERIES, self.KEYS)
+        assert seen == [((2, self.HEADS), shared), ((1, self.HEADS), shared)]

@@ -31,31 +31,46 @@ def reference(
     window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0, seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
-        return _head_by_head(q, k, v, bias, mask, (causal, scale, window, softcap))
+        return _in_pieces(q, k, v, bias, mask, (causal, scale, window, softcap))
     return _in_one_piece(q, k, v, bias, mask, causal, scale, window, softcap, dropout, seed)
 
 
 MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
 
 
-def _head_by_head(
+def _in_pieces(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, options: tuple[Any, ...]
 ) -> Tensor:  # fmt: skip
-    """Where all scores together would not fit: each head of q alone, computed anew for its gradient."""
-    group = q.shape[1] // k.shape[1]
+    """Where all scores together would not fit: as many sequences as do, or else a single head, computed anew for its
+    gradient. A bias that pieces share is given to each as it is, so that its gradient is no larger than itself."""
+    sequences, heads, n_queries, _ = q.shape
+    group = heads // k.shape[1]
+    whole_sequences = MOST_SCORES // (heads * n_queries * k.shape[2])
+    if whole_sequences:
+        of_queries = of_keys = [slice(None)]
+    else:
+        of_queries = [slice(head, head + 1) for head in range(heads)]
+        of_keys = [slice(head // group, head // group + 1) for head in range(heads)]
+    together = max(whole_sequences, 1)
     if bias is not None:
-        bias = bias.expand(*q.shape[:3], k.shape[2])
-    sequences = []
-    for n in range(q.shape[0]):
-        heads = []
-        for head in range(q.shape[1]):
-            one, shared = slice(head, head + 1), slice(head // group, head // group + 1)
-            its_bias = None if bias is None else bias[n : n + 1, one]
-            its_mask = None if mask is None else mask[n : n + 1]
-            tensors = q[n : n + 1, one], k[n : n + 1, shared], v[n : n + 1, shared]
-            heads.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, *options, use_reentrant=False))
-        sequences.append(torch.cat(heads, dim=1))
-    return torch.cat(sequences)
+        bias = bias[(None,) * (4 - bias.ndim)]
+    made = []
+    for start in range(0, sequences, together):
+        some = slice(start, start + together)
+        its_mask = None if mask is None else mask[some]
+        pieces = []
+        for its_heads, its_keys in zip(of_queries, of_keys, strict=True):
+            its_bias = None if bias is None else _where_it_differs(bias, some, its_heads)
+            tensors = q[some, its_heads], k[some, its_keys], v[some, its_keys]
+            pieces.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, *options, use_reentrant=False))
+        made.append(torch.cat(pieces, dim=1))
+    return torch.cat(made)
+
+
+def _where_it_differs(bias: Tensor, sequences: slice, heads: slice) -> Tensor:
+    """A piece of a bias, but along dimensions in which it is the same for all."""
+    places = [slice(None) if size == 1 else piece for size, piece in zip(bias.shape, (sequences, heads), strict=False)]
+    return bias[tuple(places)]
 
 
 def _in_one_piece(
