@@ -50,7 +50,7 @@ class Popen(subprocess.Popen[Any]):
         pass_fds: Collection[int] = (),
         **options: Any,
     ) -> None:
-        words = [str(word) for word in args]
+        words = [str(word) for word in args if word != "-u"]  # a fork's output is not held back anyway
         if words[0] == sys.executable and (words[1] in ("-c", "-m") or words[1].endswith(".py")):
             environment = dict(os.environ if env is None else env)
             options["preexec_fn"] = partial(_become, words[1:], environment, [*pass_fds])

@@ -179,6 +179,7 @@ def test_a_private_set_is_verified(here: Path) -> None:
     assert "solution.py must pass, but fails at parses" in result.output
 
 
+@FORKED
 def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

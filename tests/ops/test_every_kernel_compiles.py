@@ -25,16 +25,17 @@ TARGETS = [HOPPER, Target.parse("cuda:80"), Target.parse("hip:gfx942")]
 
 
 def tried(spec: Spec, target: Target) -> Iterator[tuple[Case, torch.dtype, Layout]]:
-    """Every case in two dtypes; the third dtype and the other layouts once. Those that `is_tried_first` come first."""
+    """Every case in two dtypes; the third dtype and the other layouts once. Those that `is_tried_first` come first, and
+    of them those of the largest case."""
     chosen = [(case, dtype, CONTIGUOUS) for case in spec.cases for dtype in (torch.bfloat16, torch.float32)]
     chosen += [(spec.cases[1], torch.float32, layout) for layout in LAYOUTS]
     chosen.append((spec.cases[-1], torch.float16, CONTIGUOUS))
-    yield from sorted(chosen, key=lambda one: not is_tried_first(spec, target, *one))
+    yield from sorted(chosen, key=lambda one: (not is_tried_first(spec, target, *one), one[0] != spec.cases[-1]))
 
 
 def is_tried_first(spec: Spec, target: Target, case: Case, dtype: torch.dtype, layout: Layout) -> bool:
     """The largest case as people run it. On Hopper in single precision too, and an odd case in that, as it takes more
-    registers than a shorter one."""
+    registers than a shorter one where tiles are multiplied."""
     if layout is not CONTIGUOUS or dtype == torch.float16:
         return False
     if case == spec.cases[-1]:
@@ -66,7 +67,8 @@ def homes(target: Target) -> dict[Any, str]:
 def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]]:
     """For each operator one launch for each compiled variant of each kernel, with a name to be read in a test's report;
     and whether it is tried first, or is the first of its kernel. Kernels of another operator only on Hopper, as people
-    run them. These, and kernels that multiply no tiles, once for each configuration that is chosen."""
+    run them. These, and kernels that multiply no tiles, once for each configuration that is chosen for the largest
+    case: a small block of such a kernel takes fewer registers than a large one."""
     found: dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]] = {operator: {} for operator in SPECS}
     kernels: set[Any] = set()
     configurations: set[Hashable] = set()
@@ -82,6 +84,8 @@ def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, Pla
             first = first and target == HOPPER and case == SPECS[operator].cases[-1]
         elif launch.kernel not in kernels:
             first = True
+        elif not multiplies(launch.kernel):
+            first = first and case == SPECS[operator].cases[-1]
         if first and key_of(launch) not in found[operator]:
             chosen = configuration_of(launch)
             first = chosen not in configurations or (multiplies(launch.kernel) and not borrowed)

@@ -16,12 +16,16 @@ MOST_BYTES_IN_EVERY_LAYOUT = 1 << 16
 def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
     """All in single precision; in bfloat16, whose elements are walked alike, the plainest and the hardest. float16 has
     elements of the same size: only its rounding is its own."""
-    if spec.cost is not None and spec.cost(case, torch.float32).forward.bytes > MOST_BYTES_IN_EVERY_LAYOUT:
+    if is_large(spec, case):
         return (CONTIGUOUS,)
     if dtype == torch.float32:
         return tuple(spec.layouts)
     walked = ("contiguous", "transposed") if dtype == torch.bfloat16 else ("contiguous",)
     return tuple(layout for layout in spec.layouts if layout.name in walked)
+
+
+def is_large(spec: Spec, case: Case) -> bool:
+    return spec.cost is not None and spec.cost(case, torch.float32).forward.bytes > MOST_BYTES_IN_EVERY_LAYOUT
 
 
 TRIALS = [
@@ -30,6 +34,7 @@ TRIALS = [
     for case in spec.cases
     if interpretable(spec, case)
     for dtype in spec.dtypes
+    if dtype != torch.float16 or not is_large(spec, case)
 ]
 
 

@@ -4,17 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from differentiation import assert_same, backward, forward_and_backward, leaves_of, tensors_of
+from differentiation import assert_same, forward_and_backward, leaves_of, tensors_of
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 import tilesmith as ts
+from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.spec import Case, Inputs, Spec, is_differentiable
 
@@ -42,15 +44,20 @@ class Counting:
 
 
 def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(operator: Operator, inputs: Inputs) -> None:
-    """Between other operations, as in a model."""
+    """Between other operations, as in a model, and recomputed in the backward, as in a large one."""
 
-    def block(**arguments: Any) -> list[Tensor]:
+    def block(call: Callable[..., Any], arguments: Inputs) -> list[Tensor]:
         doubled = {name: value * 2 if is_differentiable(value) else value for name, value in arguments.items()}
-        return [torch.tanh(output) for output in tensors_of(operator(**doubled))]
+        return [torch.tanh(output) for output in tensors_of(call(**doubled))]
 
+    def checkpointed(**arguments: Any) -> list[Tensor]:
+        return block(partial(torch.utils.checkpoint.checkpoint, operator, use_reentrant=False), arguments)
+
+    right = forward_and_backward(lambda **arguments: block(operator, arguments), inputs)
+    assert_same(forward_and_backward(checkpointed, inputs), right)
     counting = Counting()
-    compiled = torch.compile(block, fullgraph=True, backend=counting.backend)
-    assert_same(forward_and_backward(compiled, inputs), forward_and_backward(block, inputs))
+    compiled = torch.compile(checkpointed, fullgraph=True, backend=counting.backend)
+    assert_same(forward_and_backward(compiled, inputs), right)
     assert len(counting.graphs) == 1
     assert any(operator.forward.name in call for call in counting.graphs[0])
     with ts.use("torch"):
@@ -79,19 +86,14 @@ def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: 
     assert len(counting.graphs) <= 2
 
 
+@pytest.mark.parametrize(
+    "spec", [SPECS["silu"], SPECS["attention"], SPECS["triangle_multiply"]], ids=lambda one: one.name
+)
 def test_bad_input_is_refused_inside_a_compiled_function_too(spec: Spec, inputs: Inputs) -> None:
+    """Of one argument, of several and of many. That every operator refuses it, `TestBadInput` sees."""
     compiled = torch.compile(spec.op, fullgraph=False, backend="eager")
     whole_numbers = {
         name: value.long() if isinstance(value, Tensor) else value for name, value in leaves_of(inputs).items()
     }
     with pytest.raises(TypeError, match=f"{spec.name}: .* has dtype int64"):
         compiled(**whole_numbers)
-
-
-def test_gradient_checkpointing_recomputes_the_same(spec: Spec, inputs: Inputs) -> None:
-    def checkpointed(**arguments: Any) -> Any:
-        return torch.utils.checkpoint.checkpoint(spec.op, **arguments, use_reentrant=False)
-
-    assert_same(forward_and_backward(checkpointed, inputs), forward_and_backward(spec.op, inputs))
-    leaves = leaves_of(inputs)
-    backward(tensors_of(torch.compile(checkpointed, backend="aot_eager")(**leaves)))

@@ -139,8 +139,9 @@ def rows() -> dict[Target, Binary]:
 
 @pytest.fixture(scope="session")
 def spilling_rows() -> dict[Target, Binary]:
-    """512 elements in each of a few threads: more than any register file holds."""
-    return {target: compile_row(target, block_size=65536, columns=65536) for target in DEFAULT_TARGETS}
+    """256 elements of each operand in each of a few threads: more than any register file holds."""
+    sizes = {target: 256 * 4 * target.warp_size for target in DEFAULT_TARGETS}
+    return {target: compile_row(target, block_size=size, columns=size) for target, size in sizes.items()}
 
 
 def line_of(function: Any, text: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from forked import forking
 from tilesmith.cli import app
 
 COMMANDS = Path(__file__).with_name("several_commands.py")
@@ -45,9 +46,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     # Two processes, but perhaps one GPU: they go without.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*torchrun, str(COMMANDS), json.dumps(commands)], capture_output=True, text=True, env=environment, timeout=300
-    )
+    with forking():
+        done = subprocess.run(
+            [*torchrun, str(COMMANDS), json.dumps(commands)],
+            capture_output=True, text=True, env=environment, timeout=300,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Training speed") == len(commands), "only the first process tells"
     assert CliRunner().invoke(app, command("one", folder)).exit_code == 0

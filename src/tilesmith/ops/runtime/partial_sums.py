@@ -44,9 +44,9 @@ def partial_sum_config(plan: Plan, partials: int, columns: int) -> PartialSumCon
     at 16384×512 on an H200, where blocks of 32 columns took 17.6. And of many partials, more under way: 1024×1280 takes
     3.7 µs instead of 4.5, and 4096×1280 9.3 instead of 15.4, with eight warps 10.3.
 
-    In the interpreter it is the programs that take time, a millisecond each: a few wide blocks."""
+    In the interpreter it is the programs that take time: few of them, whose loop takes several turns all the same."""
     if plan.device.type == "cpu":
-        return PartialSumConfig(PARTIALS=16, COLUMNS=max(bucket(columns // 4), 8))
+        return PartialSumConfig(PARTIALS=2, COLUMNS=max(bucket(columns // 4), 8))
     block = min(max(bucket(columns // 512), 8), 64)
     if block == 8 and partials >= 256:
         return PartialSumConfig(num_warps=16 if partials >= 2048 else 8, PARTIALS=256, COLUMNS=block)
