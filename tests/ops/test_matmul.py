@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,11 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from tilesmith.lab.check import Trial, run
 from tilesmith.lab.comparison import compare
 from tilesmith.ops import SPECS, configured
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.spec import CONTIGUOUS, load_file
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 matmul, reference = SPECS["matmul"].op, SPECS["matmul"].reference
@@ -279,6 +283,18 @@ class TestFloat8:
         if scale_a is not None and scale_b is not None:
             right = right * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
         torch.testing.assert_close(y.double(), right, rtol=8e-3 if out_dtype is None else 1e-3, atol=2e-2)
+
+    def test_the_spec_that_times_it_tells_right_from_wrong(self) -> None:
+        spec = load_file(Path(__file__).parents[2] / "benchmarks" / "float8_matmul.py")
+
+        def forgets_a_scale(scale_b: Tensor, **arguments: Any) -> Any:
+            return matmul(**arguments)
+
+        passed = [
+            [result.passed for result in run(Trial(one, one.case("tiny"), FLOAT8, CONTIGUOUS, "cpu"))]
+            for one in (spec, replace(spec, op=forgets_a_scale))
+        ]
+        assert passed == [[True], [False]]
 
     def test_with_bias_and_activation(self) -> None:
         (a, b), bias = self.operands(), torch.randn(48)
