@@ -438,6 +438,15 @@ class TestMemoryOfChunks:
         assert {one.data_ptr() for one in kept} == given
 
 
+@pytest.mark.parametrize(("name", "residues"), [("odd", 16), ("incoming", 16), ("odd", 17)], ids=str)
+def test_gradients_are_right_where_memory_is_reused_and_rows_have_several_tiles(name: str, residues: int) -> None:
+    case = Case(name, batch=1, residues=residues, channels=8, hidden=8)
+    with ts.use("interpret"):
+        results = run(Trial(SPEC, case, torch.float32, CONTIGUOUS, "cpu"))
+    assert len(results) == 14  # the result, and the gradients of z and twelve parameters
+    assert not [result for result in results if not result.passed]
+
+
 @pytest.mark.parametrize(("residues", "channels", "hidden", "most"), [(32, 16, 16, 10), (31, 16, 16, 12)])
 def test_the_backward_reuses_memory_that_it_is_done_with(residues: int, channels: int, hidden: int, most: int) -> None:
     """In sizes of z: five for projections and gates, dx, zn, dz, and do and xn, in whose place da and db come; but not
