@@ -41,6 +41,19 @@ def test_three_passes_load_each_element_three_times() -> None:
     torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (columns,), w), atol=1e-5, rtol=1e-5)
 
 
+def test_a_tensor_given_twice_is_loaded_as_often_under_both_names() -> None:
+    a, c = torch.randn(32, 32), torch.empty(32, 32)
+    found = inspect(lambda: planted.product[(1, 1)](a, a, c, 32, BLOCK=32, BLOCK_K=32))
+    (kernel,) = found.kernels
+    loads = {
+        one.name: (one.loads_per_element, one.loads_per_element_in_program)
+        for one in kernel.arguments
+        if one.loaded_bytes
+    }
+    assert loads == {"a_ptr": (2.0, 2.0), "b_ptr": (2.0, 2.0)}
+    assert kernel.unique_bytes == 4 * 2 * 32 * 32
+
+
 def test_a_walk_down_columns_wastes_seven_eighths() -> None:
     x, y = torch.randn(128, 128), torch.empty(128, 128)
     found = inspect(lambda: planted.column_walk[(16,)](x, y, 128, 128, BLOCK=1024))

@@ -212,8 +212,14 @@ class Metrics:
         unique_loaded, unique_stored = (
             self._scaled_unique(sum(one.new for one in group), name) for group in (loads, stores)
         )
-        in_program = sum(one.active for one in loads)
-        again = sum(one.again for one in loads)
+        # What was loaded under another name for the same tensor is not loaded for the first time under this one.
+        aliases = self._aliases(tensor)
+        named = [
+            one for one in self._trace.sites.values() if one.place.kind == "load" and one.place.argument in aliases
+        ]
+        in_program = sum(one.active for one in named)
+        new_in_program = in_program - sum(one.again for one in named)
+        new = self._scaled_unique(sum(one.new for one in named), name)
         size = tensor.element_size()
         return ArgumentFacts(
             name=name,
@@ -222,14 +228,20 @@ class Metrics:
             shape=tuple(tensor.shape),
             strides=tensor.stride(),
             alignment=_alignment(tensor.data_ptr()),
-            loads_per_element=loaded / max(1, unique_loaded),
-            loads_per_element_in_program=in_program / max(1, in_program - again) if in_program else 0.0,
+            loads_per_element=round(in_program * self.scale) / max(1, new),
+            loads_per_element_in_program=in_program / max(1, new_in_program) if in_program else 0.0,
             stores_per_element=stored / max(1, unique_stored),
             loaded_bytes=loaded * size,
             stored_bytes=stored * size,
             unique_loaded_bytes=unique_loaded * size,
             unique_stored_bytes=unique_stored * size,
         )
+
+    def _aliases(self, tensor: torch.Tensor) -> set[str]:
+        """The arguments that are this tensor, as where a matrix is multiplied by itself."""
+        look = tensor.data_ptr(), tensor.shape, tensor.stride()
+        tensors = self._trace.shadows.tensors.items()
+        return {name for name, one in tensors if (one.data_ptr(), one.shape, one.stride()) == look}
 
     def _shown_accesses(self, program: tuple[int, int, int]) -> tuple[ProgramAccess, ...]:
         numbers = {place: number for number, place in enumerate(self.places)}
