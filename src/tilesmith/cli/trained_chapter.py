@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilesmith.cli.chapter import Chapter, Report, Told
 from tilesmith.lab.report.content import Facts, Headline, Paragraph
 from tilesmith.training.distributed import alone
-from tilesmith.training.report import final_loss, loss_curves
+from tilesmith.training.report import AVERAGED, final_loss, loss_curves
 from tilesmith.training.run import Record, Run, Settings
 from tilesmith.training.tasks import LlamaTask
 
@@ -41,7 +41,8 @@ def _trained(report: Report) -> Told:
         {
             "Version": f"v4: {run.about}",
             "Parameters": f"{result['parameters']:,}",
-            "Loss": f"{first:.2f} at first, {last:.2f} after {SETTINGS.num_steps} steps, {best:.2f} at best",
+            "Loss": f"{first:.2f} at first, {last:.2f} over the last {AVERAGED} of {SETTINGS.num_steps} steps, "
+            f"{best:.2f} at best",
             "Computed by": "our kernels" if run.place.device.type == "cuda" else "PyTorch, as there is no GPU here",
         }
     )
