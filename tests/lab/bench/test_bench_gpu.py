@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tilesmith.lab.bench.limits import COPIED_BYTES, of_this_gpu
 from tilesmith.lab.bench.timing import CaptureRefused, Outputs, Rotation, measure
 from tilesmith.lab.bench.units import Measurer, Source, Unit
 from tilesmith.ops import SPECS
+from tilesmith.spec import load_file
 
 pytestmark = pytest.mark.gpu
 ABOUT = {"device": "test", "driver": "test", "torch": torch.__version__}
@@ -75,3 +77,12 @@ def test_an_operator_is_measured_beside_pytorch(name: str, mode: str) -> None:
         assert row.peak_bytes
     assert rows[0].launches
     assert (rows[0].kept_bytes is None) == (mode == "fwd")
+
+
+def test_float8_is_measured_and_judged_too() -> None:
+    spec, stopwatch = load_file(Path(__file__).parents[3] / "benchmarks" / "float8_matmul.py"), GpuStopwatch()
+    limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False)
+    measurer = Measurer(Source(lambda: spec), stopwatch, limits, warm=False)
+    row = measurer.row(Unit(spec.case("tiny"), torch.float8_e4m3fn, "fwd", "tilesmith"))
+    assert row.error is None
+    assert row.checked

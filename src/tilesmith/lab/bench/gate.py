@@ -84,6 +84,11 @@ def _first_wrong(trial: Trial) -> str | None:
 def _changed(one: InputSet, other: InputSet) -> str | None:
     """The first value in which the two differ."""
     for name, value in other.values.items():
-        if isinstance(value, Tensor) and not torch.equal(value.nan_to_num(), one.values[name].nan_to_num()):
+        if isinstance(value, Tensor) and not torch.equal(_bytes(value), _bytes(one.values[name])):
             return name
     return None
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """What equals itself whatever it holds, in every dtype: NaN does not, and of float8 PyTorch compares nothing."""
+    return tensor.reshape(-1).contiguous().view(torch.uint8)
