@@ -152,7 +152,7 @@ FORMS = Forms(
 )
 
 
-def backward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> RowConfig:
+def backward_config(rows: Rows, element_bytes: int, multiprocessors: int, warp_size: int) -> RowConfig:
     if rows.columns_apart:
         return shared_out(rows, config_for_columns_apart(rows), multiprocessors)
     block_size = bucket(rows.columns)
@@ -162,7 +162,9 @@ def backward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> Row
         return RowConfig(num_warps=block_size // 512, BLOCK_SIZE=block_size)
     # One warp for each KiB of y's row and dy's, as many as there can be, and 16 bytes of each for a thread at a time.
     warps = min(bucket(2 * rows.columns * element_bytes // 1024 + 1) // 2, 32)
-    wide = RowConfig(num_warps=warps, BLOCK_SIZE=warps * 512 // element_bytes, form="blocks")
+    # Element by element and with warps of 64 threads, 8: as in the forward, more would spill.
+    vector = 8 if warp_size == 64 and not rows.in_full_vectors else 16
+    wide = RowConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * vector // element_bytes, form="blocks")
     return shared_out(rows, wide, multiprocessors)
 
 
@@ -175,7 +177,7 @@ def backward(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 def plan_backward(plan: Plan, dy: Operand, y: Operand, dim: int) -> Operand:
     dx = plan.empty_like(y)
     rows = rows_along(dim, dx.shape, dx.strides, y.strides, dy.strides)
-    default = backward_config(rows, y.element_bytes, plan.multiprocessors)
+    default = backward_config(rows, y.element_bytes, plan.multiprocessors, plan.architecture.warp_size)
     config = plan.choose(default, default.form, bucket(rows.columns), y.dtype)
     plan_forms(plan, FORMS, rows, config, rows.arguments(dx=dx, y=y, dy=dy), y.element_bytes)
     return dx
