@@ -52,6 +52,13 @@ def test_writes_what_was_found(tmp_path: Path) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.output), "piped output has no control characters"
 
 
+def test_eager_is_asked_for_by_name_and_recorded(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert train(*TINY, "--num-steps", "2", "--variant", "v3", "--eager", "--json", file).exit_code == 0
+    content = json.loads(file.read_text())
+    assert (content["config"]["eager"], content["captured"]) == (True, "nothing")
+
+
 def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
     saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
     assert train(*TINY, "--num-steps", "9", "--json", json_file).exit_code == 0

@@ -13,7 +13,7 @@ def run(variant: str, step_ms: float, **others: Any) -> dict[str, Any]:
         "model": "llama", "variant": variant, "about": "parts of a test", "losses": [3.0, 2.0, 1.0], "best_loss": 0.5,
         "config": {"batch_size": 8, "dtype": "float32"}, "step_ms": step_ms, "forward_ms": 1.0, "backward_ms": 2.0,
         "optimizer_ms": 0.5, "samples_per_s": 8000 / step_ms, "tokens_per_s": 1e6 / step_ms, "peak_bytes": 2**30,
-        "parameters": 1000, "partial": False, **others,
+        "parameters": 1000, "partial": False, "captured": "nothing", **others,
     }  # fmt: skip
 
 
@@ -46,6 +46,12 @@ def test_improvement_is_of_the_last_beside_the_first_and_a_loss_is_named() -> No
 def test_what_was_not_measured_is_left_out() -> None:
     assert "Peak memory" not in lines(compared(run("v1", 20.0, peak_bytes=None), run("v2", 10.0, peak_bytes=None)))
     assert lines(compared(run("v1", 20.0, forward_ms=None), run("v2", 10.0)))["Forward"] == ["–", "1.00 ms", "–"]
+
+
+def test_what_is_one_graph_is_named_beside_the_times_it_makes() -> None:
+    found = lines(compared(run("v1", 20.0), run("v3", 5.0, captured="passes"), run("v4", 4.0, captured="step")))
+    assert found["As one CUDA graph"] == ["", "forward, backward", "the whole step", ""]
+    assert "As one CUDA graph" not in lines(compared(run("v1", 20.0), run("v2", 10.0)))
 
 
 def test_curves_that_part_are_shown_by_how_far() -> None:

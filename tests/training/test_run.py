@@ -227,14 +227,26 @@ def test_parity_sees_a_gradient_that_is_cut() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("variant", "captured"), [("v3", "passes"), ("v4", "step")])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_captured_run_has_the_curve_of_v1(dtype: str) -> None:
+def test_a_captured_run_has_the_curve_of_v1(dtype: str, variant: str, captured: str) -> None:
     task, place = LlamaTask({"num_layers": 2}), Place(torch.device("cuda", 0))
     settings = Settings(num_steps=30, dtype=dtype)
     first = Run(task, settings, place)
-    last = Run(task, replace(settings, variant="v4"), place)
-    assert last.captured
+    last = Run(task, replace(settings, variant=variant), place)
+    assert last.captured == captured
     expected, found = first.train().losses, last.train().losses
     assert found == pytest.approx(expected, abs=1e-3 if dtype == "float32" else 0.05)
     assert expected[-1] < expected[0] - 1
     assert phase_milliseconds(last)["optimizer"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["v3", "v4"])
+def test_an_eager_run_captures_nothing_and_has_the_same_curve(variant: str) -> None:
+    task, place = LlamaTask({"num_layers": 2}), Place(torch.device("cuda", 0))
+    settings = Settings(variant=variant, num_steps=10)
+    captured, eager = Run(task, settings, place), Run(task, replace(settings, eager=True), place)
+    assert eager.captured == "nothing"
+    assert eager.result({})["captured"] == "nothing"
+    assert eager.train().losses == pytest.approx(captured.train().losses, abs=1e-3)

@@ -76,10 +76,12 @@ def test_processes_exchange_gradients_with_the_last_piece_alone() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("update", [True, False])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_captured_step_does_what_the_step_does(accumulate: int) -> None:
+def test_a_captured_step_does_what_the_step_does(accumulate: int, update: bool) -> None:
     captured, eager = Squared("cuda"), Squared("cuda")
-    step, reference = CapturedStep(step_of(captured, accumulate, "cuda")), step_of(eager, accumulate, "cuda")
+    step = CapturedStep(step_of(captured, accumulate, "cuda"), update=update)
+    reference = step_of(eager, accumulate, "cuda")
     for batch in batches(EAGER_STEPS + 4, "cuda"):
         for one in (step, reference):
             one.load(batch)

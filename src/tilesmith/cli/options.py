@@ -95,6 +95,7 @@ class Schedule:
     learning_rate: Annotated[float | None, typer.Option(help="AdamW's. Default: 0.0003.")] = None
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16, to compute in. Default: float32.")] = None
     compile: Annotated[bool | None, typer.Option("--compile", help="Use torch.compile.")] = None
+    eager: Annotated[bool | None, typer.Option("--eager", help="No CUDA graphs: launch every kernel anew.")] = None
 
 
 @dataclass(frozen=True)

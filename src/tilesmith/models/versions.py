@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 Parts = TypeVar("Parts")
+
+Captured = Literal["nothing", "passes", "step"]
+"""What of a training step is one CUDA graph: forward and backward, or all of it, the optimiser too."""
 
 
 @dataclass(frozen=True)
@@ -16,5 +19,5 @@ class Version(Generic[Parts]):
     about: str
     parts: Parts
     fused_optimizer: bool = False
-    captured: bool = False
-    """Whether a training step is captured in a CUDA graph, where there is a GPU, and replayed."""
+    captured: Captured = "nothing"
+    """What a training step captures, where there is a GPU, and replays."""

@@ -119,15 +119,22 @@ def figures_table(compared: Result) -> list[Block]:
     losses = [
         Cell("Final loss"), *(Cell(f"{final_loss(run):.4f}") for run in runs), Cell(f"best possible {_best(first)}")
     ]  # fmt: skip
+    graphs = [Cell("As one CUDA graph"), *(Cell(_captured(run)) for run in runs), Cell("")]
     drift = [Cell("Furthest from v1's curve"), *(Cell(_drift(first, run)) for run in runs), Cell("")]
     columns = [Column(""), *(Column(run["variant"], "number") for run in runs)]
     beside = Column(f"{last['variant']} beside {first['variant']}", "number")
     steps = len(first["losses"])
     return [
         Table(
-            f"{TITLES[compared['model']]}, {steps} steps, {_size(first)}", [*columns, beside], [*lines, losses, drift]
+            f"{TITLES[compared['model']]}, {steps} steps, {_size(first)}",
+            [*columns, beside],
+            [*lines, *([graphs] if any(cell.text for cell in graphs[1:]) else []), losses, drift],
         )
     ]
+
+
+def _captured(run: Result) -> str:
+    return {"passes": "forward, backward", "step": "the whole step"}.get(run["captured"], "")
 
 
 def bars_table(compared: Result) -> list[Block]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from tilesmith.models.versions import Captured
 from tilesmith.training import checkpoint
 from tilesmith.training.checkpoint import Checkpoint
 from tilesmith.training.distributed import Place, mean_over_processes, prepare
@@ -42,6 +43,7 @@ class Settings:
     learning_rate: float = 3e-4
     dtype: str = "float32"
     compile: bool = False
+    eager: bool = False  # no CUDA graphs, whatever the version
     accumulate: int = 1
     shard: bool = False
 
@@ -72,14 +74,15 @@ class Run:
         self.record = Record()
         version = task.version(settings.variant)
         self.about = version.about
-        self.captured = version.captured and place.device.type == "cuda" and place.processes == 1
+        can_capture = place.device.type == "cuda" and place.processes == 1 and not settings.eager
+        self.captured: Captured = version.captured if can_capture else "nothing"
         self.model = task.model(version)
         prepared = prepare(self.model, place, DTYPES[settings.dtype], shard=settings.shard)
         self.optimizer = AdamW(
             self.model.parameters(),
             lr=settings.learning_rate,
             fused=version.fused_optimizer or None,
-            capturable=self.captured,
+            capturable=self.captured == "step",
         )
         if resumed is not None:
             checkpoint.restore(resumed, self.model, self.optimizer)
@@ -96,7 +99,7 @@ class Run:
             accumulate=settings.accumulate,
             synchronised=prepared.synchronised,
         )
-        self._step = CapturedStep(step) if self.captured else step
+        self._step = step if self.captured == "nothing" else CapturedStep(step, update=self.captured == "step")
 
     @property
     def steps_done(self) -> int:

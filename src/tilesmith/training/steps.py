@@ -67,12 +67,16 @@ class Step:
             buffer.copy_(tensor, non_blocking=True)
 
     def __call__(self) -> None:
-        for phase in self.phases():
-            phase.run()
+        self.run_passes()
+        self.update()
 
     def phases(self) -> list[Phase]:
         """What a step does, in order."""
-        pieces = [
+        return [*self.passes(), Phase("optimizer", self.update)]
+
+    def passes(self) -> list[Phase]:
+        """All but the update."""
+        return [
             phase
             for place in range(len(self._pieces))
             for phase in (
@@ -80,7 +84,14 @@ class Step:
                 Phase("backward", lambda place=place: self._backward(place)),  # type: ignore[misc]  # likewise
             )
         ]
-        return [*pieces, Phase("optimizer", self._update)]
+
+    def run_passes(self) -> None:
+        for phase in self.passes():
+            phase.run()
+
+    def update(self) -> None:
+        self._guard.observe()
+        self._optimizer.step()
 
     def clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -100,16 +111,17 @@ class Step:
             self._pending.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self._pending = None
 
-    def _update(self) -> None:
-        self._guard.observe()
-        self._optimizer.step()
-
 
 class CapturedStep:
-    """The same step as one CUDA graph. The first steps run as they are; all of them count."""
+    """The same step as one CUDA graph. The first steps run as they are; all of them count.
 
-    def __init__(self, step: Step) -> None:
+    Without `update` the graph ends with the backward, and the host launches the optimiser, which finds its gradients
+    in the graph's memory.
+    """
+
+    def __init__(self, step: Step, *, update: bool = True) -> None:
         self._step = step
+        self._captures_update = update
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self._taken = 0
         self._replay: Callable[[], None] | None = None
@@ -122,15 +134,16 @@ class CapturedStep:
         self._step.load(batch)
 
     def __call__(self) -> None:
-        if self._replay is not None:
-            self._replay()
-            return
         if self._taken < EAGER_STEPS:
             self._on_own_stream(self._step)
         else:
-            self._step.clear_gradients()  # so that those of the graph lie in its own memory
-            (self._replay,) = capture([self._step], self._stream)
+            if self._replay is None:
+                self._step.clear_gradients()  # so that those of the graph lie in its own memory
+                action = self._step if self._captures_update else self._step.run_passes
+                (self._replay,) = capture([action], self._stream)
             self._replay()
+            if not self._captures_update:
+                self._step.update()
         self._taken += 1
 
     def phases(self) -> list[Phase]:
@@ -140,8 +153,10 @@ class CapturedStep:
         self._replay = None  # and its memory
         self._step.clear_gradients()
         phases = self._step.phases()
-        replays = capture([phase.run for phase in phases], self._stream)
-        return [Phase(phase.name, replay) for phase, replay in zip(phases, replays, strict=True)]
+        captured = phases if self._captures_update else self._step.passes()
+        replays = capture([phase.run for phase in captured], self._stream)
+        replayed = [Phase(phase.name, replay) for phase, replay in zip(captured, replays, strict=True)]
+        return [*replayed, *phases[len(captured) :]]
 
     def _on_own_stream(self, action: Callable[[], None]) -> None:
         """A backward runs on the stream of its forward, and the default stream cannot be captured."""

@@ -1,9 +1,10 @@
 """The parts on Tilesmith's operators.
 
-v3 leaves matrix products to the BLAS, and has each layer as one node, or the host would take longer than the GPU. v4
-takes everything: what a block computes is added to the stream in the pass that normalises it, the loss is found without
-ever holding all logits, matrix products are ours where they are faster (in float32, at the same accuracy), and a whole
-training step is one CUDA graph, which needs no host.
+v3 leaves matrix products to the BLAS. Its forward and backward are one CUDA graph, and where that cannot be, as in
+several processes, each layer is one node, or the host would take longer than the GPU. v4 takes everything: what a
+block computes is added to the stream in the pass that normalises it, the loss is found without ever holding all logits,
+matrix products are ours where they are faster (in float32, at the same accuracy), and the whole training step is one
+graph.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def loss_without_logits(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 V3 = Version(
     "v3",
-    "Tilesmith's operators, matrix products by the BLAS",
+    "Tilesmith's operators, matrix products by the BLAS, forward and backward as one CUDA graph",
     replace(
         V2.parts,
         add_norm=kernel_add_norm,
@@ -91,6 +92,7 @@ V3 = Version(
         layer=whole_layer,
     ),
     fused_optimizer=True,
+    captured="passes",
 )
 
 V4 = Version(
@@ -106,5 +108,5 @@ V4 = Version(
         layer=None,  # parts that a graph launches cost the host nothing
     ),
     fused_optimizer=True,
-    captured=True,
+    captured="step",
 )
