@@ -17,7 +17,7 @@ SOURCE = Path(tilesmith.__file__).parent
 FLOORS = (
     {"spec", "storage", "toolchain", "hardware"},
     {"ops", "lab"},
-    {"nn"},
+    {"nn", "optim"},
     {"models", "patch"},
     {"training", "workshop"},
     {"cli", "__main__"},
@@ -139,6 +139,8 @@ def test_the_package_itself_imports_no_room_until_it_is_asked_for() -> None:
         ("tilesmith.hardware.machine", "from tilesmith.lab import check"),
         ("tilesmith.spec", "from tilesmith import nn"),
         ("tilesmith.nn", "from tilesmith.models import llama"),
+        ("tilesmith.nn", "from tilesmith.optim import AdamW"),
+        ("tilesmith.optim.adamw", "from tilesmith import nn"),
         ("tilesmith.models.llama", "import tilesmith.training"),
         ("tilesmith.patch.llama", "import tilesmith.models.llama"),
         ("tilesmith.workshop.engine", "from tilesmith.training import loop"),
@@ -165,6 +167,8 @@ def test_a_planted_violation_is_found(module: str, source: str) -> None:
         ("tilesmith.toolchain.launcher", "from triton import knobs\nfrom triton.runtime.jit import JITFunction"),
         ("tilesmith.hardware.machine", "from tilesmith.toolchain import compiler\nfrom tilesmith import storage"),
         ("tilesmith.nn", "from tilesmith.ops import silu"),
+        ("tilesmith.optim.tables", "from tilesmith.ops.runtime.plan import Plan"),
+        ("tilesmith.training.run", "from tilesmith.optim import AdamW"),
         ("tilesmith.cli.check", "from tilesmith.lab import check\nfrom tilesmith.ops import SPECS\nimport torch"),
     ],
 )
