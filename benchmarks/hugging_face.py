@@ -3,8 +3,8 @@
     python benchmarks/hugging_face.py --json benchmarks/results/models/hugging_face-h200.json
 
 Every version starts from the same weights and sees the same tokens. A step is forward, loss, backward and AdamW in
-bf16, timed as a user's loop runs it, eager and with the host's time in it. The first losses show whether all compute
-the same.
+bf16, timed as a user's loop runs it, eager and with the host's time in it. AdamW is PyTorch's fused one, but in one of
+the versions ours. The first losses show whether all compute the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tilesmith.optim import AdamW
 from tilesmith.patch import patch
 from tilesmith.training.provenance import stamped
 
@@ -41,7 +42,12 @@ def by_liger(model: nn.Module) -> None:
     )
 
 
-VERSIONS: dict[str, Callable[[Any], Any]] = {"transformers": as_it_is, "tilesmith": patch, "liger": by_liger}
+VERSIONS: dict[str, tuple[Callable[[Any], Any], type[torch.optim.AdamW]]] = {
+    "transformers": (as_it_is, torch.optim.AdamW),
+    "tilesmith": (patch, torch.optim.AdamW),
+    "tilesmith-with-its-adamw": (patch, AdamW),
+    "liger": (by_liger, torch.optim.AdamW),
+}
 
 
 def made() -> LlamaForCausalLM:
@@ -63,8 +69,9 @@ def made() -> LlamaForCausalLM:
 
 def measured(version: str) -> dict[str, Any]:
     model = made()
-    VERSIONS[version](model)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    changed, adamw = VERSIONS[version]
+    changed(model)
+    optimiser = adamw(model.parameters(), lr=1e-5, fused=True)
     tokens = torch.randint(
         0, VOCABULARY, (BATCH, LENGTH), device="cuda", generator=torch.Generator("cuda").manual_seed(1)
     )

@@ -7,6 +7,9 @@ from typing import Generic, Literal, TypeVar
 
 Parts = TypeVar("Parts")
 
+Optimizer = Literal["plain", "fused", "tilesmith"]
+"""AdamW as PyTorch has it, in few launches of PyTorch's own, or in one of ours."""
+
 Captured = Literal["nothing", "passes", "step"]
 """What of a training step is one CUDA graph: forward and backward, or all of it, the optimiser too."""
 
@@ -18,6 +21,6 @@ class Version(Generic[Parts]):
     name: str
     about: str
     parts: Parts
-    fused_optimizer: bool = False
+    optimizer: Optimizer = "plain"
     captured: Captured = "nothing"
     """What a training step captures, where there is a GPU, and replays."""

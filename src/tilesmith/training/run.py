@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from tilesmith import optim
 from tilesmith.models.versions import Captured
 from tilesmith.training import checkpoint
 from tilesmith.training.checkpoint import Checkpoint
@@ -78,10 +79,11 @@ class Run:
         self.captured: Captured = version.captured if can_capture else "nothing"
         self.model = task.model(version)
         prepared = prepare(self.model, place, DTYPES[settings.dtype], shard=settings.shard)
-        self.optimizer = AdamW(
+        kind = optim.AdamW if version.optimizer == "tilesmith" else AdamW
+        self.optimizer = kind(
             self.model.parameters(),
             lr=settings.learning_rate,
-            fused=version.fused_optimizer or None,
+            fused=version.optimizer != "plain" or None,
             capturable=self.captured == "step",
         )
         if resumed is not None:

@@ -3,8 +3,8 @@
 v3 leaves matrix products to the BLAS. Its forward and backward are one CUDA graph, and where that cannot be, as in
 several processes, each layer is one node, or the host would take longer than the GPU. v4 takes everything: what a
 block computes is added to the stream in the pass that normalises it, the loss is found without ever holding all logits,
-matrix products are ours where they are faster (in float32, at the same accuracy), and the whole training step is one
-graph.
+matrix products are ours where they are faster (in float32, at the same accuracy), so is the optimiser, and the whole
+training step is one graph.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ V3 = Version(
         loss=kernel_loss,
         layer=whole_layer,
     ),
-    fused_optimizer=True,
+    optimizer="fused",
     captured="passes",
 )
 
 V4 = Version(
     "v4",
-    "everything: residual and norm in one, no logits, our matrix products, the step as one CUDA graph",
+    "everything: residual and norm in one, no logits, our products and optimiser, the step as one CUDA graph",
     replace(
         V3.parts,
         linear=kernel_linear,
@@ -107,6 +107,6 @@ V4 = Version(
         loss=loss_without_logits,
         layer=None,  # parts that a graph launches cost the host nothing
     ),
-    fused_optimizer=True,
+    optimizer="tilesmith",
     captured="step",
 )

@@ -155,5 +155,5 @@ V2 = Version(
         attention=fused_attention,
         gated=jointly_gated,
     ),
-    fused_optimizer=True,
+    optimizer="fused",
 )

@@ -2,7 +2,8 @@
 
 v3 leaves to the BLAS every matrix product that stands by itself; forward and backward are one CUDA graph, as the host
 would take four times as long to launch them as the GPU to compute. v4 takes everything: transitions multiply, add and
-rectify at once, the loss is found without ever holding all logits, and the whole training step is one graph.
+rectify at once, the loss is found without ever holding all logits, the optimiser is ours, and the whole training step
+is one graph.
 """
 
 from __future__ import annotations
@@ -63,22 +64,22 @@ V2 = Version(
     "v2",
     "PyTorch fused: its own attention kernel, joint projections, fused optimiser",
     replace(V1.parts, block=FusedEvoformerBlock),
-    fused_optimizer=True,
+    optimizer="fused",
 )
 
 V3 = Version(
     "v3",
     "Tilesmith's operators, matrix products between them by the BLAS, forward and backward as one CUDA graph",
     Parts(BlasEvoformerBlock, F.linear, kernel_loss),
-    fused_optimizer=True,
+    optimizer="fused",
     captured="passes",
 )
 
 V4 = Version(
     "v4",
-    "everything: transitions as one operator, no logits, the step as one CUDA graph",
+    "everything: transitions as one operator, no logits, our optimiser, the step as one CUDA graph",
     Parts(EvoformerBlock, kernel_linear, loss_without_logits),
-    fused_optimizer=True,
+    optimizer="tilesmith",
     captured="step",
 )
 
