@@ -489,9 +489,19 @@ def test_whole_blocks_move_16_bytes_at_a_time(dtype: torch.dtype) -> None:
 
 
 def on_a_gpu(dtype: torch.dtype) -> dict[str, Any]:
-    """How torch's computes there as exactly as it can: in half precision rounding once. In single precision its fused
-    kernel has 1 − β₂ as a difference of single precision, which is off by 110 roundings."""
-    return {"foreach": True, "capturable": True} if dtype == torch.float32 else {"fused": True}
+    """How torch's computes there as exactly as it can: in half precision rounding once. In single precision what it
+    computes on the GPU of 1 − β₂ and 1 − β₂ᵗ are differences of single precision, off by some 100 roundings."""
+    return {"foreach": False} if dtype == torch.float32 else {"fused": True}
+
+
+# In half precision those differences count too: now and then an element falls to the other side of a rounding, more
+# often than by ties, and the next steps start from there.
+ROUNDINGS_ON_A_GPU = {torch.float32: 12.0, torch.bfloat16: 4.0, torch.float16: 4.0}
+
+
+def count_on_the_host(optimizer: torch.optim.Optimizer) -> None:
+    for state in optimizer.state.values():
+        state["step"] = state["step"].cpu()
 
 
 @pytest.mark.gpu
@@ -503,11 +513,10 @@ def test_ten_steps_on_a_gpu(dtype: torch.dtype, options: dict[str, Any], runs: l
     theirs = torch.optim.AdamW(parameters(dtype, shapes, "cuda"), lr=1e-2, weight_decay=0.1, **on_a_gpu(dtype))
     step(ours)
     step(theirs)
-    if not options:  # counted on the host, where torch's is not
-        for state in ours.state.values():
-            assert state["step"].device.type == "cpu"
-            state["step"] = state["step"].cuda()
-    assert_same(ours, theirs, ROUNDINGS[dtype])
+    assert {state["step"].device.type for state in ours.state.values()} == {"cuda" if options else "cpu"}
+    for one in (ours, theirs):
+        count_on_the_host(one)
+    assert_same(ours, theirs, ROUNDINGS_ON_A_GPU[dtype])
     assert len(runs) == 10
 
 
@@ -515,7 +524,7 @@ def test_ten_steps_on_a_gpu(dtype: torch.dtype, options: dict[str, Any], runs: l
 def test_a_graph_holds_a_step() -> None:
     rate = torch.tensor(1e-2, device="cuda")
     ours = AdamW(parameters(device="cuda"), lr=rate, capturable=True)
-    theirs = torch.optim.AdamW(parameters(device="cuda"), lr=rate.clone(), **on_a_gpu(torch.float32))
+    theirs = torch.optim.AdamW(parameters(device="cuda"), lr=rate.clone(), foreach=True, capturable=True)
     ones, others = (one.param_groups[0]["params"] for one in (ours, theirs))
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

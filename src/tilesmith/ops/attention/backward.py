@@ -8,7 +8,8 @@ dq sums over keys, dk and dv over queries, so two kernels: in one a block of que
 too, in the other a block of keys walks along the queries of every head that shares it. Both work out p and dp, seven
 products in all where five would do, and no two programs ever add to the same place: no atomics, the same bits at every
 run. Where one block holds all keys, a single kernel does it all with five. Where sequences share a bias whose gradient
-is wanted, `chunked_backward.py` has the second kernel leave ds for others to read.
+is wanted, `chunked_backward.py` has the second kernel leave ds for others to read. For long sequences on Hopper,
+`hopper_backward.py` does with five products.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.gradient_tiles import GradientConfig, key_gradient_config, query_gradient_config
+from tilesmith.ops.attention.hopper_backward import plan_hopper_backward, suits_hopper_backward
 from tilesmith.ops.attention.planes import (
     Planes,
     load_planes,
@@ -290,6 +292,9 @@ def plan_backward(
     """dq, dk, dv, and the statistics of the queries."""
     dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
+    if suits_hopper_backward(plan, problem, output, doutput, dq, dk, dv):
+        plan_hopper_backward(plan, problem, doutput, output, lse, statistics, dq, dk, dv)
+        return dq, dk, dv, statistics
     described = problem.describable(plan, output, doutput)
     in_planes = problem.gains_from_planes(plan, described)
     key_config = plan.choose(key_gradient_config(problem, described, in_planes), "keys", *problem.sizes)

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.backward import plan_key_gradients
+from tilesmith.ops.attention.delta import plan_delta
 from tilesmith.ops.attention.gradient_tiles import GradientConfig, key_gradient_config
 from tilesmith.ops.attention.planes import Planes
 from tilesmith.ops.attention.problem import Problem
@@ -30,43 +31,12 @@ from tilesmith.ops.attention.score_gradients import (
     sequences_that_fit,
     spans,
 )
-from tilesmith.ops.attention.tiles import (
-    block_of_program,
-    load_tile,
-    place_of,
-    query_place,
-    store_statistics,
-    store_tile,
-)
+from tilesmith.ops.attention.tiles import block_of_program, load_tile, place_of, store_tile
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 NOT_SPECIALISED = ("first_sequence", "n_sequences", "per_bias", "per_member", "n_heads", "query_rows", "key_rows")
-
-
-@triton.jit(do_not_specialize=["per_member", "n_heads", "query_rows"])
-def attention_delta_kernel(
-    output_ptr, doutput_ptr, lse_ptr, statistics_ptr, output_strides, doutput_strides, per_member, n_heads, query_rows,
-    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, WALK: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr,
-):  # fmt: skip
-    """The statistics of a block of queries: δ, and beside it lse."""
-    sequence, head, start = block_of_program(None, 0, n_heads, query_rows, BLOCK_QUERIES, False)
-    place = place_of(sequence, per_member)
-    output = load_tile(
-        output_ptr, output_strides, place, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
-    )
-    doutput = load_tile(
-        doutput_ptr, doutput_strides, place, head, 0, start, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True
-    )
-    delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
-    queries = start + tl.arange(0, BLOCK_QUERIES)
-    lse_ptr += query_place(None, sequence, head, n_heads, query_rows, 0)
-    lse = tl.load(lse_ptr + queries, mask=queries < query_rows, other=float("inf"))
-    store_statistics(
-        statistics_ptr, None, sequence, head, n_heads, query_rows, 0, start, query_rows, lse, delta, BLOCK_QUERIES
-    )
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -135,13 +105,6 @@ class ChunkedConfig(GradientConfig):
 
 
 @dataclass(frozen=True)
-class DeltaConfig(Config):
-    """Each program takes BLOCK_QUERIES queries of a head."""
-
-    BLOCK_QUERIES: int = 128
-
-
-@dataclass(frozen=True)
 class ChunkQueriesConfig(Config):
     """Tiles of BLOCK_QUERIES × BLOCK_KEYS; `described` where they are fetched by the copy engine, if it can."""
 
@@ -191,7 +154,8 @@ def plan_chunked_backward(
     dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     tensors = {"output": output, "doutput": doutput, "dq": dq, "dk": dk, "dv": dv}
-    statistics = _plan_statistics(plan, problem, output, doutput, lse)
+    statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
+    plan_delta(plan, problem, output, doutput, lse, statistics)
     chunks = list(spans(problem.sequences, problem.sequences_per_bias, config.chunk_sequences))
     room = plan.empty((max(count for _, count in chunks), *dscores_shape(problem)), problem.q.dtype)
     queries_config = plan.choose(chunk_queries_config(problem.describable(plan)), "chunk queries", *problem.sizes)
@@ -206,20 +170,6 @@ def plan_chunked_backward(
         _plan_dbias(plan, problem, bias_config, chunk, sums)
     plan_sum_of_partials(plan, sums, dbias.seen_as((sums.shape[1],), (1,)), problem.compute)
     return dq, dk, dv, dbias
-
-
-def _plan_statistics(plan: Plan, problem: Problem, output: Operand, doutput: Operand, lse: Operand) -> Operand:
-    statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    config = plan.choose(DeltaConfig(), "delta", *problem.sizes)
-    rows = dict.fromkeys(("output", "doutput"), config.BLOCK_QUERIES)
-    tiles, walk = problem.tiles(rows, False, output=output, doutput=doutput)
-    plan.launch(
-        attention_delta_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
-        **tiles, lse_ptr=lse, statistics_ptr=statistics,
-        per_member=problem.per_member, n_heads=problem.heads, query_rows=problem.queries,
-        HEAD=problem.head_size, BLOCK_HEAD=problem.head_block, COMPUTE=problem.compute, WALK=walk,
-    )  # fmt: skip
-    return statistics
 
 
 def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Chunk, dq: Operand) -> None:

@@ -1,0 +1,66 @@
+"""The sums of `hopper_backward`: what a warpgroup makes of dq, 64 queries by some columns, added up in memory.
+
+Nobody else reads them, so they lie as threads hold them: a thread has two columns of a row and the same two eight rows
+below, which move as one access of 16 bytes, and the accesses of a warp are neighbours.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.constexpr_function
+def fours_layout(columns):
+    """Which of these fours each thread has."""
+    held = [[32 << bit] for bit in range((columns // 8).bit_length() - 1)]
+    return gl.DistributedLinearLayout(
+        held, [[1], [2], [4], [8], [16]], [[4 * columns], [8 * columns]], [], [16 * columns]
+    )
+
+
+@gluon.jit
+def addresses_of_fours(sum_ptr, COLUMNS: gl.constexpr):
+    places = sum_ptr + gl.arange(0, 16 * COLUMNS, fours_layout(COLUMNS)) * 4
+    return gl.cast(places, gl.int64, bitcast=True)
+
+
+@gluon.jit
+def add_to_sum(sum_ptr, dq, adds_first, COLUMNS: gl.constexpr):
+    """To what is in memory, which the first finds undefined. The L2 cache adds: nobody waits for what was there.
+
+    With the accesses of other programs in between this is no race: see in `hopper_backward` who waits for whom.
+    """
+    FOURS: gl.constexpr = fours_layout(COLUMNS)
+    # Of warp, row of eight, row, column of eight, column of two, column: rows of eight go before columns of one.
+    fours = dq.reshape([4, 2, 8, COLUMNS // 8, 4, 2]).permute([0, 3, 2, 4, 1, 5]).reshape([16 * COLUMNS, 2, 2])
+    evens, odds = gl.split(fours)
+    a, c = gl.split(evens)
+    b, d = gl.split(odds)
+    a = gl.convert_layout(a, FOURS, assert_trivial=True)
+    b = gl.convert_layout(b, FOURS, assert_trivial=True)
+    c = gl.convert_layout(c, FOURS, assert_trivial=True)
+    d = gl.convert_layout(d, FOURS, assert_trivial=True)
+    addresses = addresses_of_fours(sum_ptr, COLUMNS)
+    if adds_first:
+        gl.inline_asm_elementwise(
+            "st.relaxed.gpu.global.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0;", "=r,l,r,r,r,r,~{memory}",
+            [addresses, a, b, c, d], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        gl.inline_asm_elementwise(
+            "red.relaxed.gpu.global.add.v4.f32 [$1], {$2, $3, $4, $5}; mov.b32 $0, 0;", "=r,l,r,r,r,r,~{memory}",
+            [addresses, a, b, c, d], dtype=gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@gluon.jit
+def sum_so_far(sum_ptr, DQ: gl.constexpr, COLUMNS: gl.constexpr):
+    """What is in memory, as the product of dq wants it: from the L2 cache, as the nearer one may hold older sums."""
+    a, b, c, d = gl.inline_asm_elementwise(
+        "ld.relaxed.gpu.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l,~{memory}",
+        [addresses_of_fours(sum_ptr, COLUMNS)],
+        dtype=(gl.float32, gl.float32, gl.float32, gl.float32), is_pure=False, pack=1,
+    )  # fmt: skip
+    fours = gl.join(gl.join(a, c), gl.join(b, d)).reshape([4, COLUMNS // 8, 8, 4, 2, 2])
+    return gl.convert_layout(fours.permute([0, 4, 2, 1, 3, 5]).reshape([64, COLUMNS]), DQ, assert_trivial=True)
