@@ -329,6 +329,8 @@ class TestWeightOfRmsNorm:
 
 @pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1e-40, 3e38], ids=str)
 def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: Case, special: float) -> None:
+    if special == 3e38 and spec.name in BY_PYTORCHS_LAYER_NORM and _square_is_lost():
+        pytest.skip("of what has no square PyTorch's layer_norm makes NaN on this CPU, where others give zero")
     torch.manual_seed(0)
     inputs = spec.inputs(small_case, torch.float32, "cpu")
     first = inputs[tensor_names(inputs)[0]]
@@ -336,3 +338,12 @@ def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: C
     ours, right = tensors_of(spec.op(**inputs)), tensors_of(spec.reference(**inputs))
     for one, other in zip(ours, right, strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
+
+
+BY_PYTORCHS_LAYER_NORM = ("attention_update", "triangle_multiply")
+"""Operators whose reference has one inside."""
+
+
+def _square_is_lost() -> bool:
+    """Which instructions a CPU has decides how PyTorch sums up a row."""
+    return bool(torch.nn.functional.layer_norm(torch.tensor([3e38, 0.0]), (2,)).isnan().any())
