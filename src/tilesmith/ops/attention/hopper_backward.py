@@ -415,7 +415,8 @@ def suits_hopper_backward(plan: Plan, problem: Problem, *others: Operand) -> boo
 
 
 def _programs(problem: Problem) -> int:
-    return problem.sequences * problem.key_heads * triton.cdiv(problem.keys, int(KEYS.value))
+    blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
+    return problem.sequences * problem.key_heads * blocks
 
 
 def plan_hopper_backward(

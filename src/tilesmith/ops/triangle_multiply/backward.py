@@ -4,6 +4,8 @@ With s = σ(output gate) and o the output before it: do = dy · s, its gate's gr
 product's gradient is that of a norm. Through the product go da and db; with t = σ(gate) and p the projection, their
 gradients are da · t and da · p · t · (1 − t). All gates' and projections' gradients times their weights add up to that
 of zn, and dz is that of a norm again.
+
+On Hopper bf16 of 128 channels has kernels of its own in `hopper_backward`, and its sums are made in `hopper_weights`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from torch import Tensor
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.triangle_multiply import hopper_backward
+from tilesmith.ops.triangle_multiply.hopper_tiles import suits_hopper
+from tilesmith.ops.triangle_multiply.hopper_weights import plan_moments, plan_weight_gradients
 from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, RowsConfig, choose_rows, compute
 from tilesmith.ops.triangle_multiply.rows import (
     is_unmasked,
@@ -57,7 +62,7 @@ def triangle_output_gradient_kernel(
     batch, i, j = pairs_of_program(n_residues, ROWS)
     dy = starts_of_pairs(dy_ptr, batch, i, j, dy_batch_stride * UNIT, dy_i_stride * UNIT, dy_j_stride * UNIT)
     z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
-    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
+    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, True)
     doutputs = starts_of_rows(doutput_ptr, batch, i, j, n_residues, n_channels)
     dgates = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels) + 4 * n_hidden
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * (6 * n_hidden + 4 * n_channels)
@@ -205,6 +210,30 @@ def plan_backward(
     plan: Plan, dy: Operand, a: Operand, b: Operand, x: Operand, *arguments: object
 ) -> tuple[Operand, ...]:  # fmt: skip
     problem = Problem(*arguments)  # type: ignore[arg-type]  # in the order of the declaration
+    dz = plan.empty_like(problem.z)
+    if suits_hopper(plan, problem, dy, dz):
+        return _plan_hopper_backward(plan, problem, dy, a, b, x, dz)
+    return _plan_portable_backward(plan, problem, dy, a, b, x, dz)
+
+
+def _plan_hopper_backward(
+    plan: Plan, problem: Problem, dy: Operand, a: Operand, b: Operand, x: Operand, dz: Operand
+) -> tuple[Operand, ...]:
+    dtype, channels, hidden = problem.z.dtype, problem.channels, problem.hidden
+    dprojections = plan.empty((*problem.z.shape[:3], 4 * hidden + channels), dtype)
+    dx = plan.empty(problem.matrices_shape(), dtype)
+    doutput, xs, zs, inverse = hopper_backward.plan_output_gradient(plan, problem, dy, x, dx, dprojections, dz)
+    output_moments = plan_moments(plan, problem, doutput, xs)
+    da, db = (_in_place_of(plan, problem, done_with) for done_with in (doutput, xs))
+    _plan_product_gradient(plan, problem, dx, a, b, da, db)
+    hopper_backward.plan_project_gradient(plan, problem, da, db, zs, inverse, dprojections, dz)
+    moments = plan_moments(plan, problem, dprojections, zs)
+    return dz, *plan_weight_gradients(plan, problem, moments, output_moments)
+
+
+def _plan_portable_backward(
+    plan: Plan, problem: Problem, dy: Operand, a: Operand, b: Operand, x: Operand, dz: Operand
+) -> tuple[Operand, ...]:
     dtype, channels, hidden = problem.z.dtype, problem.channels, problem.hidden
     pairs = (problem.batch, problem.residues, problem.residues)
     dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
@@ -217,17 +246,24 @@ def plan_backward(
     doutput, zn, xn = _plan_output_gradient(plan, problem, output_config, dy, x, dx, dprojections, partials)
     doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
     da, db = (_in_place_of(plan, problem, done_with) for done_with in (doutput, xn))
+    _plan_product_gradient(plan, problem, dx, a, b, da, db)
+    _plan_project_gradient(plan, problem, project_config, da, db, zn, dprojections, partials, dz)
+    sums = plan.empty((width,), dtype)
+    plan_sum_of_partials(plan, partials, sums, compute(problem))
+    dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
+    return dz, dweights, doutput_weight, sums
+
+
+def _plan_product_gradient(
+    plan: Plan, problem: Problem, dx: Operand, a: Operand, b: Operand, da: Operand, db: Operand
+) -> None:
+    """da and db are filled."""
     if problem.outgoing:
         problem.plan_product(plan, dx, b, da, turned="")
         problem.plan_product(plan, dx, a, db, turned="left")
     else:
         problem.plan_product(plan, b, dx, da, turned="right")
         problem.plan_product(plan, a, dx, db, turned="")
-    dz = _plan_project_gradient(plan, problem, project_config, da, db, zn, dprojections, partials)
-    sums = plan.empty((width,), dtype)
-    plan_sum_of_partials(plan, partials, sums, compute(problem))
-    dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
-    return dz, dweights, doutput_weight, sums
 
 
 def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
@@ -265,10 +301,9 @@ def _plan_output_gradient(
 
 def _plan_project_gradient(
     plan: Plan, problem: Problem, config: RowsConfig, da: Operand, db: Operand, zn: Operand, dprojections: Operand,
-    partials: Operand,
-) -> Operand:  # fmt: skip
-    """dz; dprojections and the partial sums are filled."""
-    dz = plan.empty_like(problem.z)
+    partials: Operand, dz: Operand,
+) -> None:  # fmt: skip
+    """dz, dprojections and the partial sums are filled."""
     plan.launch(
         triangle_project_gradient_kernel, problem.grid(config), config,
         **problem.arguments(
@@ -276,4 +311,3 @@ def _plan_project_gradient(
             "output_gate_weight", da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
-    return dz

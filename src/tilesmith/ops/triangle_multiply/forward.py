@@ -1,4 +1,6 @@
-"""The forward: z to a and b, their product, and from it and z to y."""
+"""The forward: z to a and b, their product, and from it and z to y.
+
+On Hopper bf16 of 128 channels has kernels of its own, which give and keep the same: see `hopper_tiles`."""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from torch import Tensor
 
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.triangle_multiply.hopper_forward import plan_hopper_forward
+from tilesmith.ops.triangle_multiply.hopper_tiles import suits_hopper
 from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, choose_rows, matrices_shape, product_dtype
 from tilesmith.ops.triangle_multiply.rows import (
     is_unmasked,
@@ -76,7 +80,7 @@ def triangle_output_kernel(
     batch, i, j = pairs_of_program(n_residues, ROWS)
     z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
     y = starts_of_pairs(y_ptr, batch, i, j, y_batch_stride * UNIT, y_i_stride * UNIT, y_j_stride * UNIT)
-    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
+    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, True)
     channels, hidden = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_HIDDEN)
     zn, z_mean, z_inverse_deviation = load_normed(
         z, norm_weight_ptr, norm_bias_ptr, j, channels, n_residues, n_channels, None, eps,
@@ -108,10 +112,10 @@ def forward(
     output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
     output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, and what the backward needs: a, b and their product, a matrix for each hidden channel; a's and b's rows are
+    """y, and what the backward needs: a, b and their product, a matrix for each hidden channel, whose rows are
     padded, which lets the copy engine walk them."""
     shape = matrices_shape(z.shape, output_weight.shape[1])
-    x = z.new_empty((*shape[:3], z.shape[2]), dtype=product_dtype(z.dtype))
+    x = z.new_empty(shape, dtype=product_dtype(z.dtype))
     return torch.empty_like(z), z.new_empty(shape), z.new_empty(shape), x
 
 
@@ -120,7 +124,16 @@ def plan_forward(plan: Plan, *arguments: object) -> tuple[Operand, ...]:
     problem = Problem(*arguments)  # type: ignore[arg-type]  # in the order of the declaration
     z, shape = problem.z, problem.matrices_shape()
     y, a, b = plan.empty_like(z), plan.empty(shape, z.dtype), plan.empty(shape, z.dtype)
-    x = plan.empty((*shape[:3], problem.residues), problem.product_dtype)
+    x = plan.empty(shape, problem.product_dtype)
+    if suits_hopper(plan, problem, y):
+        plan_hopper_forward(plan, problem, y, a, b, x)
+    else:
+        _plan_portable_forward(plan, problem, y, a, b, x)
+    return y, a, b, x
+
+
+def _plan_portable_forward(plan: Plan, problem: Problem, y: Operand, a: Operand, b: Operand, x: Operand) -> None:
+    """y, a, b and x are filled."""
     config = choose_rows(plan, problem, "project")
     plan.launch(
         triangle_project_kernel, problem.grid(config), config,
@@ -138,4 +151,3 @@ def plan_forward(plan: Plan, *arguments: object) -> tuple[Operand, ...]:
             "output_bias", "output_gate_weight", "output_gate_bias", x=x, y=y,
         ),
     )  # fmt: skip
-    return y, a, b, x

@@ -70,6 +70,18 @@ class Problem:
     def product_dtype(self) -> torch.dtype:
         return product_dtype(self.z.dtype)
 
+    @property
+    def weights(self) -> tuple[Operand, ...]:
+        return self.projection_weight, self.gate_weight, self.output_weight, self.output_gate_weight
+
+    @property
+    def vectors(self) -> tuple[Operand | None, ...]:
+        """Of the norms, and the biases."""
+        return (
+            self.norm_weight, self.norm_bias, self.output_norm_weight, self.output_norm_bias,
+            self.projection_bias, self.gate_bias, self.output_bias, self.output_gate_bias,
+        )  # fmt: skip
+
     def matrices_shape(self) -> tuple[int, ...]:
         """That of an n × n matrix for each hidden channel."""
         return matrices_shape(self.z.shape, self.hidden)
