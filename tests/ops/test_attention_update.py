@@ -14,12 +14,15 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.attention_update import attention_update
+from tilesmith.ops.attention_update.edges import backward as edge_backward
 from tilesmith.ops.attention_update.edges import edge_norm
 from tilesmith.ops.attention_update.edges import reference as edge_reference
 from tilesmith.ops.attention_update.operator import reference
 from tilesmith.ops.matmul.feed_forward import feed_forward
 from tilesmith.ops.matmul.feed_forward import reference as feed_forward_reference
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import Inputs
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 SIDES = pytest.mark.parametrize("along_columns", [True, False], ids=["along columns", "along rows"])
@@ -157,6 +160,19 @@ class TestEdgesWithTheirNorm:
         with ts.use("interpret"):
             found = gradients(edge_norm)
         torch.testing.assert_close(found, gradients(edge_reference), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("channels", [64, 128, 256])
+    @pytest.mark.parametrize("has_norm", [True, False], ids=["with the norm", "alone"])
+    def test_gradient_does_not_spill(self, has_norm: bool, channels: int) -> None:
+        x, vector, edge_weight, dedges = (
+            torch.empty(shape, device="meta")
+            for shape in ((1, 64, 64, channels), (channels,), (4, channels), (1, 4, 64, 64))
+        )
+        with recorded_plans() as plans:
+            edge_backward(x if has_norm else None, dedges, x, vector, vector, edge_weight, True, 1e-5)
+        launch = plans[0].launches[0]
+        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+        assert binary.spill_bytes == 0
 
 
 class TestFeedForward:

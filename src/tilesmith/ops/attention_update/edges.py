@@ -136,6 +136,15 @@ def edge_norm_gradient_config(columns: int) -> EdgeNormConfig:
     return EdgeNormConfig(num_warps=2, ROWS=max(min(2048 // columns, 16), 1))
 
 
+def edge_gradient_config(columns: int) -> EdgeNormConfig:
+    """Where nothing came of the norm but the biases: a warp for 1024 elements, and for half as many pairs as above.
+
+    The compiler lays such a tile out in another way, in which as many pairs as above spill. 16,384 pairs of 128
+    channels in float32 take 18.3 µs on an H200 with the sum of what all programs leave, and 31.7 with two warps.
+    """
+    return EdgeNormConfig(num_warps=min(max(columns // 1024, 1), 8), ROWS=max(min(1024 // columns, 8), 1))
+
+
 def _arguments(
     plan: Plan, config_of: Callable[[int], EdgeNormConfig], x: Operand, norm_weight: Operand,
     norm_bias: Operand | None, edge_weight: Operand, turned: bool, eps: float, *others: Operand,
@@ -192,8 +201,9 @@ def plan_backward(
     edge_weight: Operand, turned: bool, eps: float,
 ) -> tuple[Operand, Operand]:  # fmt: skip
     incoming = (dedges,) if dxn is None else (dxn, dedges)
+    config_of = edge_gradient_config if dxn is None else edge_norm_gradient_config
     config, programs, arguments = _arguments(
-        plan, edge_norm_gradient_config, x, norm_weight, norm_bias, edge_weight, turned, eps, *incoming
+        plan, config_of, x, norm_weight, norm_bias, edge_weight, turned, eps, *incoming
     )  # fmt: skip
     shape = (2 + edge_weight.shape[0], x.shape[-1])
     dx, dparameters = plan.empty(x.shape, x.dtype), plan.empty(shape, x.dtype)

@@ -13,6 +13,7 @@ from tilesmith.ops.attention_update.gates import SIDES, gated, projections_gradi
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.inside import product
+from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.sum import forward as summed
@@ -100,9 +101,9 @@ def compute_backward(
     along_columns: bool, eps: float, tf32: bool, bias_gradient: bool,
 ) -> Tensors:  # fmt: skip
     has_edges = edge_weight is not None
-    with as_given(x):
+    with as_given(x), Beside(x) as beside:
         x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
-        doutput_weight, doutput_bias = product(rows.t(), opened), summed(rows, (0,), False)
+        doutput_weight, doutput_bias = beside(product, rows.t(), opened), beside(summed, rows, (0,), False)
         dgated = product(rows, output_weight)
         q, k, v = _heads_of(projections, x, heads)
         dq, dk, dv, dbias = attention_backward(
@@ -112,7 +113,7 @@ def compute_backward(
         dprojections, dgate_bias = projections_gradient(
             dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))
         )
-        dweights = product(dprojections.t(), xn.flatten(0, 2))
+        dweights = beside(product, dprojections.t(), xn.flatten(0, 2))
         dxn = product(dprojections, weights).view(x.shape)
         nothing = x.new_empty(0)
         if edge_weight is None:

@@ -6,7 +6,8 @@ large, and that storing one tile overlaps with loading the next. With few rows a
 operand once, at the full rate of memory.
 
 - Hopper: blocks come by the copy engine (`descriptors`), anything else and any stride by pointers (`pointers`).
-- Single precision is exact by default: three bf16 numbers per element (`planes`), six products on tensor cores.
+- Single precision is exact by default: three bf16 numbers per element (`planes`), six products on tensor cores; on
+  Hopper, of narrow and small products these are made one step ahead of them (`hopper_exact`).
 - Few tiles and much depth: programs share the depth, and their sums are added in order (`shares`).
 """
 

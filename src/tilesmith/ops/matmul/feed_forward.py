@@ -17,6 +17,7 @@ from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.matmul.backward import finish_gradient
 from tilesmith.ops.matmul.inside import product, rectified
+from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import Operator
@@ -71,11 +72,11 @@ def compute_backward(
     dy: Tensor, xn: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor,
     contract_weight: Tensor, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    with as_given(x):
+    with as_given(x), Beside(x) as beside:
         rows, x_rows = dy.reshape(xn.shape), x.reshape(xn.shape)
-        dcontract_weight, dcontract_bias = product(rows.t(), hidden), summed(rows, (0,), False)
+        dcontract_weight, dcontract_bias = beside(product, rows.t(), hidden), beside(summed, rows, (0,), False)
         dhidden, dexpand_bias = finish_gradient(product(rows, contract_weight), hidden, "relu")
-        dexpand_weight, dxn = product(dhidden.t(), xn), product(dhidden, expand_weight)
+        dexpand_weight, dxn = beside(product, dhidden.t(), xn), product(dhidden, expand_weight)
         dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x_rows, norm_weight, norm_bias, eps, True, True)
     return (
         dx.view(x.shape), dnorm_weight, dnorm_bias, dexpand_weight, dexpand_bias, dcontract_weight, dcontract_bias,

@@ -10,6 +10,7 @@ import triton
 
 from tilesmith.ops.matmul.config import Look, ProductConfig, product_config
 from tilesmith.ops.matmul.descriptors import matmul_descriptors_kernel
+from tilesmith.ops.matmul.hopper_exact import UNIT, matmul_hopper_exact_kernel
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.matmul.planes import plan_planes
 from tilesmith.ops.matmul.pointers import matmul_pointers_kernel
@@ -19,6 +20,7 @@ from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
+from tilesmith.toolchain import interpreter
 
 
 @dataclass(frozen=True)
@@ -135,14 +137,28 @@ def _chosen(plan: Plan, product: Product) -> ProductConfig:
         target=plan.architecture.target,
         multiprocessors=plan.multiprocessors,
         interpreted=plan.device.type == "cpu",
+        ahead=_can_be_split_ahead(plan, product),
     )
     sizes = (look.rows, look.columns, look.depth, look.matrices)
     config = plan.choose(product_config(look), *sizes, look.dtype, *(("tf32",) if look.tf32 else ()))
     config = config.filling(product.tiles, product.depth, plan.multiprocessors)
     return config.consistent(
-        describable=describable, exact=look.exact, splittable=splittable, matrices=product.matrices,
-        activation=product.finish.activation,
+        describable=describable, exact=look.exact, splittable=splittable, ahead=look.ahead,
+        matrices=product.matrices, activation=product.finish.activation,
     )  # fmt: skip
+
+
+def _can_be_split_ahead(plan: Plan, product: Product) -> bool:
+    """Whether the kernel that splits one step ahead knows how: the interpreter does not know Gluon."""
+    if plan.device.type == "cpu" or interpreter.is_interpreting() or plan.architecture.target != "cuda:90":
+        return False
+    described = product.described()
+    if described is None or product.a.operand.dtype != torch.float32 or product.tf32:
+        return False
+    finish = product.finish
+    plain = finish.activation in ("", "relu") and finish.scale_a is None and finish.scale_b is None and finish.z is None
+    # Offsets within a tile are counted in 32 bits: a step of up to 128 rows.
+    return plain and all(seen.shape[-1] % int(UNIT.value) == 0 and seen.strides[-2] < 1 << 24 for seen, _ in described)
 
 
 def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
@@ -160,6 +176,8 @@ def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
     }  # fmt: skip
     if config.descriptors:
         _plan_descriptors(plan, product, config, tiles, shared)
+    elif config.planes == "ahead":
+        _plan_split_ahead(plan, product, config, tiles, shared)
     else:
         _plan_pointers(plan, product, config, tiles, depth, shared)
 
@@ -183,6 +201,22 @@ def _plan_pointers(
         share_stride=product.matrices * y.rows * y.columns, ROWS_MULTIPLE=multiple(y.rows, a.strides[0]),
         DEPTH_MULTIPLE=multiple(depth, a.strides[1], b.strides[0]),
         COMPUTE=compute_dtype(a.operand.dtype),
+    )  # fmt: skip
+
+
+def _plan_split_ahead(
+    plan: Plan, product: Product, config: ProductConfig, tiles: int, shared: dict[str, object]
+) -> None:
+    described = product.described()
+    assert described is not None, "a config is consistent with its operands"
+    (a, a_along), (b, b_along) = described
+    y = product.y
+    known = {name: value for name, value in shared.items() if name in matmul_hopper_exact_kernel.arg_names}
+    plan.launch(
+        matmul_hopper_exact_kernel, (tiles,), config, **known, a_ptr=a, b_ptr=b, y_ptr=y.operand,
+        a_batch_stride=product.a.batch_strides[0], b_batch_stride=product.b.batch_strides[0],
+        a_stride=a.strides[-2], b_stride=b.strides[-2], y_batch_stride=y.batch_strides[0],
+        y_row_stride=y.strides[0], y_column_stride=y.strides[1], A_ALONG=a_along, B_ALONG=b_along,
     )  # fmt: skip
 
 

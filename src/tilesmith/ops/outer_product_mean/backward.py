@@ -16,6 +16,7 @@ from torch import Tensor
 from tilesmith.ops.matmul.inside import product
 from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
 from tilesmith.ops.outer_product_mean.shares import shares
+from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.kernels import kernels
 
 CHUNK_BYTES = 64 << 20  # for outer products, unless `chunk` says how many residues: large enough to fill a GPU
@@ -46,12 +47,13 @@ def compute_backward(
     # Several members at once where each is small. Chunks of several would not be neighbours in dz.
     members = max(CHUNK_BYTES // max(residues * of_residue, 1), 1) if step == residues and chunk is None else 1
     sums = Gradients(a, mask, weight, bias, wanted)
-    for first in range(0, batch, members):
-        some = slice(first, min(first + members, batch))
-        alignments = Alignments(a[some], b[some], None if mask is None else mask[some], eps)
-        for start in range(0, residues, step):
-            chunk_of_residues = slice(start, min(start + step, residues))
-            sums.add(some, chunk_of_residues, alignments, dz[some, chunk_of_residues])
+    with Beside(a) as beside:
+        for first in range(0, batch, members):
+            some = slice(first, min(first + members, batch))
+            alignments = Alignments(a[some], b[some], None if mask is None else mask[some], eps)
+            for start in range(0, residues, step):
+                chunk_of_residues = slice(start, min(start + step, residues))
+                sums.add(some, chunk_of_residues, alignments, dz[some, chunk_of_residues], beside)
     return sums.shaped()
 
 
@@ -108,7 +110,7 @@ class Gradients:
         self.dweight: Tensor | None = None
         self.dbias: Tensor | None = None
 
-    def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor) -> None:
+    def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor, beside: Beside) -> None:
         dz = dz.flatten(3).flatten(0, 1)
         share = alignments.share[:, chunk]
         shared, total = weighted(dz, share.flatten(0, 1))
@@ -119,7 +121,7 @@ class Gradients:
             if alignments.divisor is not None:
                 divided = share * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
                 balanced, _ = weighted(dz, divided.flatten(0, 1))
-            self.dweight = self._sum(self.dweight, product(balanced.flatten(0, 1).t(), alignments.products(chunk)))
+            self.dweight = beside(self._with_weight_gradient, self.dweight, balanced, alignments, chunk)
         if not (self.to_a or self.to_b):
             return
         pairs = shared.flatten(0, 1)
@@ -132,6 +134,11 @@ class Gradients:
         if self.to_b:
             of_chunk = product(matrices.mT, alignments.left[:, rows])
             self.db[members] = of_chunk if chunk.start == 0 else self.db[members] + of_chunk
+
+    def _with_weight_gradient(
+        self, before: Tensor | None, balanced: Tensor, alignments: Alignments, chunk: slice
+    ) -> Tensor:  # fmt: skip
+        return self._sum(before, product(balanced.flatten(0, 1).t(), alignments.products(chunk)))
 
     def _sum(self, before: Tensor | None, more: Tensor) -> Tensor:
         return more.to(self.dtype) if before is None else before + more

@@ -16,6 +16,7 @@ from torch import Tensor
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.inside import product
+from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.triangle_multiply.planned_passes import (
@@ -99,11 +100,11 @@ def compute_backward(
         projection_bias, gate_bias, output_bias, output_gate_bias
     )
     dy = dy.contiguous()
-    with as_given(z):
+    with as_given(z), Beside(z) as beside:
         doutput, doutput_bias = output_gate_gradient(
             dy, output, projections, output_bias, output_gate_bias, output_weight.shape[1]
         )
-        doutput_weight = _weight_gradient(doutput, xn)
+        doutput_weight = beside(_weight_gradient, doutput, xn)
         dxn = _rows_times(doutput, output_weight)
         dx, dproduct_norm = product_norm_gradient(dxn, x, *_without_gaps(output_norm_weight), eps)
         if outgoing:
@@ -113,7 +114,7 @@ def compute_backward(
         dprojections, dbiases = gate_gradient(
             dy, da, db, output, projections, mask, projection_bias, gate_bias, output_bias, output_gate_bias
         )
-        dzn, dweights = _rows_times(dprojections, weights), _weight_gradient(dprojections, zn)
+        dweights, dzn = beside(_weight_gradient, dprojections, zn), _rows_times(dprojections, weights)
         dz, dnorm_weight, dnorm_bias = norm_backward(dzn, z.contiguous(), norm_weight, norm_bias, eps, True, True)
     return dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, dproduct_norm
 
