@@ -10,6 +10,7 @@ the versions ours. The first losses show whether all compute the same.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import time
@@ -107,6 +108,7 @@ def main() -> None:
     rows = []
     for version in options.versions.split(","):
         rows.append(measured(version))
+        gc.collect()  # a model is full of cycles, and what is left of it must not count as the next one's
         torch.cuda.empty_cache()
         print("{version}: {milliseconds:.1f} ms a step, {peak_bytes} bytes at most, losses {losses}".format(**rows[-1]))
     content = {"model": "llama-1b", "batch": BATCH, "length": LENGTH, "dtype": "bfloat16", "rows": rows}
