@@ -122,7 +122,8 @@ def test_stage_5_is_fast_learns_less_and_is_found_by_the_guard(whole: Any) -> No
 def test_stage_6_passes_what_the_others_fail(whole: Any) -> None:
     stage = whole[1][5]
     shown, evidence = facts(stage, "shown"), facts(stage, "evidence")
-    assert shown["loss of step 40"] == pytest.approx(shown["loss of step 40 of v1"], rel=1e-4)
+    # Rounding grows from step to step, by how much depends on the CPU; stage 5 is off by more than a tenth.
+    assert shown["loss of step 40"] == pytest.approx(shown["loss of step 40 of v1"], rel=1e-3)
     assert evidence["stage 5: error of the worst gradient"] <= evidence["stage 5: error that rounding allows it"]
     assert evidence["stage 1: loss of the first step"] == pytest.approx(math.log(1000), abs=0.2)
     assert any("nothing is claimed about its speed" in remark for remark in stage["shown"]["remarks"])
