@@ -132,14 +132,9 @@ def test_the_backward_takes_ten_times_the_memory_of_z() -> None:
 
 
 @pytest.mark.parametrize(
-    ("biased", "masked"),
-    [
-        (True, True),
-        pytest.param(True, False, marks=pytest.mark.slow),
-        pytest.param(False, True, marks=pytest.mark.slow),
-        pytest.param(False, False, marks=pytest.mark.slow),
-    ],
-)
+    ("biased", "masked"), [(True, True), (True, False), (False, True), (False, False)]
+)  # fmt: skip
+@pytest.mark.slow  # the usual one is compiled for every operator
 def test_no_form_spills(biased: bool, masked: bool) -> None:
     given = made(130, biased=biased)
     given = given if masked else {**given, "mask": None}
