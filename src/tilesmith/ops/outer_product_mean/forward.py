@@ -141,7 +141,8 @@ def forward_config(residues: int, block_channels: int, outputs: int, element_byt
     block_i = min(side // block_j, max(bucket(residues), SMALLEST_BLOCK))
     block_outputs = min(max(bucket(outputs), SMALLEST_BLOCK), side)
     return ForwardConfig(
-        num_warps=8 if element_bytes == 2 else 4, num_stages=2,
+        # Of tiles this small the compiler would have many at once, and with Triton 3.6 spills a little for that.
+        num_warps=8 if element_bytes == 2 else 4, num_stages=1 if block_i == SMALLEST_BLOCK else 2,
         BLOCK_I=block_i, BLOCK_J=block_j, BLOCK_OUTPUTS=block_outputs,
     )  # fmt: skip
 
