@@ -315,3 +315,16 @@ def test_gradients_in_a_captured_graph_are_the_same_at_every_replay() -> None:
             graph.replay()
             torch.cuda.synchronize()
             assert all(torch.equal(one, other) for one, other in zip(captured, right, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "whole"),
+    [({}, True), ({"keys": 65}, True), ({"keys": 129}, False), ({"group": 2}, False), ({"head": 128}, False)],
+    ids=["128-keys", "65-keys", "129-keys", "shared-keys", "wide-heads"],
+)
+def test_the_gradient_of_a_short_sequence_is_one_kernel(sizes: dict[str, int], whole: bool) -> None:
+    case = spec.case("small").with_sizes(**sizes)
+    launched = {one.kernel.__name__: one for one in planned_launches(spec, case, torch.bfloat16)}
+    assert ("attention_dq_kernel" not in launched) is whole
+    assert launched["attention_dkdv_kernel"].arguments["WHOLE"] is whole
+    assert not whole or launched["attention_dkdv_kernel"].arguments["BLOCK_KEYS"] == 128

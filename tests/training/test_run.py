@@ -20,7 +20,7 @@ from tilesmith.training.compare import compared
 from tilesmith.training.distributed import Place
 from tilesmith.training.guard import GradientError
 from tilesmith.training.phases import phase_milliseconds
-from tilesmith.training.run import Record, Run, Settings, SettingsError
+from tilesmith.training.run import Record, Run, Settings, SettingsError, what_is_captured
 from tilesmith.training.tasks import LlamaTask
 
 CPU = Place(torch.device("cpu"))
@@ -250,3 +250,14 @@ def test_an_eager_run_captures_nothing_and_has_the_same_curve(variant: str) -> N
     assert eager.captured == "nothing"
     assert eager.result({})["captured"] == "nothing"
     assert eager.train().losses == pytest.approx(captured.train().losses, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("variant", "captured"), [("v1", "nothing"), ("v2", "nothing"), ("v3", "passes"), ("v4", "step")]
+)
+def test_graphs_are_for_one_process_on_a_gpu_that_is_not_asked_to_do_without(variant: str, captured: str) -> None:
+    version, gpu = LlamaTask({}).version(variant), torch.device("cuda", 0)
+    assert what_is_captured(version, Settings(), Place(gpu)) == captured
+    assert what_is_captured(version, Settings(eager=True), Place(gpu)) == "nothing"
+    assert what_is_captured(version, Settings(), Place(gpu, processes=2)) == "nothing"
+    assert what_is_captured(version, Settings(), CPU) == "nothing"

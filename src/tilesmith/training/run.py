@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from tilesmith import optim
-from tilesmith.models.versions import Captured
+from tilesmith.models.versions import Captured, Version
 from tilesmith.training import checkpoint
 from tilesmith.training.checkpoint import Checkpoint
 from tilesmith.training.distributed import Place, mean_over_processes, prepare
@@ -75,8 +75,7 @@ class Run:
         self.record = Record()
         version = task.version(settings.variant)
         self.about = version.about
-        can_capture = place.device.type == "cuda" and place.processes == 1 and not settings.eager
-        self.captured: Captured = version.captured if can_capture else "nothing"
+        self.captured = what_is_captured(version, settings, place)
         self.model = task.model(version)
         prepared = prepare(self.model, place, DTYPES[settings.dtype], shard=settings.shard)
         kind = optim.AdamW if version.optimizer == "tilesmith" else AdamW
@@ -192,6 +191,12 @@ class Run:
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "partial": record.interrupted,
         }
+
+
+def what_is_captured(version: Version[Any], settings: Settings, place: Place) -> Captured:
+    """CUDA graphs are for one process on a GPU, and for those who do not refuse them."""
+    can_be = place.device.type == "cuda" and place.processes == 1 and not settings.eager
+    return version.captured if can_be else "nothing"
 
 
 def _require_possible(settings: Settings, place: Place) -> None:
