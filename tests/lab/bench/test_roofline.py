@@ -55,6 +55,17 @@ def test_above_the_limit_is_an_error_in_the_count() -> None:
     assert (verdict(one, work, LIMITS, BF16) or "").startswith("error in the count")
 
 
+@pytest.mark.parametrize(("device_ms", "wrong"), [(0.9, False), (0.75, True)])
+def test_a_better_product_than_the_measured_one_is_possible_within_reason(device_ms: float, wrong: bool) -> None:
+    one = row(device_ms=device_ms)
+    work = Work(int(1e9), int(700e9))
+    place(one, work, LIMITS, BF16)
+    said = verdict(one, work, LIMITS, BF16) or ""
+    assert bool(one.notes) == wrong
+    expected = "error in the count" if wrong else "compute-bound: 778 TFLOP/s, 111% of the matrix rate, which is"
+    assert said.startswith(expected)
+
+
 def test_what_fits_in_the_cache_claims_no_share() -> None:
     one = row(device_ms=0.001)
     place(one, Work(1 << 20, 10), LIMITS, BF16)

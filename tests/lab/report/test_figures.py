@@ -100,11 +100,11 @@ def test_a_newer_result_of_another_operator_does_not_hide_an_older_one(project: 
 
 
 def test_says_so_where_nothing_was_measured(project: Path) -> None:
-    (project / "docs/silu.md").write_text("<!-- figures: silu -->\n<!-- end figures -->\n")
+    (project / "docs/silu.md").write_text("<!-- figures: silu of float8 -->\n<!-- end figures -->\n")
     store(project, "h200.json")  # its silu rows failed or are predicted
     renewed(project)
     assert (project / "docs/silu.md").read_text() == (
-        "<!-- figures: silu -->\n_Not measured yet._\n<!-- end figures -->\n"
+        "<!-- figures: silu of float8 -->\n_Not measured yet._\n<!-- end figures -->\n"
     )
 
 

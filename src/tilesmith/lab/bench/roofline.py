@@ -12,6 +12,9 @@ from tilesmith.lab.bench.result import Row
 from tilesmith.spec import Case, Spec, Work
 
 ABOVE_THE_LIMIT = 102.0  # per cent; two below are the noise of the limit itself
+ABOVE_ANY_PRODUCT = 125.0
+"""Per cent of the matrix rate. That is what PyTorch's own product reached, at the clock that power allowed: a better
+kernel may be ahead of it, but not by so much."""
 BOUND = 0.6  # of the time explained by moving bytes, or by flops
 NEAR_THE_LIMIT = 0.9
 FULL_CLOCK = 0.95  # of the highest; a GPU that now and then touches its power cap is hardly slower
@@ -48,7 +51,8 @@ def place(row: Row, work: Work, limits: Limits, dtype: torch.dtype) -> None:
     """Fill in what follows from the least work: floor, rates and share of the limit."""
     row.bytes, row.flops = work.bytes, work.flops
     row.intensity = work.flops / work.bytes if work.bytes else None
-    row.floor_ms = floor(work, limits, dtype).ms
+    least = floor(work, limits, dtype)
+    row.floor_ms = least.ms
     rate = limits.rate(dtype)
     row.matrix_limit, row.matrix_limit_tflop_per_s = rate.name, rate.tflop_per_s
     row.in_cache = work.bytes <= limits.cache_bytes
@@ -60,11 +64,17 @@ def place(row: Row, work: Work, limits: Limits, dtype: torch.dtype) -> None:
         row.notes.append("fits in L2: no share of the memory limit is claimed")
         return
     row.percent_of_limit = 100 * row.floor_ms / row.device_ms
-    if row.percent_of_limit > ABOVE_THE_LIMIT:
+    if _is_miscounted(row, least):
         row.notes.append(
             f"{row.percent_of_limit:.0f} % of the limit is not possible: the spec's cost counts more bytes or flops "
             "than are needed"
         )
+
+
+def _is_miscounted(row: Row, least: Floor) -> bool:
+    """Whether it is faster than can be."""
+    most = ABOVE_ANY_PRODUCT if least.compute_ms > least.memory_ms else ABOVE_THE_LIMIT
+    return row.percent_of_limit is not None and row.percent_of_limit > most
 
 
 def verdict(row: Row, work: Work | None, limits: Limits, dtype: torch.dtype) -> str | None:
@@ -90,10 +100,12 @@ def verdict(row: Row, work: Work | None, limits: Limits, dtype: torch.dtype) -> 
 def _bound(row: Row, limits: Limits, rate: Rate, least: Floor) -> str:
     assert row.device_ms, "only a measured row has a verdict"
     memory, compute = least.memory_ms / row.device_ms, least.compute_ms / row.device_ms
-    if row.percent_of_limit is not None and row.percent_of_limit > ABOVE_THE_LIMIT:
+    if _is_miscounted(row, least):
         return f"error in the count: {row.notes[-1]}."
     if compute >= memory and compute >= BOUND:
         evidence = f"{row.tflop_per_s:.0f} TFLOP/s, {compute:.0%} of the matrix rate"
+        if compute > ABOVE_THE_LIMIT / 100:
+            return f"compute-bound: {evidence}, which is that of PyTorch's own product. Only fewer flops help."
         if compute >= NEAR_THE_LIMIT:
             return f"compute-bound: {evidence}. It is at the limit: only a narrower dtype or fewer flops help."
         return f"compute-bound: {evidence}. Try larger tiles, more stages, --sweep num_warps=4,8."

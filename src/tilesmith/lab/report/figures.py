@@ -33,7 +33,7 @@ from tilesmith.lab.report.model_figures import PREFIX, model_tables
 
 RESULTS = Path("benchmarks/results")
 NOT_MEASURED = "_Not measured yet._"
-_OPENING = re.compile(r"<!-- figures: (?P<op>[\w.-]+) -->")
+_OPENING = re.compile(r"<!-- figures: (?P<op>[\w.-]+(?: [\w.-]+)*) -->")
 _CLOSING = "<!-- end figures -->"
 
 
