@@ -19,10 +19,9 @@ from torch import Tensor
 from tilesmith.ops.attention import attention
 from tilesmith.ops.attention.reference import bounds, visible
 from tilesmith.patch.families import Family
+from tilesmith.patch.positions import ALL_THERE, all_there, places
 
 PREFIX = "tilesmith_"
-ALL_THERE = "_tilesmith_all_there"
-"""Attribute of a mask that is known to be true everywhere, without looking."""
 
 
 def has_mask_registry() -> bool:
@@ -49,7 +48,7 @@ def registered(family: Family, config: Any) -> str:
 
 @functools.cache
 def saying_that_all_is_there(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A decoder's `forward` that, given neither mask nor positions, says that every token is there.
+    """A decoder's `forward` that, given neither mask nor positions, says that every token is there, in its place.
 
     Without a mask transformers looks whether positions start anew, as in packed sequences, and waits for the GPU to
     tell. Where it cannot look, under torch.compile, and in some releases always, it makes a whole mask, and attention
@@ -63,9 +62,8 @@ def saying_that_all_is_there(original: Callable[..., Any]) -> Callable[..., Any]
         tokens = named.get("input_ids") if named.get("inputs_embeds") is None else named["inputs_embeds"]
         unsaid = all(named.get(name) is None for name in ("attention_mask", "position_ids", "past_key_values"))
         if unsaid and tokens is not None:
-            named["attention_mask"] = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-            if not torch.compiler.is_compiling():
-                setattr(named["attention_mask"], ALL_THERE, True)
+            named["attention_mask"] = all_there((tokens.shape[0], tokens.shape[1]), tokens.device)
+            named["position_ids"] = places(tokens.shape[1], tokens.device)
         return original(self, **named)
 
     return forward

@@ -19,6 +19,7 @@ from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.feed_forward import feed_forward
 from tilesmith.patch.loss import standard_loss, why_logits, without_logits
 from tilesmith.patch.parts import attention_module, calls_rotary, gemma_norm, plain_norm
+from tilesmith.patch.positions import has_changing_frequencies, with_kept_tables
 from tilesmith.patch.residual import with_joined_norms
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -135,6 +136,9 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
     if rotary:
         assert ours is not None
         _swap_all(model, kind, ours, "rotary", done)
+        tables = family.of("RotaryEmbedding")
+        steady = [one for one in _unchanged(model, tables) if not has_changing_frequencies(one)]
+        _swap(steady, with_kept_tables(tables.forward))
     elif ours is not None:
         _swap(_unchanged(model, kind), ours)
 

@@ -1,0 +1,120 @@
+"""Tables of cosines and sines, and masks that say nothing, are made once and are right whatever changes in between."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_models import CLASSES, assert_same, batch, found, model_of
+from torch import nn
+
+from tilesmith.patch import patch
+from tilesmith.patch.positions import LENGTHS, all_there, places
+
+TOKENS = batch()["input_ids"]
+
+
+class Counted(torch.overrides.TorchFunctionMode):
+    """How often a cosine is computed."""
+
+    def __init__(self) -> None:
+        self.cosines = 0
+
+    def __torch_function__(self, function, types, arguments=(), named=None):  # type: ignore[no-untyped-def]  # as PyTorch calls it
+        self.cosines += function in (torch.cos, torch.Tensor.cos)
+        return function(*arguments, **(named or {}))
+
+
+def cosines(model: nn.Module, tokens: torch.Tensor) -> int:
+    counted = Counted()
+    with counted:
+        model(input_ids=tokens, labels=tokens)
+    return counted.cosines
+
+
+def test_tables_are_made_once_for_each_length() -> None:
+    model = patch(model_of("llama"))
+    assert cosines(model, TOKENS) == 1
+    assert cosines(model, TOKENS) == 0
+    assert cosines(model, TOKENS[:, :5]) == 1
+    assert cosines(model, TOKENS) == 0
+
+
+def test_no_more_lengths_are_kept_than_were_asked_for_last() -> None:
+    model = patch(model_of("llama"))
+    for length in range(2, LENGTHS + 3):
+        assert cosines(model, TOKENS[:, :length]) == 1
+    assert cosines(model, TOKENS[:, :2]) == 1
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_the_second_step_is_as_right_as_the_first(family: str) -> None:
+    wanted = found(model_of(family), **batch())
+    model = patch(model_of(family))
+    found(model, **batch())
+    model.zero_grad()
+    assert_same(found(model, **batch()), wanted)
+
+
+def test_frequencies_that_change_are_seen() -> None:
+    plain = model_of("llama")
+    model = patch(copy.deepcopy(plain))
+    with torch.no_grad():
+        before = model(input_ids=TOKENS).logits
+        for one in (plain, model):
+            one.model.rotary_emb.inv_freq.mul_(0.5)
+        after = model(input_ids=TOKENS).logits
+        torch.testing.assert_close(after, plain(input_ids=TOKENS).logits)
+    assert not torch.equal(before, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_tables_have_the_dtype_of_what_they_turn(dtype: torch.dtype) -> None:
+    rotary = patch(model_of("llama")).model.rotary_emb
+    ids = places(6, torch.device("cpu"))
+    assert rotary(torch.ones(1, dtype=torch.bfloat16), ids)[0].dtype == torch.bfloat16
+    assert {one.dtype for one in rotary(torch.ones(1, dtype=dtype), ids)} == {dtype}
+
+
+def test_positions_that_are_given_are_used() -> None:
+    plain, model = model_of("llama"), patch(model_of("llama"))
+    given = torch.arange(3, 3 + 2 * TOKENS.shape[1], 2)[None]
+    with torch.no_grad():
+        model(input_ids=TOKENS)
+        torch.testing.assert_close(
+            model(input_ids=TOKENS, position_ids=given, attention_mask=torch.ones_like(TOKENS)).logits,
+            plain(input_ids=TOKENS, position_ids=given, attention_mask=torch.ones_like(TOKENS)).logits,
+        )
+
+
+def test_what_was_made_without_gradients_serves_training_too() -> None:
+    model = patch(model_of("llama"))
+    with torch.inference_mode():
+        model(input_ids=TOKENS)
+    model(input_ids=TOKENS, labels=TOKENS).loss.backward()
+
+
+def test_a_mask_takes_one_element() -> None:
+    mask = all_there((3, 1000), torch.device("cpu"))
+    assert mask.shape == (3, 1000)
+    assert mask.untyped_storage().nbytes() == 1
+    assert mask.all()
+
+
+def test_places_are_the_very_same_tensor() -> None:
+    device = torch.device("cpu")
+    first = places(7, device)
+    assert first is not None
+    assert first is places(7, device)
+    assert first.tolist() == [list(range(7))]
+
+
+@pytest.mark.gpu
+def test_nothing_of_a_captured_graph_is_kept() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert places(7, device) is None
+        first, second = (all_there((1, 7), device) for _ in range(2))
+        assert first.data_ptr() != second.data_ptr()
