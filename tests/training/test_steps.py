@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from tilesmith.training.guard import GradientGuard
+from tilesmith.training.guard import GradientError, GradientGuard
 from tilesmith.training.steps import EAGER_STEPS, CapturedStep, Step
 
 
@@ -92,3 +92,17 @@ def test_a_captured_step_does_what_the_step_does(accumulate: int, update: bool) 
         phase.run()
     reference()
     assert torch.equal(captured.weight, eager.weight)
+
+
+@pytest.mark.gpu
+def test_the_guard_of_a_captured_step_sees_what_is_not_finite() -> None:
+    step = step_of(Squared("cuda"), 1, "cuda")
+    captured = CapturedStep(step)
+    for batch in batches(EAGER_STEPS + 2, "cuda"):
+        captured.load(batch)
+        captured()
+    step._guard.require_finite()
+    captured.load(tuple(torch.full_like(one, torch.inf) for one in batches(1, "cuda")[0]))
+    captured()
+    with pytest.raises(GradientError, match="weight is not finite"):
+        step._guard.require_finite()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tilesmith.ops.runtime.beside import Beside
 from tilesmith.training.guard import GradientGuard
 
 Batch = tuple[Tensor, ...]
@@ -90,8 +91,9 @@ class Step:
             phase.run()
 
     def update(self) -> None:
-        self._guard.observe()
-        self._optimizer.step()
+        with Beside(self.loss) as beside:
+            beside(self._guard.observe)  # which reads the gradients, as the optimiser does, and neither waits
+            self._optimizer.step()
 
     def clear_gradients(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
