@@ -137,7 +137,8 @@ class TestWhatIsSplit:
         }
 
     def test_in_the_tile_where_a_single_kernel_makes_all_gradients(self) -> None:
-        launches = launched(many_short_sequences())
+        with ts.ops.configured(short=False):
+            launches = launched(many_short_sequences())
         assert where_from(launches) == {
             "attention_forward_kernel": "here",
             "attention_dkdv_kernel": "here",
@@ -145,6 +146,12 @@ class TestWhatIsSplit:
         }
         assert launches["attention_dkdv_kernel"].arguments["WHOLE"]
         assert "split_heads_kernel" not in launches
+
+    def test_in_the_tile_where_that_holds_all_scores(self) -> None:
+        assert where_from(launched(many_short_sequences())) == {
+            "attention_short_forward_kernel": "here",
+            "attention_short_backward_kernel": "here",
+        }
 
     def test_by_one_launch_for_all_kernels_of_the_backward(self) -> None:
         q, k, v = (empty(2, 4, 1000, 32) for _ in range(3))
@@ -191,7 +198,8 @@ class TestWhatIsSplit:
     ],
 )
 def test_hoppers_tensor_cores_multiply_without_spilling(inputs: Any, kernel: str) -> None:
-    launch = launched(inputs())[kernel]
+    with ts.ops.configured(short=False):
+        launch = launched(inputs())[kernel]
     binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
     assert binary.spill_bytes == 0
     assert "wgmma.mma_async" in binary.assembly["ptx"]

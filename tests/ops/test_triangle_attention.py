@@ -13,6 +13,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.attention.score_gradients import MOST_BYTES, MOST_BYTES_OF_SUMS, spans
+from tilesmith.ops.attention.short import LONGEST
 from tilesmith.ops.msa_column_attention import msa_column_attention
 from tilesmith.ops.msa_row_attention import msa_row_attention
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -350,4 +351,7 @@ class TestInChunks:
     def test_are_not_made_where_they_gain_nothing(self, length: int, dtype: torch.dtype, bias_learns: bool) -> None:
         names = {launch.kernel.__name__ for launch in self.planned(length, dtype, bias_learns).launches}
         assert not any("chunk" in name for name in names)
-        assert ("attention_dbias_kernel" in names) is bias_learns
+        if length <= LONGEST:
+            assert names == {"attention_short_backward_kernel", "sum_partials_kernel"}
+        else:
+            assert ("attention_dbias_kernel" in names) is bias_learns

@@ -16,6 +16,7 @@ from tilesmith.ops.attention.planes import Planes, load_planes, multiplied, plan
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.attention.scores import scored
+from tilesmith.ops.attention.short import choose_short, plan_short_forward
 from tilesmith.ops.attention.tiles import (
     NOT_SPECIALISED,
     block_of_program,
@@ -197,6 +198,9 @@ def _planes_config(problem: Problem) -> ForwardConfig:
 
 def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
     """Output, and log₂ Σ 2^score of each query."""
+    short = choose_short(plan, problem)
+    if short is not None:
+        return plan_short_forward(plan, problem, short)
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     described = problem.describable(plan)

@@ -15,9 +15,11 @@ from tilesmith.ops.attention.chunked_backward import choose_chunks, plan_chunked
 from tilesmith.ops.attention.decode import is_decoding, plan_decode
 from tilesmith.ops.attention.forward import plan_forward
 from tilesmith.ops.attention.hopper_forward import plan_hopper_forward, suits_hopper
+from tilesmith.ops.attention.hopper_narrow_forward import plan_hopper_narrow_forward, suits_hopper_narrow
 from tilesmith.ops.attention.planes import Planes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
+from tilesmith.ops.attention.short import choose_short, plan_short_backward
 from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
 from tilesmith.ops.runtime.kernels import is_transformed, kernels
 from tilesmith.ops.runtime.operator import Operator
@@ -43,6 +45,8 @@ def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
     problem = dense_problem(*arguments)
     if is_decoding(problem):
         return plan_decode(plan, problem)
+    if suits_hopper_narrow(plan, problem):
+        return plan_hopper_narrow_forward(plan, problem)
     return plan_hopper_forward(plan, problem) if suits_hopper(plan, problem) else plan_forward(plan, problem)
 
 
@@ -77,6 +81,9 @@ def gradients_of(
     plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
 ) -> tuple[Operand, ...]:
     """dq, dk, dv and dbias."""
+    short = choose_short(plan, problem, doutput)
+    if short is not None:
+        return plan_short_backward(plan, problem, short, doutput, lse, bias_gradient)
     if bias_gradient and problem.shares_bias:
         config = choose_chunks(plan, problem, problem.describable(plan, output, doutput))
         if config.chunk_sequences:
