@@ -90,7 +90,7 @@ def test_compiles(target: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("shape", "rows", "columns"), [*SHAPES, ((4, 16, 64), 20, 64), ((8, 128), 1000, 512)])
+@pytest.mark.parametrize(("shape", "rows", "columns"), [*SHAPES, ((4, 16, 64), 20, 64), ((64, 64), 65, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_gpu_it_is_right_and_the_same_at_every_run(
     shape: tuple[int, ...], rows: int, columns: int, dtype: torch.dtype

@@ -12,7 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.nn.evoformer import OPENFOLD, EvoformerBlock, from_openfold
 from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
-from tilesmith.ops.triangle_multiply import triangle_multiply
+from tilesmith.ops.triangle_multiply import operator, triangle_multiply
 
 SMALL: dict[str, Any] = {
     "msa_channels": 8, "pair_channels": 6, "msa_heads": 2, "pair_heads": 2, "head_size": 4, "outer_channels": 3,
@@ -135,6 +135,50 @@ def test_whole_rows_and_columns_are_dropped_in_training_only() -> None:
     assert not torch.allclose(ours(*given)[1], ours(*given)[1])
     ours.eval()
     torch.testing.assert_close(ours(*given)[1], ours(*given)[1], rtol=0, atol=0)
+
+
+def sums_in(results: tuple[Tensor, ...]) -> int:
+    """How many additions PyTorch would go back through."""
+    nodes, seen = [one.grad_fn for one in results], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes.extend(following for following, _ in node.next_functions)
+    return sum(node.name().startswith("AddBackward") for node in seen)
+
+
+def test_parts_add_their_updates_themselves_where_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the outer product mean; small triangle multiplications do only where they are made of whole products."""
+    monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
+    ours, _ = blocks(msa_dropout=0.5, pair_dropout=0.5)
+    given = tuple(None if one is None else one[:1] for one in inputs())
+    with ts.use("interpret"):
+        assert sums_in(ours(*given)) == 1
+        assert sums_in(ours.train()(*given)) == 1 + 5
+        ours.msa_dropout = ours.pair_dropout = 0.0
+        assert sums_in(ours(*given)) == 1
+
+
+def test_a_block_of_whole_products_is_the_published_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
+    ours, plain = blocks()
+    given = tuple(None if one is None else one[:1] for one in inputs())
+    with ts.use("interpret"):
+        found = results(ours, given)
+    assert_alike(found, results(plain, given))
+
+
+def test_every_part_gives_its_update_or_the_sum() -> None:
+    m, z, msa_mask, pair_mask = inputs()
+    for block in blocks():
+        for name, part in block.named_children():
+            x = m if name.startswith("msa") else z
+            if name == "outer_product_mean":
+                continue
+            others: list[Tensor | None] = [z] if name == "msa_row_attention" else []
+            others += [] if name.endswith("transition") else [msa_mask if x is m else pair_mask]
+            torch.testing.assert_close(part(x, *others, residual=True), x + part(x, *others))
 
 
 def openfold_state(block: EvoformerBlock, prefix: str = "") -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from tilesmith.spec import Inputs
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+ADDED = pytest.mark.parametrize("residual", [False, True], ids=["update", "added"])
 SIDES = pytest.mark.parametrize("along_columns", [True, False], ids=["along columns", "along rows"])
 
 
@@ -84,9 +85,10 @@ def test_is_what_the_published_algorithms_say(mode: Any, along_columns: bool) ->
 
 
 @SIDES
+@ADDED
 @pytest.mark.parametrize("kind", ["edges", "bias", "neither"])
-def test_gradients_are_right_to_the_last_bits(along_columns: bool, kind: str) -> None:
-    given = made(2 if kind == "bias" else 3, 3, along_columns=along_columns)
+def test_gradients_are_right_to_the_last_bits(along_columns: bool, kind: str, residual: bool) -> None:
+    given = made(2 if kind == "bias" else 3, 3, along_columns=along_columns, residual=residual)
     length = given["x"].shape[2 if along_columns else 1]
     given |= {"edges": {"edge_weight": random(2, 5)}, "bias": {"bias": random(2, 2, length, length)}}.get(kind, {})
     with ts.use("interpret"):
@@ -94,16 +96,101 @@ def test_gradients_are_right_to_the_last_bits(along_columns: bool, kind: str) ->
     assert_right_to_the_last_bits(found, forward_and_backward(reference, doubled(given)))
 
 
-def test_every_tile_of_several_is_computed() -> None:
-    given = made(4, 4, 7, 2, 9, edge_weight=random(2, 7))
+@ADDED
+def test_every_tile_of_several_is_computed(residual: bool) -> None:
+    given = made(4, 4, 7, 2, 9, edge_weight=random(2, 7), residual=residual)
     with ts.use("interpret"), ts.ops.configured(ROWS=16, COLUMNS=16):
         found = forward_and_backward(attention_update, given)
     assert_right_to_the_last_bits(found, forward_and_backward(reference, doubled(given)))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["edges", "neither"])
+def test_sums_in_single_precision_for_the_bias_of_an_update_that_is_added(kind: str, dtype: torch.dtype) -> None:
+    given = made(7, 7, residual=True, edge_weight=random(2, 5) if kind == "edges" else None)
+    given = {name: one.to(dtype) if _is_floating(one) else one for name, one in given.items()}
+    found = bias_gradient_of(attention_update, "output_bias", given)
+    right = bias_gradient_of(reference, "output_bias", doubled(given))
+    torch.testing.assert_close(found, right.to(dtype), rtol=0, atol=0)
+
+
+def bias_gradient_of(function: Callable[..., Tensor], name: str, given: Inputs) -> Tensor:
+    """With gradients that come in of so many sizes that sums in less precision would lose the small ones."""
+    bias = given[name].clone().requires_grad_()
+    dy = torch.linspace(-9, 3, given["x"].numel()).exp2().view(given["x"].shape).bfloat16()
+    with ts.use("interpret"):
+        found: Tensor = torch.autograd.grad(function(**{**given, name: bias}), bias, dy.to(bias.dtype))[0]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["edges", "neither"])
+def test_the_bias_of_an_update_that_is_added_needs_no_launches_of_its_own(kind: str) -> None:
+    def launched(residual: bool) -> list[str]:
+        given = made(edge_weight=random(2, 5) if kind == "edges" else None, residual=residual)
+        return launched_by(attention_update, given)
+
+    assert "sum_kernel" in launched(residual=False)
+    assert "sum_kernel" not in launched(residual=True)
+
+
+def launched_by(function: Callable[..., Tensor], given: Inputs) -> list[str]:
+    leaves = {name: one.to("meta").requires_grad_() if _is_floating(one) else one for name, one in given.items()}
+    with recorded_plans() as plans:
+        y = function(**leaves)
+        torch.autograd.grad(y, [one for one in leaves.values() if _is_floating(one)], torch.empty_like(y))
+    return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+
+
+@pytest.mark.parametrize("kind", ["edges", "bias"])
+@ADDED
+def test_opcheck_accepts_its_backward(kind: str, residual: bool) -> None:
+    given = made(edge_weight=random(2, 5) if kind == "edges" else None, residual=residual)
+    x, edge_weight = given["x"], given["edge_weight"]
+    bias = random(2, 2, 3, 3) if kind == "bias" else None
+    numbers = (given["heads"], True, 1e-5, False, residual)
+    with ts.use("interpret"):
+        _, *kept = torch.ops.tilesmith.attention_update_forward(
+            *(one for one in given.values() if _is_floating(one)), *([None] if edge_weight is None else []), bias, None,
+            *numbers,
+        )  # fmt: skip
+        parameters = (given[name] for name in ("norm_weight", "norm_bias", "gate_bias", "output_weight"))
+        torch.library.opcheck(
+            torch.ops.tilesmith.attention_update_backward,
+            (torch.randn_like(x), *kept, x, *parameters, edge_weight, bias, None, *numbers, bias is not None),
+        )
+
+
+@pytest.mark.parametrize("kind", ["edges", "neither"])
+def test_adds_to_x_of_any_strides_and_to_gradients_of_any(kind: str) -> None:
+    """Along two dimensions, the gradient of a sum is one number for all."""
+    given = made(residual=True, edge_weight=random(2, 5) if kind == "edges" else None)
+    turned = {**given, "x": given["x"].transpose(0, 2).contiguous().transpose(0, 2)}
+
+    def gradient(inputs: Inputs) -> tuple[Tensor, ...]:
+        x, bias = (inputs[name].clone().requires_grad_() for name in ("x", "output_bias"))
+        return torch.autograd.grad(attention_update(**{**inputs, "x": x, "output_bias": bias}).sum(), (x, bias))
+
+    with ts.use("interpret"):
+        assert_same(forward_and_backward(attention_update, turned), forward_and_backward(attention_update, given))
+        torch.testing.assert_close(gradient(turned), gradient(given))
+    torch.testing.assert_close(gradient(turned), gradient(given))
+
+
+@BOTH_WAYS
+def test_under_autocast_adds_to_x_as_it_is(mode: Any) -> None:
+    given = {**made(), "x": made()["x"] + 1000}
+    with ts.use(mode), torch.autocast("cpu", torch.bfloat16):
+        update, added = attention_update(**given), attention_update(**given, residual=True)
+    assert update.dtype == torch.bfloat16
+    torch.testing.assert_close(added, given["x"] + update, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 3, 5), (2, 0, 0, 5)], ids=str)
-def test_without_a_residue_there_is_nothing(shape: tuple[int, ...]) -> None:
-    given = {**made(), "x": torch.randn(shape), "edge_weight": random(2, 5)}
+@ADDED
+@pytest.mark.parametrize("kind", ["edges", "neither"])
+def test_without_a_residue_there_is_nothing(shape: tuple[int, ...], residual: bool, kind: str) -> None:
+    given = {**made(residual=residual), "x": torch.randn(shape)}
+    given |= {"edge_weight": random(2, 5)} if kind == "edges" else {}
     with ts.use("interpret"):
         found = forward_and_backward(attention_update, given)
     assert found["output 0"].shape == shape
@@ -121,6 +208,7 @@ def test_without_a_residue_there_is_nothing(shape: tuple[int, ...]) -> None:
         ({"norm_weight": torch.ones(5).half()}, TypeError, "norm_weight has dtype float16, but x has float32"),
         ({"mask": torch.ones(2, 3, 3)}, TypeError, "mask has dtype float32, but must be bool"),
         ({"along_columns": 1}, TypeError, "along_columns is"),
+        ({"residual": 1}, TypeError, "residual is a int, but must be True or False"),
         ({"eps": -1.0}, ValueError, "eps is -1.0, but must be at least 0"),
         ({"bias": torch.ones(2, 2, 3, 4)}, ValueError, r"bias has shape \(2, 2, 3, 4\), but must have \(2, 2, 3, 3\)"),
         ({"bias": torch.ones(2, 2, 3, 3), "edge_weight": torch.ones(2, 5)}, ValueError, "edge_weight makes a bias"),
@@ -161,15 +249,19 @@ class TestEdgesWithTheirNorm:
             found = gradients(edge_norm)
         torch.testing.assert_close(found, gradients(edge_reference), rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("channels", [64, 128, 256])
-    @pytest.mark.parametrize("has_norm", [True, False], ids=["with the norm", "alone"])
-    def test_gradient_does_not_spill(self, has_norm: bool, channels: int) -> None:
+    @pytest.mark.parametrize("channels", [64, 84, 128, 256])
+    @pytest.mark.parametrize(
+        ("has_norm", "residual"), [(True, True), (True, False), (False, False)], ids=["added", "with the norm", "alone"]
+    )
+    def test_gradient_does_not_spill(self, has_norm: bool, residual: bool, channels: int) -> None:
         x, vector, edge_weight, dedges = (
             torch.empty(shape, device="meta")
             for shape in ((1, 64, 64, channels), (channels,), (4, channels), (1, 4, 64, 64))
         )
         with recorded_plans() as plans:
-            edge_backward(x if has_norm else None, dedges, x, vector, vector, edge_weight, True, 1e-5)
+            edge_backward(
+                x if has_norm else None, dedges, x, vector, vector, edge_weight, True, 1e-5, x if residual else None
+            )
         launch = plans[0].launches[0]
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         assert binary.spill_bytes == 0
@@ -186,18 +278,32 @@ class TestFeedForward:
             "contract_bias": random(6), "eps": 1e-5,
         }  # fmt: skip
 
-    def test_is_a_norm_and_two_layers(self) -> None:
-        given = self.inputs()
+    @ADDED
+    def test_is_a_norm_and_two_layers(self, residual: bool) -> None:
+        given = {**self.inputs(), "residual": residual}
         with ts.use("interpret"):
             found = forward_and_backward(feed_forward, given)
         assert_right_to_the_last_bits(found, forward_and_backward(feed_forward_reference, doubled(given)))
 
-    def test_takes_any_strides(self) -> None:
-        given = self.inputs()
+    def test_sums_in_single_precision_for_the_second_bias(self) -> None:
+        given = {**self.inputs(), "residual": True}
+        given = {name: one.bfloat16() if _is_floating(one) else one for name, one in given.items()}
+        found = bias_gradient_of(feed_forward, "contract_bias", given)
+        right = bias_gradient_of(feed_forward_reference, "contract_bias", doubled(given))
+        torch.testing.assert_close(found, right.bfloat16(), rtol=0, atol=0)
+
+    def test_the_second_bias_needs_no_launches_of_its_own_where_x_is_added(self) -> None:
+        assert "sum_kernel" in launched_by(feed_forward, {**self.inputs(), "residual": False})
+        assert "sum_kernel" not in launched_by(feed_forward, {**self.inputs(), "residual": True})
+
+    @ADDED
+    def test_takes_any_strides(self, residual: bool) -> None:
+        given = {**self.inputs(), "residual": residual}
         turned = {**given, "x": given["x"].transpose(0, 2).contiguous().transpose(0, 2)}
         with ts.use("interpret"):
             assert_same(forward_and_backward(feed_forward, turned), forward_and_backward(feed_forward, given))
 
-    def test_opcheck_accepts_its_torch_operators(self) -> None:
+    @ADDED
+    def test_opcheck_accepts_its_torch_operators(self, residual: bool) -> None:
         with ts.use("interpret"):
-            torch.library.opcheck(torch.ops.tilesmith.feed_forward_forward, tuple(self.inputs().values()))
+            torch.library.opcheck(torch.ops.tilesmith.feed_forward_forward, (*self.inputs().values(), residual))

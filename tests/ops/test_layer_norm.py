@@ -11,12 +11,15 @@ import torch.nn.functional as F
 from differentiation import assert_same, forward_and_backward, leaves_of
 from test_add_rms_norm import with_what_is_kept
 from test_contract import views
+from test_norm_forms import BACKWARD_FORMS
 from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
-from tilesmith.ops.layer_norm.backward import backward
+from tilesmith.ops.layer_norm.backward import backward, branch_backward
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import Inputs
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 layer_norm, reference = SPECS["layer_norm"].op, SPECS["layer_norm"].reference
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
@@ -58,6 +61,67 @@ def test_weight_and_bias_may_be_left_out(mode: Any, weight: bool, bias: bool) ->
     }
     with ts.use(mode):
         assert_same(forward_and_backward(layer_norm, inputs), forward_and_backward(reference, inputs))
+
+
+@pytest.mark.parametrize("columns_apart", [False, True])
+@pytest.mark.parametrize("form", BACKWARD_FORMS)
+def test_a_gradient_that_came_past_the_norm_is_added_to_that_of_x(form: str, columns_apart: bool) -> None:
+    torch.manual_seed(0)
+    x, dy, dsum = (torch.randn(7, 43) for _ in range(3))
+    dsum = dsum.t().contiguous().t() if columns_apart else dsum
+    weight, bias = torch.randn(43), torch.randn(43)
+    with ts.ops.configured(**BACKWARD_FORMS[form]):
+        alone, *parameters = backward(dy, x, weight, bias, 1e-5, True, True)
+        added, *unchanged = backward(dy, x, weight, bias, 1e-5, True, True, dsum)
+    torch.testing.assert_close(added, alone + dsum)
+    torch.testing.assert_close(unchanged, parameters)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("columns_apart", [False, True])
+@pytest.mark.parametrize("form", BACKWARD_FORMS)
+def test_a_gradient_that_came_past_the_norm_is_summed_with_the_others(
+    form: str, columns_apart: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x, dy, dsum = (torch.randn(23, 43, dtype=dtype) for _ in range(3))
+    dsum = dsum.t().contiguous().t() if columns_apart else dsum
+    weight, bias = torch.randn(43, dtype=dtype), torch.randn(43)
+    with ts.ops.configured(**BACKWARD_FORMS[form], programs_per_multiprocessor=1):  # which take several turns each
+        alone = backward(dy, x, weight, bias, 1e-5, True, True, dsum)
+        *others, total = branch_backward(dy, x, weight, bias, 1e-5, dsum)
+    torch.testing.assert_close(others, list(alone), rtol=0, atol=0)
+    assert total.dtype == dtype
+    torch.testing.assert_close(total, dsum.double().sum(0).to(dtype))
+
+
+def test_a_gradient_that_came_past_the_norm_needs_no_launch_of_its_own() -> None:
+    x, weight = torch.randn(5, 24), torch.randn(24)
+    plan = branch_backward.plan_for(x, x, weight, weight, 1e-5, x)
+    assert [launch.kernel.__name__ for launch in plan.launches] == [
+        "layer_norm_backward_kernel",
+        "sum_several_partials_kernel",
+    ]
+
+
+def test_opcheck_accepts_the_sum_with_the_others() -> None:
+    x, weight = torch.randn(5, 24), torch.randn(24)
+    torch.library.opcheck(torch.ops.tilesmith.layer_norm_branch_backward, (x, x, weight, weight, 1e-5, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("columns", [64, 84, 128, 256, 1024, 2048, 4096, 8192, 10240])
+@pytest.mark.parametrize("summed", [False, True], ids=["added", "and summed"])
+def test_adding_another_gradient_does_not_spill(summed: bool, columns: int, dtype: torch.dtype) -> None:
+    x, vector = torch.empty(16384, columns, dtype=dtype, device="meta"), torch.empty(columns, device="meta")
+    with recorded_plans() as plans:
+        if summed:
+            branch_backward(x, x, vector, vector, 1e-5, x)
+        else:
+            backward(x, x, vector, vector, 1e-5, True, True, x)
+    for launch in plans[0].launches:
+        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+        assert binary.spill_bytes == 0
 
 
 def test_is_pytorchs_own() -> None:
@@ -197,7 +261,7 @@ def test_both_parameters_gradients_are_summed_in_one_launch() -> None:
     plan = backward.plan_for(x, x, weight, weight, 1e-5, True, True)
     assert [launch.kernel.__name__ for launch in plan.launches] == [
         "layer_norm_backward_kernel",
-        "sum_both_partials_kernel",
+        "sum_several_partials_kernel",
     ]
 
 

@@ -138,10 +138,10 @@ class TestEveryForm:
         }
 
 
-@pytest.mark.parametrize("shares", [8, 9, 17])
-def test_partial_sums_that_are_more_than_are_added_at_once(shares: int) -> None:
+@pytest.mark.parametrize(("shares", "columns"), [(8, 7), (9, 7), (17, 7), (33, 150), (65, 20)])
+def test_partial_sums_that_are_more_than_are_added_at_once(shares: int, columns: int) -> None:
     """Of whole numbers, which have no error."""
-    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * shares), (16 * shares, 7)))
+    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * shares), (16 * shares, columns)))
     with configured(**{**TILE, "planes": "here", "shares": shares}):
         assert torch.equal(matmul(a, b), a @ b)
         assert launched(a, b)[-1].arguments["n_partials"] == shares
@@ -235,14 +235,14 @@ class TestExactness:
             torch.testing.assert_close(matmul(left, right), left @ right, equal_nan=True)
 
     def test_large_products_are_split_on_hopper(self) -> None:
-        a = torch.empty(1024, 1024, device="meta")
+        a = torch.empty(4096, 4096, device="meta")
         assert [launch.kernel.__name__ for launch in launched(a, a)][:2] == [
             "split_into_planes_kernel",
             "matmul_descriptors_kernel",
         ]
 
     def test_follows_pytorchs_switch_at_every_call(self) -> None:
-        a = torch.empty(1024, 1024, device="meta")
+        a = torch.empty(4096, 4096, device="meta")
         precisions = []
         for precision in ("highest", "high", "highest"):
             torch.set_float32_matmul_precision(precision)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from differentiation import assert_same, forward_and_backward
+from differentiation import assert_same, cotangent_of, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from tilesmith.ops.outer_product_mean import few_backward
 from tilesmith.ops.outer_product_mean.few import is_for_few
+from tilesmith.ops.outer_product_mean.few_backward import turned
 from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
 from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+WITH_AND_WITHOUT_OUTER_PRODUCTS = pytest.mark.parametrize("sequences", [5, 2])
 
 
 def made(batch: int = 1, sequences: int = 5, residues: int = 6, channels: int = 3, outputs: int = 4) -> Inputs:
@@ -50,9 +55,10 @@ def test_every_tile_of_several_is_computed() -> None:
 
 
 @BOTH_WAYS
+@WITH_AND_WITHOUT_OUTER_PRODUCTS
 @pytest.mark.parametrize("chunk", [1, 4, 6, 100])
-def test_chunks_change_nothing(mode: Any, chunk: int) -> None:
-    inputs = made(batch=2)
+def test_chunks_change_nothing(mode: Any, chunk: int, sequences: int) -> None:
+    inputs = made(batch=2, sequences=sequences)
     with ts.use(mode):
         whole = forward_and_backward(outer_product_mean, inputs)
         chunked = forward_and_backward(lambda **named: outer_product_mean(**named, chunk=chunk), inputs)
@@ -60,9 +66,10 @@ def test_chunks_change_nothing(mode: Any, chunk: int) -> None:
 
 
 @BOTH_WAYS
+@WITH_AND_WITHOUT_OUTER_PRODUCTS
 @pytest.mark.parametrize("junk", [1e4, float("inf"), float("nan")])
-def test_what_is_masked_has_no_influence_and_no_gradient(mode: Any, junk: float) -> None:
-    inputs = made()
+def test_what_is_masked_has_no_influence_and_no_gradient(mode: Any, junk: float, sequences: int) -> None:
+    inputs = made(sequences=sequences)
     hidden = ~inputs["mask"]
     perturbed = {**inputs, **{name: inputs[name].masked_fill(hidden[..., None], junk) for name in ("a", "b")}}
     with ts.use(mode):
@@ -75,8 +82,9 @@ def test_what_is_masked_has_no_influence_and_no_gradient(mode: Any, junk: float)
 
 
 @BOTH_WAYS
-def test_residues_that_are_nowhere_get_zeros(mode: Any) -> None:
-    inputs = made()
+@WITH_AND_WITHOUT_OUTER_PRODUCTS
+def test_residues_that_are_nowhere_get_zeros(mode: Any, sequences: int) -> None:
+    inputs = made(sequences=sequences)
     inputs["mask"][:, :, 2] = False
     with ts.use(mode):
         found = forward_and_backward(outer_product_mean, inputs)
@@ -177,6 +185,16 @@ def test_opcheck_accepts_the_passes_of_the_gradient() -> None:
     with ts.use("interpret"):
         torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_weighted, (torch.randn(3, 4, 5), torch.rand(3, 4)))
         torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_exchanged, (torch.randn(2, 3, 4, 5),))
+        given = torch.randn(2, 3, 3, 4), torch.rand(6, 3), 1.0
+        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_turned, given)
+
+
+def with_gradients(function: Callable[..., Tensor], inputs: Inputs) -> list[Tensor]:
+    """The result and all gradients, for a cotangent whose sums do not cancel out more than chance has it."""
+    leaves = {name: one.clone().requires_grad_(name != "mask") for name, one in inputs.items() if one is not None}
+    z = function(**leaves)
+    cotangent = torch.randn(z.shape, generator=torch.Generator().manual_seed(1)).to(z.dtype)
+    return [z.detach(), *torch.autograd.grad(z, [one for name, one in leaves.items() if name != "mask"], cotangent)]
 
 
 class TestFewSequences:
@@ -185,7 +203,7 @@ class TestFewSequences:
     @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
     @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
     def test_are_right_to_the_last_bits(self, masked: bool, biased: bool) -> None:
-        """With several tiles of residues and of outputs."""
+        """With several tiles of residues and of outputs; gradients too."""
         torch.manual_seed(0)
         given: dict[str, Any] = {
             "a": torch.randn(2, 3, 17, 4), "b": torch.randn(2, 3, 17, 4), "weight": torch.randn(18, 16) / 4,
@@ -193,19 +211,22 @@ class TestFewSequences:
             "mask": torch.rand(2, 3, 17) > 0.4 if masked else None,
         }  # fmt: skip
         assert is_for_few(given["a"], given["weight"])
+        assert few_backward.is_for_few(given["a"], given["weight"])
         with ts.use("interpret"), ts.ops.configured(BLOCK_J=16, BLOCK_OUTPUTS=16):
-            found = outer_product_mean(**given)
+            found = with_gradients(outer_product_mean, given)
         wide = {name: one.double() if name != "mask" and one is not None else one for name, one in given.items()}
-        right = reference(**wide)
-        torch.testing.assert_close(found.double(), right, rtol=0, atol=1e-6 * float(right.abs().max()))
+        for ours, right in zip(found, with_gradients(reference, wide), strict=True):
+            torch.testing.assert_close(ours.double(), right, rtol=0, atol=1e-6 * float(right.abs().max()))
 
     def test_take_any_strides(self) -> None:
         torch.manual_seed(0)
         a, b = torch.randn(2, 9, 2, 4).transpose(1, 2), torch.randn(2, 2, 9, 8)[..., ::2]
         weight, bias = torch.randn(16, 3).t(), torch.randn(6)[::2]
+        given = {"a": a, "b": b, "weight": weight, "bias": bias}
         with ts.use("interpret"):
-            found = outer_product_mean(a, b, None, weight, bias)
-        torch.testing.assert_close(found, reference(a, b, None, weight, bias), rtol=1e-4, atol=1e-5)
+            found = forward_and_backward(outer_product_mean, given)
+        for name, value in forward_and_backward(reference, given).items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize(
         ("sequences", "batch", "dtype", "few"),
@@ -220,3 +241,68 @@ class TestFewSequences:
         a = torch.empty(batch, sequences, 64, 32, device="meta", dtype=dtype)
         assert is_for_few(a, torch.empty(128, 32**2, device="meta", dtype=dtype)) is few
         assert not is_for_few(a, None)
+
+    @pytest.mark.parametrize("wanted", ["a", "b", "weight", "bias"])
+    def test_make_no_gradient_but_the_one_that_is_wanted(self, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        made_gradients: list[bool] = []
+
+        def noted(*arguments: Any) -> tuple[Tensor, ...]:
+            found: tuple[Tensor, ...] = few_backward.compute_backward(*arguments)
+            made_gradients.extend(one.numel() > 0 for one in found)
+            return found
+
+        inputs = made(sequences=2)
+        with ts.use("interpret"):
+            whole = forward_and_backward(outer_product_mean, inputs)
+            monkeypatch.setattr(few_backward.backward, "_composed", noted)
+            leaf = inputs[wanted].clone().requires_grad_()
+            z = outer_product_mean(**{**inputs, wanted: leaf})
+            (gradient,) = torch.autograd.grad(z, leaf, cotangent_of(z))
+        torch.testing.assert_close(gradient, whole[f"gradient of {wanted}"], rtol=0, atol=0)
+        assert made_gradients == [name == wanted for name in ("a", "b", "weight", "bias")]
+
+    @pytest.mark.parametrize(
+        ("shape", "outputs", "few"),
+        [
+            ((4, 16, 64, 32), 128, True),
+            ((4, 24, 64, 32), 128, False),  # fewer flops with outer products
+            ((64, 16, 64, 32), 128, False),  # too much memory between the products
+            ((64, 1, 8, 128), 128, False),  # too much memory for what is added up to the gradient of the weight
+        ],
+    )
+    def test_have_gradients_without_outer_products_where_this_is_less_work(
+        self, shape: tuple[int, ...], outputs: int, few: bool
+    ) -> None:
+        a, weight = torch.empty(shape, device="meta"), torch.empty(outputs, shape[-1] ** 2, device="meta")
+        assert few_backward.is_for_few(a, weight) is few
+        assert not few_backward.is_for_few(a.half(), weight.half())
+        assert not few_backward.is_for_few(a, None)
+
+    def test_are_only_multiplied_on_a_gpu_and_nothing_is_laid_out_anew_between_products(self) -> None:
+        """As nn.OuterProductMean calls it: a and b are halves of one projection."""
+        both = torch.empty(4, 16, 64, 64, device="meta", requires_grad=True)
+        weight, bias = torch.empty(128, 32**2, device="meta"), torch.empty(128, device="meta")
+        with recorded_plans("cuda:90") as plans:
+            z = outer_product_mean(*both.chunk(2, dim=-1), None, weight.requires_grad_(), bias.requires_grad_())
+            z.backward(torch.empty_like(z))
+        names = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+        passes = [name for name in names if name.startswith("outer_product")]
+        assert passes == ["outer_product_finish_kernel", "outer_product_turn_kernel"]
+        products = [plan for plan in plans if plan.kernels == "matmul_forward"]
+        assert len(products) == 7
+        assert not any("split_into_planes" in name or "pointers" in name for name in names)
+
+    @pytest.mark.parametrize("strided", [False, True])
+    @pytest.mark.parametrize("blocks", [{"BLOCK_J": 2, "BLOCK_OUTPUTS": 4}, {}])
+    def test_turning_takes_any_strides_and_adds_up_all_pairs(self, strided: bool, blocks: dict[str, int]) -> None:
+        torch.manual_seed(0)
+        dz = torch.randn(6, 5, 10, 2).permute(3, 1, 2, 0)[:, :, ::2] if strided else torch.randn(2, 5, 5, 6)
+        share = torch.rand(2, 5, 5)
+        with ts.use("interpret"), ts.ops.configured(**blocks):
+            of_each, total = turned(dz, share.flatten(0, 1), 0.0)
+            of_all, total_of_all = turned(dz, None, 0.5)
+        right = dz * share[..., None]
+        torch.testing.assert_close(of_each.view(2, 5, 6, 5).mT, right)
+        torch.testing.assert_close(total, right.sum((0, 1, 2)))
+        torch.testing.assert_close(of_all.view(2, 5, 6, 5).mT, dz * 0.5)
+        torch.testing.assert_close(total_of_all, dz.sum((0, 1, 2)) * 0.5)

@@ -7,11 +7,14 @@ from typing import cast
 
 import pytest
 import torch
+from test_matmul import EVERY_FORM, FORMS
 from torch import Tensor
 
 import tilesmith as ts
-from tilesmith.ops.matmul.inside import product, rectified
+from tilesmith.ops.matmul.forward import forward_with_addend
+from tilesmith.ops.matmul.inside import product, product_added, rectified
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +74,54 @@ def test_is_ours_where_single_precision_must_be_exact(
             kind(torch.float32)
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+class TestAddend:
+    @EVERY_FORM
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_is_added_by_every_form(self, form: str, dtype: torch.dtype) -> None:
+        a, b, bias, addend = (small_numbers(*shape, dtype=dtype) for shape in ((24, 40), (40, 32), (32,), (24, 32)))
+        with ts.ops.configured(**FORMS[form]):
+            found = forward_with_addend(a, b, bias, addend, False)
+        right = addend.double() + a.double() @ b.double() + bias.double()
+        assert torch.equal(found.double(), right.to(dtype).double())
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_may_have_any_strides(self, dtype: torch.dtype) -> None:
+        a, b, addend = (small_numbers(*shape, dtype=dtype) for shape in ((7, 9), (9, 5), (5, 7)))
+        right = a.double() @ b.double() + addend.double().t()
+        assert torch.equal(product_added(addend.t(), a, b).double(), right)
+
+    def test_is_added_after_all_shares_of_the_depth(self) -> None:
+        tensors = [torch.empty(shape, device="meta") for shape in ((64, 64), (64, 16384), (16384, 64))]
+        with recorded_plans("cuda:90") as plans:
+            product_added(*tensors)
+        tiles, total = [launch for plan in plans for launch in plan.launches]
+        assert tiles.arguments["addend_ptr"] is None
+        assert total.arguments["addend_ptr"] is not None
+
+    @pytest.mark.parametrize("sizes", [(16384, 128, 512), (4096, 64, 64), (1000, 100, 84)], ids=str)
+    def test_does_not_make_forms_for_hopper_spill(self, sizes: tuple[int, int, int]) -> None:
+        rows, columns, depth = sizes
+        tensors = [torch.empty(shape, device="meta") for shape in ((rows, columns), (rows, depth), (columns, depth))]
+        with recorded_plans("cuda:90") as plans:
+            product_added(tensors[0], tensors[1], tensors[2].t())
+        (launch,) = (launch for plan in plans for launch in plan.launches)
+        assert launch.arguments["addend_ptr"] is not None
+        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+        assert binary.spill_bytes == 0
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    @pytest.mark.parametrize("sizes", [(16384, 128, 128), (4096, 64, 256), (64, 64, 4096), (1000, 100, 84)], ids=str)
+    def test_is_right_on_a_gpu(self, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+        rows, columns, depth = sizes
+        shapes = ((rows, columns), (rows, depth), (columns, depth), (columns,))
+        addend, a, b, bias = (torch.randn(shape, device="cuda").to(dtype) for shape in shapes)
+        with ts.use("triton"):
+            found = product_added(addend, a, b.t(), bias)
+        right = addend.double() + a.double() @ b.double().t() + bias.double()
+        assert float((found.double() - right).norm() / right.norm()) < (5e-7 if dtype == torch.float32 else 3e-3)
 
 
 def test_a_sum_over_very_many_rows_is_made_of_shorter_ones() -> None:

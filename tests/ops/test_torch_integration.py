@@ -83,11 +83,15 @@ IN_FULL = (*WITHOUT_TRACING, "test_aot_dispatch_dynamic")
     ],
 )
 def test_opcheck_accepts_every_kernel_of_the_operator(
-    spec: Spec, operator: Operator, small_case: Case, layout: Layout, tests: tuple[str, ...]
-) -> None:
+    spec: Spec, operator: Operator, small_case: Case, layout: Layout, tests: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """The forward, which is the first, with gradients wanted."""
     (forward, arguments), *others = calls_of(spec, spec.inputs(small_case, torch.float32, "cpu", layout))
     assert forward == operator.forward.dispatched
+    # What a kernel leaves unwritten, as columns that only fill up a tile, is then the same at every call.
+    empty = torch.empty_strided
+    monkeypatch.setattr(torch, "empty_strided", lambda *given, **named: empty(*given, **named).zero_())
     for function, given in [(forward, tuple(_leaf(one) for one in arguments)), *others]:
         torch.library.opcheck(function, given, test_utils=tests)
 
@@ -100,8 +104,10 @@ def _leaf(value: Any) -> Any:
 # no small case has.
 INNER = {
     "attention_update_gated", "attention_update_projections_gradient", "edge_norm_backward", "edge_norm_forward",
-    "feed_forward_backward", "feed_forward_forward", "matmul_finish_gradient", "outer_product_mean_few_forward",
-    "outer_product_mean_finished", "swiglu_backward_with_output",
+    "feed_forward_backward", "feed_forward_forward", "layer_norm_branch_backward", "matmul_finish_gradient",
+    "matmul_forward_with_addend", "outer_product_mean_few_backward",
+    "outer_product_mean_few_forward", "outer_product_mean_finished", "outer_product_mean_turned",
+    "swiglu_backward_with_output",
     "triangle_multiply_exact_backward", "triangle_multiply_exact_forward", "triangle_multiply_gate_gradient",
     "triangle_multiply_gated", "triangle_multiply_output_gate_gradient", "triangle_multiply_output_gated",
     "triangle_multiply_product_norm", "triangle_multiply_product_norm_gradient",
@@ -130,13 +136,14 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(0)
     for name in ("triangle_multiply", "attention_update"):
         spec = ts.ops.SPECS[name]
-        forward_and_backward(spec.op, spec.inputs(spec.cases[1], torch.float32, "cpu"))
+        case = next(case for case in spec.cases if spec.inputs(case, torch.float32, "meta").get("residual"))
+        forward_and_backward(spec.op, spec.inputs(case, torch.float32, "cpu"))
     sides = {"a": torch.randn(1, 2, 3, 4), "b": torch.randn(1, 2, 3, 4), "weight": torch.randn(5, 16)}
     forward_and_backward(ts.ops.SPECS["outer_product_mean"].op, sides)
     vectors = {"norm_weight": 4, "norm_bias": 4, "expand_bias": 8, "contract_bias": 4}
     layers = {"expand_weight": torch.randn(8, 4), "contract_weight": torch.randn(4, 8), "eps": 1e-5}
     drawn = {name: torch.randn(size) for name, size in vectors.items()}
-    forward_and_backward(feed_forward, {"x": torch.randn(2, 3, 4), **drawn, **layers})
+    forward_and_backward(feed_forward, {"x": torch.randn(2, 3, 4), **drawn, **layers, "residual": True})
     backward_with_output(*(torch.randn(3, 4) for _ in range(3)))
     assert set(called) >= INNER
     monkeypatch.undo()

@@ -25,6 +25,7 @@ from tilesmith.ops.triangle_multiply.reference import reference
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
+ADDED = pytest.mark.parametrize("residual", [False, True], ids=["update", "added"])
 DIRECTIONS = pytest.mark.parametrize("direction", ["outgoing", "incoming"])
 
 
@@ -206,8 +207,11 @@ class TestWholeProducts:
     @pytest.mark.parametrize(
         ("sizes", "masked"), [((3, 4, 3, 2), False), ((3, 4, 3, 2), True), ((17, 7, 37, 1), True)], ids=str
     )
-    def test_are_right_to_the_last_bits(self, direction: str, sizes: tuple[int, int, int, int], masked: bool) -> None:
-        given = tame(made(*sizes, direction=direction))
+    @ADDED
+    def test_are_right_to_the_last_bits(
+        self, direction: str, sizes: tuple[int, int, int, int], masked: bool, residual: bool
+    ) -> None:
+        given = {**tame(made(*sizes, direction=direction)), "residual": residual}
         given = given if masked else {**given, "mask": None}
         with ts.use("interpret"):
             found = forward_and_backward(triangle_multiply, given)
@@ -221,8 +225,9 @@ class TestWholeProducts:
             found = forward_and_backward(triangle_multiply, given)
         torch.testing.assert_close(found, forward_and_backward(reference, given), rtol=1e-4, atol=1e-4)
 
-    def test_take_any_strides(self) -> None:
-        given = tame(made())
+    @ADDED
+    def test_take_any_strides(self, residual: bool) -> None:
+        given = {**tame(made()), "residual": residual}
         turned = {name: every_other(one) if _is_floating(one) else one for name, one in given.items()}
         with ts.use("interpret"):
             found = forward_and_backward(triangle_multiply, turned)
@@ -240,16 +245,20 @@ class TestWholeProducts:
     def test_follow_autocast(self) -> None:
         given = made()
         with ts.use("interpret"), torch.autocast("cpu", torch.bfloat16):
-            assert triangle_multiply(**given).dtype == torch.bfloat16
+            update = triangle_multiply(**given)
+            assert update.dtype == torch.bfloat16
+            torch.testing.assert_close(triangle_multiply(**given, residual=True), given["z"] + update, rtol=0, atol=0)
 
-    def test_opcheck_accepts_their_torch_operators(self) -> None:
-        arguments = operator.prepare_exact(*triangle_multiply._bound((), made()))
+    @ADDED
+    def test_opcheck_accepts_their_torch_operators(self, residual: bool) -> None:
+        arguments = operator.prepare_exact(*triangle_multiply._bound((), {**made(), "residual": residual}))
         with ts.use("interpret"):
             torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_exact_forward, arguments)
 
-    def test_compile_to_one_graph(self) -> None:
+    @ADDED
+    def test_compile_to_one_graph(self, residual: bool) -> None:
         torch._dynamo.reset()
-        given = made(direction="incoming")
+        given = {**made(direction="incoming"), "residual": residual}
         with ts.use("interpret"):
             compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
             assert_same(forward_and_backward(compiled, given), forward_and_backward(triangle_multiply, given))
@@ -300,6 +309,7 @@ def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:
         ({"norm_weight": None}, TypeError, "norm_weight is a NoneType, but must be a tensor"),
         ({"eps": -1.0}, ValueError, "eps is -1.0, but must be at least 0"),
         ({"output_weight": torch.ones(4, 0)}, ValueError, "there are 4 channels and 0 hidden ones"),
+        ({"residual": None}, TypeError, "residual is a NoneType, but must be True or False"),
         ({"chunk": 0}, ValueError, "chunk is 0, but must be at least 1"),
         ({"chunk": 1.5}, TypeError, "chunk is a float, but must be a whole number or None"),
         ({"chunk": 2, "direction": "up"}, ValueError, "direction is 'up', but must be one of outgoing, incoming"),
@@ -312,10 +322,11 @@ def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: s
 
 class TestChunks:
     @DIRECTIONS
+    @ADDED
     @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
     @pytest.mark.parametrize(("residues", "chunk"), [(1, 1), (1, 4), (5, 1), (5, 2), (6, 3), (7, 7), (7, 100)])
-    def test_change_nothing(self, direction: str, masked: bool, residues: int, chunk: int) -> None:
-        given = doubled(made(residues, batch=2, direction=direction))
+    def test_change_nothing(self, direction: str, residual: bool, masked: bool, residues: int, chunk: int) -> None:
+        given = {**doubled(made(residues, batch=2, direction=direction)), "residual": residual}
         given = given if masked else {**given, "mask": None}
         whole = forward_and_backward(triangle_multiply, given)
         assert_same(forward_and_backward(triangle_multiply, {**given, "chunk": chunk}), whole)
@@ -347,8 +358,10 @@ class TestChunks:
             largest = float(one[name].abs().max())
             torch.testing.assert_close(many[name], one[name], rtol=2.0**-10, atol=1e-5 * largest)
 
-    def test_opcheck_accepts_their_torch_operators(self) -> None:
-        arguments = prepare_for_chunks(*triangle_multiply._bound((), {**made(), "chunk": 2}))
+    @ADDED
+    def test_opcheck_accepts_their_torch_operators(self, residual: bool) -> None:
+        given = {**made(), "chunk": 2, "residual": residual}
+        arguments = prepare_for_chunks(*triangle_multiply._bound((), given))
         torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_chunked_forward, arguments)
         torch.library.opcheck(
             torch.ops.tilesmith.triangle_multiply_chunked_backward, (torch.randn_like(arguments[0]), *arguments)
@@ -421,7 +434,7 @@ class TestMemoryOfChunks:
     def test_whole_are_only_operands_and_results(self, direction: str) -> None:
         given = made(self.RESIDUES, self.CHANNELS, self.CHANNELS, direction=direction)
         eps, chunk = 1e-5, 2
-        arguments, dy = prepare_for_chunks(*given.values(), eps, chunk), torch.ones_like(given["z"])
+        arguments, dy = prepare_for_chunks(*given.values(), eps, chunk, True), torch.ones_like(given["z"])
         with Allocations() as forward:
             compute_forward(*arguments)
         with Allocations() as backward:

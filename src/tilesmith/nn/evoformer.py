@@ -2,8 +2,9 @@
 
 An alignment m is [batch, sequences, residues, channels], with a boolean mask [batch, sequences, residues]; pairs z are
 [batch, residues, residues, channels], with a boolean mask [batch, residues, residues]. Masks are true where there is
-something. A part returns what is to be added to its input. `chunk` is how many rows, or residues, a part takes at a
-time: it needs less memory for what lies between its input and its output, and gives the same.
+something. A part returns what is to be added to its input, or with `residual=True` the sum, for which the operators
+then need no pass of its own. `chunk` is how many rows, or residues, a part takes at a time: it needs less memory for
+what lies between its input and its output, and gives the same.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from torch import Tensor
 from tilesmith.nn.norms import LayerNorm
 from tilesmith.ops.attention_update import attention_update
 from tilesmith.ops.attention_update.edges import edge_norm
-from tilesmith.ops.matmul import matmul
 from tilesmith.ops.matmul.feed_forward import feed_forward
 from tilesmith.ops.outer_product_mean import outer_product_mean
-from tilesmith.ops.runtime.precision import must_be_exact
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
 __all__ = [
@@ -54,7 +53,9 @@ class TriangleMultiplication(torch.nn.Module):
         self.output = torch.nn.Linear(hidden, channels, **placed)
         self.output_gate = torch.nn.Linear(channels, channels, **placed)
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         return triangle_multiply(  # type: ignore[no-any-return]  # an Operator returns Any
             z, direction=self.direction, mask=mask,
             norm_weight=self.norm.weight, norm_bias=self.norm.bias,
@@ -63,7 +64,7 @@ class TriangleMultiplication(torch.nn.Module):
             output_norm_weight=self.output_norm.weight, output_norm_bias=self.output_norm.bias,
             output_weight=self.output.weight, output_bias=self.output.bias,
             output_gate_weight=self.output_gate.weight, output_gate_bias=self.output_gate.bias,
-            eps=self.norm.eps, chunk=chunk,
+            eps=self.norm.eps, chunk=chunk, residual=residual,
         )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ class GridAttention(torch.nn.Module):
 
     def update(
         self, x: Tensor, mask: Tensor | None, chunk: int | None, *, bias: Tensor | None = None,
-        edge_weight: Tensor | None = None,
+        edge_weight: Tensor | None = None, residual: bool,
     ) -> Tensor:  # fmt: skip
         def of_rows(x: Tensor, mask: Tensor | None) -> Tensor:
             return attention_update(  # type: ignore[no-any-return]  # an Operator returns Any
@@ -94,7 +95,7 @@ class GridAttention(torch.nn.Module):
                 query_key_value_weight=self.query_key_value.weight, gate_weight=self.gate.weight,
                 gate_bias=self.gate.bias, output_weight=self.output.weight, output_bias=self.output.bias,
                 heads=self.heads, along_columns=self.side == 1, edge_weight=edge_weight, bias=bias, mask=mask,
-                eps=self.norm.eps,
+                eps=self.norm.eps, residual=residual,
             )  # fmt: skip
 
         return in_chunks(of_rows, x, mask, self.side, chunk)
@@ -114,13 +115,15 @@ class TriangleAttention(GridAttention):
         self.side = 1 if starting else 2
         self.edge = torch.nn.Linear(channels, heads, bias=False, **placed)
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         if chunk is None or chunk >= z.shape[self.side]:
-            return self.update(z, mask, chunk, edge_weight=self.edge.weight)
+            return self.update(z, mask, chunk, edge_weight=self.edge.weight, residual=residual)
         _, bias = edge_norm(  # of all pairs, whichever rows are taken at a time
             z, self.norm.weight, self.norm.bias, self.edge.weight, not self.starting, self.norm.eps
         )
-        return self.update(z, mask, chunk, bias=bias)
+        return self.update(z, mask, chunk, bias=bias, residual=residual)
 
 
 class MSARowAttentionWithPairBias(GridAttention):
@@ -134,10 +137,12 @@ class MSARowAttentionWithPairBias(GridAttention):
         self.pair_norm = LayerNorm(pair_channels, **placed)
         self.edge = torch.nn.Linear(pair_channels, heads, bias=False, **placed)
 
-    def forward(self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         norm = self.pair_norm
         _, bias = edge_norm(z, norm.weight, norm.bias, self.edge.weight, False, norm.eps)
-        return self.update(m, mask, chunk, bias=bias)
+        return self.update(m, mask, chunk, bias=bias, residual=residual)
 
 
 class MSAColumnAttention(GridAttention):
@@ -145,8 +150,10 @@ class MSAColumnAttention(GridAttention):
 
     side = 2
 
-    def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
-        return self.update(m, mask, chunk)
+    def forward(
+        self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
+        return self.update(m, mask, chunk, residual=residual)
 
 
 class OuterProductMean(torch.nn.Module):
@@ -172,10 +179,8 @@ class OuterProductMean(torch.nn.Module):
 
 
 class Transition(torch.nn.Module):
-    """A norm and two layers with `factor` times the channels between them. Parameters: norm, expand, contract.
-
-    On `ops.matmul`, and where single precision must be exact as one operator.
-    """
+    """A norm and two layers with `factor` times the channels between them, as one operator. Parameters: norm, expand,
+    contract."""
 
     def __init__(self, channels: int, factor: int = 4, **placed: Any) -> None:
         super().__init__()
@@ -183,18 +188,14 @@ class Transition(torch.nn.Module):
         self.expand = torch.nn.Linear(channels, factor * channels, **placed)
         self.contract = torch.nn.Linear(factor * channels, channels, **placed)
 
-    def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
-        return in_chunks(self.at_once if must_be_exact(x) else self.by_layers, x, None, 1, chunk)
+    def forward(self, x: Tensor, chunk: int | None = None, *, residual: bool = False) -> Tensor:
+        return in_chunks(lambda rows, _: self.of(rows, residual), x, None, 1, chunk)
 
-    def at_once(self, x: Tensor, _: Tensor | None = None) -> Tensor:
+    def of(self, x: Tensor, residual: bool) -> Tensor:
         return feed_forward(  # type: ignore[no-any-return]  # an Operator returns Any
             x, self.norm.weight, self.norm.bias, self.expand.weight, self.expand.bias, self.contract.weight,
-            self.contract.bias, self.norm.eps,
+            self.contract.bias, self.norm.eps, residual=residual,
         )  # fmt: skip
-
-    def by_layers(self, x: Tensor, _: Tensor | None = None) -> Tensor:
-        hidden = matmul(self.norm(x), self.expand.weight.t(), self.expand.bias, "relu")
-        return self.contract(hidden)  # type: ignore[no-any-return]  # a module returns Any
 
 
 def in_chunks(
@@ -269,15 +270,24 @@ class EvoformerBlock(torch.nn.Module):
         pair_mask: Tensor | None = None,
         chunk: int | None = None,
     ) -> tuple[Tensor, Tensor]:
-        m = m + self._dropped(self.msa_row_attention(m, z, msa_mask, chunk), self.msa_dropout, 1)
-        m = m + self.msa_column_attention(m, msa_mask, chunk)
-        m = m + self.msa_transition(m, chunk)
+        pair_dropout = self.pair_dropout
+        m = self._updated(self.msa_row_attention, m, z, msa_mask, chunk, dropout=self.msa_dropout)
+        m = self._updated(self.msa_column_attention, m, msa_mask, chunk)
+        m = self._updated(self.msa_transition, m, chunk)
         z = z + self.outer_product_mean(m, msa_mask, chunk)
-        z = z + self._dropped(self.triangle_multiplication_outgoing(z, pair_mask, chunk), self.pair_dropout, 1)
-        z = z + self._dropped(self.triangle_multiplication_incoming(z, pair_mask, chunk), self.pair_dropout, 1)
-        z = z + self._dropped(self.triangle_attention_starting(z, pair_mask, chunk), self.pair_dropout, 1)
-        z = z + self._dropped(self.triangle_attention_ending(z, pair_mask, chunk), self.pair_dropout, 2)
-        return m, z + self.pair_transition(z, chunk)
+        z = self._updated(self.triangle_multiplication_outgoing, z, pair_mask, chunk, dropout=pair_dropout)
+        z = self._updated(self.triangle_multiplication_incoming, z, pair_mask, chunk, dropout=pair_dropout)
+        z = self._updated(self.triangle_attention_starting, z, pair_mask, chunk, dropout=pair_dropout)
+        z = self._updated(self.triangle_attention_ending, z, pair_mask, chunk, dropout=pair_dropout, side=2)
+        return m, self._updated(self.pair_transition, z, chunk)
+
+    def _updated(
+        self, part: torch.nn.Module, x: Tensor, *others: Any, dropout: float = 0.0, side: int = 1
+    ) -> Tensor:  # fmt: skip
+        """x plus the part's update: by the part itself, unless some of the update is to be dropped first."""
+        if not (self.training and dropout):
+            return part(x, *others, residual=True)  # type: ignore[no-any-return]  # a module returns Any
+        return x + self._dropped(part(x, *others), dropout, side)
 
     def _dropped(self, update: Tensor, share: float, side: int) -> Tensor:
         """With the same elements dropped all along one dimension."""

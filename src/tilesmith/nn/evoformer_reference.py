@@ -46,36 +46,48 @@ def gated_attention(module: GridAttention, x: Tensor, bias: Tensor | None, mask:
 
 
 class PlainTriangleMultiplication(TriangleMultiplication):
-    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         zn = norm(self.norm, z)
         gated = torch.sigmoid(self.gate(zn)) * self.projection(zn)
         if mask is not None:
             gated = gated * mask[..., None]
         a, b = gated.chunk(2, dim=-1)
         product = torch.einsum("bikc,bjkc->bijc" if self.direction == "outgoing" else "bkic,bkjc->bijc", a, b)
-        return torch.sigmoid(self.output_gate(zn)) * self.output(norm(self.output_norm, product))  # type: ignore[no-any-return]
+        update: Tensor = torch.sigmoid(self.output_gate(zn)) * self.output(norm(self.output_norm, product))
+        return z + update if residual else update
 
 
 class PlainTriangleAttention(TriangleAttention):
-    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         """The ending node as the starting node of the transposed pairs."""
-        z = norm(self.norm, z)
-        z = z if self.starting else z.transpose(1, 2)
+        zn = norm(self.norm, z)
+        zn = zn if self.starting else zn.transpose(1, 2)
         mask = mask if mask is None or self.starting else mask.transpose(1, 2)
-        update = gated_attention(self, z, self.edge(z).permute(0, 3, 1, 2), mask)
-        return update if self.starting else update.transpose(1, 2)
+        update = gated_attention(self, zn, self.edge(zn).permute(0, 3, 1, 2), mask)
+        update = update if self.starting else update.transpose(1, 2)
+        return z + update if residual else update
 
 
 class PlainMSARowAttentionWithPairBias(MSARowAttentionWithPairBias):
-    def forward(self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         bias = self.edge(norm(self.pair_norm, z)).permute(0, 3, 1, 2)
-        return gated_attention(self, norm(self.norm, m), bias, mask)
+        update = gated_attention(self, norm(self.norm, m), bias, mask)
+        return m + update if residual else update
 
 
 class PlainMSAColumnAttention(MSAColumnAttention):
-    def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         turned = None if mask is None else mask.transpose(1, 2)
-        return gated_attention(self, norm(self.norm, m).transpose(1, 2), None, turned).transpose(1, 2)
+        update = gated_attention(self, norm(self.norm, m).transpose(1, 2), None, turned).transpose(1, 2)
+        return m + update if residual else update
 
 
 class PlainOuterProductMean(OuterProductMean):
@@ -89,8 +101,9 @@ class PlainOuterProductMean(OuterProductMean):
 
 
 class PlainTransition(Transition):
-    def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
-        return self.contract(torch.relu(self.expand(norm(self.norm, x))))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor, chunk: int | None = None, *, residual: bool = False) -> Tensor:
+        update: Tensor = self.contract(torch.relu(self.expand(norm(self.norm, x))))
+        return x + update if residual else update
 
 
 class PlainEvoformerBlock(EvoformerBlock):

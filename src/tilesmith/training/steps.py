@@ -124,7 +124,8 @@ class CapturedStep:
     def __init__(self, step: Step, *, update: bool = True) -> None:
         self._step = step
         self._captures_update = update
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+        # Before what is computed beside it: with both alike, a step of Tiny OpenFold takes 8.13 ms instead of 7.94.
+        self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self._taken = 0
         self._replay: Callable[[], None] | None = None
 

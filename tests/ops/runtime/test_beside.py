@@ -15,6 +15,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
+from tilesmith.ops.matmul import matmul
 from tilesmith.ops.matmul.feed_forward import feed_forward
 from tilesmith.ops.runtime import beside as module
 from tilesmith.ops.runtime.beside import Beside
@@ -132,6 +133,7 @@ class Late(Beside):
     """The worst that a side stream may do: what comes of a function is not there before the end of the block."""
 
     functions = 0
+    is_apart = True
 
     def __init__(self, x: Tensor) -> None:
         super().__init__(x)
@@ -155,12 +157,12 @@ class Late(Beside):
             place.copy_(values)
 
 
-def of_spec(spec: Spec) -> Callable[[], Tensor]:
+def of_spec(spec: Spec, name: str = "odd") -> Callable[[], Tensor]:
     """The operator on a case of its own, from inputs that are the same at every call."""
 
     def computed() -> Tensor:
         torch.manual_seed(0)
-        case = next(one for one in spec.cases if one.name == "odd")
+        case = next(one for one in spec.cases if one.name == name)
         inputs = spec.inputs(case, torch.float32, "cpu")
         return with_gradients(lambda **given: spec.op(**given), inputs)
 
@@ -184,13 +186,25 @@ def of_feed_forward() -> Tensor:
     )
 
 
+def of_matmul() -> Tensor:
+    torch.manual_seed(0)
+    shapes = {"a": (2, 5, 8), "b": (8, 12), "bias": (12,)}
+    return with_gradients(lambda **given: matmul(**given), {name: torch.randn(one) for name, one in shapes.items()})
+
+
 @pytest.mark.parametrize(
     ("place", "computed"),
     [
         pytest.param("attention_update.whole", of_spec(SPECS["attention_update"]), id="attention_update"),
         pytest.param("triangle_multiply.exact", of_spec(SPECS["triangle_multiply"]), id="triangle_multiply"),
         pytest.param("outer_product_mean.backward", of_spec(SPECS["outer_product_mean"]), id="outer_product_mean"),
+        pytest.param(
+            "outer_product_mean.few_backward",
+            of_spec(SPECS["outer_product_mean"], "few"),
+            id="outer_product_mean of few sequences",
+        ),
         pytest.param("matmul.feed_forward", of_feed_forward, id="feed_forward"),
+        pytest.param("matmul.operator", of_matmul, id="matmul"),
     ],
 )
 def test_no_gradient_needs_what_is_computed_beside_it(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tilesmith.models.llama.parts import V2, added, pieces
 from tilesmith.models.llama.whole import whole_layer
+from tilesmith.models.lookup import lookup
 from tilesmith.models.versions import Version
 from tilesmith.ops.add_rms_norm import add_rms_norm
 from tilesmith.ops.attention import attention
@@ -105,6 +106,7 @@ V4 = Version(
         add_norm=fused_kernel_add_norm,
         gated=kernel_gated,
         loss=loss_without_logits,
+        lookup=lookup,
         layer=None,  # parts that a graph launches cost the host nothing
     ),
     optimizer="tilesmith",

@@ -97,7 +97,7 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         length = tokens.shape[1]
         cos, sin = self.cos[:length], self.sin[:length]  # type: ignore[index]  # buffers, which are tensors
-        stream, branch = nn.functional.embedding(tokens, self.embedding), None
+        stream, branch = self.parts.lookup(tokens, self.embedding), None
         for layer in self.layers:
             stream, branch = layer(stream, branch, cos, sin)
         x, _ = self.parts.add_norm(stream, branch, self.norm, self.config.norm_eps)

@@ -55,6 +55,8 @@ class Parts:
     """silu(x · gateᵀ) · (x · upᵀ), where one weight holds gate over up."""
     loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Mean cross-entropy of the logits x · weightᵀ against targets."""
+    lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
+    """Rows of a table by their numbers."""
     layer: WholeLayer | None = None
     """A layer at once, if the version has that. It has the composition to fall back on, and computes the same."""
 

@@ -42,30 +42,41 @@ class FusedAttention(GridAttention):
 
 
 class FusedRowAttention(FusedAttention, MSARowAttentionWithPairBias):
-    def forward(self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         assert mask is None, NO_MASK
-        return self.of_normed(self.norm(m), self.edge(self.pair_norm(z)).permute(0, 3, 1, 2))
+        update = self.of_normed(self.norm(m), self.edge(self.pair_norm(z)).permute(0, 3, 1, 2))
+        return m + update if residual else update
 
 
 class FusedColumnAttention(FusedAttention, MSAColumnAttention):
     side = 2
 
-    def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         assert mask is None, NO_MASK
-        return self.of_normed(self.norm(m), None)
+        update = self.of_normed(self.norm(m), None)
+        return m + update if residual else update
 
 
 class FusedTriangleAttention(FusedAttention, TriangleAttention):
-    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         assert mask is None, NO_MASK
-        z = self.norm(z)
-        return self.of_normed(z, self.edge(z).permute((0, 3, 1, 2) if self.starting else (0, 3, 2, 1)))
+        zn = self.norm(z)
+        update = self.of_normed(zn, self.edge(zn).permute((0, 3, 1, 2) if self.starting else (0, 3, 2, 1)))
+        return z + update if residual else update
 
 
 class FusedTriangleMultiplication(TriangleMultiplication):
     """All three layers that read the pairs as one product."""
 
-    def forward(self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+    def forward(
+        self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
+    ) -> Tensor:
         assert mask is None, NO_MASK
         layers = (self.projection, self.gate, self.output_gate)
         weight, bias = torch.cat([one.weight for one in layers]), torch.cat([one.bias for one in layers])
@@ -74,8 +85,8 @@ class FusedTriangleMultiplication(TriangleMultiplication):
         )
         a, b = (torch.sigmoid(gate) * projected).permute(0, 3, 1, 2).chunk(2, dim=1)
         product = a @ b.transpose(-1, -2) if self.direction == "outgoing" else a.transpose(-1, -2) @ b
-        update: Tensor = self.output(self.output_norm(product.permute(0, 2, 3, 1)))
-        return torch.sigmoid(output_gate) * update
+        update: Tensor = torch.sigmoid(output_gate) * self.output(self.output_norm(product.permute(0, 2, 3, 1)))
+        return z + update if residual else update
 
 
 class FusedEvoformerBlock(PlainEvoformerBlock):

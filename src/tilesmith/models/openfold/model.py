@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tilesmith.models.openfold.parts import Parts
@@ -98,9 +97,10 @@ class OpenFold(nn.Module):
         """The alignment with the target in every row, and pairs of the target's residues with their distance along the
         chain."""
         target = alignments[:, 0]
-        m = F.embedding(alignments, self.alignment_embedding) + F.embedding(target, self.target_embedding)[:, None]
-        left, right = (F.embedding(target, table) for table in (self.left_embedding, self.right_embedding))
-        along = F.embedding(self.offsets, self.offset_embedding)  # type: ignore[arg-type]  # a buffer, which is a tensor
+        lookup = self.parts.lookup
+        m = lookup(alignments, self.alignment_embedding) + lookup(target, self.target_embedding)[:, None]
+        left, right = (lookup(target, table) for table in (self.left_embedding, self.right_embedding))
+        along = lookup(self.offsets, self.offset_embedding)  # type: ignore[arg-type]  # a buffer, which is a tensor
         return m, left[:, :, None] + right[:, None] + along
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -18,3 +19,5 @@ class Parts:
     """x · weightᵀ + bias."""
     loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     """Mean cross-entropy of the logits x · weightᵀ + bias against targets."""
+    lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
+    """Rows of a table by their numbers."""

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tilesmith.models.lookup import lookup
 from tilesmith.models.openfold.fused import FusedEvoformerBlock
 from tilesmith.models.openfold.parts import Parts
 from tilesmith.models.versions import Version
@@ -28,10 +29,10 @@ from tilesmith.ops.matmul import matmul
 class BlasTransition(Transition):
     """On the BLAS in every dtype."""
 
-    def forward(self, x: Tensor, chunk: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, chunk: int | None = None, *, residual: bool = False) -> Tensor:
         assert chunk is None, "chains are short"
         contracted: Tensor = self.contract(torch.relu(self.expand(self.norm(x))))
-        return contracted
+        return x + contracted if residual else contracted
 
 
 class BlasEvoformerBlock(EvoformerBlock):
@@ -78,7 +79,7 @@ V3 = Version(
 V4 = Version(
     "v4",
     "everything: transitions as one operator, no logits, our optimiser, the step as one CUDA graph",
-    Parts(EvoformerBlock, kernel_linear, loss_without_logits),
+    Parts(EvoformerBlock, kernel_linear, loss_without_logits, lookup),
     optimizer="tilesmith",
     captured="step",
 )

@@ -85,11 +85,12 @@ def edge_norm_forward_kernel(
 
 @triton.jit(do_not_specialize=["n_pairs", "n_residues", "n_heads"])
 def edge_norm_backward_kernel(
-    dxn_ptr, dedges_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, edge_weight_ptr, dx_ptr, partials_ptr,
+    dxn_ptr, dedges_ptr, dsum_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, edge_weight_ptr, dx_ptr, partials_ptr,
     n_pairs, n_residues, n_heads, n_columns, eps,
     TURNED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dx, and partial sums for the norm's weight, its bias and each head's weight, one after the other."""
+    """dx, to which dsum is added if there is one, and partial sums one after the other: for the norm's weight, its
+    bias and each head's weight, and of dsum."""
     pairs = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     is_column = columns < n_columns
@@ -101,7 +102,12 @@ def edge_norm_backward_kernel(
     dxn = tl.zeros([ROWS, COLUMNS], COMPUTE)
     if dxn_ptr is not None:
         dxn = tl.load(dxn_ptr + offsets, mask=is_there, other=0.0).to(COMPUTE)
-    partials = partials_ptr + tl.program_id(0).to(tl.int64) * ((2 + n_heads) * n_columns) + columns
+    if dsum_ptr is not None:
+        dsum = tl.load(dsum_ptr + offsets, mask=is_there, other=0.0)
+    n_sums = 2 + n_heads if dsum_ptr is None else 3 + n_heads
+    partials = partials_ptr + tl.program_id(0).to(tl.int64) * (n_sums * n_columns) + columns
+    if dsum_ptr is not None:
+        tl.store(partials + (2 + n_heads) * n_columns, tl.sum(dsum.to(COMPUTE), axis=0), mask=is_column)
     places, of_head = places_of_edges(pairs, n_residues, n_heads, TURNED)
     for head in range(n_heads):
         weight = load_vector(edge_weight_ptr + head * n_columns, columns, is_column, COMPUTE)
@@ -112,6 +118,8 @@ def edge_norm_backward_kernel(
     tl.store(partials + n_columns, tl.sum(dxn, axis=0), mask=is_column)
     norm_weight = load_vector(norm_weight_ptr, columns, is_column, COMPUTE)
     dx = norm_gradient(dxn, standard, inverse_deviation, norm_weight, n_columns)
+    if dsum_ptr is not None:
+        dx += dsum.to(COMPUTE)
     tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=is_there)
 
 
@@ -122,26 +130,34 @@ class EdgeNormConfig(Config):
     ROWS: int = 32
 
 
-def edge_norm_config(columns: int) -> EdgeNormConfig:
+def _block(channels: int) -> int:
+    return max(bucket(channels), 16)
+
+
+def edge_norm_config(channels: int) -> EdgeNormConfig:
     """4096 elements: 16 for each thread of eight warps, which hold a tile several times over."""
-    return EdgeNormConfig(num_warps=8, ROWS=max(4096 // columns, 1))
+    return EdgeNormConfig(num_warps=8, ROWS=max(4096 // _block(channels), 1))
 
 
-def edge_norm_gradient_config(columns: int) -> EdgeNormConfig:
+def edge_norm_gradient_config(channels: int) -> EdgeNormConfig:
     """Programs of two warps, so that sums over their pairs wait for few others.
 
     For 16,384 pairs of 128 channels in float32 on an H200 that is 18.2 µs, and 3.0 for the sum of what all programs
     leave; 38.0 and 2.1 with eight warps and twice the pairs. With one warp it would be 15.8, and spill.
     """
-    return EdgeNormConfig(num_warps=2, ROWS=max(min(2048 // columns, 16), 1))
+    rows = min(2048 // _block(channels), 16)
+    if channels % 16:  # narrow loads, each with an address: less for every thread
+        rows //= 2
+    return EdgeNormConfig(num_warps=2, ROWS=max(rows, 1))
 
 
-def edge_gradient_config(columns: int) -> EdgeNormConfig:
+def edge_gradient_config(channels: int) -> EdgeNormConfig:
     """Where nothing came of the norm but the biases: a warp for 1024 elements, and for half as many pairs as above.
 
     The compiler lays such a tile out in another way, in which as many pairs as above spill. 16,384 pairs of 128
     channels in float32 take 18.3 µs on an H200 with the sum of what all programs leave, and 31.7 with two warps.
     """
+    columns = _block(channels)
     return EdgeNormConfig(num_warps=min(max(columns // 1024, 1), 8), ROWS=max(min(1024 // columns, 8), 1))
 
 
@@ -155,12 +171,11 @@ def _arguments(
         if operand.strides != torch.empty(operand.shape, device="meta").stride():
             raise NotWalkable(f"strides {operand.strides} have gaps")
     pairs = batch * residues**2
-    columns = max(bucket(channels), 16)
-    config = plan.choose(config_of(columns), bucket(channels), x.dtype)
+    config = plan.choose(config_of(channels), bucket(channels), x.dtype)
     return config, triton.cdiv(pairs, config.ROWS), {
         "x_ptr": x, "norm_weight_ptr": norm_weight, "norm_bias_ptr": norm_bias, "edge_weight_ptr": edge_weight,
         "n_pairs": pairs, "n_residues": residues, "n_heads": edge_weight.shape[0], "n_columns": channels,
-        "eps": float(eps), "TURNED": turned, "COMPUTE": compute_dtype(x.dtype), "COLUMNS": columns,
+        "eps": float(eps), "TURNED": turned, "COMPUTE": compute_dtype(x.dtype), "COLUMNS": _block(channels),
     }  # fmt: skip
 
 
@@ -189,29 +204,30 @@ def plan_forward(
 @kernels("edge_norm_backward")
 def backward(
     dxn: Tensor | None, dedges: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, edge_weight: Tensor,
-    turned: bool, eps: float,
+    turned: bool, eps: float, dsum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """dx; and the gradients of the norm's weight, of its bias, and of each head's weight, as rows."""
-    return x.new_empty(x.shape), x.new_empty(2 + edge_weight.shape[0], x.shape[-1])
+    """dx, to which dsum is added; and as rows the gradients of the norm's weight, of its bias and of each head's
+    weight, and where there is a dsum its sum over all pairs."""
+    return x.new_empty(x.shape), x.new_empty(2 + edge_weight.shape[0] + (dsum is not None), x.shape[-1])
 
 
 @backward.plan
 def plan_backward(
     plan: Plan, dxn: Operand | None, dedges: Operand, x: Operand, norm_weight: Operand, norm_bias: Operand | None,
-    edge_weight: Operand, turned: bool, eps: float,
+    edge_weight: Operand, turned: bool, eps: float, dsum: Operand | None = None,
 ) -> tuple[Operand, Operand]:  # fmt: skip
-    incoming = (dedges,) if dxn is None else (dxn, dedges)
+    incoming = [one for one in (dxn, dedges, dsum) if one is not None]
     config_of = edge_gradient_config if dxn is None else edge_norm_gradient_config
     config, programs, arguments = _arguments(
         plan, config_of, x, norm_weight, norm_bias, edge_weight, turned, eps, *incoming
     )  # fmt: skip
-    shape = (2 + edge_weight.shape[0], x.shape[-1])
+    shape = (2 + edge_weight.shape[0] + (dsum is not None), x.shape[-1])
     dx, dparameters = plan.empty(x.shape, x.dtype), plan.empty(shape, x.dtype)
     columns = shape[0] * shape[1]
     partials = plan.empty((programs, columns), torch.promote_types(x.dtype, torch.float32))
     plan.launch(
         edge_norm_backward_kernel, (programs,), config,
-        dxn_ptr=dxn, dedges_ptr=dedges, dx_ptr=dx, partials_ptr=partials, **arguments,
+        dxn_ptr=dxn, dedges_ptr=dedges, dsum_ptr=dsum, dx_ptr=dx, partials_ptr=partials, **arguments,
     )  # fmt: skip
     plan_sum_of_partials(plan, partials, dparameters.seen_as((columns,), (1,)), compute_dtype(x.dtype))
     return dx, dparameters

@@ -13,8 +13,8 @@ from tilesmith.ops.attention_update.edges import MOST_CHANNELS
 from tilesmith.ops.attention_update.whole import forward, gradient, save
 from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.runtime.arguments import require_floating, require_mask, require_number, require_same_device
-from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.precision import tf32_allowed
+from tilesmith.ops.runtime.residual import ResidualOperator
 from tilesmith.ops.runtime.windows import require_flag
 from tilesmith.ops.triangle_attention import grid
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
@@ -26,6 +26,7 @@ def reference(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, heads: int, along_columns: bool = True,
     edge_weight: Tensor | None = None, bias: Tensor | None = None, mask: Tensor | None = None, eps: float = 1e-5,
+    residual: bool = False,
 ) -> Tensor:  # fmt: skip
     xn = layer_norm(x, norm_weight, norm_bias, eps)
     q, k, v = F.linear(xn, query_key_value_weight).unflatten(-1, (3, heads, gate_weight.shape[0] // heads)).unbind(-3)
@@ -33,18 +34,19 @@ def reference(
     if edge_weight is not None:
         bias = F.linear(xn, edge_weight).permute((0, 3, 1, 2) if along_columns else (0, 3, 2, 1))
     attended = grid.reference(q, k, v, bias, mask, along_columns, gate, None)
-    return F.linear(attended.flatten(-2), output_weight, output_bias)
+    update = F.linear(attended.flatten(-2), output_weight, output_bias)
+    return x + update if residual else update
 
 
 def prepare(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, heads: int, along_columns: bool,
-    edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, eps: float,
+    edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, eps: float, residual: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     return (
         x, norm_weight, norm_bias, query_key_value_weight, gate_weight, gate_bias, output_weight, output_bias,
         edge_weight, bias, grid.turned_mask(mask, along_columns), heads, along_columns, float(eps),
-        x.dtype == torch.float32 and tf32_allowed(),
+        x.dtype == torch.float32 and tf32_allowed(), residual,
     )  # fmt: skip
 
 
@@ -57,16 +59,8 @@ def takes(x: Tensor, *others: Any) -> bool:
     return gate_weight.shape[0] // heads <= LARGEST_HEAD and not (x.is_cuda and x.dtype == torch.float64)
 
 
-class AttentionUpdate(Operator):
-    """Its kernels give the update, and after it what only their gradient needs."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        made = super().__call__(*arguments, **named)
-        return made[0] if isinstance(made, tuple) else made
-
-
-def _declared(check: Any) -> AttentionUpdate:
-    return AttentionUpdate(
+def _declared(check: Any) -> ResidualOperator:
+    return ResidualOperator(
         NAME, check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
         prepare=prepare, takes=takes, switches=tf32_allowed, autocasts=True,
     )  # fmt: skip
@@ -89,6 +83,7 @@ def attention_update(
     bias: Tensor | None = None,
     mask: Tensor | None = None,
     eps: float = 1e-5,
+    residual: bool = False,
 ) -> Tensor:
     """What attention over a grid x, [batch, rows, columns, channels], adds to it, whole:
 
@@ -103,6 +98,7 @@ def attention_update(
       of the place jk for j and k along the columns, and of kj along the rows, as triangle attention has it.
     - `mask`: boolean [batch, rows, columns], true for places that may be attended to. One that sees none attends to
       nothing.
+    - `residual=True`: x + y instead of y. Forward and backward then add where they compute, and no pass is spent on it.
 
     All of one dtype. Products follow PyTorch's own setting for tf32.
     """
@@ -112,6 +108,7 @@ def attention_update(
     given = {**vectors, **weights, "output_weight": output_weight, **optional}
     require_floating(NAME, x=x, **given)
     require_flag(NAME, "along_columns", along_columns)
+    require_flag(NAME, "residual", residual)
     shapes = _wanted_shapes(x, gate_weight, heads, along_columns)
     for name, tensor in given.items():
         if tuple(tensor.shape) != shapes[name]:
@@ -151,10 +148,11 @@ def _short(tensor: Tensor) -> str:
 
 
 TURNED, BIASED = "ending", "biased"  # cases: along the rows, and with a bias that is given
+ADDED = (TURNED, BIASED)  # those in which the update is added to x
 
 
 def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
-    """Pairs with edges, but for the case with a bias."""
+    """Pairs with edges, but for the case with a bias; the update alone, but for some."""
     channels, width = case.channels, case.heads * case.head
     grid_of = case.batch, case.rows, case.columns
 
@@ -174,7 +172,8 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
     elif case.rows == case.columns:
         inputs["edge_weight"] = made(case.heads, channels)
     places = torch.arange(case.batch * case.rows * case.columns, device=device)
-    return {**inputs, "mask": (places % 5 != 2).view(grid_of)}
+    inputs["mask"] = (places % 5 != 2).view(grid_of)
+    return {**inputs, "residual": True} if case.name in ADDED else inputs
 
 
 def cost(case: Case, dtype: torch.dtype) -> Cost:

@@ -11,8 +11,9 @@ from tilesmith.ops.attention.problem import lse_shape
 from tilesmith.ops.attention_update import edges
 from tilesmith.ops.attention_update.gates import SIDES, gated, projections_gradient
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
+from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.matmul.inside import product
+from tilesmith.ops.matmul.inside import product, product_added
 from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
@@ -27,10 +28,10 @@ Tensors = tuple[Tensor, ...]
 def forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
-    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool,
+    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The update, and what the backward needs: xn, the biases made of it, the weights of all projections, these, what
-    attention gives and its statistics, and what the gate leaves of it."""
+    """The update, or x plus it, and what the backward needs: xn, the biases made of it, the weights of all projections,
+    these, what attention gives and its statistics, and what the gate leaves of it."""
     (width, channels), (batch, rows, columns) = gate_weight.shape, x.shape[:3]
     places = batch * rows * columns
     sequences, length = (rows, columns) if along_columns else (columns, rows)
@@ -48,23 +49,25 @@ def forward(
 def compute_forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
-    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool,
+    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool, residual: bool,
 ) -> Tensors:  # fmt: skip
     with as_given(x):
         x = x.contiguous()
-        if edge_weight is None:
-            xn, made = norm_forward(x, norm_weight, norm_bias, eps), x.new_empty(0)
-        else:
-            xn, made = edges.forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
-            bias = made
-        weights = torch.cat((query_key_value_weight, gate_weight))
+        with Beside(x) as beside:
+            weights = beside(torch.cat, (query_key_value_weight, gate_weight))
+            if edge_weight is None:
+                xn, made = norm_forward(x, norm_weight, norm_bias, eps), x.new_empty(0)
+            else:
+                xn, made = edges.forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
+                bias = made
         projections = product(xn.flatten(0, 2), weights.t())
         q, k, v = _heads_of(projections, x, heads)
         attended, statistics = attention_forward(q, k, v, bias, mask, along_columns, None, tf32)
         attended = attended.reshape(projections.shape[0], gate_weight.shape[0])
         opened = gated(attended, projections, gate_bias.contiguous())
-        update = product(opened, output_weight.t(), output_bias).view(x.shape)
-    return update, xn, made, weights, projections, attended, statistics, opened
+        added = x.flatten(0, 2) if residual else None
+        y = product_added(added, opened, output_weight.t(), output_bias).view(x.shape)
+    return y, xn, made, weights, projections, attended, statistics, opened
 
 
 def _heads_of(projections: Tensor, x: Tensor, heads: int) -> Tensors:
@@ -78,18 +81,20 @@ def backward(
     dupdate: Tensor, xn: Tensor, made: Tensor, weights: Tensor, projections: Tensor, attended: Tensor,
     statistics: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
     output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
-    along_columns: bool, eps: float, tf32: bool, bias_gradient: bool,
+    along_columns: bool, eps: float, tf32: bool, residual: bool, bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dx; the gradients of the norm's weight and bias, or where there are edges these and that of their weight as rows
-    of one; of a bias that was given, empty where it is not wanted; of all projections' weights and the gate's bias; and
-    of the output's weight and bias."""
+    """dx; the gradients of the norm's weight and bias; of a bias that was given, empty where it is not wanted; of all
+    projections' weights and the gate's bias; and of the output's weight and bias. Where there are edges, the fourth has
+    as rows those of the norm's weight and bias, of the edges' weight, and if x is added that of the output's bias."""
     channels = x.shape[-1]
-    of_norm, of_edges = ((channels,), (0,)) if edge_weight is None else ((0,), (2 + heads, channels))
+    has_edges = edge_weight is not None
+    of_norm, of_edges = ((0,), (2 + heads + residual, channels)) if has_edges else ((channels,), (0,))
+    of_output = (0,) if has_edges and residual else (channels,)
     of_bias = bias.shape if bias is not None and bias_gradient else (0,)
     return (
         x.new_empty(x.shape), x.new_empty(of_norm), x.new_empty(of_norm), x.new_empty(of_edges), x.new_empty(of_bias),
         x.new_empty(weights.shape), x.new_empty(gate_bias.shape), x.new_empty(output_weight.shape),
-        x.new_empty(channels),
+        x.new_empty(of_output),
     )  # fmt: skip
 
 
@@ -98,12 +103,15 @@ def compute_backward(
     dupdate: Tensor, xn: Tensor, made: Tensor, weights: Tensor, projections: Tensor, attended: Tensor,
     statistics: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
     output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
-    along_columns: bool, eps: float, tf32: bool, bias_gradient: bool,
+    along_columns: bool, eps: float, tf32: bool, residual: bool, bias_gradient: bool,
 ) -> Tensors:  # fmt: skip
     has_edges = edge_weight is not None
     with as_given(x), Beside(x) as beside:
         x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
-        doutput_weight, doutput_bias = beside(product, rows.t(), opened), beside(summed, rows, (0,), False)
+        dnorm_weight, dnorm_bias, dvectors, doutput_bias = (x.new_empty(0) for _ in range(4))
+        doutput_weight = beside(product, rows.t(), opened)
+        if not residual:  # else it comes with the norm's gradient
+            doutput_bias = beside(summed, rows, (0,), False)
         dgated = product(rows, output_weight)
         q, k, v = _heads_of(projections, x, heads)
         dq, dk, dv, dbias = attention_backward(
@@ -115,14 +123,19 @@ def compute_backward(
         )
         dweights = beside(product, dprojections.t(), xn.flatten(0, 2))
         dxn = product(dprojections, weights).view(x.shape)
-        nothing = x.new_empty(0)
-        if edge_weight is None:
-            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, norm_weight, norm_bias, eps, True, True)
-            of_norm, dbias = (dnorm_weight, dnorm_bias, nothing), dbias if bias_gradient else nothing
+        dsum = rows.contiguous().view(x.shape) if residual else None
+        if edge_weight is not None:
+            dx, dvectors = edges.backward(
+                dxn, dbias, x, norm_weight, norm_bias, edge_weight, not along_columns, eps, dsum
+            )  # fmt: skip
+        elif dsum is not None:
+            dx, dnorm_weight, dnorm_bias, doutput_bias = norm_branch_backward(
+                dxn, x, norm_weight, norm_bias, eps, dsum
+            )  # fmt: skip
         else:
-            dx, dvectors = edges.backward(dxn, dbias, x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
-            of_norm, dbias = (nothing, nothing.clone(), dvectors), nothing.clone()
-    return dx, *of_norm, dbias, dweights, dgate_bias, doutput_weight, doutput_bias
+            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, norm_weight, norm_bias, eps, True, True)
+        dbias = dbias if bias_gradient else x.new_empty(0)
+    return dx, dnorm_weight, dnorm_bias, dvectors, dbias, dweights, dgate_bias, doutput_weight, doutput_bias
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
@@ -136,16 +149,18 @@ def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
 
 def gradient(context: Any, dupdate: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if dupdate is None:  # nothing came of the update
-        return (None,) * 15
+        return (None,) * 16
     wants_bias = bool(context.needs_input_grad[9])
     dx, dnorm_weight, dnorm_bias, dvectors, dbias, dweights, dgate_bias, doutput_weight, doutput_bias = backward(
         dupdate, *context.saved_tensors, *context.numbers, wants_bias
     )
     if dvectors.numel():
         dnorm_weight, dnorm_bias = dvectors[0], dvectors[1]
+        doutput_bias = doutput_bias if doutput_bias.numel() else dvectors[-1]
+    heads = context.numbers[0]
     dquery_key_value, dgate = dweights.split((3 * dgate_bias.shape[0], dgate_bias.shape[0]))
     gradients = (
         dx, dnorm_weight, dnorm_bias, dquery_key_value, dgate, dgate_bias, doutput_weight, doutput_bias,
-        dvectors[2:], dbias, None, None, None, None, None,
+        dvectors[2 : 2 + heads], dbias, *(None,) * 6,
     )  # fmt: skip
     return tuple(one if wanted else None for one, wanted in zip(gradients, context.needs_input_grad, strict=False))

@@ -16,13 +16,14 @@ class ProductConfig(Config):
 
     - `descriptors`: the form for Hopper's copy engine, where the operands' layout allows it; else plain pointers.
     - `planes`: where single precision that must be exact is split into bf16: beforehand, and "stored"; "here", in each
-      tile; or there one step "ahead", by the kernel that only Hopper has.
+      tile; or by a kernel that only Hopper has, there one step "ahead", or what is left of the product in "registers".
     - `shares`: so many programs share the depth of a tile; 0 for as many as give every multiprocessor one, or
       `programs_per_multiprocessor`.
     - `programs_per_multiprocessor`: with descriptors, as many programs, each taking tile after tile; 0 for one program
       per tile.
     - GROUP: rows of tiles that are taken together. FLATTEN, WARP_SPECIALIZE: see the kernel with descriptors.
     - HALVES: a tile is finished and stored in two halves, which takes half the shared memory.
+    - A_SLOTS, B_SLOTS: with planes in registers, for how many steps there is room in shared memory.
     - IMPRECISE: how many products of float8 tensor cores add up in their own, shorter format; 0 for all of them.
     """
 
@@ -34,27 +35,39 @@ class ProductConfig(Config):
     WARP_SPECIALIZE: bool = False
     HALVES: bool = False
     IMPRECISE: int = 0
+    A_SLOTS: int = 8
+    B_SLOTS: int = 4
     descriptors: bool = False
     planes: str = ""
     shares: int = 1
     programs_per_multiprocessor: int = 0
 
+    @property
+    def all_warps(self) -> int:
+        """With planes in registers, of three warpgroups."""
+        return 3 * self.num_warps if self.planes == "registers" else self.num_warps
+
     def consistent(
-        self, *, describable: bool, exact: bool, splittable: bool, ahead: bool, matrices: int, activation: str
-    ) -> ProductConfig:
+        self, *, describable: bool, exact: bool, splittable: bool, ahead: bool, walkable: bool, matrices: int,
+        activation: str,
+    ) -> ProductConfig:  # fmt: skip
         """Without what does not go together, or not with these operands. A sweep may ask for anything."""
         planes = self.planes if exact else ""
+        warps = self.num_warps
+        if planes == "registers" and not (walkable and (warps, self.BLOCK_M, self.BLOCK_K) == (4, 128, 32)):
+            planes, warps = "ahead", max(self.BLOCK_M // 16, 1)
         # A warpgroup of tensor cores multiplies 64 rows, 16 for each of its warps.
-        ahead = ahead and self.num_warps % 4 == 0 and 16 * self.num_warps <= self.BLOCK_M and self.BLOCK_K >= 16
+        ahead = ahead and warps % 4 == 0 and 16 * warps <= self.BLOCK_M and self.BLOCK_K >= 16
         if (planes == "stored" and not splittable) or (planes == "ahead" and not ahead):
             planes = "here"
         stored = planes == "stored"
-        descriptors = self.descriptors and planes not in ("here", "ahead") and (describable or stored)
+        descriptors = self.descriptors and planes not in ("here", "ahead", "registers") and (describable or stored)
         # Triton's compiler fails, or aborts the process, on other combinations; gelu makes it run out of registers.
         specialized = self.WARP_SPECIALIZE and descriptors and self.num_warps == 4 and self.BLOCK_M >= 128
         specialized = specialized and not stored and matrices * self.shares == 1 and activation != "gelu"
         return replace(
             self,
+            num_warps=warps,
             planes=planes,
             descriptors=descriptors,
             WARP_SPECIALIZE=specialized,
@@ -65,19 +78,23 @@ class ProductConfig(Config):
         )
 
     def filling(self, tiles_of: Callable[[int, int], int], depth: int, multiprocessors: int) -> ProductConfig:
-        """With shares in numbers: of 128 terms at least, or their partial sums would take longer than they do."""
+        """With shares in numbers: of 128 terms at least, or their partial sums would take longer than they do. None is
+        empty where all others are of the same number of steps."""
         if self.shares:
             return self
         tiles = max(tiles_of(self.BLOCK_M, self.BLOCK_N), 1)
         programs = multiprocessors * max(self.programs_per_multiprocessor, 1)
-        return replace(self, shares=max(min(programs // tiles, depth // 128), 1))
+        shares = max(min(programs // tiles, depth // 128), 1)
+        steps = max(-(-depth // self.BLOCK_K), 1)
+        return replace(self, shares=-(-steps // -(-steps // shares)))
 
 
 @dataclass(frozen=True)
 class Look:
     """All that the choice depends on. Sizes are powers of two at or above the real ones.
 
-    `ahead`: whether the kernel that splits one step ahead can compute it.
+    `ahead`: whether the kernel that splits one step ahead can compute it. `walkable`: whether that with planes in
+    registers can.
     """
 
     rows: int
@@ -92,6 +109,7 @@ class Look:
     multiprocessors: int
     interpreted: bool = False
     ahead: bool = False
+    walkable: bool = False
 
     @property
     def exact(self) -> bool:
@@ -121,8 +139,14 @@ LARGE_TILES = ProductConfig(num_warps=8, num_stages=3, BLOCK_M=128, BLOCK_N=128,
 
 def _is_worth_storing(look: Look) -> bool:
     """To store planes moves 10 bytes per element and costs a launch: below 512³ that is most of the time, and it pays
-    only if each is then read by many tiles."""
+    only if each is then read by many tiles.
+
+    On an H200 in µs, stored and with planes in registers: 1024×512×4096 61.9 and 47.4, 4096×4096×512 179 and 167, 2048³
+    178 and 169, 4096³ 1,382 and 1,391.
+    """
     products = look.rows * look.columns * look.depth * look.matrices
+    if look.walkable and products < 4096**3:
+        return False
     if look.ahead and 16 < look.depth <= 128:  # 16,384×640×128 on an H200: 54.7 µs stored, 47.5 split one step ahead
         return False
     return look.splittable and products >= 512**3 and min(look.rows, look.columns) >= 512
@@ -131,18 +155,23 @@ def _is_worth_storing(look: Look) -> bool:
 def _ahead_config(look: Look) -> ProductConfig:
     """Planes made in each tile one step ahead: large tiles where they fill the GPU, else small ones.
 
-    On an H200 in µs, in a trial form that had no edges, with tiles of 128 and of 64, and with planes made in the step
-    itself:
+    On an H200 in µs with its sum of shares, a as it lies or transposed where the depth is 16384; with planes in
+    registers, and one step ahead in tiles of 128 and of 64:
 
-    | rows × columns × depth | 128  | 64   | in the step |
-    |------------------------|------|------|-------------|
-    | 16384 × 128 × 128      | 10.8 | 12.2 | 13.9        |
-    | 16384 × 128 × 512      | 26.9 | 34.2 | 39.7        |
-    | 512 × 128 × 16384      | 34.9 | 39.2 | 47.3        |
-    | 128 × 128 × 16384      | 17.4 | 16.3 | 21.3        |
-    | 4096 × 256 × 64        |      | 6.1  | 8.4         |
-    | 64 × 256 × 4096        |      | 8.6  | 13.0        |
-    | 64 × 64 × 64, 512 times |     | 8.0  | 13.8        |
+    | rows × columns × depth | registers | 128  | 64   |
+    |------------------------|-----------|------|------|
+    | 16384 × 512 × 128      | 31.7      | 43.7 |      |
+    | 16384 × 128 × 128      | 12.6      | 12.2 |      |
+    | 16384 × 128 × 512      | 26.4      | 30.9 |      |
+    | 512 × 128 × 16384      | 33.9      | 37.7 | 41.0 |
+    | 128 × 128 × 16384      | 17.4      | 16.9 | 15.0 |
+    | 1024 × 4096 × 512      | 45.8      | 55.7 | 67.4 |
+    | 1024 × 512 × 512       | 15.8      | 15.3 | 13.6 |
+    | 4096 × 256 × 64        | 9.2       |      | 6.0  |
+    | 4096 × 64 × 256        | 10.3      |      | 11.4 |
+
+    In batches with tiles of 64 × 64 and with those chosen: 64×8192×512 four times 43.3 and 32.2, 64×32×4096 64 times
+    43.3 and 32.2; 512×8192×64 four times 59.2 with tiles of 128, 51.5 with 64.
 
     Of 16 columns a warpgroup has little to multiply, and narrow tiles of the plain form are as fast: 2048×16×2048, four
     of it, 30.6 µs, and 32.2 split ahead; 116 with tiles of 64.
@@ -152,13 +181,34 @@ def _ahead_config(look: Look) -> ProductConfig:
             num_warps=4, num_stages=3, BLOCK_M=64, BLOCK_N=16, BLOCK_K=32, planes="here", shares=0,
             programs_per_multiprocessor=2,
         )  # fmt: skip
-    fills = look.tiles(128, 128) * max(look.depth // 128, 1) >= look.multiprocessors // 2
-    if fills and look.tiles(128, 128) > 1 and min(look.rows, look.columns) >= 128:
-        return ProductConfig(num_warps=8, num_stages=1, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, planes="ahead", shares=0)
-    return ProductConfig(
+    small = ProductConfig(
         num_warps=4, num_stages=1, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, planes="ahead", shares=0,
         programs_per_multiprocessor=2,
     )  # fmt: skip
+    if look.columns <= 32:
+        return replace(small, BLOCK_N=32, programs_per_multiprocessor=4)
+    if look.rows <= 64 and look.columns >= 512:
+        return replace(small, BLOCK_N=128)
+    fills = look.tiles(128, 128) * max(look.depth // 128, 1) >= look.multiprocessors // 2
+    large = fills and min(look.rows, look.columns) >= 128 and look.tiles(128, 128) > 1 and look.depth > 64
+    results = look.rows * look.columns * look.matrices
+    few = results <= 1024 * 512 and results * look.depth <= 1024 * 512 * 512
+    if look.walkable and large and not few and (look.columns > 128 or look.depth > 128):
+        # 1024×1024×512: 17.9 µs in tiles of 64 columns, 20.7 of 128.
+        is_shallow = look.tiles(128, 128) < look.multiprocessors // 2 and look.depth <= 512
+        return replace(IN_REGISTERS, BLOCK_N=64) if is_shallow else IN_REGISTERS
+    if look.walkable and look.columns <= 64 and look.rows >= 2048 and look.depth > 128:
+        # Of columns so few there are few tiles: half as wide, there are more, and all depth has room.
+        return replace(IN_REGISTERS, BLOCK_N=32, B_SLOTS=8, shares=1)
+    if large and not few:
+        return ProductConfig(num_warps=8, num_stages=1, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, planes="ahead", shares=0)
+    return small
+
+
+# Two warpgroups have 64 rows each. All shared memory is taken: 96 KB for b's planes, 128 KB for rows of a.
+IN_REGISTERS = ProductConfig(
+    num_warps=4, num_stages=1, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, planes="registers", shares=0
+)
 
 
 def _exact_config(look: Look) -> ProductConfig:

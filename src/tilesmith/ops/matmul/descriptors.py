@@ -15,6 +15,7 @@ from tilesmith.ops.matmul.tiles import (
     known_multiple,
     next_step,
     planes_of_pass,
+    plus_addend,
     scaled_and_shifted,
     separately_added,
     store_tile,
@@ -116,7 +117,7 @@ def store_part(
 
 @triton.jit
 def finish_part(
-    total, y, z, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
+    total, y, z, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     y_strides, bias_stride, scale_a_stride, scale_b_stride, outer, first_row, first_column, n_rows, n_columns,
     BATCHED: tl.constexpr, ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -129,6 +130,8 @@ def finish_part(
     if z is not None or z_ptr is not None:
         store_part(part, z, z_ptr, y_strides, outer, first_row, first_column, n_rows, n_columns, BATCHED, ROWS, COLUMNS)
     part = activated(part, ACTIVATION)
+    start = outer.to(tl.int64) * y_strides[0]
+    part = plus_addend(part, addend_ptr, start, rows, columns, n_rows, n_columns, y_strides[1], y_strides[2])
     store_part(part, y, y_ptr, y_strides, outer, first_row, first_column, n_rows, n_columns, BATCHED, ROWS, COLUMNS)
 
 
@@ -136,7 +139,7 @@ def finish_part(
     do_not_specialize=["n_rows", "n_columns", "depth", "n_matrices", "n_tiles", "steps_per_share", "plane_columns"]
 )
 def matmul_descriptors_kernel(
-    a, b, y, z, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
+    a, b, y, z, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     a_stride, b_stride, y_strides, bias_stride, scale_a_stride, scale_b_stride,
     n_rows, n_columns, depth, n_matrices, n_tiles, steps_per_share, plane_columns,
     A_ALONG_DEPTH: tl.constexpr, B_ALONG_DEPTH: tl.constexpr,
@@ -147,7 +150,8 @@ def matmul_descriptors_kernel(
 ):  # fmt: skip
     """a, b, y and z are descriptors; with WARP_SPECIALIZE, pointers to matrices whose rows are that stride apart.
 
-    Without descriptors, y and z are stored by pointers and the strides of y: of a matrix, a row, a column.
+    Without descriptors, y and z are stored by pointers and the strides of y: of a matrix, a row, a column. The addend
+    is always read by them.
     """
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
     if WARP_SPECIALIZE:
@@ -208,18 +212,18 @@ def matmul_descriptors_kernel(
                 left, right = tl.split(total.reshape(BLOCK_M, 2, BLOCK_N // 2).permute(0, 2, 1))
         if HALVES:
             finish_part(
-                left, y, z, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride, scale_a_stride,
-                scale_b_stride, outer, first_row, first_column, n_rows, n_columns,
+                left, y, z, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride,
+                scale_a_stride, scale_b_stride, outer, first_row, first_column, n_rows, n_columns,
                 Y_BATCHED, ACTIVATION, BLOCK_M, BLOCK_N // 2,
             )  # fmt: skip
             finish_part(
-                right, y, z, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride, scale_a_stride,
-                scale_b_stride, outer, first_row, first_column + BLOCK_N // 2, n_rows, n_columns,
+                right, y, z, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride,
+                scale_a_stride, scale_b_stride, outer, first_row, first_column + BLOCK_N // 2, n_rows, n_columns,
                 Y_BATCHED, ACTIVATION, BLOCK_M, BLOCK_N // 2,
             )  # fmt: skip
         else:
             finish_part(
-                total, y, z, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride, scale_a_stride,
-                scale_b_stride, outer, first_row, first_column, n_rows, n_columns,
+                total, y, z, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr, y_strides, bias_stride,
+                scale_a_stride, scale_b_stride, outer, first_row, first_column, n_rows, n_columns,
                 Y_BATCHED, ACTIVATION, BLOCK_M, BLOCK_N,
             )  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 from tilesmith.ops.matmul.matrices import as_result, factors, result_shape, with_batch_in_rows
 from tilesmith.ops.matmul.product import Finish, Product, plan_product
 from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
@@ -55,8 +56,25 @@ def plan_forward_keeping_z(
     return y, z
 
 
+@kernels("matmul_forward_with_addend")
+def forward_with_addend(a: Tensor, b: Tensor, bias: Tensor | None, addend: Tensor, tf32: bool) -> Tensor:
+    """a·b + bias + addend of matrices, for use inside other operators."""
+    return torch.empty(result_shape(a.shape, b.shape), dtype=a.dtype, device=a.device)
+
+
+@forward_with_addend.plan
+def plan_forward_with_addend(
+    plan: Plan, a: Operand, b: Operand, bias: Operand | None, addend: Operand, tf32: bool
+) -> Operand:
+    y = plan.empty(result_shape(a.shape, b.shape), a.dtype)
+    if addend.strides != y.strides:
+        raise NotWalkable(f"addend has strides {addend.strides}, but the result has {y.strides}")
+    _plan_layer(plan, a, b, y, Finish(bias, addend=addend), tf32)
+    return y
+
+
 def _plan_layer(plan: Plan, a: Operand, b: Operand, y: Operand, finish: Finish, tf32: bool) -> None:
-    """Put y = act(a·b · scales + bias) on the plan; where all of a batch share b, as a single product."""
+    """Put y = act(a·b · scales + bias) + addend on the plan; where all of a batch share b, as a single product."""
     left, right, batch = factors(a, b)
     result = as_result(y, left, right)
     folded = with_batch_in_rows(batch, left, result) if right.is_shared else None

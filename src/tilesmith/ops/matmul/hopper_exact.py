@@ -151,7 +151,7 @@ def of_high_parts(
 
 @gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "n_matrices", "steps_per_share"])
 def matmul_hopper_exact_kernel(
-    a_ptr, b_ptr, y_ptr, bias_ptr, a_batch_stride, a_stride, b_batch_stride, b_stride,
+    a_ptr, b_ptr, y_ptr, addend_ptr, bias_ptr, a_batch_stride, a_stride, b_batch_stride, b_stride,
     y_batch_stride, y_row_stride, y_column_stride, bias_stride,
     n_rows, n_columns, depth, n_matrices, steps_per_share,
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, COLUMNS_MULTIPLE: gl.constexpr, ACTIVATION: gl.constexpr,
@@ -209,6 +209,9 @@ def matmul_hopper_exact_kernel(
         total += bias.to(gl.float32)[None, :]
     if ACTIVATION == "relu":
         total = gl.where(total < 0, 0.0, total)  # unlike a maximum, this lets NaN through
-    y_ptr += gl.cast(share, gl.int64) * n_matrices * n_rows * n_columns + matrix * y_batch_stride
     offsets = (rows.to(gl.int64) * y_row_stride)[:, None] + (columns.to(gl.int64) * y_column_stride)[None, :]
-    gl.store(y_ptr + offsets, total, mask=(rows < n_rows)[:, None] & (columns < n_columns)[None, :])
+    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    if addend_ptr is not None:  # laid out as y, and given only where there are no shares
+        total += gl.load(addend_ptr + matrix * y_batch_stride + offsets, mask=mask, other=0.0).to(gl.float32)
+    y_ptr += gl.cast(share, gl.int64) * n_matrices * n_rows * n_columns + matrix * y_batch_stride
+    gl.store(y_ptr + offsets, total, mask=mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tilesmith.ops.matmul.forward import forward
+from tilesmith.ops.matmul.forward import forward, forward_with_addend
 from tilesmith.ops.runtime.precision import must_be_exact
 
 
@@ -20,6 +20,18 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is not None:
         return torch.addmm(bias, a, b)
     return torch.mm(a, b) if a.ndim == 2 else torch.bmm(a, b)
+
+
+def product_added(addend: Tensor | None, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """addend + a·b + bias of matrices; as `product` without an addend.
+
+    The BLAS adds a vector or a matrix, and not both: there it is a pass more.
+    """
+    if addend is None:
+        return product(a, b, bias)
+    if must_be_exact(a):
+        return forward_with_addend(a, b, bias, addend, False)  # type: ignore[no-any-return]  # as above
+    return product(a, b, bias).add_(addend)
 
 
 def rectified(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:

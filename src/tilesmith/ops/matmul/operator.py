@@ -17,6 +17,7 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
     require_vector,
 )
+from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
@@ -67,9 +68,21 @@ def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, 
     if kept is None and context.activation:  # called as a torch operator, not by our own, which keeps it
         kept = forward(a, b, bias, "", None, None, a.dtype, context.tf32)
     wants_a, wants_b, wants_bias = context.needs_input_grad[:3]
-    da, db, dbias = backward(dy, a, b, bias, kept, context.activation, context.tf32, wants_a, wants_b, wants_bias)
-    found = (da if wants_a else None, db if wants_b else None, dbias if wants_bias else None)
-    return (*found, None, None, None, None, None)
+    with Beside(dy) as beside:
+        db = None
+        if wants_a and wants_b and not context.activation and beside.is_apart:
+            db, wants_b = beside(_gradient_of_right, dy, a, b, context.tf32), False
+        da, of_right, dbias = backward(
+            dy, a, b, bias, kept, context.activation, context.tf32, wants_a, wants_b, wants_bias
+        )
+        db = of_right if wants_b else db
+    return da if wants_a else None, db, dbias if wants_bias else None, None, None, None, None, None
+
+
+def _gradient_of_right(dy: Tensor, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
+    """Where there is no activation: that of b alone."""
+    db: Tensor = backward(dy, a, b, None, None, "", tf32, False, True, False)[1]
+    return db
 
 
 class MatmulOperator(Operator):

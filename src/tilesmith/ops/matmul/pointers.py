@@ -10,6 +10,7 @@ from tilesmith.ops.matmul.tiles import (
     known_multiple,
     next_step,
     planes_of_pass,
+    plus_addend,
     scaled_and_shifted,
     separately_added,
     store_tile,
@@ -58,14 +59,15 @@ def accumulated(
     ]
 )  # fmt: skip
 def matmul_pointers_kernel(
-    a_ptr, b_ptr, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
+    a_ptr, b_ptr, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     a_strides, b_strides, y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
     n_rows, n_columns, depth, n_matrices, steps_per_share, share_stride, plane_columns,
     ROWS_MULTIPLE: tl.constexpr, COLUMNS_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PLANES: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Strides are of three dimensions of batch, then of a matrix; z's are y's. A share is a part of the depth.
+    """Strides are of three dimensions of batch, then of a matrix; z's and the addend's are y's. A share is a part of
+    the depth.
 
     Of PLANES that are "stored", a and b hold three each; of those made "here", what they are planes of.
     """
@@ -104,4 +106,5 @@ def matmul_pointers_kernel(
     if z_ptr is not None:
         store_tile(z_ptr, z, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
     y = activated(z, ACTIVATION)
+    y = plus_addend(y, addend_ptr, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
     store_tile(y_ptr, y, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])

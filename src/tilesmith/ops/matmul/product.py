@@ -1,4 +1,5 @@
-"""Putting one product y = act(a·b · scales + bias) on a plan, in the form and with the tiles that its config says."""
+"""Putting one product y = act(a·b · scales + bias) + addend on a plan, in the form and with the tiles that its
+config says."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import triton
 from tilesmith.ops.matmul.config import Look, ProductConfig, product_config
 from tilesmith.ops.matmul.descriptors import matmul_descriptors_kernel
 from tilesmith.ops.matmul.hopper_exact import UNIT, matmul_hopper_exact_kernel
+from tilesmith.ops.matmul.hopper_exact_rows import ROWS, matmul_hopper_rows_kernel
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.matmul.planes import plan_planes
 from tilesmith.ops.matmul.pointers import matmul_pointers_kernel
@@ -25,9 +27,10 @@ from tilesmith.toolchain import interpreter
 
 @dataclass(frozen=True)
 class Finish:
-    """What is done to the sums of products before they are stored; `z`: where to, besides, before the activation.
+    """What is done to the sums of products before they are stored; `z`: where to, besides, before the activation;
+    `addend`: what is added after it.
 
-    Memory for z is laid out as that for the result.
+    Memory for z and that of the addend are laid out as that for the result.
     """
 
     bias: Operand | None = None
@@ -35,10 +38,11 @@ class Finish:
     scale_a: Operand | None = None
     scale_b: Operand | None = None
     z: Operand | None = None
+    addend: Operand | None = None
 
     def arguments(self) -> dict[str, object]:
         return {
-            "bias_ptr": self.bias, "scale_a_ptr": self.scale_a, "scale_b_ptr": self.scale_b,
+            "bias_ptr": self.bias, "scale_a_ptr": self.scale_a, "scale_b_ptr": self.scale_b, "addend_ptr": self.addend,
             "bias_stride": _stride(self.bias), "scale_a_stride": _stride(self.scale_a),
             "scale_b_stride": _stride(self.scale_b), "ACTIVATION": self.activation,
         }  # fmt: skip
@@ -138,12 +142,13 @@ def _chosen(plan: Plan, product: Product) -> ProductConfig:
         multiprocessors=plan.multiprocessors,
         interpreted=plan.device.type == "cpu",
         ahead=_can_be_split_ahead(plan, product),
+        walkable=_can_be_walked(plan, product),
     )
     sizes = (look.rows, look.columns, look.depth, look.matrices)
     config = plan.choose(product_config(look), *sizes, look.dtype, *(("tf32",) if look.tf32 else ()))
     config = config.filling(product.tiles, product.depth, plan.multiprocessors)
     return config.consistent(
-        describable=describable, exact=look.exact, splittable=splittable, ahead=look.ahead,
+        describable=describable, exact=look.exact, splittable=splittable, ahead=look.ahead, walkable=look.walkable,
         matrices=product.matrices, activation=product.finish.activation,
     )  # fmt: skip
 
@@ -159,6 +164,17 @@ def _can_be_split_ahead(plan: Plan, product: Product) -> bool:
     plain = finish.activation in ("", "relu") and finish.scale_a is None and finish.scale_b is None and finish.z is None
     # Offsets within a tile are counted in 32 bits: a step of up to 128 rows.
     return plain and all(seen.shape[-1] % int(UNIT.value) == 0 and seen.strides[-2] < 1 << 24 for seen, _ in described)
+
+
+def _can_be_walked(plan: Plan, product: Product) -> bool:
+    """Whether the kernel that holds planes in registers knows how: of one matrix, with results along rows, in
+    whole units. Of two transposed operands it has not registers enough."""
+    if product.matrices != 1 or not _can_be_split_ahead(plan, product):
+        return False
+    y, bias, described = product.y, product.finish.bias, product.described()
+    whole_units = y.columns % int(UNIT.value) == 0 and y.strides[0] % int(UNIT.value) == 0
+    along = y.strides[1] == 1 and y.operand.dtype == torch.float32 and (bias is None or bias.strides == (1,))
+    return whole_units and along and described is not None and (described[0][1] or not described[1][1])
 
 
 def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
@@ -178,6 +194,8 @@ def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
         _plan_descriptors(plan, product, config, tiles, shared)
     elif config.planes == "ahead":
         _plan_split_ahead(plan, product, config, tiles, shared)
+    elif config.planes == "registers":
+        _plan_walked(plan, product, config, shared)
     else:
         _plan_pointers(plan, product, config, tiles, depth, shared)
 
@@ -217,6 +235,24 @@ def _plan_split_ahead(
         a_batch_stride=product.a.batch_strides[0], b_batch_stride=product.b.batch_strides[0],
         a_stride=a.strides[-2], b_stride=b.strides[-2], y_batch_stride=y.batch_strides[0],
         y_row_stride=y.strides[0], y_column_stride=y.strides[1], A_ALONG=a_along, B_ALONG=b_along,
+    )  # fmt: skip
+
+
+def _plan_walked(plan: Plan, product: Product, config: ProductConfig, shared: dict[str, object]) -> None:
+    described = product.described()
+    assert described is not None, "a config is consistent with its operands"
+    (a, a_along), (b, b_along) = described
+    y = product.y
+    block = (int(ROWS.value), config.BLOCK_K)
+    blocks, column_tiles = triton.cdiv(y.rows, config.BLOCK_M), triton.cdiv(y.columns, config.BLOCK_N)
+    walkers = min(blocks, max(plan.multiprocessors // (column_tiles * config.shares), 1))
+    held = triton.cdiv(triton.cdiv(product.depth, config.BLOCK_K), config.shares) <= config.B_SLOTS
+    known = {name: value for name, value in shared.items() if name in matmul_hopper_rows_kernel.arg_names}
+    plan.launch(
+        matmul_hopper_rows_kernel, (column_tiles * walkers * config.shares,), config, **known,
+        a=a.gluon_descriptor(block if a_along else block[::-1]), a_ptr=a, b_ptr=b, y_ptr=y.operand,
+        a_stride=a.strides[-2], b_stride=b.strides[-2], y_row_stride=y.strides[0], n_walkers=walkers,
+        A_ALONG=a_along, B_ALONG=b_along, HELD=held,
     )  # fmt: skip
 
 

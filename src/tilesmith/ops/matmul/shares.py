@@ -8,13 +8,20 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.matmul.tiles import activated, batch_start, known_multiple, scaled_and_shifted, store_tile
+from tilesmith.ops.matmul.tiles import (
+    activated,
+    batch_start,
+    known_multiple,
+    plus_addend,
+    scaled_and_shifted,
+    store_tile,
+)
 from tilesmith.ops.runtime.config import Config, bucket
 
 
 @triton.jit(do_not_specialize=["n_partials", "partial_stride", "n_rows", "n_columns"])
 def sum_shares_kernel(
-    partials_ptr, y_ptr, z_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
+    partials_ptr, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
     n_partials, partial_stride, n_rows, n_columns,
     COLUMNS_MULTIPLE: tl.constexpr, ACTIVATION: tl.constexpr, COMPUTE: tl.constexpr,
@@ -43,6 +50,7 @@ def sum_shares_kernel(
     if z_ptr is not None:
         store_tile(z_ptr, z, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
     y = activated(z, ACTIVATION)
+    y = plus_addend(y, addend_ptr, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
     store_tile(y_ptr, y, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
 
 
@@ -56,9 +64,13 @@ class SumConfig(Config):
 
 
 def sum_config(columns: int, partials: int) -> SumConfig:
-    """1024 loads per program of 128 threads at a time, of up to eight partials at once: one after the other, each would
-    wait for the one before it."""
-    at_once = min(bucket(partials), 8)
-    elements = 1024 // at_once
-    block = min(bucket(columns), min(elements, 256))
-    return SumConfig(num_warps=4, PARTIALS=at_once, ROWS=elements // block if block >= 16 else 64, COLUMNS=block)
+    """Up to 64 partials at once: one after the other, each would wait for the one before it.
+
+    A thread has at most 32 loads under way, of four elements in a row each where columns allow it.
+    """
+    block = min(bucket(columns), 256)
+    at_once = min(bucket(partials), 64 if block >= 16 else 8)
+    elements = max(1024 // at_once, 128)
+    block = min(block, elements)
+    warps = max(at_once * elements // 1024, 4)
+    return SumConfig(num_warps=warps, PARTIALS=at_once, ROWS=elements // block if block >= 16 else 64, COLUMNS=block)

@@ -1,7 +1,7 @@
 """What the kernels of a matrix product share: which tile a program takes, and how a finished tile is stored.
 
-A tile is BLOCK_M × BLOCK_N elements of one product y = act(z), z = a·b times scales, plus bias. Where a gradient will
-need z, it is stored beside y.
+A tile is BLOCK_M × BLOCK_N elements of one product y = act(z) + addend, z = a·b times scales, plus bias. Where a
+gradient will need z, it is stored beside y.
 """
 
 import triton
@@ -83,6 +83,16 @@ def scaled_and_shifted(
         bias = tl.load(bias_ptr + columns.to(tl.int64) * bias_stride, mask=columns < n_columns, other=0.0)
         total = total + bias.to(total.dtype)[None, :]
     return total
+
+
+@triton.jit
+def plus_addend(y, addend_ptr, start, rows, columns, n_rows, n_columns, row_stride, column_stride):
+    """The results of a tile, plus what is to be added to them, if there is any; it is laid out as they will be."""
+    if addend_ptr is not None:
+        offsets = start + (rows.to(tl.int64) * row_stride)[:, None] + (columns.to(tl.int64) * column_stride)[None, :]
+        mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+        y = y + tl.load(addend_ptr + offsets, mask=mask, other=0.0).to(y.dtype)
+    return y
 
 
 @triton.jit

@@ -11,6 +11,9 @@ thousand times what goes in or comes out at c = 32. Forward does 2·s·n²·c² 
 
 The backward needs the outer products and their gradients in memory, and holds `chunk` residues' worth at a time. It is
 four products of large matrices for each chunk, as `matmul.inside` makes them.
+
+Few sequences in exact single precision are computed without outer products, forward (`few`) and backward
+(`few_backward`): by products in another order, which are then less work.
 """
 
 from tilesmith.ops.outer_product_mean.operator import SPEC, outer_product_mean

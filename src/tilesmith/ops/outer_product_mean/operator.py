@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.outer_product_mean import few
+from tilesmith.ops.outer_product_mean import few, few_backward
 from tilesmith.ops.outer_product_mean.backward import backward
 from tilesmith.ops.outer_product_mean.forward import forward
 from tilesmith.ops.runtime.arguments import (
@@ -79,7 +79,8 @@ def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
     tensors = context.saved_tensors
     places = (0, 1, 3, 4)
     wanted = [tensors[place] is not None and bool(context.needs_input_grad[place]) for place in places]
-    found = backward(dz, *tensors, context.chunk, context.eps, *wanted)
+    compute = few_backward.backward if few_backward.is_for_few(tensors[0], tensors[3]) else backward
+    found = compute(dz, *tensors, context.chunk, context.eps, *wanted)
     da, db, dweight, dbias = (one if is_wanted else None for one, is_wanted in zip(found, wanted, strict=True))
     return da, db, None, dweight, dbias, None, None, None
 
@@ -123,8 +124,8 @@ def outer_product_mean(
       the result is [batch, residues, residues, outputs]. Without it the result is the mean itself, [batch, residues,
       residues, channels, channels]. `bias`: [outputs].
     - `chunk`: how many residues' outer products the backward, or PyTorch's version, holds at a time; by default 64 MiB
-      of them in the backward. The kernels' forward holds none, but for few sequences in exact single precision up to
-      128 MiB of other products.
+      of them in the backward. The kernels' forward holds none, nor does the backward of few sequences in exact single
+      precision; there they hold other products, up to 128 MiB in the forward and three times as many in the backward.
 
     Sums are in single precision or better. Products follow PyTorch's own setting for tf32.
     """

@@ -42,6 +42,11 @@ class Beside:
         self._main = torch.cuda.current_stream(x.device) if _is_captured(x) else None
         self._kept: list[tuple[Any, ...]] = []
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether there is another stream; else it is not worth taking apart what is computed at once."""
+        return self._main is not None
+
     def __call__(self, function: Callable[..., Result], *arguments: Any) -> Result:
         if self._main is None:
             return function(*arguments)

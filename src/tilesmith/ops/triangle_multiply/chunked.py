@@ -139,9 +139,9 @@ class Update:
         self, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor, projection_weight: Tensor,
         projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None, output_norm_weight: Tensor,
         output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None, output_gate_weight: Tensor,
-        output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int,
+        output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int, residual: bool,
     ) -> None:  # fmt: skip
-        self.z, self.outgoing = z, outgoing
+        self.z, self.outgoing, self.residual = z, outgoing, residual
         self.chunks = [slice(start, min(start + chunk, z.shape[1])) for start in range(0, z.shape[1], chunk)]
         self.norm = Norm(norm_weight, norm_bias, eps)
         # Sums over residues may be beyond half precision: they are held, and normed, in single.
@@ -180,11 +180,15 @@ class Update:
         y, b = torch.empty_like(self.z), self.whole(self.b)
         for rows in self.chunks:
             y[:, rows] = self.output.rows(self.product(rows, b), rows)
+            if self.residual:
+                y[:, rows] += self.z[:, rows]
         return y
 
     def gradient(self, dy: Tensor) -> Tensor:
         """That of z; the layers and norms have summed up theirs."""
         dz, dx, other = torch.zeros_like(self.z), self.matrices(), self.whole(self.b)
+        if self.residual:
+            dz.copy_(dy)
         turned = self.turned(dz)
         for rows in self.chunks:
             of_gate, dx[:, :, rows] = self.output.gradient(dy[:, rows], self.product(rows, other), rows)
@@ -210,7 +214,7 @@ def forward(
     z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
     projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
     output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int,
+    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int, residual: bool,
 ) -> Tensor:  # fmt: skip
     return torch.empty_like(z)
 
@@ -226,7 +230,7 @@ def backward(
     dy: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
     projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
     output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int,
+    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As the backward of all at once gives them."""
     return empty_gradients(z, output_weight)

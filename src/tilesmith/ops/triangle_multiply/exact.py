@@ -37,10 +37,10 @@ def forward(
     z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
     projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
     output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float,
+    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, and what the backward needs: zn, the weights that it is projected by, projections, a, b, x, xn and the output
-    before its gate."""
+    """y, or z plus it, and what the backward needs: zn, the weights that it is projected by, projections, a, b, x, xn
+    and the output before its gate."""
     channels, hidden = output_weight.shape
     pairs, outputs, shape = z.shape[:3], 4 * hidden + channels, matrices_shape(z.shape, hidden)
     return (
@@ -55,21 +55,23 @@ def compute_forward(
     z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
     projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
     output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float,
+    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
 ) -> Tensors:  # fmt: skip
     projection_bias, gate_bias, output_bias, output_gate_bias = _without_gaps(
         projection_bias, gate_bias, output_bias, output_gate_bias
     )
     hidden = output_weight.shape[1]
     with as_given(z):
-        zn = norm_forward(z.contiguous(), norm_weight, norm_bias, eps)
-        weights = torch.cat((projection_weight, gate_weight, output_gate_weight))
+        z = z.contiguous()
+        with Beside(z) as beside:
+            weights = beside(torch.cat, (projection_weight, gate_weight, output_gate_weight))
+            zn = norm_forward(z, norm_weight, norm_bias, eps)
         projections = _rows_times(zn, weights.t())
         a, b = gated(projections, mask, projection_bias, gate_bias, hidden)
         x = _times(a, _turned(b)) if outgoing else _times(_turned(a), b)
         xn = product_norm(x, *_without_gaps(output_norm_weight, output_norm_bias), eps)
         output = _rows_times(xn, output_weight.t())
-        y = output_gated(output, projections, output_bias, output_gate_bias, hidden)
+        y = output_gated(output, projections, output_bias, output_gate_bias, z if residual else None, hidden)
     return y, zn, weights, projections, a, b, x, xn, output
 
 
@@ -78,7 +80,7 @@ def backward(
     dy: Tensor, zn: Tensor, weights: Tensor, projections: Tensor, a: Tensor, b: Tensor, x: Tensor, xn: Tensor,
     output: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
     projection_bias: Tensor | None, gate_bias: Tensor | None, output_norm_weight: Tensor, output_weight: Tensor,
-    output_bias: Tensor | None, output_gate_bias: Tensor | None, outgoing: bool, eps: float,
+    output_bias: Tensor | None, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dz; the gradients of projection, gate and output gate weights, one under the other, and of their biases; those of
     the output weight and its bias; those of the norm's weight and its bias; and those of the output norm's in one."""
@@ -94,7 +96,7 @@ def compute_backward(
     dy: Tensor, zn: Tensor, weights: Tensor, projections: Tensor, a: Tensor, b: Tensor, x: Tensor, xn: Tensor,
     output: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
     projection_bias: Tensor | None, gate_bias: Tensor | None, output_norm_weight: Tensor, output_weight: Tensor,
-    output_bias: Tensor | None, output_gate_bias: Tensor | None, outgoing: bool, eps: float,
+    output_bias: Tensor | None, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
 ) -> Tensors:  # fmt: skip
     projection_bias, gate_bias, output_bias, output_gate_bias = _without_gaps(
         projection_bias, gate_bias, output_bias, output_gate_bias
@@ -115,14 +117,16 @@ def compute_backward(
             dy, da, db, output, projections, mask, projection_bias, gate_bias, output_bias, output_gate_bias
         )
         dweights, dzn = beside(_weight_gradient, dprojections, zn), _rows_times(dprojections, weights)
-        dz, dnorm_weight, dnorm_bias = norm_backward(dzn, z.contiguous(), norm_weight, norm_bias, eps, True, True)
+        dz, dnorm_weight, dnorm_bias = norm_backward(
+            dzn, z.contiguous(), norm_weight, norm_bias, eps, True, True, dy if residual else None
+        )
     return dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, dproduct_norm
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
     (
         z, mask, norm_weight, norm_bias, _, projection_bias, _, gate_bias, output_norm_weight, _, output_weight,
-        output_bias, _, output_gate_bias, context.outgoing, context.eps,
+        output_bias, _, output_gate_bias, *context.numbers,
     ) = inputs  # fmt: skip
     context.mark_non_differentiable(*output[1:])
     context.set_materialize_grads(False)
@@ -134,9 +138,9 @@ def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
 
 def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if dy is None:  # nothing came of the output
-        return (None,) * 16
+        return (None,) * 17
     dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, dproduct_norm = backward(
-        dy, *context.saved_tensors, context.outgoing, context.eps
+        dy, *context.saved_tensors, *context.numbers
     )
     channels, hidden = doutput_weight.shape
     rows = (2 * hidden, 2 * hidden, channels)
@@ -145,7 +149,7 @@ def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, 
     )
     gradients = (
         dz, None, dnorm_weight, dnorm_bias, dprojection, dprojection_bias, dgate, dgate_bias,
-        *dproduct_norm.split(hidden), doutput_weight, doutput_bias, doutput_gate, doutput_gate_bias, None, None,
+        *dproduct_norm.split(hidden), doutput_weight, doutput_bias, doutput_gate, doutput_gate_bias, None, None, None,
     )  # fmt: skip
     return tuple(one if wanted else None for one, wanted in zip(gradients, context.needs_input_grad, strict=False))
 

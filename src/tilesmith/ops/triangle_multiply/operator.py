@@ -17,6 +17,8 @@ from tilesmith.ops.runtime.arguments import (
 )
 from tilesmith.ops.runtime.operator import Operator, only_pytorch_understands
 from tilesmith.ops.runtime.precision import must_be_exact, tf32_allowed
+from tilesmith.ops.runtime.residual import must_be_added_apart
+from tilesmith.ops.runtime.windows import require_flag
 from tilesmith.ops.triangle_multiply import chunked, exact
 from tilesmith.ops.triangle_multiply.backward import backward
 from tilesmith.ops.triangle_multiply.forward import forward
@@ -31,7 +33,7 @@ def in_order(
     z: Tensor, direction: str, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor, projection_weight: Tensor,
     gate_weight: Tensor, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
     output_gate_weight: Tensor, projection_bias: Tensor | None, gate_bias: Tensor | None,
-    output_bias: Tensor | None, output_gate_bias: Tensor | None, eps: float, chunk: int | None,
+    output_bias: Tensor | None, output_gate_bias: Tensor | None, eps: float, chunk: int | None, residual: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """As the kernels take them: each bias beside its weight. What comes last is for those who compute to say."""
     return (
@@ -46,12 +48,13 @@ def prepare(*arguments: Any) -> tuple[Any, ...]:
 
 
 def prepare_for_chunks(*arguments: Any) -> tuple[Any, ...]:
-    *_, chunk = arguments
-    return *in_order(*arguments), chunk
+    *_, chunk, residual = arguments
+    return *in_order(*arguments), chunk, residual
 
 
 def prepare_exact(*arguments: Any) -> tuple[Any, ...]:
-    return in_order(*arguments)
+    *_, residual = arguments
+    return *in_order(*arguments), residual
 
 
 def takes(z: Tensor, *others: Any) -> bool:
@@ -84,13 +87,14 @@ def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, 
 
 
 def save_for_chunks(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, context.outgoing, context.eps, context.chunk = inputs
+    *tensors, outgoing, eps, chunk, residual = inputs
+    context.numbers = outgoing, eps, chunk, residual
     context.save_for_backward(*tensors)
 
 
 def gradient_in_chunks(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    made = chunked.backward(dy, *context.saved_tensors, context.outgoing, context.eps, context.chunk)
-    return _of_arguments(context, *made)
+    made = chunked.backward(dy, *context.saved_tensors, *context.numbers)
+    return *_of_arguments(context, *made), None
 
 
 def _of_arguments(
@@ -139,9 +143,12 @@ class TriangleMultiply(Operator):
         )  # fmt: skip
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if named.get("chunk") is not None:
-            return self.in_chunks(*arguments, **named)
-        compute = self.exact if in_whole_products(arguments[0] if arguments else named.get("z")) else super().__call__
+        z = arguments[0] if arguments else named.get("z")
+        in_chunks, exact = named.get("chunk") is not None, in_whole_products(z)
+        # The kernels that do everything at once leave the sum to PyTorch.
+        if named.get("residual") is True and (must_be_added_apart(z) or not (in_chunks or exact)):
+            return z + self(*arguments, **{**named, "residual": False})
+        compute = self.in_chunks if in_chunks else self.exact if exact else super().__call__
         made = compute(*arguments, **named)
         return made[0] if isinstance(made, tuple) else made
 
@@ -166,6 +173,7 @@ def triangle_multiply(
     output_gate_bias: Tensor | None = None,
     eps: float = 1e-5,
     chunk: int | None = None,
+    residual: bool = False,
 ) -> Tensor:
     """The triangle multiplicative update of a pair representation z, [batch, n, n, channels], whole:
 
@@ -181,6 +189,7 @@ def triangle_multiply(
     - `chunk`: how many rows of y are computed at a time. By default all are, which is faster, and takes more memory:
       forward 5 times that of z against 3, backward 15 times against 5, and 3 against none in between. Gradients of
       chunks cannot be differentiated again.
+    - `residual=True`: z + y instead of y, in the same pass over memory where single precision must be exact.
 
     All of one dtype. Sums are in single precision or better, and in half precision x is held in single. The gradients
     are the same to the bit at every run. Products follow PyTorch's own setting for tf32.
@@ -206,6 +215,7 @@ def triangle_multiply(
     require_same_device(NAME, z=z, **given, mask=mask)
     require_number(NAME, "eps", eps, at_least=0.0)
     require_chunk(NAME, chunk)
+    require_flag(NAME, "residual", residual)
     if direction not in DIRECTIONS:
         raise ValueError(f"{NAME}: direction is {direction!r}, but must be one of {', '.join(DIRECTIONS)}")
     return z

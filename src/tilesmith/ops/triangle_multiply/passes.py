@@ -90,9 +90,10 @@ def load_output(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def triangle_output_gate_kernel(
-    output_ptr, projections_ptr, output_bias_ptr, output_gate_bias_ptr, y_ptr, n_pairs, n_channels, n_hidden,
-    COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    output_ptr, projections_ptr, output_bias_ptr, output_gate_bias_ptr, addend_ptr, y_ptr,
+    n_pairs, n_channels, n_hidden, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """y, and to it the addend, if there is one."""
     pairs = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     channels = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     output, opening, mask = load_output(
@@ -100,7 +101,10 @@ def triangle_output_gate_kernel(
         n_channels, n_hidden, COMPUTE,
     )  # fmt: skip
     places = pairs[:, None] * n_channels + channels[None, :]
-    tl.store(y_ptr + places, (output * opening).to(y_ptr.dtype.element_ty), mask=mask)
+    y = output * opening
+    if addend_ptr is not None:
+        y += tl.load(addend_ptr + places, mask=mask, other=0.0).to(COMPUTE)
+    tl.store(y_ptr + places, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)

@@ -168,15 +168,17 @@ def plan_product_norm_gradient(
 
 @kernels("triangle_multiply_output_gated")
 def output_gated(
-    output: Tensor, projections: Tensor, output_bias: Tensor | None, output_gate_bias: Tensor | None, hidden: int
-) -> Tensor:
+    output: Tensor, projections: Tensor, output_bias: Tensor | None, output_gate_bias: Tensor | None,
+    addend: Tensor | None, hidden: int,
+) -> Tensor:  # fmt: skip
+    """σ(output gate) · output, plus the addend, which has no gaps."""
     return torch.empty_like(output)
 
 
 @output_gated.plan
 def plan_output_gated(
     plan: Plan, output: Operand, projections: Operand, output_bias: Operand | None, output_gate_bias: Operand | None,
-    hidden: int,
+    addend: Operand | None, hidden: int,
 ) -> Operand:  # fmt: skip
     passes = _passes_of(plan, projections, hidden)
     y = plan.empty_like(output)
@@ -185,7 +187,7 @@ def plan_output_gated(
     passes.launch(
         triangle_output_gate_kernel, grid, config,
         output_ptr=output, projections_ptr=projections, output_bias_ptr=output_bias,
-        output_gate_bias_ptr=output_gate_bias, y_ptr=y, **passes.arguments(),
+        output_gate_bias_ptr=output_gate_bias, addend_ptr=addend, y_ptr=y, **passes.arguments(),
     )  # fmt: skip
     return y
 

@@ -17,7 +17,7 @@ def reference(
     gate_weight: Tensor, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
     output_gate_weight: Tensor, projection_bias: Tensor | None = None, gate_bias: Tensor | None = None,
     output_bias: Tensor | None = None, output_gate_bias: Tensor | None = None, eps: float = 1e-5,
-    chunk: int | None = None,
+    chunk: int | None = None, residual: bool = False,
 ) -> Tensor:  # fmt: skip
     """All at once: `chunk` is for memory, and means nothing."""
     zn = layer_norm(z, norm_weight, norm_bias, eps)
@@ -29,4 +29,6 @@ def reference(
     x = torch.einsum("bikc,bjkc->bijc" if direction == "outgoing" else "bkic,bkjc->bijc", a, b)
     weight, bias = output_norm_weight.to(x.dtype), output_norm_bias.to(x.dtype)
     xn = layer_norm(x, weight, bias, eps).to(z.dtype)
-    return torch.sigmoid(F.linear(zn, output_gate_weight, output_gate_bias)) * F.linear(xn, output_weight, output_bias)
+    opening = torch.sigmoid(F.linear(zn, output_gate_weight, output_gate_bias))
+    y = opening * F.linear(xn, output_weight, output_bias)
+    return z + y if residual else y

@@ -48,6 +48,8 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
         biases = {"projection_bias": 2 * hidden, "gate_bias": 2 * hidden}
         biases |= {"output_bias": channels, "output_gate_bias": channels}
         inputs |= {name: made(size) for name, size in biases.items()}
+    if case.name == "incoming":
+        inputs["residual"] = True
     return inputs
 
 
@@ -68,18 +70,19 @@ def cuequivariance(
     z: Tensor, direction: str, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor, projection_weight: Tensor,
     gate_weight: Tensor, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
     output_gate_weight: Tensor, projection_bias: Tensor | None = None, gate_bias: Tensor | None = None,
-    output_bias: Tensor | None = None, output_gate_bias: Tensor | None = None,
+    output_bias: Tensor | None = None, output_gate_bias: Tensor | None = None, residual: bool = False,
 ) -> Tensor:  # fmt: skip
     from cuequivariance_torch import triangle_multiplicative_update  # type: ignore[import-not-found]  # may be absent
 
     if any(bias is not None for bias in (projection_bias, gate_bias, output_bias, output_gate_bias)):
         raise NotImplementedError("cuEquivariance is compared without biases, which not all of its versions take")
-    return triangle_multiplicative_update(  # type: ignore[no-any-return]  # untyped
+    update: Tensor = triangle_multiplicative_update(
         z, direction, None if mask is None else mask.to(z.dtype),
         norm_in_weight=norm_weight, norm_in_bias=norm_bias, p_in_weight=projection_weight, g_in_weight=gate_weight,
         norm_out_weight=output_norm_weight, norm_out_bias=output_norm_bias, p_out_weight=output_weight,
         g_out_weight=output_gate_weight,
     )  # fmt: skip
+    return z + update if residual else update
 
 
 SPEC = Spec(
