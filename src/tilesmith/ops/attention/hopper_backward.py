@@ -44,6 +44,7 @@ from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.attention.tiles import NOT_SPECIALISED
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.warpgroups import hidden_zero
 from tilesmith.toolchain import interpreter
 from tilesmith.toolchain.gluon import fetch, put, thread_barrier
 
@@ -356,12 +357,6 @@ def only_seen(weights, reach, last_key, SCORES: gl.constexpr):
     ahead = gl.where(keys <= last_key, keys - reach, 1 << 29)
     seen = ahead[:, None] - (queries & 7)[None, :] <= (queries & (QUERIES - 8))[None, :]
     return gl.where(seen, weights, 0.0)
-
-
-@gluon.jit
-def hidden_zero():
-    """Zero, which the compiler does not know: what is computed from it stays in the loop, and takes no registers."""
-    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @dataclass(frozen=True)

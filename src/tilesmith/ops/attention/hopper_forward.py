@@ -31,6 +31,7 @@ from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.attention.tiles import NOT_SPECIALISED
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.warpgroups import barriers
 from tilesmith.toolchain import interpreter
 from tilesmith.toolchain.gluon import fetch, put
 
@@ -71,14 +72,6 @@ def attention_hopper_forward_kernel(
         [GROUP_WARPS, 1],
         [REGISTERS, FETCHING_REGISTERS],
     )
-
-
-@gluon.jit
-def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(made.index(i), count=ARRIVALS)
-    return made
 
 
 @gluon.jit

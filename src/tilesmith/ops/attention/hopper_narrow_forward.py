@@ -30,7 +30,6 @@ from tilesmith.ops.attention.hopper_forward import (
     GROUP_WARPS,
     LOG2_E,
     ROWS,
-    barriers,
 )
 from tilesmith.ops.attention.hopper_narrow_weights import added_apart, packed, spread, unpacked, weighed
 from tilesmith.ops.attention.problem import Problem
@@ -38,6 +37,7 @@ from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.attention.tiles import NOT_SPECIALISED
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.warpgroups import barriers
 from tilesmith.toolchain import interpreter
 from tilesmith.toolchain.gluon import fetch, put
 from tilesmith.toolchain.versions import triton_version

@@ -29,6 +29,7 @@ from tilesmith.ops.matmul.hopper_exact import (
     put_planes,
     tile_at,
 )
+from tilesmith.ops.runtime.warpgroups import barriers, hidden_zero
 from tilesmith.toolchain.gluon import fetch, thread_barrier
 
 GROUPS = gl.constexpr(2)  # warpgroups that multiply
@@ -91,14 +92,6 @@ def matmul_hopper_rows_kernel(
         [GROUP_WARPS, GROUP_WARPS],
         [REGISTERS, SPLITTING_REGISTERS],
     )  # fmt: skip
-
-
-@gluon.jit
-def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(made.index(i), count=ARRIVALS)
-    return made
 
 
 @gluon.jit
@@ -235,12 +228,6 @@ def of_high_parts(
         right = gl.load(right_ptr, mask=columns + first_column < n_columns, other=0.0)
         total += first_bits(left)[:, None] * first_bits(right)[None, :]
     return total
-
-
-@gluon.jit
-def hidden_zero():
-    """Zero, which the compiler does not know: what is computed from it stays in the loop, and takes no registers."""
-    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
