@@ -378,12 +378,15 @@ class HopperBackwardConfig(Config):
 def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     """TFLOP/s on an H200, causal: b4 h32 s4096 d128 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order;
     b4 s2048 d64 with 32 heads on 8 of keys 344 in ascending order with sets of 32, 300 of 16, 313 in descending order;
-    of 4,096 and 128 columns 438 and 367. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8."""
-    early = problem.head_block == 64
+    of 4,096 and 128 columns 438 and 367. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
+
+    In later runs, with room for two and for three blocks of queries: d128 484 and 499, causal 456 and 468; d64 433 and
+    419, causal 367 and 358, with 32 heads on 8 of keys 340 and 345."""
+    wide = problem.head_block == 128
     if problem.group > 1:
-        return HopperBackwardConfig(EARLY=early, ASCENDING=True, set_heads=32)
+        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32)
     is_causal = problem.right != UNBOUNDED
-    return HopperBackwardConfig(EARLY=early, set_heads=8 if is_causal and problem.head_block == 128 else 16)
+    return HopperBackwardConfig(STAGES=3 if wide else 2, EARLY=not wide, set_heads=8 if is_causal and wide else 16)
 
 
 LEAST_LENGTH = 256

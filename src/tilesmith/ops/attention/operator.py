@@ -15,7 +15,6 @@ from tilesmith.ops.attention.chunked_backward import choose_chunks, plan_chunked
 from tilesmith.ops.attention.decode import is_decoding, plan_decode
 from tilesmith.ops.attention.forward import plan_forward
 from tilesmith.ops.attention.hopper_forward import plan_hopper_forward, suits_hopper
-from tilesmith.ops.attention.hopper_narrow_forward import plan_hopper_narrow_forward, suits_hopper_narrow
 from tilesmith.ops.attention.planes import Planes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
@@ -45,8 +44,6 @@ def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
     problem = dense_problem(*arguments)
     if is_decoding(problem):
         return plan_decode(plan, problem)
-    if suits_hopper_narrow(plan, problem):
-        return plan_hopper_narrow_forward(plan, problem)
     return plan_hopper_forward(plan, problem) if suits_hopper(plan, problem) else plan_forward(plan, problem)
 
 

@@ -89,6 +89,19 @@ def loaded(ptr, tile, remaining, ALONG_DEPTH: gl.constexpr):
 
 
 @gluon.jit
+def start_product(a_planes, b_planes, zeros):
+    """The product of what was split into high, middle and low, from the smallest parts to the largest, begun."""
+    a_high, a_middle, a_low = a_planes
+    b_high, b_middle, b_low = b_planes
+    product = warpgroup_mma(a_low, b_high, zeros, use_acc=False, is_async=True)
+    product = warpgroup_mma(a_middle, b_middle, product, is_async=True)
+    product = warpgroup_mma(a_high, b_low, product, is_async=True)
+    product = warpgroup_mma(a_middle, b_high, product, is_async=True)
+    product = warpgroup_mma(a_high, b_middle, product, is_async=True)
+    return warpgroup_mma(a_high, b_high, product, is_async=True)
+
+
+@gluon.jit
 def accumulated(
     a_ptr, b_ptr, a_tile, b_tile, a_step, b_step, a_planes, b_planes, remaining, steps,
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, SUMS: gl.constexpr,
@@ -108,14 +121,7 @@ def accumulated(
         slot = step % 2
         fence_async_shared()
         thread_barrier()
-        a_high, a_middle, a_low = planes_in(a_planes, slot, not A_ALONG)
-        b_high, b_middle, b_low = planes_in(b_planes, slot, B_ALONG)
-        product = warpgroup_mma(a_low, b_high, zeros, use_acc=False, is_async=True)
-        product = warpgroup_mma(a_middle, b_middle, product, is_async=True)
-        product = warpgroup_mma(a_high, b_low, product, is_async=True)
-        product = warpgroup_mma(a_middle, b_high, product, is_async=True)
-        product = warpgroup_mma(a_high, b_middle, product, is_async=True)
-        product = warpgroup_mma(a_high, b_high, product, is_async=True)
+        product = start_product(planes_in(a_planes, slot, not A_ALONG), planes_in(b_planes, slot, B_ALONG), zeros)
         if step + 1 < steps:
             put_planes(a, a_planes, 1 - slot)
             put_planes(b, b_planes, 1 - slot)

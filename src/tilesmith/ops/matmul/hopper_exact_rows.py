@@ -15,7 +15,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -27,6 +26,7 @@ from tilesmith.ops.matmul.hopper_exact import (
     loaded,
     planes_in,
     put_planes,
+    start_product,
     tile_at,
 )
 from tilesmith.ops.runtime.warpgroups import barriers, hidden_zero
@@ -179,16 +179,10 @@ def multiply(
         total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
         for step in range(steps):
             number = turn * steps + step + hidden_zero()
-            a_high, a_middle, a_low = planes_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)
+            rows = planes_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)
             slot = step if HELD else number % B_SLOTS
             mbarrier.wait(b_ready.index(slot), 0 if HELD else number // B_SLOTS % 2)
-            b_high, b_middle, b_low = planes_in(b_planes, slot, B_ALONG)
-            product = warpgroup_mma(a_low, b_high, zeros, use_acc=False, is_async=True)
-            product = warpgroup_mma(a_middle, b_middle, product, is_async=True)
-            product = warpgroup_mma(a_high, b_low, product, is_async=True)
-            product = warpgroup_mma(a_middle, b_high, product, is_async=True)
-            product = warpgroup_mma(a_high, b_middle, product, is_async=True)
-            product = warpgroup_mma(a_high, b_high, product, is_async=True)
+            product = start_product(rows, planes_in(b_planes, slot, B_ALONG), zeros)
             # While that is made, the place of these rows is filled again.
             ask_for_rows(a, a_tiles, a_ready, work, number + A_SLOTS, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
             product = warpgroup_mma_wait(0, deps=[product])

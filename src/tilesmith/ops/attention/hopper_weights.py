@@ -1,4 +1,4 @@
-"""The weights of `hopper_narrow_forward`: what a warpgroup makes of a tile of scores, 64 queries by a block of keys.
+"""The weights of `hopper_forward`: what a warpgroup makes of a tile of scores, 64 queries by a block of keys.
 
 What the exponentials cost beside themselves is kept small: the sums of weights stay apart in the threads that made them
 until the end, weights go from one step to the next packed by pairs, and no predicate outlives its element.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tilesmith.ops.attention.hopper_forward import ROWS
-
+ROWS = gl.constexpr(64)  # queries of a warpgroup: what its products have at least
 ROUND_BF16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $1, $2;")
 ROUND_FP16 = gl.constexpr("cvt.rn.f16x2.f32 $0, $1, $2;")
 HIDE = gl.constexpr("{.reg .pred seen; setp.le.s32 seen, $2, $3; selp.f32 $0, $1, 0fFF800000, seen;}")

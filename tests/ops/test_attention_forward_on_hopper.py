@@ -1,28 +1,28 @@
-"""Attention of narrow heads with specialised warps: when it is chosen, what the compiler makes of it, and on a GPU of
-that kind that it is right at every edge."""
+"""Attention's forward with specialised warps: when it is chosen, what the compiler makes of it, and on a GPU of that
+kind that it is right at every edge."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from on_hopper import attention_leaves, names_launched, only_on_hopper
 from specialisation import key_of, planned_launches
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
-from tilesmith.ops.attention import hopper_narrow_forward
-from tilesmith.ops.attention.hopper_narrow_forward import LEAST_LENGTH, LONG
+from tilesmith.ops.attention import hopper_forward
+from tilesmith.ops.attention.hopper_forward import LEAST_LENGTH, LONG
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
 from tilesmith.spec import CONTIGUOUS
-from tilesmith.toolchain import launcher
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
-KERNEL = "attention_hopper_narrow_forward_kernel"
+KERNEL = "attention_hopper_forward_kernel"
 spec = SPECS["attention"]
 attention = spec.op
 
@@ -36,8 +36,8 @@ def launches_for(
 
 class TestWhoComputes:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("case", ["causal-64", "full-64"])
-    def test_it_does_for_long_sequences_of_narrow_heads(self, case: str, dtype: torch.dtype) -> None:
+    @pytest.mark.parametrize("case", ["causal-64", "full-64", "causal-128", "full-128"])
+    def test_it_does_for_long_sequences(self, case: str, dtype: torch.dtype) -> None:
         assert KERNEL in launches_for(case=case, dtype=dtype)
 
     @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
@@ -48,21 +48,25 @@ class TestWhoComputes:
         "other",
         [
             {"dtype": torch.float32},
-            {"case": "causal-128"},
+            {"head": 256},
             {"head": 32},
             {"head": 60},
             {"queries": LEAST_LENGTH - 1},
             {"keys": LEAST_LENGTH - 1},
             {"batch": 1, "key_heads": 2, "group": 2},
         ],
-        ids=["single-precision", "wide-heads", "narrowest-heads", "rows-of-no-whole-units", "few-queries", "few-keys",
+        ids=["single-precision", "widest-heads", "narrowest-heads", "rows-of-no-whole-units", "few-queries", "few-keys",
              "few-programs"],
     )  # fmt: skip
     def test_others_do_for_the_rest(self, other: dict[str, Any]) -> None:
         assert KERNEL not in launches_for(**other)
 
-    def test_heads_that_do_not_fill_their_block_are_taken(self) -> None:
-        assert KERNEL in launches_for(head=40)
+    @pytest.mark.parametrize("head", [40, 80, 96])
+    def test_heads_that_do_not_fill_their_block_are_taken(self, head: int) -> None:
+        assert KERNEL in launches_for(head=head)
+
+    def test_few_programs_will_do_for_wide_heads(self) -> None:
+        assert KERNEL in launches_for(case="causal-128", batch=1, key_heads=2, group=1)
 
     @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "window", None])
     def test_what_is_done_to_scores_is_left_to_the_plain_form(self, option: str | None) -> None:
@@ -78,7 +82,7 @@ class TestWhoComputes:
         assert (KERNEL in launched) is (option is None)
 
     def test_the_interpreter_is_given_the_plain_form(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hopper_narrow_forward, "LEAST_LENGTH", 64)
+        monkeypatch.setattr(hopper_forward, "LEAST_LENGTH", 64)
         q, k, v = (torch.randn(2, 2, 64, 64, dtype=torch.float16) for _ in range(3))
         with ts.use("interpret"):
             ours = attention(q, k, v, causal=True)
@@ -86,9 +90,29 @@ class TestWhoComputes:
 
 
 class TestHowItIsLaunched:
-    @pytest.mark.parametrize(("case", "together"), [("causal-64", 8 * 32), ("full-64", 1)])
-    def test_long_blocks_come_first_where_lengths_differ(self, case: str, together: int) -> None:
-        assert launches_for(case=case)[KERNEL].arguments["together"] == together
+    @pytest.mark.parametrize("case", ["causal-64", "causal-128"])
+    def test_programs_that_stay_have_as_much_to_do_as_each_other(self, case: str) -> None:
+        launch = launches_for(case=case)[KERNEL]
+        constants, sizes = launch.config.constants(), spec.case(case).sizes
+        rows, length, heads = 64 * constants["GROUPS"], sizes["queries"], sizes["batch"] * sizes["key_heads"]
+        n_blocks, together = -(-length // rows), cast(int, launch.arguments["together"])
+        blocks = [0] * launch.grid[0]
+        for tile in range(heads * n_blocks):
+            first_head, within = tile // (together * n_blocks) * together, tile % (together * n_blocks)
+            start = (n_blocks - 1 - within // min(together, heads - first_head)) * rows
+            blocks[tile % launch.grid[0]] += -(-min(start + rows, length) // constants["BLOCK_KEYS"])
+        assert max(blocks) <= 1.1 * sum(blocks) / len(blocks)
+
+    def test_heads_that_are_walked_along_together_fit_in_the_cache(self) -> None:
+        launch = launches_for(case="causal-128", batch=1, key_heads=64, queries=16384, keys=16384)[KERNEL]
+        assert cast(int, launch.arguments["together"]) * 2 * 16384 * 128 * 2 <= 25 << 20
+
+    def test_blocks_of_one_length_are_taken_head_by_head(self) -> None:
+        assert launches_for(case="full-64")[KERNEL].arguments["together"] == 1
+
+    def test_long_blocks_come_first_where_programs_take_one_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hopper_forward, "triton_version", lambda: (3, 6))
+        assert launches_for(case="causal-64", queries=LONG, keys=LONG)[KERNEL].arguments["together"] == 8 * 32
 
     @pytest.mark.parametrize(
         ("case", "length", "forms"),
@@ -99,6 +123,8 @@ class TestHowItIsLaunched:
             ("full-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
             ("causal-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (2, 128, True)]),
             ("full-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (2, 128, True)]),
+            ("causal-128", LONG, [(2, 128, True)] * 4),
+            ("full-128", LEAST_LENGTH, [(2, 128, True)] * 4),
         ],
     )  # fmt: skip
     def test_the_form_is_the_fastest_that_does_not_spill(
@@ -106,7 +132,7 @@ class TestHowItIsLaunched:
     ) -> None:
         chosen = []
         for minor in (6, 7, 8, 9):
-            monkeypatch.setattr(hopper_narrow_forward, "triton_version", lambda minor=minor: (3, minor))
+            monkeypatch.setattr(hopper_forward, "triton_version", lambda minor=minor: (3, minor))
             constants = launches_for(case=case, queries=length, keys=length)[KERNEL].config.constants()
             chosen.append((constants["GROUPS"], constants["BLOCK_KEYS"], constants["PERSISTENT"]))
         assert chosen == forms
@@ -132,6 +158,8 @@ def test_products_and_exponentials_overlap_without_spilling() -> None:
     touches their registers in between: then every one of them is followed by a wait of its own."""
     lengths = (LEAST_LENGTH, 2048, LONG)
     launches = [launches_for(queries=length, keys=length)[KERNEL] for length in lengths]
+    launches += launches_for(case="causal-128").values()
+    launches = [launch for launch in launches if launch.kernel.__name__ == KERNEL]
     for launch in {key_of(launch): launch for launch in launches}.values():
         constants = launch.config.constants()
         binary = compile_kernel(
@@ -158,6 +186,14 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
     "narrower-heads": (2, 24, 24, 1100, 1100, 40),
     "longer": (1, 16, 8, 2050, 2050, 64),
     "longest": (1, 8, 4, LONG + 4, LONG + 4, 64),
+    "wide-heads": (1, 2, 2, 1024, 1024, 128),
+    "wide-a-row-more": (2, 2, 2, 1025, 1025, 128),
+    "wide-a-row-less": (1, 2, 2, 1151, 1151, 128),
+    "wide-grouped": (2, 6, 2, 1500, 1500, 128),
+    "wide-more-keys": (1, 2, 1, 1027, 1539, 128),
+    "wide-some-see-nothing": (1, 2, 2, 1539, 1027, 128),
+    "less-wide": (1, 3, 3, 1100, 1100, 80),
+    "wide-many-tiles": (4, 20, 20, 1100, 1100, 128),
 }
 
 
@@ -168,30 +204,19 @@ SIZES = {  # batch, heads, key heads, queries, keys, head size
 def test_is_as_exact_as_the_plain_form_with_gradients(
     sizes: tuple[int, ...], causal: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("no Hopper GPU")
-    batch, heads, key_heads, queries, keys, head = sizes
-    torch.manual_seed(0)
-    # As projections leave them: heads are no neighbours of themselves in memory.
-    q = torch.randn(batch, queries, heads, head, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
-    k, v = (
-        torch.randn(batch, keys, key_heads, head, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
-        for _ in range(2)
-    )
-    doubled = [one.detach().double().requires_grad_() for one in (q, k, v)]
+    only_on_hopper()
+    leaves, doutput = attention_leaves(sizes, dtype)
+    doubled = [one.detach().double().requires_grad_() for one in leaves]
     right = spec.reference(*doubled, causal=causal)
-    doutput = torch.randn_like(right)
-    right_gradients = torch.autograd.grad(right, doubled, doutput)
-
-    launched: list[str] = []
-    monkeypatch.setattr(launcher, "listeners", [lambda launch: launched.append(launch.kernel.__name__)])
+    right_gradients = torch.autograd.grad(right, doubled, doutput.double())
+    launched = names_launched(monkeypatch)
 
     def errors() -> list[float]:
         launched.clear()
         with ts.use("triton"):
-            made = attention(q, k, v, causal=causal)
-            assert torch.equal(made, attention(q, k, v, causal=causal))
-        gradients = torch.autograd.grad(made, (q, k, v), doutput.to(dtype))
+            made = attention(*leaves, causal=causal)
+            assert torch.equal(made, attention(*leaves, causal=causal))
+        gradients = torch.autograd.grad(made, leaves, doutput)
         pairs = zip((made, *gradients), (right, *right_gradients), strict=True)
         assert made.isfinite().all()
         return [float((ours.double() - correct).norm() / correct.norm()) for ours, correct in pairs]
@@ -199,9 +224,7 @@ def test_is_as_exact_as_the_plain_form_with_gradients(
     specialised = errors()
     assert KERNEL in launched
     # By its module's full name: `tilesmith.ops.attention` is the operator.
-    monkeypatch.setattr(
-        sys.modules["tilesmith.ops.attention.operator"], "suits_hopper_narrow", lambda plan, problem: False
-    )
+    monkeypatch.setattr(sys.modules["tilesmith.ops.attention.operator"], "suits_hopper", lambda plan, problem: False)
     dispatch.forget()
     plain = errors()
     assert KERNEL not in launched

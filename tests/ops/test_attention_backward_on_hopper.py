@@ -1,26 +1,23 @@
-"""Attention with specialised warps: when it is chosen, and on a GPU of that kind that it is right at every edge."""
+"""Attention's backward with specialised warps: when it is chosen, and on a GPU of that kind that it is right at every
+edge."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any, cast
 
 import pytest
 import torch
+from on_hopper import attention_leaves, names_launched, only_on_hopper
 from specialisation import planned_launches
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
-from tilesmith.ops.attention import hopper_backward, hopper_forward
-from tilesmith.ops.attention.hopper_forward import LEAST_LENGTH
-from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.attention import hopper_backward
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Operand
 from tilesmith.spec import CONTIGUOUS
-from tilesmith.toolchain import launcher
 
-KERNEL = "attention_hopper_forward_kernel"
-BACKWARD = "attention_hopper_backward_kernel"
+KERNEL = "attention_hopper_backward_kernel"
 PLAIN_BACKWARD = {"attention_dq_kernel", "attention_dkdv_kernel"}
 spec = SPECS["attention"]
 attention = spec.op
@@ -35,72 +32,29 @@ def kernels_for(
 
 class TestWhoComputes:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    @pytest.mark.parametrize("case", ["causal-128", "full-128"])
-    def test_it_does_for_long_sequences_of_wide_heads(self, case: str, dtype: torch.dtype) -> None:
-        assert KERNEL in kernels_for(case=case, dtype=dtype)
-
-    @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
-    def test_only_hopper_has_the_instructions(self, target: str) -> None:
-        assert KERNEL not in kernels_for(target)
-
-    @pytest.mark.parametrize(
-        "other",
-        [
-            {"dtype": torch.float32},
-            {"case": "causal-64"},
-            {"queries": LEAST_LENGTH - 1, "keys": LEAST_LENGTH - 1},
-        ],
-        ids=["single-precision", "narrow-heads", "short"],
-    )
-    def test_the_plain_form_does_for_the_rest(self, other: dict[str, Any]) -> None:
-        assert KERNEL not in kernels_for(**other)
-
-    @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "window", None])
-    def test_what_is_done_to_scores_is_left_to_the_plain_form(self, option: str | None) -> None:
-        q = torch.empty(1, 2, LEAST_LENGTH, 128, dtype=torch.bfloat16, device="meta")
-        options: dict[str, Any] = {
-            "bias": q.new_empty(2, LEAST_LENGTH, LEAST_LENGTH), "softcap": 30.0, "dropout": 0.1, "window": (64, 0),
-            "mask": torch.ones(1, LEAST_LENGTH, dtype=torch.bool, device="meta"),
-        }  # fmt: skip
-        with recorded_plans() as plans:
-            attention(q, q, q, **({option: options[option]} if option else {}))
-        launched = {launch.kernel.__name__ for plan in plans for launch in plan.launches}
-        assert launched
-        assert (KERNEL in launched) is (option is None)
-
-    def test_the_interpreter_is_given_the_plain_form(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hopper_forward, "LEAST_LENGTH", 64)  # it would take seconds for as many as there must be
-        q, k, v = (torch.randn(1, 1, 64, 128, dtype=torch.float16) for _ in range(3))
-        with ts.use("interpret"):
-            ours = attention(q, k, v, causal=True)
-        torch.testing.assert_close(ours.float(), spec.reference(q, k, v, causal=True).float(), atol=2e-3, rtol=0)
-
-
-class TestWhoComputesTheGradient:
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("case", ["causal-64", "full-64", "causal-128", "full-128", "long"])
     def test_it_does_for_long_sequences(self, case: str, dtype: torch.dtype) -> None:
         launched = kernels_for(case=case, dtype=dtype)
-        assert BACKWARD in launched
+        assert KERNEL in launched
         assert launched.isdisjoint(PLAIN_BACKWARD)
 
     @pytest.mark.parametrize("head", [40, 80, 96])
     def test_heads_that_do_not_fill_their_block_too(self, head: int) -> None:
-        assert BACKWARD in kernels_for(head=head)
+        assert KERNEL in kernels_for(head=head)
 
     def test_few_programs_will_do_where_heads_share_nothing(self) -> None:
-        assert BACKWARD in kernels_for(batch=1, key_heads=4, group=1)
+        assert KERNEL in kernels_for(batch=1, key_heads=4, group=1)
 
     @pytest.mark.parametrize(("group", "ascending"), [(1, False), (4, True)])
     def test_heads_that_share_keys_go_from_the_first_to_the_last(self, group: int, ascending: bool) -> None:
         case = spec.case("causal-128").with_sizes(key_heads=8, group=group)
-        (launch,) = (one for one in planned_launches(spec, case, torch.bfloat16) if one.kernel.__name__ == BACKWARD)
+        (launch,) = (one for one in planned_launches(spec, case, torch.bfloat16) if one.kernel.__name__ == KERNEL)
         assert launch.arguments["ASCENDING"] is ascending
 
     @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
     def test_only_hopper_has_the_instructions(self, target: str) -> None:
         launched = kernels_for(target)
-        assert BACKWARD not in launched
+        assert KERNEL not in launched
         assert launched >= PLAIN_BACKWARD
 
     @pytest.mark.parametrize(
@@ -126,7 +80,7 @@ class TestWhoComputesTheGradient:
     )
     def test_the_plain_form_does_for_the_rest(self, other: dict[str, Any]) -> None:
         launched = kernels_for(**other)
-        assert BACKWARD not in launched
+        assert KERNEL not in launched
         assert launched >= PLAIN_BACKWARD
 
     @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "left", "right"])
@@ -140,7 +94,7 @@ class TestWhoComputesTheGradient:
         with recorded_plans() as plans:
             attention(q, q, q, **options[option]).backward(torch.empty_like(q))
         launched = {launch.kernel.__name__ for plan in plans for launch in plan.launches}
-        assert (BACKWARD in launched) is (option == "right")
+        assert (KERNEL in launched) is (option == "right")
 
     def test_a_gradient_that_no_copy_engine_walks_is_left_to_the_plain_form(self) -> None:
         q = torch.empty(1, 2, 1024, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
@@ -162,7 +116,7 @@ class TestWhoComputesTheGradient:
     def test_every_counter_is_zeroed_before_it_counts(self) -> None:
         """By the kernel before, of which each program zeroes as many as it has queries."""
         launches = planned_launches(spec, spec.case("causal-64").with_sizes(queries=1025, keys=1025), torch.bfloat16)
-        delta, main = [one for one in launches if one.kernel.__name__ in ("attention_delta_kernel", BACKWARD)]
+        delta, main = [one for one in launches if one.kernel.__name__ in ("attention_delta_kernel", KERNEL)]
         counters = cast(Operand, delta.arguments["counters_ptr"])
         assert counters is main.arguments["counters_ptr"]
         assert counters.shape == (8 * 32, 17)
@@ -172,62 +126,6 @@ class TestWhoComputesTheGradient:
 
 
 SIZES = {  # batch, heads, key heads, queries, keys, head size
-    "whole-blocks": (1, 2, 2, 1024, 1024, 128),
-    "a-row-more": (2, 2, 2, 1025, 1025, 128),
-    "a-row-less": (1, 2, 2, 1151, 1151, 128),
-    "grouped": (2, 6, 2, 1500, 1500, 128),
-    "more-keys": (1, 2, 1, 1027, 1539, 128),
-    "some-see-nothing": (1, 2, 2, 1539, 1027, 128),
-    "narrower-heads": (1, 3, 3, 1100, 1100, 80),
-}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_is_as_exact_as_the_plain_form_with_gradients(
-    sizes: tuple[int, ...], causal: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("no Hopper GPU")
-    batch, heads, key_heads, queries, keys, head = sizes
-    torch.manual_seed(0)
-    # As projections leave them: heads are no neighbours of themselves in memory.
-    q = torch.randn(batch, queries, heads, head, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
-    k, v = (
-        torch.randn(batch, keys, key_heads, head, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
-        for _ in range(2)
-    )
-    doubled = [one.detach().double().requires_grad_() for one in (q, k, v)]
-    right = spec.reference(*doubled, causal=causal)
-    doutput = torch.randn_like(right)
-    right_gradients = torch.autograd.grad(right, doubled, doutput)
-
-    launched: list[str] = []
-    monkeypatch.setattr(launcher, "listeners", [lambda launch: launched.append(launch.kernel.__name__)])
-
-    def errors() -> list[float]:
-        launched.clear()
-        with ts.use("triton"):
-            made = attention(q, k, v, causal=causal)
-        gradients = torch.autograd.grad(made, (q, k, v), doutput.to(dtype))
-        pairs = zip((made, *gradients), (right, *right_gradients), strict=True)
-        assert made.isfinite().all()
-        return [float((ours.double() - correct).norm() / correct.norm()) for ours, correct in pairs]
-
-    specialised = errors()
-    assert KERNEL in launched
-    # By its module's full name: `tilesmith.ops.attention` is the operator.
-    monkeypatch.setattr(sys.modules["tilesmith.ops.attention.operator"], "suits_hopper", lambda plan, problem: False)
-    dispatch.forget()
-    plain = errors()
-    assert KERNEL not in launched
-    dispatch.forget()
-    assert all(one <= 1.1 * other for one, other in zip(specialised, plain, strict=True)), (specialised, plain)
-
-
-GRADIENT_SIZES = {  # batch, heads, key heads, queries, keys, head size
     "whole-blocks": (1, 2, 2, 1024, 1024, 64),
     "a-row-more": (2, 2, 2, 1025, 1025, 128),
     "a-row-less": (1, 2, 2, 639, 639, 64),
@@ -240,39 +138,22 @@ GRADIENT_SIZES = {  # batch, heads, key heads, queries, keys, head size
 }
 
 
-def on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("no Hopper GPU")
-
-
-def leaves_of_sizes(sizes: tuple[int, ...], dtype: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """q, k, v and a gradient, as projections leave them: heads are no neighbours of themselves in memory."""
-    batch, heads, key_heads, queries, keys, head = sizes
-    torch.manual_seed(0)
-    shapes = [(queries, heads), (keys, key_heads), (keys, key_heads), (queries, heads)]
-    *leaves, doutput = (
-        torch.randn(batch, rows, of, head, device="cuda", dtype=dtype).transpose(1, 2) for rows, of in shapes
-    )
-    return [leaf.requires_grad_() for leaf in leaves], doutput
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("ascending", [False, True], ids=["from-the-last-keys", "from-the-first-keys"])
-@pytest.mark.parametrize("sizes", GRADIENT_SIZES.values(), ids=GRADIENT_SIZES)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_gradients_are_within_twice_the_error_of_pytorch(
     sizes: tuple[int, ...], ascending: bool, causal: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_hopper()
+    only_on_hopper()
     monkeypatch.setattr(hopper_backward, "LEAST_PROGRAMS", 1)
-    leaves, doutput = leaves_of_sizes(sizes, dtype)
-    launched: list[str] = []
-    monkeypatch.setattr(launcher, "listeners", [lambda launch: launched.append(launch.kernel.__name__)])
+    leaves, doutput = attention_leaves(sizes, dtype)
+    launched = names_launched(monkeypatch)
     with ts.use("triton"), ts.ops.configured(ASCENDING=ascending):
         output = attention(*leaves, causal=causal)
         ours = torch.autograd.grad(output, leaves, doutput, retain_graph=True)
-        assert BACKWARD in launched
+        assert KERNEL in launched
         for _ in range(5):
             again = torch.autograd.grad(output, leaves, doutput, retain_graph=True)
             assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
@@ -286,8 +167,8 @@ def test_gradients_are_within_twice_the_error_of_pytorch(
 
 @pytest.mark.gpu
 def test_keys_to_the_right_are_seen() -> None:
-    on_hopper()
-    leaves, doutput = leaves_of_sizes((1, 2, 2, 577, 641, 64), torch.float16)
+    only_on_hopper()
+    leaves, doutput = attention_leaves((1, 2, 2, 577, 641, 64), torch.float16)
     with ts.use("triton"):
         ours = torch.autograd.grad(attention(*leaves, window=(-1, 100)), leaves, doutput)
     rights = torch.autograd.grad(spec.reference(*leaves, window=(-1, 100)), leaves, doutput)
@@ -298,8 +179,8 @@ def test_keys_to_the_right_are_seen() -> None:
 @pytest.mark.gpu
 def test_gradients_in_a_captured_graph_are_the_same_at_every_replay() -> None:
     """Counters start from zero in every one of them."""
-    on_hopper()
-    leaves, doutput = leaves_of_sizes((8, 8, 4, 1200, 1200, 128), torch.bfloat16)
+    only_on_hopper()
+    leaves, doutput = attention_leaves((8, 8, 4, 1200, 1200, 128), torch.bfloat16)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch does not type it
     torch.cuda.synchronize()
     with ts.use("triton"), torch.cuda.stream(stream):
