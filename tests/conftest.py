@@ -43,6 +43,7 @@ def as_the_mark_asks(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_collection_finish() -> None:
     # What was imported and collected is there to stay: the garbage collector need not go through it again and again.
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # the interpreter makes many small objects, hardly any of them in circles
 
 
 def pytest_unconfigure() -> None:

@@ -113,9 +113,10 @@ class TestWriting:
 def _writes(call: ast.Call) -> bool:
     """Whether this is `….write_text(…)`, `….write_bytes(…)`, or `open` with a mode that writes."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name != "open":
+        return name in ("write_text", "write_bytes")
     words = [one.value for one in ast.walk(call) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    opens_to_write = name == "open" and any(set(word) & set("wax+") and set(word) <= set("wax+bt") for word in words)
-    return name in ("write_text", "write_bytes") or opens_to_write
+    return any(set(word) & set("wax+") and set(word) <= set("wax+bt") for word in words)
 
 
 class TestReading:

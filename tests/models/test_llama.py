@@ -135,6 +135,7 @@ def test_the_kernels_themselves_give_the_same_logits_and_gradients(variant: str)
     assert parity.passed, parity
 
 
+@pytest.mark.slow  # its layer is compiled in tests/models/test_llama_layer.py
 def test_the_version_with_everything_compiles_as_one_graph() -> None:
     model: Any = Llama(replace(TINY, num_layers=1), llama.version("v4").parts)
     expected = model(tokens(), tokens())

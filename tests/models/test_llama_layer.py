@@ -52,6 +52,13 @@ def gradients(model: Llama) -> dict[str, Tensor]:
     return {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
 
 
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Tensor]:
+    """Gradients of the model that `made` makes, by our kernels."""
+    with ts.use("interpret"):
+        return gradients(made())
+
+
 def nodes(result: Tensor) -> int:
     """How many layers of the graph that led to a result are one node."""
     seen, waiting = set(), [result.grad_fn]
@@ -112,12 +119,12 @@ def test_what_a_layer_gives_may_be_changed_in_place() -> None:
     "frozen",
     ["embedding", "attention_norm", "layers.0.qkv", "output", "feed_forward_norm", "gate_up", "down", "layers"],
 )
-def test_what_is_frozen_gets_no_gradient_and_the_rest_gets_its_own(frozen: str) -> None:
+def test_what_is_frozen_gets_no_gradient_and_the_rest_gets_its_own(frozen: str, expected: dict[str, Tensor]) -> None:
     model = made()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen not in name)
     with ts.use("interpret"):
-        expected, found = gradients(made()), gradients(model)
+        found = gradients(model)
     assert found.keys() == {name for name in expected if frozen not in name}
     for name, one in found.items():
         torch.testing.assert_close(one, expected[name], rtol=1e-6, atol=1e-7, msg=name)
@@ -154,11 +161,10 @@ def test_no_more_is_kept_for_the_backward_than_by_the_parts() -> None:
         assert kept_bytes(made()) <= kept_bytes(made(COMPOSED))
 
 
-def test_gradients_cannot_be_differentiated_but_by_pytorch() -> None:
+def test_gradients_cannot_be_differentiated_but_by_pytorch(expected: dict[str, Tensor]) -> None:
     model = made()
     parameters = list(model.parameters())
     with ts.use("interpret"):
-        expected = gradients(made())
         first = torch.autograd.grad(model(*batch()), parameters, create_graph=True)
         for found, one in zip(first, expected.values(), strict=True):
             torch.testing.assert_close(found, one, rtol=1e-5, atol=1e-7)
@@ -189,7 +195,7 @@ def test_autocast_reaches_every_part() -> None:
     assert torch.equal(whole, composed)
 
 
-def test_transformations_go_through_the_parts() -> None:
+def test_transformations_go_through_the_parts(expected: dict[str, Tensor]) -> None:
     model = made()
 
     def loss(parameters: dict[str, Tensor]) -> Any:
@@ -197,7 +203,6 @@ def test_transformations_go_through_the_parts() -> None:
 
     with ts.use("interpret"):
         found = grad(loss)({name: one.detach() for name, one in model.named_parameters()})
-        expected = gradients(made())
     for name, one in expected.items():
         torch.testing.assert_close(found[name], one, rtol=1e-4, atol=1e-6, msg=name)
 
@@ -220,10 +225,10 @@ def test_who_listens_hears_of_every_operator() -> None:
     assert {"tilesmith.attention_forward.default", "tilesmith.swiglu_forward.default"} <= heard.names
 
 
-def test_who_listens_to_the_backward_alone_hears_of_every_operator() -> None:
+def test_who_listens_to_the_backward_alone_hears_of_every_operator(expected: dict[str, Tensor]) -> None:
     model = made()
     with ts.use("interpret"):
-        loss, expected = model(*batch()), gradients(made())
+        loss = model(*batch())
         assert nodes(loss) == 1
         with Heard() as heard:
             loss.backward()

@@ -11,6 +11,7 @@ from differentiation import forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops.attention import SPEC
 from tilesmith.ops.msa_column_attention import SPEC as COLUMNS
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -81,8 +82,7 @@ def heads_of(queries: int, keys: int, *, batch: int = 3, heads: int = 2, head: i
 
 
 class TestAgreesWithTheReference:
-    @PLANES
-    @pytest.mark.parametrize("length", [1, 5, 16, 17, 32, 36, 64])
+    @covering(length=[1, 5, 16, 17, 32, 36, 64], planes=["", "here"])
     def test_over_a_grid_with_a_bias_and_a_mask(self, length: int, planes: str) -> None:
         assert_as_reference(TRIANGLE, grid(length), planes=planes)
 
@@ -103,8 +103,11 @@ class TestAgreesWithTheReference:
         del inputs["bias"]
         assert_as_reference(COLUMNS, inputs)
 
-    @pytest.mark.parametrize("options", [{"causal": True}, {"window": (3, 2)}, {"window": (0, 40)}], ids=str)
-    @pytest.mark.parametrize("lengths", [(11, 14), (14, 11), (40, 52), (52, 40)], ids=str)
+    @covering(
+        times=2,
+        lengths=[(11, 14), (14, 11), (40, 52), (52, 40)],
+        options=[{"causal": True}, {"window": (3, 2)}, {"window": (0, 40)}],
+    )
     def test_of_windows(self, lengths: tuple[int, int], options: Inputs) -> None:
         assert_as_reference(SPEC, {**heads_of(*lengths), **options})
 
@@ -112,11 +115,9 @@ class TestAgreesWithTheReference:
     def test_of_heads_of_other_sizes(self, head: int) -> None:
         assert_as_reference(SPEC, heads_of(13, 9, head=head))
 
-    @pytest.mark.parametrize("shares", [1, 2, 100], ids=lambda shares: f"{shares} per multiprocessor")
-    @pytest.mark.parametrize(
-        "shape",
-        [(9, 12), (1, 12), (2, 9, 12), (2, 1, 12), (5, 1, 9, 12), (5, 2, 1, 12), (5, 1, 1, 12), (5, 2, 9, 12)],
-        ids=str,
+    @covering(
+        shape=[(9, 12), (1, 12), (2, 9, 12), (2, 1, 12), (5, 1, 9, 12), (5, 2, 1, 12), (5, 1, 1, 12), (5, 2, 9, 12)],
+        shares=[1, 2, 100],
     )
     def test_of_every_bias_that_some_share(self, shape: tuple[int, ...], shares: int) -> None:
         inputs = {**heads_of(9, 12, batch=5), "bias": torch.randn(shape)}
@@ -181,7 +182,9 @@ class TestWhatIsShort:
         assert SHORT.isdisjoint(launched(SPEC, options))
 
 
-@pytest.mark.parametrize("length", [13, 32, 36, 64])
+@pytest.mark.parametrize(
+    "length", [pytest.param(13, marks=pytest.mark.slow), pytest.param(32, marks=pytest.mark.slow), 36, 64]
+)
 def test_hopper_multiplies_without_spilling(length: int) -> None:
     launches = launched(TRIANGLE, grid(length, head=32))
     for name in SHORT:

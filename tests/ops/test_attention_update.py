@@ -13,6 +13,7 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops.attention_update import attention_update
 from tilesmith.ops.attention_update.edges import backward as edge_backward
 from tilesmith.ops.attention_update.edges import edge_norm
@@ -84,9 +85,7 @@ def test_is_what_the_published_algorithms_say(mode: Any, along_columns: bool) ->
             torch.testing.assert_close(ours[0, i, j], wanted, rtol=1e-4, atol=1e-5)
 
 
-@SIDES
-@ADDED
-@pytest.mark.parametrize("kind", ["edges", "bias", "neither"])
+@covering(times=2, along_columns=[True, False], kind=["edges", "bias", "neither"], residual=[False, True])
 def test_gradients_are_right_to_the_last_bits(along_columns: bool, kind: str, residual: bool) -> None:
     given = made(2 if kind == "bias" else 3, 3, along_columns=along_columns, residual=residual)
     length = given["x"].shape[2 if along_columns else 1]
@@ -104,8 +103,7 @@ def test_every_tile_of_several_is_computed(residual: bool) -> None:
     assert_right_to_the_last_bits(found, forward_and_backward(reference, doubled(given)))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("kind", ["edges", "neither"])
+@covering(kind=["edges", "neither"], dtype=[torch.bfloat16, torch.float16])
 def test_sums_in_single_precision_for_the_bias_of_an_update_that_is_added(kind: str, dtype: torch.dtype) -> None:
     given = made(7, 7, residual=True, edge_weight=random(2, 5) if kind == "edges" else None)
     given = {name: one.to(dtype) if _is_floating(one) else one for name, one in given.items()}
@@ -141,8 +139,7 @@ def launched_by(function: Callable[..., Tensor], given: Inputs) -> list[str]:
     return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
 
 
-@pytest.mark.parametrize("kind", ["edges", "bias"])
-@ADDED
+@covering(kind=["edges", "bias"], residual=[False, True])
 def test_opcheck_accepts_its_backward(kind: str, residual: bool) -> None:
     given = made(edge_weight=random(2, 5) if kind == "edges" else None, residual=residual)
     x, edge_weight = given["x"], given["edge_weight"]
@@ -249,19 +246,17 @@ class TestEdgesWithTheirNorm:
             found = gradients(edge_norm)
         torch.testing.assert_close(found, gradients(edge_reference), rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("channels", [64, 84, 128, 256])
-    @pytest.mark.parametrize(
-        ("has_norm", "residual"), [(True, True), (True, False), (False, False)], ids=["added", "with the norm", "alone"]
-    )
-    def test_gradient_does_not_spill(self, has_norm: bool, residual: bool, channels: int) -> None:
+    @covering(channels=[256, 64, 84, 128], kind=["added", "with the norm", "alone"])
+    def test_gradient_does_not_spill(self, channels: int, kind: str) -> None:
         x, vector, edge_weight, dedges = (
             torch.empty(shape, device="meta")
             for shape in ((1, 64, 64, channels), (channels,), (4, channels), (1, 4, 64, 64))
         )
         with recorded_plans() as plans:
             edge_backward(
-                x if has_norm else None, dedges, x, vector, vector, edge_weight, True, 1e-5, x if residual else None
-            )
+                None if kind == "alone" else x, dedges, x, vector, vector, edge_weight, True, 1e-5,
+                x if kind == "added" else None,
+            )  # fmt: skip
         launch = plans[0].launches[0]
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         assert binary.spill_bytes == 0

@@ -12,6 +12,7 @@ from differentiation import leaves_of
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops.attention.reference import reference as of_one
 from tilesmith.ops.attention_varlen import SPEC
 
@@ -43,9 +44,10 @@ def one_by_one(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, key_starts: Tens
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize("lengths", [[33], [1, 40, 16, 3], [0, 5, 0, 0, 31, 0], [16, 16], [17, 15]], ids=str)
-@pytest.mark.parametrize(
-    "options", [{}, {"causal": True}, {"window": (6, 2)}, {"softcap": 2.0, "scale": 0.4, "causal": True}], ids=str
+@covering(
+    times=2,
+    lengths=[[33], [1, 40, 16, 3], [0, 5, 0, 0, 31, 0], [16, 16], [17, 15]],
+    options=[{}, {"causal": True}, {"window": (6, 2)}, {"softcap": 2.0, "scale": 0.4, "causal": True}],
 )
 def test_each_sequence_attends_to_itself_alone(lengths: list[int], options: Any) -> None:
     starts = starts_of(lengths)

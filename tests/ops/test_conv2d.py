@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops import SPECS
 from tilesmith.ops.conv2d.gather import Walk, best_box
 from tilesmith.ops.conv2d.operator import conv2d as as_declared
@@ -129,9 +130,7 @@ def test_strided_arguments() -> None:
     compare(x, weight, torch.randn(6)[::2], padding=1)
 
 
-@pytest.mark.parametrize("by_boxes", [False, True])
-@pytest.mark.parametrize("keep_in_l1", [False, True])
-@pytest.mark.parametrize("groups", [1, 2])
+@covering(times=2, by_boxes=[False, True], keep_in_l1=[False, True], groups=[1, 2])
 def test_every_way_to_read_blocks_of_channels(by_boxes: bool, keep_in_l1: bool, groups: int) -> None:
     """Several blocks of outputs and of channels, forward and back."""
     x = torch.randn(2, 32 * groups, 4, 5).to(memory_format=torch.channels_last)

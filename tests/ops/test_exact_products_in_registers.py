@@ -9,15 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from exact_products import (
+    SPECIAL_VALUES,
+    assert_special_values_come_out,
+    launched_on_hopper,
+    launches_of,
+    multiplied,
+    operands,
+    operands_among_nan,
+)
 from specialisation import key_of
 from torch import Tensor
 
 from tilesmith.ops import configured
 from tilesmith.ops.matmul.config import IN_REGISTERS
-from tilesmith.ops.matmul.forward import forward
-from tilesmith.ops.runtime.kernels import recorded_plans
-from tilesmith.ops.runtime.plan import PlannedLaunch
-from tilesmith.toolchain import launcher
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 KERNEL = "matmul_hopper_rows_kernel"
@@ -29,25 +34,6 @@ FORM = {**IN_REGISTERS.fields(), "programs_per_multiprocessor": 1}
 WIDTHS: dict[int, dict[str, Any]] = {
     width: {**FORM, "BLOCK_N": width, "B_SLOTS": 4 * 128 // width} for width in (128, 64)
 }
-
-
-def operands(layout: str, rows: int, columns: int, depth: int, *batch: int, device: str = "meta") -> list[Tensor]:
-    sizes = [(rows, depth), (depth, columns)]
-    return [
-        torch.randn(*batch, *size, device=device) if one == "n" else torch.randn(*batch, *size[::-1], device=device).mT
-        for one, size in zip(layout, sizes, strict=True)
-    ]
-
-
-def multiplied(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str = "") -> Tensor:
-    made: Tensor = forward(a, b, bias, activation, None, None, a.dtype, False)
-    return made
-
-
-def launches_of(*arguments: Any) -> list[PlannedLaunch]:
-    with recorded_plans("cuda:90") as plans:
-        multiplied(*arguments)
-    return [launch for plan in plans for launch in plan.launches]
 
 
 class TestWhoComputes:
@@ -131,7 +117,7 @@ class TestHowItIsShared:
         assert launch.arguments["n_walkers"] == launch.grid[0] == 2
 
 
-COMPILED_FIRST = {("nn", 128), ("tn", 1000)}
+COMPILED_FIRST = {("tn", 1000)}
 
 
 @pytest.mark.parametrize(
@@ -156,15 +142,7 @@ def test_compiles_to_tensor_cores_that_take_rows_from_registers(layout: str, col
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    names: list[str] = []
-    monkeypatch.setattr(launcher, "listeners", [lambda launch: names.append(launch.kernel.__name__)])
-    torch.manual_seed(0)
-    return names
-
-
-def on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("no Hopper GPU")
+    return launched_on_hopper(monkeypatch)
 
 
 SIZES = {  # rows, columns, depth
@@ -186,7 +164,6 @@ SIZES = {  # rows, columns, depth
 def test_is_as_exact_as_pytorch_and_the_same_at_every_run(
     layout: str, width: int, sizes: tuple[int, ...], launched: list[str]
 ) -> None:
-    on_hopper()
     a, b = operands(layout, *sizes, device="cuda")
     right = a.double() @ b.double()
     with configured(**WIDTHS[width]):
@@ -200,7 +177,6 @@ def test_is_as_exact_as_pytorch_and_the_same_at_every_run(
 
 @pytest.mark.gpu
 def test_a_row_does_not_depend_on_how_many_there_are(launched: list[str]) -> None:
-    on_hopper()
     a, b = operands("nt", 17200, 512, 128, device="cuda")
     assert torch.equal(multiplied(a, b)[9000:16384], multiplied(a[9000:16384], b))
     assert launched == [KERNEL, KERNEL]
@@ -210,17 +186,7 @@ def test_a_row_does_not_depend_on_how_many_there_are(launched: list[str]) -> Non
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_keeps_to_the_edges(layout: str, width: int, launched: list[str]) -> None:
-    """Beside the operands lie NaN: one element read too many would be seen."""
-    on_hopper()
-    rows, columns, depth = 332, 276, 100
-    a, b = (
-        torch.full((512, 512), float("nan"), device="cuda")[: size[0], : size[1]].copy_(torch.randn(size))
-        if one == "n"
-        else torch.full((512, 512), float("nan"), device="cuda")[: size[1], : size[0]]
-        .copy_(torch.randn(size[::-1]))
-        .t()
-        for one, size in zip(layout, [(rows, depth), (depth, columns)], strict=True)
-    )
+    a, b = operands_among_nan(layout, 332, 276, 100)
     with configured(**WIDTHS[width]):
         torch.testing.assert_close(multiplied(a, b).double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)
     assert KERNEL in launched
@@ -229,7 +195,6 @@ def test_keeps_to_the_edges(layout: str, width: int, launched: list[str]) -> Non
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "in-shares"])
 def test_finishes_what_it_stores(sizes: tuple[int, ...], launched: list[str]) -> None:
-    on_hopper()
     a, b = operands("nt", *sizes, device="cuda")
     bias = torch.randn(sizes[1], device="cuda")
     right = a.double() @ b.double() + bias.double()
@@ -242,25 +207,10 @@ def test_finishes_what_it_stores(sizes: tuple[int, ...], launched: list[str]) ->
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sizes", [(256, 128, 128), (68, 72, 2052)], ids=str)
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        (float("inf"), 1.0), (float("-inf"), -1.001), (float("inf"), 0.0), (float("inf"), float("-inf")),
-        (float("nan"), 1.0), (3.4028234e38, 1.0), (3e38, -1.1), (-3.4e38, 1e20), (1e-40, 1.0), (1e-30, 1e-5),
-    ],
-)  # fmt: skip
+@SPECIAL_VALUES
 def test_special_values_come_out_as_from_single_precision(
     layout: str, sizes: tuple[int, ...], a: float, b: float, launched: list[str]
 ) -> None:
-    """Nor do they change their neighbours in the tile, which stay exact."""
-    on_hopper()
-    left, right = operands(layout, *sizes, device="cuda")
-    left[3, 5], right[5, 7] = a, b
     with configured(**FORM):
-        ours, theirs = multiplied(left, right), left @ right
+        assert_special_values_come_out(layout, sizes, a, b)
     assert KERNEL in launched
-    torch.testing.assert_close(ours, theirs, equal_nan=True, atol=1e-4, rtol=1e-5)
-    there = torch.ones_like(ours, dtype=torch.bool)
-    there[3], there[:, 7] = False, False
-    exact = left.double() @ right.double()
-    torch.testing.assert_close(ours.double()[there], exact[there], atol=1e-4, rtol=1e-5)

@@ -12,6 +12,7 @@ from specialisation import planned_launches
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.spec import Inputs, is_differentiable
@@ -70,8 +71,7 @@ def test_agrees_with_the_reference(operator: str, form: str, parameters: bool, l
     assert_same(ours, forward_and_backward(SPECS[operator].reference, inputs))
 
 
-@pytest.mark.parametrize("form", BACKWARD_FORMS)
-@pytest.mark.parametrize("operator", NORMS)
+@covering(operator=NORMS, form=list(BACKWARD_FORMS))
 def test_gradients_agree_with_finite_differences(operator: str, form: str) -> None:
     inputs = inputs_of(operator, parameters=True, dtype=torch.float64)
     leaves = {name: value.requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
@@ -83,8 +83,7 @@ def test_gradients_agree_with_finite_differences(operator: str, form: str) -> No
         assert torch.autograd.gradcheck(function, list(leaves.values()), eps=1e-6, atol=1e-5, fast_mode=True)
 
 
-@pytest.mark.parametrize("form", BACKWARD_FORMS)
-@pytest.mark.parametrize("operator", NORMS)
+@covering(times=2, operator=NORMS, form=list(BACKWARD_FORMS))
 def test_gradients_that_are_not_wanted_change_nothing(operator: str, form: str) -> None:
     """Weight and bias have sums of their own; each is left out where it is not wanted."""
     inputs = inputs_of(operator, parameters=True)

@@ -11,6 +11,7 @@ from differentiation import assert_same, cotangent_of, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops.outer_product_mean import few_backward
 from tilesmith.ops.outer_product_mean.few import is_for_few
 from tilesmith.ops.outer_product_mean.few_backward import turned
@@ -54,9 +55,7 @@ def test_every_tile_of_several_is_computed() -> None:
     torch.testing.assert_close(ours, reference(**inputs))
 
 
-@BOTH_WAYS
-@WITH_AND_WITHOUT_OUTER_PRODUCTS
-@pytest.mark.parametrize("chunk", [1, 4, 6, 100])
+@covering(times=2, mode=["auto", "interpret"], sequences=[5, 2], chunk=[1, 4, 6, 100])
 def test_chunks_change_nothing(mode: Any, chunk: int, sequences: int) -> None:
     inputs = made(batch=2, sequences=sequences)
     with ts.use(mode):
@@ -200,8 +199,7 @@ def with_gradients(function: Callable[..., Tensor], inputs: Inputs) -> list[Tens
 class TestFewSequences:
     """In exact single precision these are computed without outer products."""
 
-    @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
-    @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+    @covering(masked=[False, True], biased=[True, False])
     def test_are_right_to_the_last_bits(self, masked: bool, biased: bool) -> None:
         """With several tiles of residues and of outputs; gradients too."""
         torch.manual_seed(0)

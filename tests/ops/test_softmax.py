@@ -88,7 +88,7 @@ def views() -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", views())
 def test_every_dimension_of_any_layout(name: str) -> None:
     x = views()[name]
-    for dim in range(-x.ndim, x.ndim):
+    for dim in (*range(x.ndim), -1):
         assert_as_torchs(x, dim)
 
 

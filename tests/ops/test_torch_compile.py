@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from differentiation import assert_same, forward_and_backward, leaves_of, tensors_of
+from representatives import REPRESENTATIVES_FIRST
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -43,6 +44,7 @@ class Counting:
         return make_boxed_func(graph.forward)
 
 
+@REPRESENTATIVES_FIRST
 def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(operator: Operator, inputs: Inputs) -> None:
     """Between other operations, as in a model, and recomputed in the backward, as in a large one."""
 
@@ -65,11 +67,12 @@ def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(operator: O
     assert counting.graphs[1:] == [[]]
 
 
-def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, small_case: Case) -> None:
+@REPRESENTATIVES_FIRST
+def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, ordinary_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, dynamic=True, backend=counting.backend)
     for more in (0, 1):
-        case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
+        case = ordinary_case.with_sizes(**{name: size + more for name, size in ordinary_case.sizes.items()})
         inputs = spec.inputs(case, torch.float32, "cpu")
         found = forward_and_backward(compiled, inputs)
     assert_same(found, forward_and_backward(spec.op, inputs))
@@ -77,11 +80,11 @@ def test_another_size_of_a_dynamic_dimension_compiles_nothing_more(spec: Spec, s
 
 
 @pytest.mark.slow
-def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: Spec, small_case: Case) -> None:
+def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: Spec, ordinary_case: Case) -> None:
     counting = Counting()
     compiled = torch.compile(spec.op, fullgraph=True, backend=counting.backend)
     for more in (0, 1, 2):
-        case = small_case.with_sizes(**{name: size + more for name, size in small_case.sizes.items()})
+        case = ordinary_case.with_sizes(**{name: size + more for name, size in ordinary_case.sizes.items()})
         forward_and_backward(compiled, spec.inputs(case, torch.float32, "cpu"))
     assert len(counting.graphs) <= 2
 

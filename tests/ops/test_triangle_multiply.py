@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.triangle_multiply import SPEC, operator, triangle_multiply
@@ -26,6 +27,9 @@ from tilesmith.spec import CONTIGUOUS, Case, Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 ADDED = pytest.mark.parametrize("residual", [False, True], ids=["update", "added"])
+ADDED_FIRST = pytest.mark.parametrize(
+    "residual", [pytest.param(False, marks=pytest.mark.slow), True], ids=["update", "added"]
+)
 DIRECTIONS = pytest.mark.parametrize("direction", ["outgoing", "incoming"])
 
 
@@ -203,13 +207,15 @@ class TestWholeProducts:
     def at_any_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
 
-    @DIRECTIONS
-    @pytest.mark.parametrize(
-        ("sizes", "masked"), [((3, 4, 3, 2), False), ((3, 4, 3, 2), True), ((17, 7, 37, 1), True)], ids=str
+    @covering(
+        times=2,
+        sizes=[(3, 4, 3, 2), (17, 7, 37, 1)],
+        direction=["outgoing", "incoming"],
+        residual=[False, True],
+        masked=[True, False],
     )
-    @ADDED
     def test_are_right_to_the_last_bits(
-        self, direction: str, sizes: tuple[int, int, int, int], masked: bool, residual: bool
+        self, sizes: tuple[int, int, int, int], direction: str, residual: bool, masked: bool
     ) -> None:
         given = {**tame(made(*sizes, direction=direction)), "residual": residual}
         given = given if masked else {**given, "mask": None}
@@ -249,13 +255,13 @@ class TestWholeProducts:
             assert update.dtype == torch.bfloat16
             torch.testing.assert_close(triangle_multiply(**given, residual=True), given["z"] + update, rtol=0, atol=0)
 
-    @ADDED
+    @ADDED_FIRST
     def test_opcheck_accepts_their_torch_operators(self, residual: bool) -> None:
         arguments = operator.prepare_exact(*triangle_multiply._bound((), {**made(), "residual": residual}))
         with ts.use("interpret"):
             torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_exact_forward, arguments)
 
-    @ADDED
+    @ADDED_FIRST
     def test_compile_to_one_graph(self, residual: bool) -> None:
         torch._dynamo.reset()
         given = {**made(direction="incoming"), "residual": residual}
@@ -347,7 +353,7 @@ class TestChunks:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     def test_keep_to_the_rule_in_every_precision(self, dtype: torch.dtype) -> None:
-        assert_within_the_rule(Case("incoming", batch=1, residues=5, channels=9, hidden=8), dtype, "cpu", chunk=2)
+        assert_within_the_rule(Case("incoming", batch=1, residues=3, channels=9, hidden=8), dtype, "cpu", chunk=2)
 
     @pytest.mark.parametrize("layer", ["projection", "gate", "output", "output_gate"])
     def test_of_any_number_are_summed_up_before_they_are_rounded(self, layer: str) -> None:
@@ -358,7 +364,7 @@ class TestChunks:
             largest = float(one[name].abs().max())
             torch.testing.assert_close(many[name], one[name], rtol=2.0**-10, atol=1e-5 * largest)
 
-    @ADDED
+    @ADDED_FIRST
     def test_opcheck_accepts_their_torch_operators(self, residual: bool) -> None:
         given = {**made(), "chunk": 2, "residual": residual}
         arguments = prepare_for_chunks(*triangle_multiply._bound((), given))
@@ -451,7 +457,9 @@ class TestMemoryOfChunks:
         assert {one.data_ptr() for one in kept} == given
 
 
-@pytest.mark.parametrize(("name", "residues"), [("odd", 16), ("incoming", 16), ("odd", 17)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "residues"), [pytest.param("odd", 16, marks=pytest.mark.slow), ("incoming", 16), ("odd", 17)], ids=str
+)
 def test_gradients_are_right_where_memory_is_reused_and_rows_have_several_tiles(name: str, residues: int) -> None:
     case = Case(name, batch=1, residues=residues, channels=8, hidden=8)
     with ts.use("interpret"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from differentiation import assert_same, forward_and_backward, leaves_of
+from on_hopper import names_launched, only_on_hopper
 from torch import Tensor
 
 import tilesmith as ts
@@ -21,7 +22,6 @@ from tilesmith.ops.triangle_multiply.hopper_weights import plan_moments, plan_we
 from tilesmith.ops.triangle_multiply.problem import Problem
 from tilesmith.ops.triangle_multiply.reference import reference
 from tilesmith.spec import Inputs
-from tilesmith.toolchain import launcher
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 KINDS = ("project", "output", "output_gradient", "project_gradient")
@@ -193,13 +193,10 @@ def test_sums_for_weights_and_norms(block: int, multiprocessors: int, monkeypatc
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of kernels, as they are launched on a GPU of this kind; with these for however few residues."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("no Hopper GPU")
+    only_on_hopper()
     monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 1)
     dispatch.forget()
-    names: list[str] = []
-    monkeypatch.setattr(launcher, "listeners", [lambda launch: names.append(launch.kernel.__name__)])
-    return names
+    return names_launched(monkeypatch)
 
 
 def errors(found: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,11 +33,15 @@ def reduction() -> Exercise:
 
 
 @pytest.fixture
-def only_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the builds for the sanitizers, which take seconds: what they find is shown in other tests."""
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """For a test of what one build shows: without the others, which take seconds each, all is well with them."""
     build = CudaCheck._built
     passes = Path(str(shutil.which("true")))
-    monkeypatch.setattr(CudaCheck, "_built", lambda check, how: build(check, how) if how == "counting" else passes)
+
+    def built(wanted: str) -> None:
+        monkeypatch.setattr(CudaCheck, "_built", lambda check, how: build(check, how) if how == wanted else passes)
+
+    return built
 
 
 def check_of(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> CudaCheck:
@@ -61,8 +66,10 @@ def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_p
     assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
 
 
-@pytest.mark.usefixtures("only_counting")
-def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(tmp_path: Path) -> None:
+def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
+    tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("counting")
     shared = load(OURS / "cuda-transpose-shared")
     check = check_of(shared, tmp_path, ("tile[SIDE][SIDE + 1]", "tile[SIDE][SIDE]"))
     found, figures = check.verdict(), check.figures()
@@ -86,7 +93,10 @@ def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
         Figures({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
 
 
-def test_a_missing_barrier_is_a_race_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
+def test_a_missing_barrier_is_a_race_with_its_line(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("thread")
     found = verdict(reduction, tmp_path, ("        }\n        __syncthreads();\n", "        }\n"))
     assert (found.passed, found.stage) == (False, "runs")
     assert "data race" in found.message
@@ -101,7 +111,10 @@ def test_an_access_outside_of_memory_is_named(reduction: Exercise, tmp_path: Pat
     assert "partial[thread] = x[element];" in found.message
 
 
-def test_a_barrier_that_some_threads_leave_out_does_not_hang(reduction: Exercise, tmp_path: Path) -> None:
+def test_a_barrier_that_some_threads_leave_out_does_not_hang(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("address")
     line = "    const int thread = threadIdx.x;\n"
     found = verdict(reduction, tmp_path, (line, f"{line}    if (thread > 40) return;\n"))
     assert found.stage == "right"

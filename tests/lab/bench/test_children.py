@@ -22,13 +22,14 @@ from tilesmith.spec import load_file
 
 FORKED = pytest.mark.usefixtures("forked")
 DEADLY = """
-import os, signal, time
+import faulthandler, os, signal, time
 import torch
 from tilesmith.spec import Case, Spec
 
 
 def op(x):
     if x.shape[0] == 2:
+        faulthandler.disable()  # pytest's, which would print where it happened
         os.kill(os.getpid(), signal.SIGSEGV)
     if x.shape[0] == 4:
         time.sleep(60)
@@ -56,6 +57,7 @@ def deadly(tmp_path: Path) -> Path:
     return path
 
 
+@FORKED
 def test_a_crash_is_reported_with_its_case_and_the_run_goes_on(deadly: Path) -> None:
     rows = [event for event in children.run(job(deadly, "one", "two", "three")) if isinstance(event, Row)]
     assert [(row.case, row.checked, row.error) for row in rows] == [
