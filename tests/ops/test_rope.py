@@ -63,9 +63,12 @@ def test_the_columns_of_the_tables_say_how_much_is_turned() -> None:
 
 
 @PAIRS
-def test_more_positions_and_heads_than_a_program_takes(interleaved: bool) -> None:
-    q, k, angles = torch.randn(1, 9, 37, 80), torch.randn(1, 2, 37, 80), torch.randn(37, 40)
-    for ours, x in zip(rope(q, k, *made_tables(angles, interleaved, True), interleaved, 80), (q, k), strict=True):
+@pytest.mark.parametrize("dim", [80, 22])
+@pytest.mark.parametrize("rest", [0, 3])
+@pytest.mark.parametrize("q_heads", [9, 37])
+def test_more_positions_and_heads_than_a_program_takes(interleaved: bool, dim: int, rest: int, q_heads: int) -> None:
+    q, k, angles = torch.randn(1, q_heads, 37, dim + rest), torch.randn(1, 2, 37, dim + rest), torch.randn(37, dim // 2)
+    for ours, x in zip(rope(q, k, *made_tables(angles, interleaved, True), interleaved, dim), (q, k), strict=True):
         torch.testing.assert_close(ours, turned_as_complex_numbers(x, angles, interleaved))
 
 
@@ -84,7 +87,7 @@ def heads(batch: int, count: int, positions: int, dim: int) -> dict[str, Tensor]
 @PAIRS
 @pytest.mark.parametrize("layout", heads(1, 1, 1, 1))
 def test_any_strides(layout: str, interleaved: bool) -> None:
-    q, k = heads(2, 3, 9, 14)[layout], heads(2, 5, 9, 14)[layout]
+    q, k = heads(2, 11, 9, 14)[layout], heads(2, 5, 9, 14)[layout]
     cos, sin = (torch.randn(12, 9).t() for _ in range(2))
     leaves = tuple(value.detach().requires_grad_() for value in (q, k))
     copies = q.detach().clone().requires_grad_(), k.detach().clone().requires_grad_()
@@ -117,6 +120,18 @@ def test_the_gradient_turns_back(interleaved: bool) -> None:
     cos, sin = made_tables(torch.randn(9, 6), interleaved, compact=True)
     turned = rope(q, k, cos, sin, interleaved, 12)
     torch.testing.assert_close(torch.autograd.grad(turned, (q, k), turned), (q.detach(), k.detach()))
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_one_result_that_nobody_used_has_no_part_in_the_gradient(used: int) -> None:
+    q, k = torch.randn(2, 3, 9, 12, requires_grad=True), torch.randn(2, 2, 9, 12, requires_grad=True)
+    cos, sin = torch.randn(9, 12, requires_grad=True), torch.randn(9, 12, requires_grad=True)
+    ours, right = rope(q, k, cos, sin)[used], reference(q, k, cos, sin)[used]
+    dy = torch.randn(right.shape)
+    found = torch.autograd.grad(ours, (q, k, cos, sin), dy)
+    wanted = torch.autograd.grad(right, (q, k, cos, sin), dy, allow_unused=True)
+    for one, other, x in zip(found, wanted, (q, k, cos, sin), strict=True):
+        torch.testing.assert_close(one, torch.zeros_like(x) if other is None else other)
 
 
 def saved(needs_gradient: tuple[bool, ...]) -> int:
