@@ -193,6 +193,92 @@ class TestMemory:
         assert sum(kept) == arguments + computed
 
 
+FORMS = {
+    "one block": {"BLOCK_SIZE": 1024, "GROUP": 1},
+    "one block in groups": {"BLOCK_SIZE": 1024, "GROUP": 8},
+    "a loop and a block that is kept": {"BLOCK_SIZE": 128, "GROUP": 2},
+    "several rows at once": {"BLOCK_SIZE": 128, "GROUP": 2, "ROWS": 4},
+}
+
+
+class TestLossesAndGradientAtOnce:
+    """One kernel finds the losses of a chunk and writes their gradient over its logits."""
+
+    def test_opcheck_accepts_it(self) -> None:
+        logits, target, dloss = torch.randn(5, 24), torch.tensor([0, 23, -100, 7, 7]), torch.tensor(0.25)
+        with ts.use("interpret"):
+            torch.library.opcheck(
+                torch.ops.tilesmith.cross_entropy_loss_and_gradient, (logits, target, dloss, -100, 0.1)
+            )
+
+    @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("classes", [640, 603])  # in whole vectors, and with a rest
+    @pytest.mark.parametrize("form", FORMS)
+    def test_in_every_form(self, form: str, classes: int, label_smoothing: float) -> None:
+        rows = 13
+        target = torch.linspace(0, classes - 1, rows).long()  # in every block, and in the rest
+        target[4:9:2] = -100
+        inputs = {"hidden": 3 * torch.randn(rows, FEATURES), "weight": torch.randn(classes, FEATURES), "target": target}
+        with ts.ops.configured(**FORMS[form]):
+            compare(**inputs, label_smoothing=label_smoothing)
+
+    @pytest.mark.parametrize("form", FORMS)
+    @pytest.mark.parametrize("classes", [640, 603])
+    def test_with_logits_that_are_minus_infinity(self, form: str, classes: int) -> None:
+        bias = torch.randn(classes)
+        bias[:300] = bias[-2:] = float("-inf")  # whole blocks, and a part of the rest
+        target = torch.tensor([301, 400, 599, -100, 450])
+        leaves = {"hidden": torch.randn(5, FEATURES), "weight": torch.randn(classes, FEATURES), "bias": bias}
+        ours, right = leaves_of(leaves), leaves_of(leaves)
+        with ts.ops.configured(**FORMS[form]):
+            loss = linear_cross_entropy(**ours, target=target)
+        expected = SPEC.reference(**right, target=target)
+        torch.testing.assert_close(loss, expected)
+        loss.backward()
+        expected.backward()
+        for name in leaves:
+            torch.testing.assert_close(ours[name].grad, right[name].grad)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_target_that_is_no_class_spoils_its_own_row_only(self, form: str) -> None:
+        hidden = torch.randn(4, FEATURES, requires_grad=True)
+        with ts.ops.configured(**FORMS[form]):
+            linear_cross_entropy(hidden, torch.randn(603, FEATURES), torch.tensor([1, 603, -1, 602])).backward()
+        assert hidden.grad is not None
+        assert hidden.grad.isnan().all(dim=1).tolist() == [False, True, True, False]
+
+    def test_rows_that_do_not_count_are_not_read(self) -> None:
+        hidden = torch.randn(3, FEATURES)
+        hidden[1] = NAN
+        leaf, weight = hidden.requires_grad_(), torch.randn(603, FEATURES, requires_grad=True)
+        loss = linear_cross_entropy(leaf, weight, torch.tensor([5, -100, 602]))
+        loss.backward()
+        assert leaf.grad is not None
+        assert not loss.isnan()
+        assert not leaf.grad.isnan().any()
+        assert not leaf.grad[1].any()
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+    def test_is_one_launch_for_each_chunk(self, dtype: torch.dtype) -> None:
+        stores = Stores()
+        inputs = leaves_of(made(dtype=dtype))
+        with interpreting(stores):
+            linear_cross_entropy(**inputs)
+        assert stores.of_kernels == {"loss_and_gradient_kernel"}
+
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    def test_and_only_where_the_gradient_is_wanted_at_once(self, reduction: str) -> None:
+        stores = Stores()
+        inputs = made() if reduction == "mean" else leaves_of(made())
+        with interpreting(stores):
+            linear_cross_entropy(**inputs, reduction=reduction)
+        assert stores.of_kernels == {"cross_entropy_forward_kernel"}
+
+    def test_nor_can_it_be_asked_for_with_the_losses_of_single_rows(self) -> None:
+        with pytest.raises(AssertionError, match="only the backward knows"):
+            compute_forward(*made().values(), -100, 0.0, "none", True, False, False)
+
+
 class TestGoingBack:
     """The forward has the gradients ready; the backward may put its factor into them only where nobody else looks."""
 

@@ -31,6 +31,8 @@ TOGETHER = {
     )
 }
 """The three projections of an attention module, which are statements that follow each other."""
+OUTPUT = {r"^( *attn_output = )self\.o_proj\(attn_output\)": r"\1projections(attn_output, self.o_proj)[0]"}
+"""The last projection of an attention module."""
 
 
 def plain_norm(self: Any, hidden_states: Tensor) -> Tensor:
@@ -71,5 +73,8 @@ def attention_module(forward: Callable[..., Any], turns: bool, projects: bool) -
     """An attention module's own `forward`, which turns q and k by our rotary function, and has q, k and v projected
     together; None where it would be as before."""
     names = {ROTARY: rotary} if turns else {}
-    joined = rewritten(forward, {**names, "projections": projections}, TOGETHER) if projects else None
+    joined = None
+    if projects:
+        names_of_all = {**names, "projections": projections}
+        joined = rewritten(forward, names_of_all, TOGETHER | OUTPUT) or rewritten(forward, names_of_all, TOGETHER)
     return joined or (rewritten(forward, names) if turns else None)

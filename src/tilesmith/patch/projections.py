@@ -1,8 +1,8 @@
 """Linear layers of the same input, whose gradients are summed up by the products that make them.
 
 Apart, each layer leaves a gradient of the input, and PyTorch adds them in passes of their own: three elements moved for
-each element of every layer but the first. Here the first product writes the gradient and the others add to it, which
-reads it once more and nothing else. A sum in half precision is rounded as often as before.
+each element of every layer but the first. Here one product sums over all of them (`ops/matmul/summed.py`), or where the
+BLAS is faster the first writes the gradient and the others add to it, which reads it once more and nothing else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from tilesmith.ops.matmul.summed import product_of_pairs
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.operator import autocasted
 from tilesmith.patch.bare import PLAIN, is_linear
@@ -48,7 +49,7 @@ class _Projections(Function):
         weights, biases = parameters[::2], parameters[1::2]
         context.save_for_backward(x, *weights)
         context.set_materialize_grads(False)  # a result that nobody used has no gradient
-        return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
+        return tuple(linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))  # type: ignore[arg-type]
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -57,12 +58,20 @@ class _Projections(Function):
         return dx, *dparameters
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What a linear layer makes of x, without a gradient."""
+    if bias is not None:
+        return F.linear(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    return product_of_pairs([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
+
+
 def linear_gradients(
     x: Tensor, weights: Sequence[Tensor], gradients: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """Of x, and of each weight and bias in turn, as far as they are needed: x first, then weight, bias, weight, ..."""
     rows = x.reshape(-1, x.shape[-1])
-    dx: Tensor | None = None
+    pairs: list[tuple[Tensor, Tensor]] = []
     dparameters: list[Tensor | None] = []
     for place, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
         to_weight, to_bias = needed[1 + 2 * place : 3 + 2 * place]
@@ -70,7 +79,7 @@ def linear_gradients(
             dparameters += None, None
             continue
         dy = gradient.reshape(-1, gradient.shape[-1])
-        if needed[0]:
-            dx = torch.mm(dy, weight) if dx is None else dx.addmm_(dy, weight)
-        dparameters += dy.t().mm(rows) if to_weight else None, dy.sum(0) if to_bias else None
-    return None if dx is None else dx.view(x.shape), dparameters
+        pairs.append((dy, weight))
+        dparameters += product_of_pairs([(dy.t(), rows)]) if to_weight else None, dy.sum(0) if to_bias else None
+    dx = product_of_pairs(pairs).view(x.shape) if pairs and needed[0] else None
+    return dx, dparameters

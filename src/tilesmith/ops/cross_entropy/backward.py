@@ -38,20 +38,32 @@ def cross_entropy_backward_kernel(
     else:
         dloss_pointers = dloss_ptr + tile_offsets(rows, tl.arange(0, 1), sizes, dloss_strides, NESTED)
         dloss = tl.load(dloss_pointers, mask=counts, other=0.0).to(COMPUTE)
-    # What is the same for a whole row is settled here, since an element has time for few instructions: rows that do not
-    # count get a factor of zero, and those whose target is no class one of NaN.
-    dloss = tl.where(counts, tl.where(is_class, dloss, float("nan")), 0.0)
-    scale = dloss * inverse_sum
-    for_others = dloss * (label_smoothing / n_classes)
-    for_target = dloss * (1 - label_smoothing) + for_others
+    scale, for_target, for_others = factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoothing)
     target_in_block = (target - first_column).to(tl.int32)
 
     x_pointers = logits_ptr + tile_offsets(rows, columns, sizes, logits_strides, NESTED)
     x = tl.load(x_pointers, mask=counts & in_row, other=0.0).to(COMPUTE)
-    is_target = tl.arange(0, BLOCK_SIZE)[None, :] == target_in_block
-    dx = exponential(x - shift) * scale - tl.where(is_target, for_target, for_others)
+    dx = gradient_of_block(x, shift, scale, target_in_block, for_target, for_others)
     dx_pointers = dlogits_ptr + tile_offsets(rows, columns, sizes, dlogits_strides, NESTED)
     tl.store(dx_pointers, dx.to(dlogits_ptr.dtype.element_ty), mask=(rows < n_rows)[:, None] & in_row)
+
+
+@triton.jit
+def factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoothing):
+    """What is the same for a whole row, since an element has time for few instructions: what its exponentials are
+    multiplied by, and what is taken off for the target and for all other classes.
+
+    Rows that do not count get a factor of zero, and those whose target is no class one of NaN.
+    """
+    dloss = tl.where(counts, tl.where(is_class, dloss, float("nan")), 0.0)
+    for_others = dloss * (label_smoothing / n_classes)
+    return dloss * inverse_sum, dloss * (1 - label_smoothing) + for_others, for_others
+
+
+@triton.jit
+def gradient_of_block(x, shift, scale, target_in_block, for_target, for_others):
+    is_target = tl.arange(0, x.shape[1])[None, :] == target_in_block
+    return exponential(x - shift) * scale - tl.where(is_target, for_target, for_others)
 
 
 def gradient_config(walk: Rows, element_bytes: int) -> TileConfig:

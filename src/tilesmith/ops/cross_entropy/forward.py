@@ -43,11 +43,9 @@ def cross_entropy_forward_kernel(
     target, counts, is_class = load_targets(
         target_ptr, rows, n_rows, sizes, target_strides, ignore_index, NESTED
     )  # fmt: skip
-    row_starts = logits_ptr + tile_offsets(rows, tl.arange(0, 1), sizes, logits_strides, NESTED)
-    # A target that is no class makes the loss NaN.
-    target_logit = tl.load(row_starts + target * logits_strides[3], mask=counts & is_class, other=float("nan"))
-    target_logit = target_logit.to(COMPUTE)
-    anchor = tl.where(tl.abs(target_logit) < float("inf"), target_logit, 0.0)
+    target_logit, anchor = load_target_logits(
+        logits_ptr, rows, target, counts & is_class, sizes, logits_strides, NESTED, COMPUTE
+    )  # fmt: skip
 
     maximum = tl.full([ROWS, LANES], float("-inf"), COMPUTE)
     exponentials = tl.zeros([ROWS, LANES], COMPUTE)
@@ -60,21 +58,14 @@ def cross_entropy_forward_kernel(
         if SMOOTH:
             difference = tl.where(mask, x - anchor, 0.0)
             differences += tl.sum(tl.reshape(difference, [ROWS, GROUP, LANES]), axis=1)
-        x = tl.reshape(x, [ROWS, GROUP, LANES])
-        larger = tl.maximum(maximum, tl.max(x, axis=1))
-        shift = without_infinity(larger)
-        exponentials *= exponential(maximum - shift)
-        exponentials += tl.sum(exponential(x - shift[:, None, :]), axis=1)
-        maximum = larger
+        maximum, exponentials = a_block_further(x, maximum, exponentials, GROUP)
     shift = without_infinity(tl.max(maximum, axis=1)[:, None])
     row_sum = tl.sum(exponentials * exponential(maximum - shift), axis=1)[:, None]
 
-    # Each difference is small where the logits are large, so that a common offset of a row costs no digits.
-    loss = (shift - target_logit) + tl.log(row_sum)
-    if SMOOTH:
-        to_all = (shift - anchor) + tl.log(row_sum) - tl.sum(differences, axis=1)[:, None] / n_classes
-        loss = (1 - label_smoothing) * loss + label_smoothing * to_all
-    loss = tl.where(counts, loss, 0.0)
+    difference = tl.sum(differences, axis=1)[:, None]
+    loss = loss_of_rows(
+        shift, row_sum, target_logit, anchor, difference, counts, n_classes, label_smoothing, SMOOTH
+    )  # fmt: skip
 
     below_each_other = rows[:, None]
     in_rows = below_each_other < n_rows
@@ -85,6 +76,42 @@ def cross_entropy_forward_kernel(
         tl.store(losses_ptr + below_each_other, loss, mask=in_rows)
     tl.store(kept_ptr + 2 * below_each_other, shift, mask=in_rows)
     tl.store(kept_ptr + 2 * below_each_other + 1, 1 / row_sum, mask=in_rows)
+
+
+@triton.jit
+def load_target_logits(
+    logits_ptr, rows, target, is_read, sizes, logits_strides, NESTED: tl.constexpr, COMPUTE: tl.constexpr
+):  # fmt: skip
+    """The logit of each row's target, NaN where it is not read, which makes the loss NaN; and the same, or zero where
+    that is not finite."""
+    row_starts = logits_ptr + tile_offsets(rows, tl.arange(0, 1), sizes, logits_strides, NESTED)
+    target_logit = tl.load(row_starts + target * logits_strides[3], mask=is_read, other=float("nan")).to(COMPUTE)
+    return target_logit, tl.where(tl.abs(target_logit) < float("inf"), target_logit, 0.0)
+
+
+@triton.jit
+def a_block_further(x, maximum, exponentials, GROUP: tl.constexpr):
+    """The maximum and the sum of exponentials below it that each lane has come to, with a block that has GROUP elements
+    for each lane."""
+    x = tl.reshape(x, [maximum.shape[0], GROUP, maximum.shape[1]])
+    larger = tl.maximum(maximum, tl.max(x, axis=1))
+    shift = without_infinity(larger)
+    exponentials *= exponential(maximum - shift)
+    exponentials += tl.sum(exponential(x - shift[:, None, :]), axis=1)
+    return larger, exponentials
+
+
+@triton.jit
+def loss_of_rows(
+    shift, row_sum, target_logit, anchor, difference, counts, n_classes, label_smoothing, SMOOTH: tl.constexpr
+):  # fmt: skip
+    """From Σ exp(x − shift), and for smoothing from Σ (x − anchor); zero where a row does not count."""
+    # Each difference is small where the logits are large, so that a common offset of a row costs no digits.
+    loss = (shift - target_logit) + tl.log(row_sum)
+    if SMOOTH:
+        to_all = (shift - anchor) + tl.log(row_sum) - difference / n_classes
+        loss = (1 - label_smoothing) * loss + label_smoothing * to_all
+    return tl.where(counts, loss, 0.0)
 
 
 @triton.jit

@@ -4,7 +4,8 @@ With R rows, H features and V classes this is three matrix products of 2·R·H·
 of hidden and weight. They are left to the BLAS. R·V logits are far more memory than anything else, so:
 
 - the rows are taken in chunks, and no more than one chunk of logits exists at a time. A kernel of cross_entropy finds
-  the losses, another writes the gradient over the logits, and the BLAS makes of it that chunk's part of the gradients;
+  the losses and writes the gradient over the logits, a row after the other, so that memory reads and writes each once;
+  the BLAS makes of it that chunk's part of the gradients;
 - so the gradients are computed with the forward, where they will be needed: a backward that came later would have to
   multiply for the logits once more, a third more work. The backward multiplies them by what comes in: 2·V·H elements
   moved, one part in a hundred of the time, and none where that is one and nobody can go backward again, so that it may

@@ -11,9 +11,11 @@ from tilesmith.ops.cross_entropy.backward import backward as logits_backward
 from tilesmith.ops.cross_entropy.backward import plan_gradient
 from tilesmith.ops.cross_entropy.forward import forward as logits_forward
 from tilesmith.ops.cross_entropy.forward import loss_dtype
-from tilesmith.ops.linear_cross_entropy.in_place import InPlace
+from tilesmith.ops.cross_entropy.loss_and_gradient import loss_and_gradient, plan_loss_and_gradient
+from tilesmith.ops.matmul.into import product_into
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config, replaced
+from tilesmith.ops.runtime.in_place import InPlace
 from tilesmith.ops.runtime.kernels import kernels
 
 Wanted = tuple[bool, ...]  # of hidden, weight and bias, whose gradient
@@ -27,6 +29,14 @@ gradient_over_logits_ = InPlace(
         plan, dloss, logits, target, kept, logits, *options
     ),
     overwrites=1,
+)
+losses_and_gradient_over_logits_ = InPlace(
+    loss_and_gradient,
+    lambda plan, losses, logits, target, dloss, *options: plan_loss_and_gradient(
+        plan, losses, logits, target, dloss, logits, *options
+    ),
+    overwrites=1,
+    filled=1,
 )
 
 
@@ -60,7 +70,7 @@ def logits_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Ite
         chunk = slice(start, min(start + chunk_rows, rows))
         logits = memory[: chunk.stop - start]
         if bias is None:
-            torch.mm(hidden[chunk], weight.t(), out=logits)
+            product_into(logits, hidden[chunk], weight.t())
         else:
             torch.addmm(bias, hidden[chunk], weight.t(), out=logits)
         yield chunk, logits
@@ -95,7 +105,7 @@ class Gradients:
 def _sum_over_classes(dlogits: Tensor, weight: Tensor, result: Tensor) -> None:
     """dlogits · weight. What has fewer digits than the sums have is not put down in between."""
     classes = SUMMED_CLASSES if result.dtype == torch.float32 else max(len(weight), 1)
-    torch.mm(dlogits[:, :classes], weight[:classes], out=result)
+    product_into(result, dlogits[:, :classes], weight[:classes])
     for start in range(classes, len(weight), classes):
         some = slice(start, start + classes)
         torch.addmm(result, dlogits[:, some], weight[some], out=result)
@@ -144,6 +154,7 @@ def compute_forward(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
     reduction: str, *wanted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    assert reduction != "none" or not any(wanted), "each row's gradient has a factor that only the backward knows"
     rows, matrix, classes = as_matrices(hidden, weight, target)
     gradients = Gradients(rows, matrix, wanted)
     losses, kept = logits_forward.result(rows, classes, ignore_index, label_smoothing, "none")
@@ -153,12 +164,13 @@ def compute_forward(
     # The gradient of a mean over thousands of rows is too small for half precision, which gets its share afterwards.
     now, later = (one, share) if rows.dtype == torch.float16 else (share, one)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
-        options = ignore_index, label_smoothing, "none"
-        losses[chunk], of_rows = logits_forward(logits, classes[chunk], *options)
-        kept[2 * chunk.start : 2 * chunk.stop] = of_rows
+        options = ignore_index, label_smoothing
         if any(wanted):
-            dlosses = now.expand(len(logits))
-            gradients.add(chunk, gradient_over_logits_(dlosses, logits, classes[chunk], of_rows, *options))
+            dlogits = losses_and_gradient_over_logits_(losses[chunk], logits, classes[chunk], now, *options)
+            gradients.add(chunk, dlogits)
+        else:
+            losses[chunk], of_rows = logits_forward(logits, classes[chunk], *options, "none")
+            kept[2 * chunk.start : 2 * chunk.stop] = of_rows
     if reduction == "none":
         return losses.view(target.shape), kept, *gradients.shaped(hidden)
     loss = losses.sum() if count is None else losses.sum() / count

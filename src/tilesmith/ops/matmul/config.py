@@ -15,6 +15,8 @@ class ProductConfig(Config):
     """Tiles of BLOCK_M × BLOCK_N, BLOCK_K of depth at a time, and which of the kernels takes them.
 
     - `descriptors`: the form for Hopper's copy engine, where the operands' layout allows it; else plain pointers.
+    - `overlapped`: instead, the kernel in Gluon that stores a tile while the next is multiplied: of one matrix, with
+      nothing done to its sums but to round them. Its own sizes are in `HopperProductConfig`.
     - `planes`: where single precision that must be exact is split into bf16: beforehand, and "stored"; "here", in each
       tile; or by a kernel that only Hopper has, there one step "ahead", or what is left of the product in "registers".
     - `shares`: so many programs share the depth of a tile; 0 for as many as give every multiprocessor one, or
@@ -38,6 +40,7 @@ class ProductConfig(Config):
     A_SLOTS: int = 8
     B_SLOTS: int = 4
     descriptors: bool = False
+    overlapped: bool = False
     planes: str = ""
     shares: int = 1
     programs_per_multiprocessor: int = 0
@@ -48,8 +51,8 @@ class ProductConfig(Config):
         return 3 * self.num_warps if self.planes == "registers" else self.num_warps
 
     def consistent(
-        self, *, describable: bool, exact: bool, splittable: bool, ahead: bool, walkable: bool, matrices: int,
-        activation: str,
+        self, *, describable: bool, exact: bool, splittable: bool, ahead: bool, walkable: bool, overlappable: bool,
+        matrices: int, activation: str,
     ) -> ProductConfig:  # fmt: skip
         """Without what does not go together, or not with these operands. A sweep may ask for anything."""
         planes = self.planes if exact else ""
@@ -70,6 +73,7 @@ class ProductConfig(Config):
             num_warps=warps,
             planes=planes,
             descriptors=descriptors,
+            overlapped=overlappable and self == OVERLAPPED,
             WARP_SPECIALIZE=specialized,
             FLATTEN=self.FLATTEN and descriptors and not specialized,
             HALVES=self.HALVES and descriptors and not specialized,
@@ -89,12 +93,19 @@ class ProductConfig(Config):
         return replace(self, shares=-(-steps // -(-steps // shares)))
 
 
+# Besides what it says, what computes instead where that cannot, or where a sweep asks for anything else.
+OVERLAPPED = ProductConfig(
+    num_warps=8, num_stages=3, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, HALVES=True, FLATTEN=True, descriptors=True,
+    overlapped=True, programs_per_multiprocessor=1,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Look:
     """All that the choice depends on. Sizes are powers of two at or above the real ones.
 
     `ahead`: whether the kernel that splits one step ahead can compute it. `walkable`: whether that with planes in
-    registers can.
+    registers can. `overlappable`: whether that which stores a tile while it multiplies the next can.
     """
 
     rows: int
@@ -110,6 +121,7 @@ class Look:
     interpreted: bool = False
     ahead: bool = False
     walkable: bool = False
+    overlappable: bool = False
 
     @property
     def exact(self) -> bool:
@@ -235,7 +247,10 @@ def _hopper_config(look: Look, planes: str) -> ProductConfig:
         # shared memory to be stored. Three blocks under way and four are within 1 % of each other on an H200 at 4096
         # (778 and 784 TFLOP/s) and 8192 (719 and 722); three are ahead at 2048 (682 and 678).
         return replace(
-            shared, num_warps=8, num_stages=3, BLOCK_N=256, HALVES=True, FLATTEN=True, programs_per_multiprocessor=1
+            OVERLAPPED,
+            planes=planes,
+            BLOCK_K=block_k,
+            overlapped=look.overlappable and look.tiles(128, 256) > look.multiprocessors,
         )
     if look.tiles(128, 128) >= busy:
         return replace(shared, num_warps=8, num_stages=4)

@@ -13,6 +13,7 @@ from tilesmith.ops.matmul.config import Look, ProductConfig, product_config
 from tilesmith.ops.matmul.descriptors import matmul_descriptors_kernel
 from tilesmith.ops.matmul.hopper_exact import UNIT, matmul_hopper_exact_kernel
 from tilesmith.ops.matmul.hopper_exact_rows import ROWS, matmul_hopper_rows_kernel
+from tilesmith.ops.matmul.hopper_product import plan_hopper_product, takes_product
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.matmul.planes import plan_planes
 from tilesmith.ops.matmul.pointers import matmul_pointers_kernel
@@ -143,13 +144,14 @@ def _chosen(plan: Plan, product: Product) -> ProductConfig:
         interpreted=plan.device.type == "cpu",
         ahead=_can_be_split_ahead(plan, product),
         walkable=_can_be_walked(plan, product),
+        overlappable=_can_be_overlapped(plan, product),
     )
     sizes = (look.rows, look.columns, look.depth, look.matrices)
     config = plan.choose(product_config(look), *sizes, look.dtype, *(("tf32",) if look.tf32 else ()))
     config = config.filling(product.tiles, product.depth, plan.multiprocessors)
     return config.consistent(
         describable=describable, exact=look.exact, splittable=splittable, ahead=look.ahead, walkable=look.walkable,
-        matrices=product.matrices, activation=product.finish.activation,
+        overlappable=look.overlappable, matrices=product.matrices, activation=product.finish.activation,
     )  # fmt: skip
 
 
@@ -177,8 +179,20 @@ def _can_be_walked(plan: Plan, product: Product) -> bool:
     return whole_units and along and described is not None and (described[0][1] or not described[1][1])
 
 
+def _can_be_overlapped(plan: Plan, product: Product) -> bool:
+    """Whether the kernel that stores a tile while the next is multiplied knows how: nothing else is done to its
+    sums."""
+    described, y = product.described(), product.y.described(1, 0)
+    if described is None or y is None or product.matrices != 1 or product.finish != Finish():
+        return False
+    return takes_product(plan, [described], y)
+
+
 def _plan_tiles(plan: Plan, product: Product, config: ProductConfig) -> None:
     """Every tile of every matrix and share, into y, where shares lie one after the other."""
+    if config.overlapped:
+        _plan_overlapped(plan, product)
+        return
     depth, plane_columns = product.depth, 0  # planes have several times as many columns as the depth of the product
     if config.planes == "stored":
         product, plane_columns = _with_planes(plan, product, config)
@@ -254,6 +268,13 @@ def _plan_walked(plan: Plan, product: Product, config: ProductConfig, shared: di
         a_stride=a.strides[-2], b_stride=b.strides[-2], y_row_stride=y.strides[0], n_walkers=walkers,
         A_ALONG=a_along, B_ALONG=b_along, HELD=held,
     )  # fmt: skip
+
+
+def _plan_overlapped(plan: Plan, product: Product) -> None:
+    described, y = product.described(), product.y.described(1, 0)
+    assert described is not None, "a config is consistent with its operands"
+    assert y is not None, "as above"
+    plan_hopper_product(plan, [described], y[0])
 
 
 def _plan_descriptors(

@@ -13,19 +13,24 @@ from tilesmith.ops.runtime.plan import Plan
 class InPlace:
     """Kernels whose result goes where one of their arguments was, instead of into new memory.
 
-    They are no torch operator: PyTorch would take the argument to be the same afterwards.
+    They are no torch operator: PyTorch would take the argument to be the same afterwards. The first `filled` arguments
+    are memory for further results; the kernels into new memory do without them, and give these before the other.
     """
 
-    def __init__(self, into_new_memory: Kernels, plan_in_place: Callable[..., None], *, overwrites: int) -> None:
+    def __init__(
+        self, into_new_memory: Kernels, plan_in_place: Callable[..., None], *, overwrites: int, filled: int = 0
+    ) -> None:
         self._into_new_memory = into_new_memory
         self._plan_in_place = plan_in_place
         self._overwrites = overwrites
+        self._filled = filled
         self._plans: dict[Hashable, Plan] = {}
 
     def __call__(self, *arguments: Any) -> Tensor:
         overwritten: Tensor = arguments[self._overwrites]
         if overwritten.is_meta:  # nothing is written; what would be launched can be recorded
-            return self._into_new_memory(*arguments)  # type: ignore[no-any-return]  # Kernels return what they say
+            made = self._into_new_memory(*arguments[self._filled :])
+            return made[-1] if self._filled else made  # type: ignore[no-any-return]  # Kernels return what they say
         key = look(arguments)
         plan = self._plans.get(key)
         if plan is None:
