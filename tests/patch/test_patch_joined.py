@@ -19,7 +19,7 @@ import tilesmith as ts
 from tilesmith.patch import patch
 from tilesmith.patch.feed_forward import feed_forward
 from tilesmith.patch.parts import plain_norm
-from tilesmith.patch.projections import projections
+from tilesmith.patch.projections import projections, together
 from tilesmith.patch.residual import norm_and_input, norm_of_sum
 from tilesmith.toolchain.interpreter import Launched, handing_over
 
@@ -234,6 +234,35 @@ def test_autocast_projects_in_its_dtype() -> None:
     assert x.grad.dtype == block.up_proj.weight.grad.dtype == torch.float32
 
 
+def projected(monkeypatch: pytest.MonkeyPatch, family: str) -> list[int]:
+    """How many layers each projection of the first attention module in a step of training is of."""
+    model, seen = patch(model_of(family)), []
+
+    def recorded(x: Tensor, *layers: Any) -> Any:
+        names = {id(layer): name for name, layer in model.model.layers[0].self_attn.named_children()}
+        if all(id(layer) in names for layer in layers):
+            seen.append([names[id(layer)] for layer in layers])
+        return together(x, *layers)
+
+    monkeypatch.setattr("tilesmith.patch.projections.together", recorded)
+    found(model, **batch())
+    return [len(names) for names in seen]
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_what_attention_begins_and_ends_with_is_projected_by_us(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    assert projected(monkeypatch, family) == [3, 1]
+
+
+def test_one_of_both_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesmith.patch.parts.OUTPUT", {"self.out_proj": "nothing"})
+    ts.patch.parts.attention_module.cache_clear()
+    try:
+        assert projected(monkeypatch, "llama") == [3]
+    finally:
+        ts.patch.parts.attention_module.cache_clear()
+
+
 class Doubling(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
@@ -241,7 +270,8 @@ class Doubling(nn.Linear):
 
 def with_adapter(model: Any) -> None:
     layer = model.model.layers[0]
-    for owner, name in ((layer.self_attn, "k_proj"), (layer.mlp, "down_proj"), (layer.mlp, "up_proj")):
+    attention, block = layer.self_attn, layer.mlp
+    for owner, name in ((attention, "k_proj"), (attention, "o_proj"), (block, "down_proj"), (block, "up_proj")):
         before = getattr(owner, name)
         doubling = Doubling(before.in_features, before.out_features, bias=before.bias is not None)
         doubling.load_state_dict(before.state_dict())
@@ -256,7 +286,8 @@ def with_hooks(model: Any) -> None:
     layer = model.model.layers[0]
     for module in (layer.self_attn.v_proj, layer.mlp.gate_proj, layer.input_layernorm, layer.post_attention_layernorm):
         module.register_forward_hook(lambda module, inputs, output: 2 * output)
-    layer.mlp.up_proj.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+    for module in (layer.mlp.up_proj, layer.self_attn.o_proj):
+        module.register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
     model.model.layers[1].register_forward_hook(one_more)
 
 
