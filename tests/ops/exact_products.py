@@ -40,6 +40,16 @@ def multiplied(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str
     return made
 
 
+def assert_as_exact_as_pytorch(a: Tensor, b: Tensor) -> None:
+    """And the same at every run."""
+    right = a.double() @ b.double()
+    ours = multiplied(a, b)
+    # Three roundings of the result, below which sums of few terms are in either.
+    assert (ours - right).norm() <= max(1.1 * (a @ b - right).norm(), 1.8e-7 * right.norm())
+    for _ in range(5):
+        assert torch.equal(multiplied(a, b), ours)
+
+
 def launches_of(*arguments: Any, target: str = "cuda:90", **named: Any) -> list[PlannedLaunch]:
     """Of one product on such a GPU."""
     with recorded_plans(target) as plans:

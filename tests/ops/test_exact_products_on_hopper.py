@@ -9,6 +9,7 @@ import pytest
 import torch
 from exact_products import (
     SPECIAL_VALUES,
+    assert_as_exact_as_pytorch,
     assert_special_values_come_out,
     launched_on_hopper,
     launches_of,
@@ -173,15 +174,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_is_as_exact_as_pytorch_and_the_same_at_every_run(
     layout: str, sizes: tuple[int, ...], launched: list[str]
 ) -> None:
-    a, b = operands(layout, *sizes, device="cuda")
-    right = a.double() @ b.double()
     with split_ahead(sizes):
-        ours = multiplied(a, b)
-        assert KERNEL in launched
-        # Three roundings of the result, below which sums of few terms are in either.
-        assert (ours - right).norm() <= max(1.1 * (a @ b - right).norm(), 1.8e-7 * right.norm())
-        for _ in range(5):
-            assert torch.equal(multiplied(a, b), ours)
+        assert_as_exact_as_pytorch(*operands(layout, *sizes, device="cuda"))
+    assert KERNEL in launched
 
 
 @pytest.mark.gpu

@@ -21,6 +21,9 @@ put = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_
 # All threads that run the same function wait for each other: 3.6 says which threads, later releases only that.
 thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 
+# The same shared memory as of another dtype and shape: Triton 3.6 to 3.8 have the name with an underscore.
+reinterpreted = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
+
 DESCRIPTORS = (TensorDescriptor, GluonDescriptor)
 """What a kernel takes for a tensor that the copy engine walks: in Triton, and in Gluon."""
 

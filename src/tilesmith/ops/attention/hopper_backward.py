@@ -380,7 +380,7 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     b4 s2048 d64 with 32 heads on 8 of keys 344 in ascending order with sets of 32, 300 of 16, 313 in descending order;
     of 4,096 and 128 columns 438 and 367. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
 
-    In later runs, with room for two and for three blocks of queries: d128 484 and 499, causal 456 and 468; d64 433 and
+    In a later run, with room for two and for three blocks of queries: d128 483 and 491, causal 464 and 469; d64 433 and
     419, causal 367 and 358, with 32 heads on 8 of keys 340 and 345."""
     wide = problem.head_block == 128
     if problem.group > 1:

@@ -146,7 +146,7 @@ def rows_config(walk: Rows, element_bytes: int) -> RowsConfig:
     (4.65 with eight warps for two rows), 4096×32000 bf16 193 → 160 (171 where caches are not told what is read again),
     1024×50257 fp16 241 → 78 (104 with 16 warps), 2048×128256 bf16 402 → 369 (359 with eight vectors, which spill with
     Triton 3.9). Programs that stay for further rows, more blocks on their way from memory, and more of them kept in
-    registers never won. linear_cross_entropy of 8192×2048×128256 bf16 takes 21.20 ms both ways, 21.41 with two kernels.
+    registers never won. linear_cross_entropy of 8192×2048×128256 bf16 takes 21.25 ms both ways, 21.41 with two kernels.
     """
     narrow = forward_config(walk, element_bytes)
     if narrow.GROUP > 1:

@@ -27,6 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.toolchain import interpreter
+from tilesmith.toolchain.gluon import reinterpreted
 
 GROUPS = gl.constexpr(2)  # warpgroups that multiply
 GROUP_WARPS = gl.constexpr(4)
@@ -36,8 +37,6 @@ DEPTH = gl.constexpr(64)  # of a step
 REGISTERS = gl.constexpr(240)  # of a thread that multiplies; one that fetches gives its own up for them
 FETCHING_REGISTERS = gl.constexpr(24)
 STEP_BYTES = gl.constexpr((2 * 64 + 256) * 64 * 2)
-# The same memory as of another dtype and shape: Triton 3.6 to 3.8 have the name with an underscore.
-reinterpreted = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16]))
 
 

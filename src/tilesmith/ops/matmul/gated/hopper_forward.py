@@ -32,14 +32,13 @@ from tilesmith.ops.matmul.hopper_ring import (
     halves,
     paired,
     pairs,
-    reinterpreted,
     rounded_pair,
     step_of_product,
 )
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.warpgroups import barriers
-from tilesmith.toolchain.gluon import fetch, put
+from tilesmith.toolchain.gluon import fetch, put, reinterpreted
 
 CHUNK = gl.constexpr(64)  # columns that are stored at a time: 128 bytes, the widest that is spread over all banks
 CHUNKS = gl.constexpr(6)  # of a tile: gate, up and hidden, in two halves
