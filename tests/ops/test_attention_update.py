@@ -15,13 +15,13 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops.attention_update import attention_update
-from tilesmith.ops.attention_update.edges import backward as edge_backward
-from tilesmith.ops.attention_update.edges import edge_norm
-from tilesmith.ops.attention_update.edges import reference as edge_reference
 from tilesmith.ops.attention_update.operator import reference
-from tilesmith.ops.matmul.feed_forward import feed_forward
-from tilesmith.ops.matmul.feed_forward import reference as feed_forward_reference
+from tilesmith.ops.edge_norm import backward as edge_backward
+from tilesmith.ops.edge_norm import edge_norm
+from tilesmith.ops.edge_norm import reference as edge_reference
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.transition import feed_forward
+from tilesmith.ops.transition import reference as feed_forward_reference
 from tilesmith.spec import Inputs
 from tilesmith.toolchain.compiler import Target, compile_kernel
 

@@ -15,8 +15,8 @@ from tilesmith.ops import SPECS
 from tilesmith.ops.conv2d.gather import Walk, best_box
 from tilesmith.ops.conv2d.operator import conv2d as as_declared
 from tilesmith.ops.conv2d.problem import Problem
+from tilesmith.ops.device.images.windows import Window
 from tilesmith.ops.runtime.kernels import recorded_plans
-from tilesmith.ops.runtime.windows import Window
 
 conv2d = SPECS["conv2d"].op
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import tilesmith as ts
 from covering import covering
-from tilesmith.ops.outer_product_mean import few_backward
-from tilesmith.ops.outer_product_mean.few import is_for_few
-from tilesmith.ops.outer_product_mean.few_backward import turned
+from tilesmith.ops.outer_product_mean import few_sequences_backward as few_backward
+from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
+from tilesmith.ops.outer_product_mean.few_sequences_backward import turned
+from tilesmith.ops.outer_product_mean.few_sequences_forward import is_for_few
 from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
-from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import Inputs
 

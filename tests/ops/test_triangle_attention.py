@@ -12,8 +12,8 @@ from differentiation import assert_same, forward_and_backward
 from torch import Tensor
 
 import tilesmith as ts
-from tilesmith.ops.attention.score_gradients import MOST_BYTES, MOST_BYTES_OF_SUMS, spans
-from tilesmith.ops.attention.short import LONGEST
+from tilesmith.ops.attention.device.score_gradients import MOST_BYTES, MOST_BYTES_OF_SUMS, spans
+from tilesmith.ops.attention.kernels.short import LONGEST
 from tilesmith.ops.msa_column_attention import msa_column_attention
 from tilesmith.ops.msa_row_attention import msa_row_attention
 from tilesmith.ops.runtime.kernels import recorded_plans

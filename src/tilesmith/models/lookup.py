@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.dispatch import kernels_can_run
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import only_pytorch_understands
-from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 MOST_COMPARISONS = 1 << 19

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from tilesmith.nn.norms import LayerNorm
 from tilesmith.ops.attention_update import attention_update
-from tilesmith.ops.attention_update.edges import edge_norm
-from tilesmith.ops.matmul.feed_forward import feed_forward
+from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.outer_product_mean import outer_product_mean
+from tilesmith.ops.transition import feed_forward
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
 __all__ = [

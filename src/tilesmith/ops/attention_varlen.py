@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tilesmith.ops.attention.backward import plan_backward
-from tilesmith.ops.attention.forward import plan_forward
+from tilesmith.ops.attention.device.bf16x3 import Planes
+from tilesmith.ops.attention.kernels.backward import plan_backward
+from tilesmith.ops.attention.kernels.forward import plan_forward
 from tilesmith.ops.attention.operator import attention_operator, require_heads, require_options, takes
-from tilesmith.ops.attention.planes import Planes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import (
     MOST_SCORES,

@@ -12,11 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.runtime.arguments import require_floating
-from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.operator import operator
-from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.pooling import (
+from tilesmith.ops.device.images.pooling_backward import (
     plan_pooling_backward,
     pooling_numbers,
     pooling_shape,
@@ -24,8 +20,8 @@ from tilesmith.ops.runtime.pooling import (
     pooling_work,
     require_pooling,
 )
-from tilesmith.ops.runtime.pooling_forward import plan_pooling_forward
-from tilesmith.ops.runtime.windows import (
+from tilesmith.ops.device.images.pooling_forward import plan_pooling_forward
+from tilesmith.ops.device.images.windows import (
     Sides,
     Window,
     empty_images,
@@ -35,6 +31,10 @@ from tilesmith.ops.runtime.windows import (
     plan_empty_images,
     require_flag,
 )
+from tilesmith.ops.runtime.arguments import require_floating
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.spec import Case, Cost, Layout, Spec
 
 

@@ -18,11 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.runtime.arguments import require_floating
-from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.operator import Operator
-from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.pooling import (
+from tilesmith.ops.device.images.pooling_backward import (
     plan_pooling_backward,
     pooling_numbers,
     pooling_shape,
@@ -30,8 +26,19 @@ from tilesmith.ops.runtime.pooling import (
     pooling_work,
     require_pooling,
 )
-from tilesmith.ops.runtime.pooling_forward import plan_pooling_forward
-from tilesmith.ops.runtime.windows import Sides, Window, empty_images, images_of, lies_channels_last, plan_empty_images
+from tilesmith.ops.device.images.pooling_forward import plan_pooling_forward
+from tilesmith.ops.device.images.windows import (
+    Sides,
+    Window,
+    empty_images,
+    images_of,
+    lies_channels_last,
+    plan_empty_images,
+)
+from tilesmith.ops.runtime.arguments import require_floating
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.spec import Case, Cost, Layout, Spec
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from tilesmith.ops.triangle_attention import grid
-from tilesmith.ops.triangle_attention.cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid
 from tilesmith.ops.triangle_attention.grid import grid_attention, grid_kernels, prepared, require_grid
+from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid
 from tilesmith.spec import Case, Spec
 
 NAME = "msa_row_attention"

@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.arguments import require_floating, require_same_device
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan

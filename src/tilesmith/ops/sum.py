@@ -19,13 +19,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.strips import Strips, as_strips, strip_members, strip_offsets, strip_size
 from tilesmith.ops.runtime.arguments import require_floating
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.strips import Strips, as_strips, strip_members, strip_offsets, strip_size
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 Dim = int | tuple[int, ...] | list[int] | None

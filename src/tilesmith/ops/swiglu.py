@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
 from tilesmith.ops.runtime.arguments import require_dimensions, require_floating, require_same_device
-from tilesmith.ops.runtime.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
 from tilesmith.ops.runtime.operator import operator

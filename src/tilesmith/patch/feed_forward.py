@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from tilesmith.ops.matmul.gated import products as gated
+from tilesmith.ops.matmul.internal import gated_products as gated
 from tilesmith.ops.swiglu import backward_with_output, swiglu
 from tilesmith.patch.bare import goes_to_kernels
 from tilesmith.patch.gradients import by_pytorch

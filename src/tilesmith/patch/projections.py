@@ -1,8 +1,9 @@
 """Linear layers of the same input, whose gradients are summed up by the products that make them.
 
-Apart, each layer leaves a gradient of the input, and PyTorch adds them in passes of their own: three elements moved for
-each element of every layer but the first. Here one product sums over all of them (`ops/matmul/summed.py`), or where the
-BLAS is faster the first writes the gradient and the others add to it, which reads it once more and nothing else.
+Without this module each layer leaves its own gradient of the input, and PyTorch adds them in separate passes: three
+elements move for each element of every layer but the first. Here one GEMM sums over all layers
+(`ops/matmul/internal/sum_of_products.py`). Where the BLAS is faster, the first GEMM writes the gradient and the others
+add to it, which reads it once more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from tilesmith.ops.matmul.summed import product_of_pairs
+from tilesmith.ops.matmul.internal.sum_of_products import product_of_pairs
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.operator import autocasted
 from tilesmith.patch.bare import PLAIN, is_linear

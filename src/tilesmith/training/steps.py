@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tilesmith.ops.runtime.beside import Beside
+from tilesmith.ops.runtime.side_stream import Beside
 from tilesmith.training.guard import GradientGuard
 
 Batch = tuple[Tensor, ...]

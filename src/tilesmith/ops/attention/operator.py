@@ -9,17 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.attention.backward import plan_backward
-from tilesmith.ops.attention.bias_gradient import plan_bias_gradient
-from tilesmith.ops.attention.chunked_backward import choose_chunks, plan_chunked_backward
-from tilesmith.ops.attention.decode import is_decoding, plan_decode
-from tilesmith.ops.attention.forward import plan_forward
-from tilesmith.ops.attention.hopper_forward import plan_hopper_forward, suits_hopper
-from tilesmith.ops.attention.planes import Planes
+from tilesmith.ops.attention.device.bf16x3 import Planes
+from tilesmith.ops.attention.hopper.forward import plan_hopper_forward, suits_hopper
+from tilesmith.ops.attention.kernels.backward import plan_backward
+from tilesmith.ops.attention.kernels.backward_by_chunks import choose_chunks, plan_chunked_backward
+from tilesmith.ops.attention.kernels.bias_gradient import plan_bias_gradient
+from tilesmith.ops.attention.kernels.decode import is_decoding, plan_decode
+from tilesmith.ops.attention.kernels.forward import plan_forward
+from tilesmith.ops.attention.kernels.short import choose_short, plan_short_backward
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
-from tilesmith.ops.attention.short import choose_short, plan_short_backward
-from tilesmith.ops.runtime.arguments import require_floating, require_number, require_same_device
+from tilesmith.ops.runtime.arguments import (
+    dtype_name,
+    require_floating,
+    require_number,
+    require_same_device,
+    require_same_dtype,
+)
 from tilesmith.ops.runtime.kernels import is_transformed, kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -244,8 +250,7 @@ def require_heads(name: str, q: Tensor, k: Tensor, v: Tensor, dimensions: int = 
             raise ValueError(f"{name}: {label} has shape {tuple(tensor.shape)}, but must have {dimensions} dimensions")
         if tensor.shape[-1] != q.shape[-1]:
             raise ValueError(f"{name}: {label} has a head size of {tensor.shape[-1]}, but q of {q.shape[-1]}")
-        if tensor.dtype != q.dtype:
-            raise TypeError(f"{name}: {label} has dtype {_short(tensor)}, but q has {_short(q)}; they must be the same")
+        require_same_dtype(name, label, tensor, "q", q)
     if v.shape != k.shape:
         raise ValueError(f"{name}: v has shape {tuple(v.shape)}, but k has {tuple(k.shape)}; they must be the same")
     divides = q.shape[1] % k.shape[1] == 0 if k.shape[1] else q.shape[1] == 0
@@ -269,7 +274,7 @@ def require_options(
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1:
             raise ValueError(
-                f"{name}: seed is a tensor {_short(seed)} of {seed.numel()} elements, but must be one int64"
+                f"{name}: seed is a tensor {dtype_name(seed)} of {seed.numel()} elements, but must be one int64"
             )
     elif seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, torch.SymInt))):
         raise TypeError(f"{name}: seed is a {type(seed).__name__}, but must be a whole number or a tensor")
@@ -299,10 +304,8 @@ def require_mask(mask: Tensor | None, wanted: tuple[int, int]) -> None:
     if not isinstance(mask, Tensor):
         raise TypeError(f"attention: mask is a {type(mask).__name__}, but must be a tensor")
     if mask.dtype != torch.bool:
-        raise TypeError(f"attention: mask has dtype {_short(mask)}, but must be bool: true where a key is attended to")
+        raise TypeError(
+            f"attention: mask has dtype {dtype_name(mask)}, but must be bool: true where a key is attended to"
+        )
     if tuple(mask.shape) != wanted:
         raise ValueError(f"attention: mask has shape {tuple(mask.shape)}, but must have [batch, keys], here {wanted}")
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 import triton.language as tl
 
+from tilesmith.ops.attention.device.tiles import STATISTICS_UNIT as UNIT
 from tilesmith.ops.attention.reference import UNBOUNDED
-from tilesmith.ops.attention.tiles import STATISTICS_UNIT as UNIT
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision

@@ -9,13 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.attention.operator import LARGEST_HEAD
-from tilesmith.ops.attention_update.edges import MOST_CHANNELS
-from tilesmith.ops.attention_update.whole import forward, gradient, save
+from tilesmith.ops.attention_update.update import forward, gradient, save
+from tilesmith.ops.device.images.windows import require_flag
+from tilesmith.ops.edge_norm import MOST_CHANNELS
 from tilesmith.ops.layer_norm.operator import native as layer_norm
-from tilesmith.ops.runtime.arguments import require_floating, require_mask, require_number, require_same_device
+from tilesmith.ops.runtime.arguments import (
+    require_floating,
+    require_mask,
+    require_number,
+    require_same_device,
+    require_same_dtype,
+)
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.ops.runtime.residual import ResidualOperator
-from tilesmith.ops.runtime.windows import require_flag
 from tilesmith.ops.triangle_attention import grid
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
@@ -113,8 +119,7 @@ def attention_update(
     for name, tensor in given.items():
         if tuple(tensor.shape) != shapes[name]:
             raise ValueError(f"{NAME}: {name} has shape {tuple(tensor.shape)}, but must have {shapes[name]}")
-        if tensor.dtype != x.dtype:
-            raise TypeError(f"{NAME}: {name} has dtype {_short(tensor)}, but x has {_short(x)}; they must be the same")
+        require_same_dtype(NAME, name, tensor, "x", x)
     if edge_weight is not None and bias is not None:
         raise ValueError(f"{NAME}: edge_weight makes a bias, but bias is given too; there can be only one")
     if edge_weight is not None and x.shape[1] != x.shape[2]:
@@ -141,10 +146,6 @@ def _wanted_shapes(x: Tensor, gate_weight: Tensor, heads: int, along_columns: bo
         "output_weight": (channels, width), "edge_weight": (heads, channels),
         "bias": (x.shape[0], heads, length, length),
     }  # fmt: skip
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 TURNED, BIASED = "ending", "biased"  # cases: along the rows, and with a bias that is given

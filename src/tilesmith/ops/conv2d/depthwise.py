@@ -14,9 +14,8 @@ import triton.language as tl
 
 from tilesmith.ops.conv2d.pointers import inside
 from tilesmith.ops.conv2d.problem import Problem, plan_sum_into, shared_out, sum_dtype
-from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
-from tilesmith.ops.runtime.image_tiles import (
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
     ImageTiles,
     image_offsets,
@@ -24,6 +23,7 @@ from tilesmith.ops.runtime.image_tiles import (
     window_around,
     window_element,
 )
+from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 

@@ -10,10 +10,10 @@ from tilesmith.ops.conv2d.depthwise import plan_depthwise_forward, plan_depthwis
 from tilesmith.ops.conv2d.gather import Gather, Walk, plan_gather
 from tilesmith.ops.conv2d.interleaved import fits_interleaved, plan_interleaved
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, plan_channels_last
+from tilesmith.ops.device.images.windows import as_images, empty_images, lies_channels_last, plan_empty_images
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
-from tilesmith.ops.runtime.windows import as_images, empty_images, lies_channels_last, plan_empty_images
 
 
 def result_lies_channels_last(x: Tensor | Operand, weight: Tensor | Operand) -> bool:

@@ -22,8 +22,8 @@ import triton
 from tilesmith.ops.conv2d.boxes import conv2d_boxes_kernel
 from tilesmith.ops.conv2d.pointers import conv2d_gather_kernel
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, lies_in_rows
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 

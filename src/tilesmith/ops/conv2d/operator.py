@@ -13,10 +13,7 @@ from torch import Tensor
 from tilesmith.ops.conv2d.forward import forward, input_gradient
 from tilesmith.ops.conv2d.problem import Problem
 from tilesmith.ops.conv2d.weight_gradient import weight_gradient
-from tilesmith.ops.runtime.arguments import require_floating, require_same_device
-from tilesmith.ops.runtime.operator import operator
-from tilesmith.ops.runtime.precision import tf32_allowed_in_convolutions
-from tilesmith.ops.runtime.windows import (
+from tilesmith.ops.device.images.windows import (
     Sides,
     Window,
     images_of,
@@ -28,6 +25,9 @@ from tilesmith.ops.runtime.windows import (
     require_pair,
     require_windows,
 )
+from tilesmith.ops.runtime.arguments import require_floating, require_same_device
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.precision import tf32_allowed_in_convolutions
 from tilesmith.ops.sum import forward as sum_forward
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from tilesmith.ops.runtime.elementwise import compute_dtype
-from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.images.windows import Pair, Window
+from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.windows import Pair, Window
 from tilesmith.ops.transpose import plan_transpose
 
 # Below so many channels in a group, a block of them would be padding for the most part: then a window's elements and

@@ -26,12 +26,12 @@ from tilesmith.ops.conv2d.problem import (
     shared_out,
     sum_dtype,
 )
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.images.windows import as_images
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
-from tilesmith.ops.runtime.windows import as_images
 
 
 @triton.jit(do_not_specialize=["n_positions", "positions_per_share", "window"])

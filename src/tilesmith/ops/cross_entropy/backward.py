@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.cross_entropy.forward import exponential, load_targets, tile_across_rows
-from tilesmith.ops.runtime.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
+from tilesmith.ops.device.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan

@@ -23,8 +23,8 @@ from tilesmith.ops.cross_entropy.forward import (
     loss_of_rows,
     without_infinity,
 )
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan

@@ -18,6 +18,7 @@ from tilesmith.ops.cross_entropy.loss import (
 from tilesmith.ops.linear_cross_entropy.chunks import backward, forward
 from tilesmith.ops.linear_cross_entropy.scaling import scale_, scaled
 from tilesmith.ops.runtime.arguments import (
+    dtype_name,
     require_dimensions,
     require_floating,
     require_same_device,
@@ -133,15 +134,11 @@ def linear_cross_entropy(
         )
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != hidden.dtype:
-            raise TypeError(f"{NAME}: {name} has dtype {_short(tensor)}, but hidden has {_short(hidden)}")
+            raise TypeError(f"{NAME}: {name} has dtype {dtype_name(tensor)}, but hidden has {dtype_name(hidden)}")
     require_target(NAME, target, hidden.shape[:-1], of="hidden")
     require_same_device(NAME, hidden=hidden, weight=weight, target=target, bias=bias)
     require_loss_options(NAME, ignore_index, label_smoothing, reduction)
     return hidden
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def liger(hidden: Tensor, weight: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.matmul.matrices import as_result, factors, result_shape, with_batch_in_rows
-from tilesmith.ops.matmul.product import Finish, Product, plan_product
+from tilesmith.ops.matmul.planning.product import Finish, Product, plan_product
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan

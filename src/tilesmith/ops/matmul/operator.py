@@ -12,14 +12,16 @@ from tilesmith.ops.matmul.backward import backward
 from tilesmith.ops.matmul.forward import forward, forward_keeping_z
 from tilesmith.ops.matmul.reference import ACTIVATIONS, FLOAT8, native, reference, result_dtype
 from tilesmith.ops.runtime.arguments import (
+    dtype_name,
     require_dimensions,
     require_floating,
     require_same_device,
+    require_same_dtype,
     require_vector,
 )
-from tilesmith.ops.runtime.beside import Beside
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.precision import tf32_allowed
+from tilesmith.ops.runtime.side_stream import Beside
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 MOST_BATCH_DIMENSIONS = 3  # that a kernel walks one by one
@@ -143,8 +145,7 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
     float8 = [isinstance(one, Tensor) and one.dtype == FLOAT8 for one in (a, b)]
     if not all(float8):  # one of them alone is refused by name, as any other dtype without kernels
         require_floating("matmul", a=a, b=b)
-    if a.dtype != b.dtype:
-        raise TypeError(f"matmul: b has dtype {_short(b.dtype)}, but a has {_short(a.dtype)}; they must be the same")
+    require_same_dtype("matmul", "b", a, "a", b)
     if all(float8):
         for name, operand in (("a", a), ("b", b)):
             if operand.ndim != 2:
@@ -188,8 +189,10 @@ def _require_finish(
     if a.dtype in (torch.bfloat16, torch.float16):
         allowed.append(torch.float32)
     if out_dtype is not None and out_dtype not in allowed:
-        names = ", ".join(_short(dtype) for dtype in allowed)
-        raise TypeError(f"matmul: out_dtype is {_short(out_dtype)}, but must be one of {names} for {_short(a.dtype)}")
+        names = ", ".join(dtype_name(dtype) for dtype in allowed)
+        raise TypeError(
+            f"matmul: out_dtype is {dtype_name(out_dtype)}, but must be one of {names} for {dtype_name(a.dtype)}"
+        )
 
 
 def _require_scale(name: str, scale: Tensor | None, operand: Tensor, length: int) -> None:
@@ -197,15 +200,11 @@ def _require_scale(name: str, scale: Tensor | None, operand: Tensor, length: int
         return
     require_floating("matmul", **{name: scale})
     if operand.dtype != FLOAT8:
-        raise ValueError(f"matmul: {name} is given, but operands of {_short(operand.dtype)} have no scales")
+        raise ValueError(f"matmul: {name} is given, but operands of {dtype_name(operand.dtype)} have no scales")
     if scale.numel() not in (1, length):
         raise ValueError(f"matmul: {name} has {scale.numel()} elements, but must have 1 or {length}")
     if scale.requires_grad and torch.is_grad_enabled():
         raise ValueError(f"matmul: {name} requires a gradient, but products of float8_e4m3fn have none")
-
-
-def _short(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:

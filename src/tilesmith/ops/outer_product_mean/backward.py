@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tilesmith.ops.matmul.inside import product
-from tilesmith.ops.outer_product_mean.passes import exchanged, weighted
-from tilesmith.ops.outer_product_mean.shares import shares
-from tilesmith.ops.runtime.beside import Beside
+from tilesmith.ops.matmul.internal.exact_or_blas import product
+from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
+from tilesmith.ops.outer_product_mean.pair_weights import shares
 from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.side_stream import Beside
 
 CHUNK_BYTES = 64 << 20  # for outer products, unless `chunk` says how many residues: large enough to fill a GPU
 

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.outer_product_mean import few, few_backward
+from tilesmith.ops.outer_product_mean import few_sequences_backward as few_backward
+from tilesmith.ops.outer_product_mean import few_sequences_forward as few
 from tilesmith.ops.outer_product_mean.backward import backward
 from tilesmith.ops.outer_product_mean.forward import forward
 from tilesmith.ops.runtime.arguments import (
@@ -17,6 +18,7 @@ from tilesmith.ops.runtime.arguments import (
     require_mask,
     require_number,
     require_same_device,
+    require_same_dtype,
 )
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.precision import tf32_allowed
@@ -134,8 +136,7 @@ def outer_product_mean(
     _require_operands(a, b)
     _require_projection(a, weight, bias)
     for name, tensor in tensors.items():
-        if tensor.dtype != a.dtype:
-            raise TypeError(f"{NAME}: {name} has dtype {_short(tensor)}, but a has {_short(a)}; they must be the same")
+        require_same_dtype(NAME, name, tensor, "a", a)
     require_mask(NAME, mask, tuple(a.shape[:3]), "[batch, sequences, residues]")
     require_same_device(NAME, **tensors, mask=mask)
     require_number(NAME, "eps", eps, at_least=0.0)
@@ -170,10 +171,6 @@ def _require_projection(a: Tensor, weight: Tensor | None, bias: Tensor | None) -
             f"{NAME}: bias has shape {tuple(bias.shape)}, but must be a vector of {weight.shape[0]} elements, "
             "one for each row of weight"
         )
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 WITHOUT_WEIGHT, WITHOUT_MASK = "mean alone", "one"  # cases

@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.rms_norm.rows import added_in_turn, both_means, folded, load_tile, load_weight, store_tile
-from tilesmith.ops.rms_norm.sweeps import BackwardConfig, Forms, backward_config, plan_sweeps, sum_dtype
-from tilesmith.ops.runtime.elementwise import compute_dtype
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_backward import BackwardConfig, Forms, backward_config, plan_sweeps, sum_dtype
+from tilesmith.ops.device.norm_rows import added_in_turn, both_means, folded, load_tile, load_weight, store_tile
+from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows
-from tilesmith.ops.runtime.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 

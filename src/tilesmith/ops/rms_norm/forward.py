@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.rms_norm.rows import load_tile, load_weight, store_tile
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_rows import load_tile, load_weight, store_tile
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan

@@ -15,9 +15,9 @@ def require_floating(operator: str, **tensors: Tensor) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{operator}: {name} is a {type(tensor).__name__}, but must be a tensor")
         if tensor.layout is not torch.strided:
-            raise TypeError(f"{operator}: {name} has layout {_short(tensor.layout)}, but must be a dense tensor")
+            raise TypeError(f"{operator}: {name} has layout {dtype_name(tensor.layout)}, but must be a dense tensor")
         if tensor.dtype not in FLOATING:
-            raise TypeError(f"{operator}: {name} has dtype {_short(tensor.dtype)}, but must be one of {_KNOWN}")
+            raise TypeError(f"{operator}: {name} has dtype {dtype_name(tensor.dtype)}, but must be one of {_KNOWN}")
 
 
 def require_same_device(operator: str, **tensors: Tensor | None) -> None:
@@ -65,7 +65,7 @@ def require_mask(operator: str, mask: Tensor | None, wanted: tuple[int, ...], wh
         raise TypeError(f"{operator}: mask is a {type(mask).__name__}, but must be a tensor")
     if mask.dtype != torch.bool:
         raise TypeError(
-            f"{operator}: mask has dtype {_short(mask.dtype)}, but must be bool: true where there is a residue"
+            f"{operator}: mask has dtype {dtype_name(mask.dtype)}, but must be bool: true where there is a residue"
         )
     if tuple(mask.shape) != wanted:
         raise ValueError(f"{operator}: mask has shape {tuple(mask.shape)}, but must be {what}, here {wanted}")
@@ -80,5 +80,14 @@ def require_chunk(operator: str, chunk: object) -> None:
         raise ValueError(f"{operator}: chunk is {chunk}, but must be at least 1")
 
 
-def _short(value: object) -> str:
-    return str(value).removeprefix("torch.")
+def require_same_dtype(operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor) -> None:
+    if tensor.dtype != other.dtype:
+        raise TypeError(
+            f"{operator}: {name} has dtype {dtype_name(tensor)}, but {other_name} has {dtype_name(other)}; "
+            "they must be the same"
+        )
+
+
+def dtype_name(value: object) -> str:
+    """Return the short name of a tensor's dtype, or of a dtype: "bfloat16"."""
+    return str(value.dtype if isinstance(value, torch.Tensor) else value).removeprefix("torch.")

@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.strips import strip_size
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.strips import strip_size
 from tilesmith.ops.softmax.forms import (
     Forms,
     RowConfig,

@@ -9,11 +9,11 @@ import torch
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.strips import Strips, as_strips, strip_members, strip_offsets
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.layout import Strides
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.strips import Strips, as_strips, strip_members, strip_offsets
 
 
 @dataclass(frozen=True)

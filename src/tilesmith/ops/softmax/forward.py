@@ -5,10 +5,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.constants import LOG2_E
+from tilesmith.ops.device.strips import strip_size
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.strips import strip_size
 from tilesmith.ops.softmax.forms import (
     Forms,
     RowConfig,
@@ -24,7 +25,6 @@ from tilesmith.ops.softmax.forms import (
 
 # Below every number but −∞, so that x − LOWEST is never NaN for an x that is not.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
-LOG2_E = tl.constexpr(1.4426950408889634)
 LOWEST_DOUBLE = tl.constexpr(-1.7976931348623157e308)
 
 

@@ -13,18 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.attention.forward import plan_forward
+from tilesmith.ops.attention.kernels.forward import plan_forward
 from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
 from tilesmith.ops.attention.reference import reference as attention_reference
-from tilesmith.ops.runtime.arguments import require_floating, require_mask, require_number, require_same_device
+from tilesmith.ops.gate import gated
+from tilesmith.ops.gate import reference as gate_reference
+from tilesmith.ops.runtime.arguments import (
+    require_floating,
+    require_mask,
+    require_number,
+    require_same_device,
+    require_same_dtype,
+)
 from tilesmith.ops.runtime.kernels import Kernels, kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import tf32_allowed
-from tilesmith.ops.triangle_attention.gate import gated
-from tilesmith.ops.triangle_attention.gate import reference as gate_reference
 
 
 def as_heads(grid: Tensor, along_columns: bool) -> Tensor:
@@ -182,8 +188,7 @@ def require_grid(
     for key, tensor in {"k": k, "v": v, **({"gate": gate} if gate is not None else {})}.items():
         if tensor.shape != q.shape:
             raise ValueError(f"{name}: {key} has shape {tuple(tensor.shape)}, but q has {tuple(q.shape)}")
-        if tensor.dtype != q.dtype:
-            raise TypeError(f"{name}: {key} has dtype {_short(tensor)}, but q has {_short(q)}; they must be the same")
+        require_same_dtype(name, key, tensor, "q", q)
     batch, rows, columns, heads, _ = q.shape
     length = columns if along_columns else rows
     wanted = (batch, heads, length, length)
@@ -197,7 +202,3 @@ def require_grid(
         require_number(name, "scale", scale, at_least=0.0)
         if scale == 0 or scale == float("inf"):
             raise ValueError(f"{name}: scale is {scale}, but must be positive and finite")
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.runtime.windows import require_flag
+from tilesmith.ops.device.images.windows import require_flag
 from tilesmith.ops.triangle_attention import grid
-from tilesmith.ops.triangle_attention.cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid
 from tilesmith.ops.triangle_attention.grid import grid_attention, grid_kernels, prepared, require_grid
+from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid
 from tilesmith.spec import Case, Cost, Layout, Spec
 
 NAME = "triangle_attention"

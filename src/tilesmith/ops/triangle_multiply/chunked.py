@@ -29,9 +29,9 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.operator import layer_norm
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
-from tilesmith.ops.runtime.composed import as_given
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.triangle_multiply.backward import empty_gradients
+from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.triangle_multiply.fused.backward import empty_gradients
 from tilesmith.ops.triangle_multiply.problem import matrices_shape, product_dtype
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward  # of a gradient and the sigmoid's result

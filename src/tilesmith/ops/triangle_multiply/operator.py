@@ -8,20 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.ops.device.images.windows import require_flag
 from tilesmith.ops.runtime.arguments import (
     require_chunk,
     require_floating,
     require_mask,
     require_number,
     require_same_device,
+    require_same_dtype,
 )
 from tilesmith.ops.runtime.operator import Operator, only_pytorch_understands
 from tilesmith.ops.runtime.precision import must_be_exact, tf32_allowed
 from tilesmith.ops.runtime.residual import must_be_added_apart
-from tilesmith.ops.runtime.windows import require_flag
-from tilesmith.ops.triangle_multiply import chunked, exact
-from tilesmith.ops.triangle_multiply.backward import backward
-from tilesmith.ops.triangle_multiply.forward import forward
+from tilesmith.ops.triangle_multiply import chunked
+from tilesmith.ops.triangle_multiply.exact import update as exact
+from tilesmith.ops.triangle_multiply.fused.backward import backward
+from tilesmith.ops.triangle_multiply.fused.forward import forward
 from tilesmith.ops.triangle_multiply.reference import DIRECTIONS, reference
 
 NAME = "triangle_multiply"
@@ -209,8 +211,7 @@ def triangle_multiply(
     for name, tensor in given.items():
         if tuple(tensor.shape) != shapes[name]:
             raise ValueError(f"{NAME}: {name} has shape {tuple(tensor.shape)}, but must have {shapes[name]}")
-        if tensor.dtype != z.dtype:
-            raise TypeError(f"{NAME}: {name} has dtype {_short(tensor)}, but z has {_short(z)}; they must be the same")
+        require_same_dtype(NAME, name, tensor, "z", z)
     require_mask(NAME, mask, tuple(z.shape[:3]), "[batch, n, n]")
     require_same_device(NAME, z=z, **given, mask=mask)
     require_number(NAME, "eps", eps, at_least=0.0)
@@ -245,7 +246,3 @@ def _wanted_shapes(z: Tensor, output_weight: Tensor) -> dict[str, tuple[int, ...
         "output_weight": (channels, hidden), "output_bias": (channels,),
         "output_gate_weight": (channels, channels), "output_gate_bias": (channels,),
     }  # fmt: skip
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

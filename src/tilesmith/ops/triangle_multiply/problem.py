@@ -8,10 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.matmul.matrices import Matrix
-from tilesmith.ops.matmul.product import Product, plan_product
+from tilesmith.ops.matmul.planning.product import Product, plan_product
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.elementwise import compute_dtype
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision

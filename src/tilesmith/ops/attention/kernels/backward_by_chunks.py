@@ -1,0 +1,213 @@
+"""The backward of sequences that share a bias whose gradient is wanted: scores are computed once, not three times.
+
+The kernel that makes dk and dv has ds, and writes it down in half precision, as it is multiplied anyway. Two kernels
+read it: dq = scale · ds · k for each sequence, and dbias = Σ over sequences of ds. All scores together would be as
+large as PyTorch's, so it goes chunk by chunk of sequences, and a chunk adds to the sums that the ones before it left:
+five products in all, no atomics, the same bits at every run.
+
+Reading ds moves 2 bytes where computing it anew takes 4·D flops and an exponential. One kernel that made both dq and
+dbias would read ds once, but keep a sum of 4 bytes for each query and key in registers while it multiplies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.attention.device.bf16x3 import Planes
+from tilesmith.ops.attention.device.score_gradients import (
+    MOST_BYTES_OF_SUMS,
+    Chunk,
+    dscores_at,
+    dscores_shape,
+    load_dscores,
+    sequences_that_fit,
+    spans,
+)
+from tilesmith.ops.attention.device.tiles import block_of_program, load_tile, place_of, store_tile
+from tilesmith.ops.attention.kernels.backward import plan_key_gradients
+from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config
+from tilesmith.ops.attention.kernels.delta import plan_delta
+from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.device.partial_sums import plan_sum_of_partials
+from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+NOT_SPECIALISED = ("first_sequence", "n_sequences", "per_bias", "per_member", "n_heads", "query_rows", "key_rows")
+
+
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
+def attention_dq_of_chunk_kernel(
+    dscores_ptr, k_ptr, dq_ptr, k_strides, dq_strides,
+    first_sequence, per_member, n_heads, query_rows, key_rows, scale,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, WALK: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """dq for a block of queries of a sequence in the chunk."""
+    place_in_chunk, head, start = block_of_program(None, 0, n_heads, query_rows, BLOCK_QUERIES, False)
+    place = place_of(first_sequence + place_in_chunk, per_member)
+    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+    for key in tl.range(0, key_rows, BLOCK_KEYS):
+        dscores = load_dscores(
+            dscores_ptr, place_in_chunk, head, key, start, n_heads, query_rows, key_rows,
+            BLOCK_KEYS, BLOCK_QUERIES, WALK,
+        )  # fmt: skip
+        k = load_tile(k_ptr, k_strides, place, head, 0, key, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
+        dq = tl.dot(tl.trans(dscores), k, dq, out_dtype=COMPUTE)
+    store_tile(dq_ptr, dq_strides, place, head, 0, start, query_rows, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+
+
+@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "per_share", "share_size"])
+def attention_dbias_of_chunk_kernel(
+    dscores_ptr, sums_ptr, first_sequence, n_sequences, per_bias, per_share, n_heads, query_rows, key_rows, share_size,
+    COMPUTE: tl.constexpr,
+    BLOCK_SEQUENCES: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """A tile of the sums over a share of a bias' sequences: of those that are in the chunk, on top of what the chunks
+    before it left.
+
+    Sums are [shares, biases, heads, queries, keys]. BLOCK_SEQUENCES loads are on their way at once.
+    """
+    key_blocks = tl.cdiv(key_rows, BLOCK_KEYS)
+    query_blocks = tl.cdiv(query_rows, BLOCK_QUERIES)
+    program, share = tl.program_id(0), tl.program_id(1)
+    query = program % query_blocks * BLOCK_QUERIES
+    key = program // query_blocks % key_blocks * BLOCK_KEYS
+    head = program // query_blocks // key_blocks % n_heads
+    bias = program // query_blocks // key_blocks // n_heads
+    begin = bias * per_bias + share * per_share
+    end = tl.minimum(tl.minimum(begin + per_share, (bias + 1) * per_bias), n_sequences)
+    total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)
+    for start in tl.range(begin, end, BLOCK_SEQUENCES):
+        sequences = (start + tl.arange(0, BLOCK_SEQUENCES))[:, None, None]
+        pointers, inside = dscores_at(
+            dscores_ptr, sequences, head, key, query, n_heads, query_rows, key_rows, BLOCK_KEYS, BLOCK_QUERIES
+        )
+        total += tl.sum(tl.load(pointers, mask=inside & (sequences < end), other=0.0).to(COMPUTE), axis=0)
+    keys = (key + tl.arange(0, BLOCK_KEYS))[:, None]
+    queries = (query + tl.arange(0, BLOCK_QUERIES))[None, :]
+    row = (first_sequence // per_bias + bias).to(tl.int64) * n_heads + head
+    pointers = sums_ptr + share.to(tl.int64) * share_size + ((row * query_rows + queries) * key_rows + keys)
+    inside = (keys < key_rows) & (queries < query_rows)
+    total += tl.load(pointers, mask=inside & (first_sequence % per_bias != 0), other=0.0)
+    tl.store(pointers, total, mask=inside)
+
+
+@dataclass(frozen=True)
+class ChunkedConfig(GradientConfig):
+    """Of the kernel that makes dk and dv, and leaves the ds of so many sequences at a time. With 0 nothing is left:
+    every kernel computes its scores anew."""
+
+    chunk_sequences: int = 0
+
+
+@dataclass(frozen=True)
+class ChunkQueriesConfig(Config):
+    """Tiles of BLOCK_QUERIES × BLOCK_KEYS; `described` where they are fetched by the copy engine, if it can."""
+
+    BLOCK_QUERIES: int = 64
+    BLOCK_KEYS: int = 64
+    described: bool = True
+
+
+@dataclass(frozen=True)
+class ChunkBiasConfig(Config):
+    """Each program sums a tile of BLOCK_QUERIES × BLOCK_KEYS, of BLOCK_SEQUENCES sequences at a time, over its share of
+    them: there are so many shares that each multiprocessor has several programs."""
+
+    BLOCK_SEQUENCES: int = 4
+    BLOCK_QUERIES: int = 64
+    BLOCK_KEYS: int = 32
+    programs_per_multiprocessor: int = 12  # 48 µs for a triangle of 256 residues, 55 with twice as many
+
+
+def choose_chunks(plan: Plan, problem: Problem, described: bool) -> ChunkedConfig:
+    """The configuration to launch with, of no more sequences than there is room for."""
+    config = plan.choose(chunked_config(problem, described), "chunks", *problem.sizes)
+    return replace(config, chunk_sequences=min(config.chunk_sequences, sequences_that_fit(problem)))
+
+
+def chunked_config(problem: Problem, described: bool) -> ChunkedConfig:
+    """For a triangle of 256 residues in bf16 on an H200, 134 µs with 128 keys at a time and 154 with 64; all kernels of
+    the backward 245 and 264, and 285 where each computes its scores anew."""
+    config = key_gradient_config(problem, described, planes=False)
+    is_whole = problem.keys <= config.BLOCK_KEYS  # one block makes dq as well, from ds that it need not store
+    if described and problem.head_block <= 32 and not problem.gathers_bias:
+        config = replace(config, BLOCK_QUERIES=32, BLOCK_KEYS=128)
+    return ChunkedConfig(**config.fields(), chunk_sequences=0 if is_whole else sequences_that_fit(problem))
+
+
+def chunk_queries_config(described: bool) -> ChunkQueriesConfig:
+    if described:
+        return ChunkQueriesConfig(num_stages=3)
+    return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of twice the keys take registers
+
+
+def plan_chunked_backward(
+    plan: Plan, problem: Problem, config: ChunkedConfig, doutput: Operand, output: Operand, lse: Operand
+) -> tuple[Operand, ...]:
+    """dq, dk, dv and dbias."""
+    assert problem.bias is not None
+    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
+    dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
+    tensors = {"output": output, "doutput": doutput, "dq": dq, "dk": dk, "dv": dv}
+    statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
+    plan_delta(plan, problem, output, doutput, lse, statistics)
+    chunks = list(spans(problem.sequences, problem.sequences_per_bias, config.chunk_sequences))
+    room = plan.empty((max(count for _, count in chunks), *dscores_shape(problem)), problem.q.dtype)
+    queries_config = plan.choose(chunk_queries_config(problem.describable(plan)), "chunk queries", *problem.sizes)
+    bias_config = plan.choose(ChunkBiasConfig(), "chunk bias", *problem.sizes)
+    shares = _shares(plan, problem, bias_config, chunks[0][1])
+    sums = plan.empty((shares, math.prod(dbias.shape)), problem.statistics_dtype)
+    planes = Planes(plan, problem)
+    for first, count in chunks:
+        chunk = Chunk(room, first, count)
+        plan_key_gradients(plan, problem, config, planes, tensors, lse, statistics, False, chunk)
+        _plan_dq(plan, problem, queries_config, chunk, dq)
+        _plan_dbias(plan, problem, bias_config, chunk, sums)
+    plan_sum_of_partials(plan, sums, dbias.seen_as((sums.shape[1],), (1,)), problem.compute)
+    return dq, dk, dv, dbias
+
+
+def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Chunk, dq: Operand) -> None:
+    rows = {"k": config.BLOCK_KEYS, "dq": config.BLOCK_QUERIES}
+    tiles, walk = problem.tiles(rows, config.described, dq=dq)
+    block = (1, 1, config.BLOCK_KEYS, config.BLOCK_QUERIES)
+    blocks = chunk.count * triton.cdiv(problem.queries, config.BLOCK_QUERIES)
+    plan.launch(
+        attention_dq_of_chunk_kernel, (problem.heads * blocks,), config, **tiles,
+        dscores_ptr=chunk.dscores.descriptor(block) if walk == "described" else chunk.dscores,
+        first_sequence=chunk.first, per_member=problem.per_member, n_heads=problem.heads,
+        query_rows=problem.queries, key_rows=problem.keys, scale=float(problem.scale),
+        HEAD=problem.head_size, BLOCK_HEAD=problem.head_block, COMPUTE=problem.compute, WALK=walk,
+    )  # fmt: skip
+
+
+def _shares(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
+    """In how many parts to sum over the sequences of a chunk."""
+    assert problem.bias is not None
+    programs = plan.multiprocessors * config.programs_per_multiprocessor
+    wanted = programs // max(_tiles_of_sums(problem, config, sequences), 1)
+    room = MOST_BYTES_OF_SUMS // max(math.prod(problem.bias.shape) * problem.statistics_dtype.itemsize, 1)
+    return max(min(wanted, room, sequences // config.BLOCK_SEQUENCES), 1)
+
+
+def _tiles_of_sums(problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
+    """Of all biases of so many sequences."""
+    tiles: int = triton.cdiv(problem.keys, config.BLOCK_KEYS) * triton.cdiv(problem.queries, config.BLOCK_QUERIES)
+    biases: int = triton.cdiv(sequences, problem.sequences_per_bias)
+    return biases * problem.heads * tiles
+
+
+def _plan_dbias(plan: Plan, problem: Problem, config: ChunkBiasConfig, chunk: Chunk, sums: Operand) -> None:
+    shares, share_size = sums.shape
+    per_share = triton.cdiv(min(problem.sequences_per_bias, chunk.count), shares)
+    plan.launch(
+        attention_dbias_of_chunk_kernel, (_tiles_of_sums(problem, config, chunk.count), shares), config,
+        dscores_ptr=chunk.dscores, sums_ptr=sums, first_sequence=chunk.first, n_sequences=chunk.count,
+        per_bias=problem.sequences_per_bias, per_share=per_share, n_heads=problem.heads,
+        query_rows=problem.queries, key_rows=problem.keys, share_size=share_size, COMPUTE=problem.compute,
+    )  # fmt: skip

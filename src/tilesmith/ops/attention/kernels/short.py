@@ -1,0 +1,282 @@
+"""Sequences so short that one program holds all scores of a head: no loop over keys, no statistics in memory.
+
+The backward is one kernel of five products. A program computes p and ds of a head once, makes dq, dk and dv of them,
+and where the gradient of a bias is wanted it goes on to the next sequence that shares it and adds its ds, in registers.
+What it has summed it leaves for a second kernel to add up: no atomics, the same bits at every run.
+
+Scores lie with keys along the rows, [keys, queries]: so pᵀ and dsᵀ are where tensor cores want them for dv and dk, and
+only ds for dq has to be turned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.attention.device.bf16x3 import multiplied, planes_like, turned
+from tilesmith.ops.attention.device.scores import scored, weighed
+from tilesmith.ops.attention.device.tiles import (
+    is_attended,
+    is_seen,
+    load_tile,
+    place_of,
+    query_place,
+    store_tile,
+)
+from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
+from tilesmith.ops.attention.reference import UNBOUNDED
+from tilesmith.ops.device.bf16x3 import planes_of
+from tilesmith.ops.device.partial_sums import plan_sum_of_partials
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.toolchain.versions import triton_version
+
+LONGEST = 64  # so many queries and keys have all their scores in the registers of four warps
+_NOT_SPECIALISED = ("per_member", "n_heads", "query_rows", "key_rows", "left", "right")
+
+
+@triton.jit
+def split(tile, PLANES: tl.constexpr):
+    return planes_of(tile) if PLANES == "here" else (tile,)
+
+
+@triton.jit(do_not_specialize=_NOT_SPECIALISED)
+def attention_short_forward_kernel(
+    q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, output_ptr, lse_ptr,
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides,
+    per_member, n_heads, query_rows, key_rows, left, right, scale,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, CHECKED: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """The output and log₂ Σ 2^score of one head of one sequence. CHECKED where not all of a block is there and seen."""
+    program = tl.program_id(0)
+    head = program % n_heads
+    sequence = program // n_heads
+    place = place_of(sequence, per_member)
+    rows = tl.arange(0, BLOCK_QUERIES)
+    columns = tl.arange(0, BLOCK_KEYS)
+    q = load_tile(q_ptr, q_strides, place, head, 0, 0, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, CHECKED)
+    k = load_tile(k_ptr, k_strides, place, head, 0, 0, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
+    v = load_tile(v_ptr, v_strides, place, head, 0, 0, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
+    products = multiplied(split(q, PLANES), turned(split(k, PLANES)), None, COMPUTE, PRECISION)
+    scores, factor, _ = scored(
+        products, place, head, 0, 0, rows[:, None], columns[None, :], query_rows, key_rows, scale, None,
+        bias_ptr, bias_strides, BIAS_DESCRIBED, True,
+    )  # fmt: skip
+    if CHECKED:
+        seen = is_seen(rows[:, None], columns[None, :], query_rows, key_rows, left, right)
+        scores = tl.where(seen, scores, float("-inf"))
+    if mask_ptr is not None:
+        attended = is_attended(mask_ptr, mask_strides, place, 0, columns[None, :], key_rows)
+        scores = tl.where(attended, scores, float("-inf"))
+    largest = tl.max(scores, axis=1) * factor
+    subtracted = tl.where(largest == float("-inf"), 0.0, largest)  # of a query that sees nothing
+    weights = tl.exp2(scores * factor - subtracted[:, None])
+    total = tl.sum(weights, axis=1)
+    planes = split(v, PLANES)
+    output = multiplied(planes_like(weights, planes), planes, None, COMPUTE, PRECISION)
+    sees_nothing = total == 0.0
+    output *= (1.0 / tl.where(sees_nothing, 1.0, total))[:, None]
+    lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))
+    store_tile(output_ptr, output_strides, place, head, 0, 0, query_rows, output, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    lse_ptr += query_place(None, sequence, head, n_heads, query_rows, 0)
+    tl.store(lse_ptr + rows, lse, mask=rows < query_rows)
+
+
+@triton.jit(do_not_specialize=[*_NOT_SPECIALISED, "bias_heads", "n_sharers", "per_share", "share_size"])
+def attention_short_backward_kernel(
+    q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, doutput_ptr, lse_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr,
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, doutput_strides, dq_strides, dk_strides, dv_strides,
+    per_member, n_heads, query_rows, key_rows, left, right, scale, bias_heads, n_sharers, per_share, share_size,
+    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, CHECKED: tl.constexpr,
+    ONE_ROW: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):  # fmt: skip
+    """dq, dk and dv of the sequences and heads of a share: of `per_share` of the `n_sharers` of one matrix of the bias.
+
+    dbias is [shares, bias sequences, bias heads, bias rows, keys]. ONE_ROW where all queries share the bias. Without
+    dbias every head of every sequence is its own only sharer.
+    """
+    program = tl.program_id(0)
+    bias_head = program % bias_heads
+    bias_sequence = program // bias_heads
+    begin = tl.program_id(1) * per_share
+    end = tl.minimum(begin + per_share, n_sharers)
+    rows = tl.arange(0, BLOCK_QUERIES)
+    columns = tl.arange(0, BLOCK_KEYS)
+    dbias = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)
+    # Addresses found anew for each sharer: kept over the loop they would take more registers than there are.
+    for sharer in tl.range(begin, end, disable_licm=True):
+        head = bias_head + sharer % (n_heads // bias_heads)
+        sequence = bias_sequence * (n_sharers // (n_heads // bias_heads)) + sharer // (n_heads // bias_heads)
+        place = place_of(sequence, per_member)
+        # Each is loaded where it is needed: registers, not latency, decide how many programs share a multiprocessor.
+        q = load_tile(q_ptr, q_strides, place, head, 0, 0, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, CHECKED)
+        q = split(q, PLANES)
+        k = load_tile(k_ptr, k_strides, place, head, 0, 0, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
+        k = split(k, PLANES)
+        head_lse_ptr = lse_ptr + query_place(None, sequence, head, n_heads, query_rows, 0)
+        lse = tl.load(head_lse_ptr + rows, mask=rows < query_rows, other=float("inf"))
+        attended = None
+        if mask_ptr is not None:
+            attended = is_attended(mask_ptr, mask_strides, place, 0, columns[:, None], key_rows)
+        products = multiplied(k, turned(q), None, COMPUTE, PRECISION)
+        weights, _ = weighed(
+            products, place, head, 0, 0, rows[None, :], columns[:, None], lse[None, :], attended,
+            bias_ptr, bias_strides, query_rows, key_rows, left, right, scale, None, BIAS_DESCRIBED, True, CHECKED,
+        )  # fmt: skip
+        doutput = load_tile(
+            doutput_ptr, doutput_strides, place, head, 0, 0, query_rows, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, CHECKED
+        )
+        doutput = split(doutput, PLANES)
+        dv = multiplied(planes_like(weights, doutput), doutput, None, COMPUTE, PRECISION)
+        store_tile(dv_ptr, dv_strides, place, head, 0, 0, key_rows, dv, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+        v = load_tile(v_ptr, v_strides, place, head, 0, 0, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
+        v = split(v, PLANES)
+        dweights = multiplied(v, turned(doutput), None, COMPUTE, PRECISION)
+        # With all weights here, not of the output, which is rounded: so the gradients of a query's scores add up to
+        # zero, as a bias that is nearly the same for all keys needs it.
+        delta = tl.sum(weights * dweights, axis=0)
+        dscores = weights * (dweights - delta[None, :])
+        if dbias_ptr is not None:
+            dbias += dscores
+        dscores = planes_like(dscores, q)
+        dk = multiplied(dscores, q, None, COMPUTE, PRECISION) * scale
+        store_tile(dk_ptr, dk_strides, place, head, 0, 0, key_rows, dk, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
+        dq = multiplied(turned(dscores), k, None, COMPUTE, PRECISION) * scale
+        store_tile(dq_ptr, dq_strides, place, head, 0, 0, query_rows, dq, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+
+    if dbias_ptr is not None:
+        dbias_ptr += tl.program_id(1).to(tl.int64) * share_size
+        row = program.to(tl.int64)
+        if ONE_ROW:
+            sums = tl.sum(dbias, axis=1).to(dbias_ptr.dtype.element_ty)
+            tl.store(dbias_ptr + row * key_rows + columns, sums, mask=columns < key_rows)
+        else:
+            pointers = dbias_ptr + (row * query_rows + rows[None, :]) * key_rows + columns[:, None]
+            inside = (rows < query_rows)[None, :] & (columns < key_rows)[:, None]
+            tl.store(pointers, dbias.to(dbias_ptr.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True)
+class ShortConfig(Config):
+    """Blocks that hold all queries and all keys; `described`, `planes`: as for the other kernels.
+
+    `short`: whether at all. The sharers of a bias are split among so many programs.
+    """
+
+    BLOCK_QUERIES: int = 64
+    BLOCK_KEYS: int = 64
+    described: bool = True
+    planes: str = ""
+    short: bool = True
+    programs_per_multiprocessor: int = 2
+
+    def holds(self, problem: Problem) -> bool:
+        has_all = problem.queries <= self.BLOCK_QUERIES and problem.keys <= self.BLOCK_KEYS
+        return self.short and has_all and self.planes != "stored"
+
+
+def choose_short(plan: Plan, problem: Problem, *others: Operand) -> ShortConfig | None:
+    """The configuration to launch with; None where other kernels are to compute this. Others are walked besides."""
+    default = short_config(plan, problem, problem.describable(plan, *others))
+    if default is None:
+        return None
+    config = plan.choose(default, "short", *problem.sizes)
+    return config if config.holds(problem) else None
+
+
+def short_config(plan: Plan, problem: Problem, described: bool) -> ShortConfig | None:
+    """Tiles that do not spill with any supported release of Triton; None where there are none.
+
+    Small ones are loaded by pointers: then all loads of a program are on their way at once.
+    """
+    longest = max(problem.queries, problem.keys)
+    alone = problem.group == 1 and not problem.packed
+    narrow = problem.head_block <= (64 if problem.q.element_bytes == 2 else 32)
+    if not (alone and narrow and 0 < longest <= LONGEST and problem.only_adds_to_scores):
+        return None
+    block = max(bucket(longest), SMALLEST_BLOCK)
+    planes = "here" if problem.precision(plan) == "bf16x6" else ""
+    if planes and block > SMALLEST_BLOCK:  # three planes of half the block do not fit where its operands are registers
+        block = LONGEST
+    gathers = not described or (problem.gathers_bias and problem.q.element_bytes > 2)
+    if block == LONGEST and gathers and plan.architecture.target.startswith("cuda"):
+        return None  # the addresses of so many elements take registers
+    # The next row is on its way while one is computed: the backward of batch 4, 64 rows of 64 and 4 heads of 32 takes
+    # 42.8 µs on an H200 instead of 55.4. Triton 3.9 has no registers left for that.
+    ahead = planes and described and block == LONGEST and triton_version() < (3, 9)
+    return ShortConfig(
+        num_warps=4 if block > SMALLEST_BLOCK else 2 if planes else 1,
+        num_stages=2 if ahead else 1,
+        BLOCK_QUERIES=block,
+        BLOCK_KEYS=block,
+        described=described and block == LONGEST,
+        planes=planes,
+    )
+
+
+def plan_short_forward(plan: Plan, problem: Problem, config: ShortConfig) -> tuple[Operand, Operand]:
+    """Output, and log₂ Σ 2^score of each query."""
+    output = plan.empty_like(problem.q)
+    lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
+    plan.launch(
+        attention_short_forward_kernel, (problem.sequences * problem.heads,), config,
+        **_arguments(plan, problem, config, output=output), lse_ptr=lse,
+    )  # fmt: skip
+    return output, lse
+
+
+def plan_short_backward(
+    plan: Plan, problem: Problem, config: ShortConfig, doutput: Operand, lse: Operand, bias_gradient: bool
+) -> tuple[Operand, ...]:
+    """dq, dk, dv and dbias."""
+    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
+    arguments = _arguments(plan, problem, config, doutput=doutput, dq=dq, dk=dk, dv=dv)
+    if problem.bias is None or not bias_gradient:
+        plan.launch(
+            attention_short_backward_kernel, (problem.sequences * problem.heads, 1), config, **arguments, lse_ptr=lse,
+            dbias_ptr=None, bias_heads=problem.heads, n_sharers=1, per_share=1, share_size=0, ONE_ROW=False,
+        )  # fmt: skip
+        return dq, dk, dv, plan.empty((0,), problem.q.dtype)
+    dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
+    sequences, heads, rows, keys = problem.bias_shape
+    sharers = problem.sequences * problem.heads // max(sequences * heads, 1)
+    programs = plan.multiprocessors * config.programs_per_multiprocessor
+    shares = min(max(programs // max(sequences * heads, 1), 1), max(sharers, 1))
+    per_share = max(triton.cdiv(sharers, shares), 1)
+    shares = max(triton.cdiv(sharers, per_share), 1)  # of nothing too: the sum of it is zero
+    size = sequences * heads * rows * keys
+    found = plan.empty((shares, size), problem.statistics_dtype) if shares > 1 else dbias
+    plan.launch(
+        attention_short_backward_kernel, (sequences * heads, shares), config, **arguments, lse_ptr=lse,
+        dbias_ptr=found, bias_heads=heads, n_sharers=sharers, per_share=per_share, share_size=size,
+        ONE_ROW=rows == 1 and problem.queries > 1,
+    )  # fmt: skip
+    if shares > 1:
+        plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)
+    return dq, dk, dv, dbias
+
+
+_ROWS_OF_K = ("k", "v", "dk", "dv")
+_OF_NO_USE = (
+    "seed_ptr", "query_starts_ptr", "key_starts_ptr", "n_sequences", "group", "softcap", "drop_below", "keep_scale",
+)  # fmt: skip
+
+
+def _arguments(plan: Plan, problem: Problem, config: ShortConfig, **tensors: Operand) -> dict[str, Any]:
+    """What both kernels take: of all tensors, of scores, and how to multiply."""
+    rows = dict.fromkeys(("q", "k", "v", *tensors), config.BLOCK_QUERIES)
+    rows |= {name: config.BLOCK_KEYS for name in _ROWS_OF_K if name in rows}
+    tiles, walk = problem.tiles(rows, config.described, **tensors)
+    general = {name: value for name, value in problem.arguments().items() if name not in _OF_NO_USE}
+    sees_all = problem.left == problem.right == UNBOUNDED
+    is_full = sees_all and (problem.queries, problem.keys) == (config.BLOCK_QUERIES, config.BLOCK_KEYS)
+    return {
+        **general, **tiles, **problem.bias_tiles(config), "CHECKED": not is_full,
+        "WALK": walk, "PLANES": config.planes if problem.is_exact else "", "PRECISION": problem.precision(plan),
+    }  # fmt: skip

@@ -1,0 +1,266 @@
+"""How programs share out the elements of images, and what they find around each: device code of pooling and of
+convolution without matrices.
+
+A program's tile is two-dimensional: where channels lie last in memory, places × channels; else rows × columns, of one
+or several planes. Neighbouring lanes take what lies together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.device.images.windows import as_images
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.plan import Operand
+
+
+@dataclass(frozen=True)
+class ImageTileConfig(Config):
+    """Each program takes so many planes, rows, columns and channels. A plane is an image, or one channel of it where
+    channels are not last in memory."""
+
+    PLANES: int = 1
+    ROWS: int = 8
+    COLUMNS: int = 64
+    CHANNELS: int = 1
+
+
+# Elements of a window that are written out one after the other, each with the checks that it needs; more of them are
+# gone through in a loop.
+MOST_UNROLLED = 25
+MOST_HALVINGS = tl.constexpr(5)  # of a piece of columns: as many levels are looked at
+MOST_ON_AN_AXIS = 65535  # of a grid, but for the first
+
+
+class ImageTiles:
+    """How programs share out the elements of images, and where the same image and channel is in other tensors.
+
+    With `channels_alike` a kernel need not know which channel it works on. A `cell` of so many rows and columns counts
+    as one element.
+    """
+
+    def __init__(
+        self, images: Operand, *others: Operand, channels_alike: bool = True, cell: tuple[int, int] = (1, 1)
+    ) -> None:
+        everyone = [as_images(one) for one in (images, *others)]
+        channels = everyone[0].shape[1]
+        self.channels_inner = everyone[0].strides[1] == 1 and channels > 1
+        evenly = all(one.strides[0] == channels * one.strides[1] for one in everyone)
+        if channels_alike and evenly and not self.channels_inner:
+            # Nobody has to ask which image and which channel a plane is.
+            everyone = [
+                one.seen_as((one.shape[0] * channels, 1, *one.shape[2:]), (one.strides[1], 0, *one.strides[2:]))
+                for one in everyone
+            ]
+        self.batch, self.channels, height, width = everyone[0].shape
+        self.height, self.width = triton.cdiv(height, cell[0]), triton.cdiv(width, cell[1])
+        self.planes = self.batch if self.channels_inner else self.batch * self.channels
+        self.strides = [one.strides for one in everyone]
+        self.reach = max(_reach(one) for one in everyone)
+        self.element_bytes, self.dtype = images.element_bytes, images.dtype
+
+    def config(self, share: int = 1) -> ImageTileConfig:
+        """Eight outputs a thread, so that what a program works out for itself is shared by many; along columns or
+        channels as far as they go, for what lies together in memory is best read together. Fewer by `share` where an
+        element is a cell of several outputs."""
+        if self.channels_inner:
+            channels = min(bucket(self.channels), 128)
+            # Of channels that fill no vector each has an address of its own: fewer, or they fill the registers.
+            outputs = (4096 // self.element_bytes if self.channels % 16 == 0 else 512) // share
+            columns = min(bucket(self.width), outputs // channels)
+            return ImageTileConfig(num_warps=4, ROWS=1, COLUMNS=columns, CHANNELS=channels)
+        outputs = 512 // share
+        columns = min(bucket(self.width), 128, outputs)
+        most = min(outputs // columns, bucket(self.height))
+        rows = min((1 << power for power in range(most.bit_length())), key=lambda rows: (-self.height % rows, -rows))
+        return ImageTileConfig(num_warps=2, PLANES=outputs // columns // rows, ROWS=rows, COLUMNS=columns)
+
+    def bucket(self) -> tuple[object, ...]:
+        if self.channels_inner:
+            return "channels", bucket(self.channels), self.dtype
+        return "planes", bucket(self.height), bucket(self.width), self.dtype
+
+    def grid(self, config: ImageTileConfig) -> tuple[int, int, int]:
+        blocks = triton.cdiv(self.height, config.ROWS) * triton.cdiv(self.width, config.COLUMNS)
+        if self.channels_inner:
+            blocks *= triton.cdiv(self.channels, config.CHANNELS)
+        planes = triton.cdiv(self.planes, config.PLANES)
+        return blocks, min(planes, MOST_ON_AN_AXIS), triton.cdiv(planes, MOST_ON_AN_AXIS)
+
+    def arguments(self) -> dict[str, object]:
+        """What `tile_of_images` and `image_offsets` need."""
+        return {
+            "n_planes": self.planes, "sizes": (self.channels, self.height, self.width),
+            "CHANNELS_INNER": self.channels_inner,
+            # Twice: windows may begin before an image and end after it.
+            "INDEX": tl.int32 if 2 * self.reach < 2**31 else tl.int64,
+        }  # fmt: skip
+
+
+def _reach(images: Operand) -> int:
+    """From the first element of an image to its last."""
+    return sum(step * size for step, size in zip(images.strides[1:], images.shape[1:], strict=True))
+
+
+@triton.jit
+def tile_of_images(
+    n_planes, sizes,
+    CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr,
+    PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
+    CHANNELS_FIT: tl.constexpr = False,
+):  # fmt: skip
+    """The image, channel, row and column of each element of this program's tile, as far as they differ; what of them to
+    read; what to write.
+
+    Beyond its edges the tile repeats the last element there is, so that reading needs no mask, which would cost an
+    instruction or two at each element of a window. Channels do not repeat: they are read several at once, and need a
+    mask unless CHANNELS_FIT, that is, fill whole blocks.
+    """
+    channels, height, width = sizes[0], sizes[1], sizes[2]
+    block = tl.program_id(0)
+    first_plane = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * PLANES
+    blocks_across = tl.cdiv(width, COLUMNS)
+    if CHANNELS_INNER:
+        blocks_of_channels = tl.cdiv(channels, CHANNELS)
+        channel = (block % blocks_of_channels * CHANNELS + tl.arange(0, CHANNELS))[None, :]
+        block = block // blocks_of_channels
+        outer = tl.arange(0, ROWS * COLUMNS)[:, None]
+        row = block // blocks_across * ROWS + outer // COLUMNS
+        column = block % blocks_across * COLUMNS + outer % COLUMNS
+        if CHANNELS_FIT:
+            reads = tl.full([ROWS * COLUMNS, CHANNELS], True, tl.int1)
+        else:
+            reads = tl.broadcast_to(channel < channels, ROWS * COLUMNS, CHANNELS)
+        writes = (row < height) & (column < width) & reads
+        image = first_plane
+    else:
+        outer = tl.arange(0, PLANES * ROWS)[:, None]
+        row = block // blocks_across * ROWS + outer % ROWS
+        column = (block % blocks_across * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+        plane = first_plane if PLANES == 1 else first_plane + outer // ROWS
+        reads = tl.full([PLANES * ROWS, COLUMNS], True, tl.int1)
+        writes = (plane < n_planes) & (row < height) & (column < width)
+        plane = tl.minimum(plane, n_planes - 1)
+        image, channel = plane // channels, plane % channels
+    row, column = tl.minimum(row, height - 1).to(INDEX), tl.minimum(column, width - 1).to(INDEX)
+    return image, channel, row, column, reads, writes
+
+
+@triton.jit
+def image_offsets(image, channel, row, column, strides):
+    """Where these elements lie, from the first. An image is found in 64 bits, so that any tensor can be addressed; in
+    it as many bits do as rows and columns are counted in."""
+    within = row * strides[2] + column * strides[3]
+    return image.to(tl.int64) * strides[0] + (within + channel.to(within.dtype) * strides[1])
+
+
+@triton.jit
+def known_multiples(strides, OF: tl.constexpr):
+    """The same strides, such that the compiler sees what all but the last are multiples of: by itself it looks for 16,
+    and for nothing less."""
+    return strides[0] // OF * OF, strides[1] // OF * OF, strides[2] // OF * OF, strides[3]
+
+
+@triton.jit
+def unpacked(pieces, SIZE: tl.constexpr):
+    """Pieces of SIZE elements as SIZE tensors. No element moves where each thread holds whole pieces."""
+    OUTER: tl.constexpr = pieces.shape[0]
+    INNER: tl.constexpr = pieces.shape[1]
+    parts = (pieces,)
+    for level in tl.static_range(MOST_HALVINGS):
+        if SIZE >> level > 1:
+            halves: tl.tuple = ()
+            for index in tl.static_range(1 << level):
+                part = tl.reshape(parts[index], [OUTER, INNER, 2, SIZE >> level + 1])
+                halves += tl.split(tl.permute(part, [0, 1, 3, 2]))
+            parts = halves
+    elements: tl.tuple = ()
+    for index in tl.static_range(SIZE):
+        elements += (tl.reshape(parts[index], [OUTER, INNER]),)
+    return elements
+
+
+@triton.jit
+def packed(elements, SIZE: tl.constexpr):
+    """The other way round."""
+    parts = elements
+    for level in tl.static_range(MOST_HALVINGS):
+        if SIZE >> level > 1:
+            joined: tl.tuple = ()
+            for index in tl.static_range(SIZE >> level + 1):
+                joined += (tl.join(parts[index], parts[index + (SIZE >> level + 1)]),)
+            parts = joined
+    return tl.reshape(parts[0], [elements[0].shape[0], elements[0].shape[1], SIZE])
+
+
+@triton.jit
+def is_inside(also, place, size, maybe_before, maybe_after):
+    """`also`, and whether a place lies within a side of this size, asked only on the ends beyond which it may lie."""
+    inside = also
+    if maybe_before:
+        inside = inside & (place >= 0)
+    if maybe_after:
+        inside = inside & (place < size)
+    return inside
+
+
+@triton.jit
+def window_element(
+    pointers, tap, top, left, reads, height, width, strides, other,
+    KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
+):  # fmt: skip
+    """Element number `tap` of each window, counted along its rows; `other` where that lies outside the image.
+
+    `pointers` are those of the windows' first elements, at (top, left). Whether an element is outside is asked only of
+    those that can be: the first of a window before the image begins, the last after it ends.
+    """
+    down, across = tap // KERNEL[1] * DILATION[0], tap % KERNEL[1] * DILATION[1]
+    below, beside = (KERNEL[0] - 1) * DILATION[0] - down, (KERNEL[1] - 1) * DILATION[1] - across
+    inside = is_inside(reads, top + down, height, down < PADDING[0], below < OVERHANG[0])
+    inside = is_inside(inside, left + across, width, across < PADDING[1], beside < OVERHANG[1])
+    # In 64 bits, so that of the elements of a row all but one are found by a constant in the instruction.
+    offset = tl.cast(down * strides[2], tl.int64) + across * strides[3]
+    return tl.load(pointers + offset, mask=inside, other=other)
+
+
+@triton.jit
+def window_around(
+    row, column, number, windows_down, windows_across,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, ACROSS: tl.constexpr,
+):  # fmt: skip
+    """Of the windows that may contain an element, that of this number: its place (p, q), as which of its elements it
+    contains this one, and whether it does. ACROSS of them differ in q alone."""
+    p = (row + PADDING[0]) // STRIDE[0] - number // ACROSS
+    q = (column + PADDING[1]) // STRIDE[1] - number % ACROSS
+    down, across = row + PADDING[0] - p * STRIDE[0], column + PADDING[1] - q * STRIDE[1]
+    r, s = down // DILATION[0], across // DILATION[1]
+    rows_agree = (p >= 0) & (p < windows_down) & (r < KERNEL[0]) & (down % DILATION[0] == 0)
+    columns_agree = (q >= 0) & (q < windows_across) & (s < KERNEL[1]) & (across % DILATION[1] == 0)
+    return p, q, r * KERNEL[1] + s, rows_agree & columns_agree
+
+
+@triton.jit
+def store_cells(
+    first, second, images_ptr, strides, image, channel, row, column, mask, height, width,
+    BELOW: tl.constexpr, BESIDE: tl.constexpr, CELL: tl.constexpr, COLUMNS: tl.constexpr, PAIRED: tl.constexpr,
+):  # fmt: skip
+    """Store one element of each cell of CELL rows and columns: that BELOW and BESIDE its first one.
+
+    PAIRED, where a cell has two columns and they lie side by side: then `second` is what comes beside, and both are
+    written in one piece. A tile's last row again and again is no harm then, and a mask for it would break the piece up.
+    """
+    rows = row * CELL[0] + BELOW
+    if PAIRED:
+        block = tl.program_id(0) % tl.cdiv(tl.cdiv(width, 2), COLUMNS)
+        columns = block * (2 * COLUMNS) + tl.arange(0, 2 * COLUMNS)[None, :]
+        values = tl.interleave(first, second)
+        mask = (rows < height) & (columns < width)
+    else:
+        columns = column * CELL[1] + BESIDE
+        values = first
+        mask = mask & (rows < height) & (columns < width)
+    pointers = images_ptr + image_offsets(image, channel, rows, columns.to(rows.dtype), strides)
+    tl.store(pointers, values.to(images_ptr.dtype.element_ty), mask=mask)

@@ -1,0 +1,257 @@
+"""Exact products of single precision on Hopper, for many rows or a long depth: as in `hopper_exact`, which read first.
+
+There all warps of a program do the same, so the tensor cores idle while a tile is begun, while its sums are added up,
+and while it is stored; and what is multiplied goes through shared memory twice. Here two warpgroups have 64 rows each
+of a block of 128. Each splits its rows of a in registers, where the tensor cores take them from, one step ahead, and
+walks on by itself: while one adds up or stores, the other's products are made. A third warpgroup splits b for both,
+into a ring of places in shared memory. Where all depth of b has room there, it is split once, and the program walks
+over blocks of rows with it. Rows of a come by the copy engine, into a ring that each warpgroup has of its own.
+
+Waiting is for barriers in shared memory, as in `attention/hopper_forward`.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma_wait,
+)
+
+from tilesmith.ops.device.hopper import GROUP_WARPS, barriers, hidden_zero
+from tilesmith.ops.matmul.hopper.exact_shared import (
+    UNIT,
+    as_bf16,
+    distance,
+    first_bits,
+    loaded,
+    planes_in,
+    put_planes,
+    start_product,
+    tile_at,
+)
+from tilesmith.toolchain.gluon import fetch, thread_barrier
+
+GROUPS = gl.constexpr(2)  # warpgroups that multiply
+ROWS = gl.constexpr(64)  # of a warpgroup
+REGISTERS = gl.constexpr(216)  # of a thread that multiplies
+SPLITTING_REGISTERS = gl.constexpr(72)
+
+
+@gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "steps_per_share", "n_walkers"])
+def matmul_hopper_rows_kernel(
+    a, a_ptr, b_ptr, y_ptr, addend_ptr, bias_ptr, a_stride, b_stride, y_row_stride,
+    n_rows, n_columns, depth, steps_per_share, n_walkers,
+    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
+):  # fmt: skip
+    """a is a descriptor of ROWS × BLOCK_K, or as it lies in memory; a_ptr says where that begins.
+
+    Strides, ALONG and shares: as in `hopper_exact`. y has columns along memory, and both they and its rows come in
+    multiples of UNIT. A walker takes every n_walkers-th block of rows. HELD: all steps of a share have room in the
+    B_SLOTS places for b.
+    """
+    n_column_tiles = (n_columns + BLOCK_N - 1) // BLOCK_N
+    n_blocks = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
+    outer = gl.program_id(0) // n_column_tiles
+    first_column = gl.program_id(0) % n_column_tiles * BLOCK_N
+    walker, share = outer % n_walkers, outer // n_walkers
+    start = share * steps_per_share * BLOCK_K
+    remaining = gl.maximum(gl.minimum(depth - start, steps_per_share * BLOCK_K), 0)
+    if A_ALONG or B_ALONG:
+        remaining = remaining // UNIT * UNIT
+    steps = (remaining + BLOCK_K - 1) // BLOCK_K
+    turns = (n_blocks - walker + n_walkers - 1) // n_walkers
+
+    B_TILE: gl.constexpr = [BLOCK_N, BLOCK_K] if B_ALONG else [BLOCK_K, BLOCK_N]
+    B_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(B_TILE, gl.bfloat16)
+    high = gl.allocate_shared_memory(gl.bfloat16, [B_SLOTS, B_TILE[0], B_TILE[1]], B_LAYOUT)
+    middle = gl.allocate_shared_memory(gl.bfloat16, [B_SLOTS, B_TILE[0], B_TILE[1]], B_LAYOUT)
+    low = gl.allocate_shared_memory(gl.bfloat16, [B_SLOTS, B_TILE[0], B_TILE[1]], B_LAYOUT)
+    a_tiles = gl.allocate_shared_memory(gl.float32, [GROUPS * A_SLOTS, a.block_shape[0], a.block_shape[1]], a.layout)
+    a_ready = barriers(GROUPS * A_SLOTS, 1)
+    b_ready = barriers(B_SLOTS, 1)
+    b_free = barriers(B_SLOTS, GROUPS)
+    fence_async_shared()
+    b_planes = (high, middle, low)
+    work = (walker, n_walkers, turns, start, steps, remaining)
+    memory = (a_tiles, b_planes, a_ready, b_ready, b_free)
+    finish = (bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride)
+    y_ptr += gl.cast(share, gl.int64) * n_rows * (n_columns // UNIT * UNIT)
+    operands = (a_ptr, b_ptr, a_stride, b_stride)
+    gl.warp_specialize(
+        [
+            (multiply, (a, operands, y_ptr, memory, work, finish, first_column, A_ALONG, B_ALONG, ACTIVATION,
+                        BLOCK_N, BLOCK_K, A_SLOTS, B_SLOTS, HELD, 0)),
+            (multiply, (a, operands, y_ptr, memory, work, finish, first_column, A_ALONG, B_ALONG, ACTIVATION,
+                        BLOCK_N, BLOCK_K, A_SLOTS, B_SLOTS, HELD, 1)),
+            (split_b, (b_ptr, b_stride, memory, work, first_column, n_columns, B_ALONG, BLOCK_N, BLOCK_K, B_SLOTS,
+                       HELD)),
+        ],
+        [GROUP_WARPS, GROUP_WARPS],
+        [REGISTERS, SPLITTING_REGISTERS],
+    )  # fmt: skip
+
+
+@gluon.jit
+def split_b(
+    b_ptr, b_stride, memory, work, first_column, n_columns,
+    B_ALONG: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
+):  # fmt: skip
+    """The warpgroup that splits b: every step once, or again for each block of rows."""
+    TILE: gl.constexpr = [BLOCK_N, BLOCK_K] if B_ALONG else [BLOCK_K, BLOCK_N]
+    LANES: gl.constexpr = TILE[1] // UNIT if TILE[1] < 32 * UNIT else 32
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // LANES, LANES], [GROUP_WARPS, 1], [1, 0])
+    _a_tiles, planes, _a_ready, ready, free = memory
+    _walker, _n_walkers, turns, start, steps, remaining = work
+    b_ptr += distance(start, b_stride, B_ALONG) + distance(first_column, b_stride, not B_ALONG)
+    tile = tile_at(n_columns - first_column, b_stride, B_ALONG, TILE, LAYOUT)
+    b_step = distance(BLOCK_K, b_stride, B_ALONG)
+    b = loaded(b_ptr, tile, remaining, B_ALONG)
+    step = 0
+    for i in range(steps if HELD else turns * steps):
+        slot = i % B_SLOTS
+        if not HELD:
+            mbarrier.wait(free.index(slot), (i // B_SLOTS + 1) % 2)  # of the round before: the first finds all free
+        put_planes(b, planes, slot)
+        step = gl.where(step + 1 < steps, step + 1, 0)
+        b = loaded(b_ptr + step * b_step, tile, remaining - step * BLOCK_K, B_ALONG)
+        fence_async_shared()
+        thread_barrier()
+        mbarrier.arrive(ready.index(slot), count=1)
+
+
+@gluon.jit
+def ask_for_rows(
+    a, a_tiles, ready, work, number, A_ALONG: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr,
+    GROUP: gl.constexpr,
+):  # fmt: skip
+    """Begin to fetch this warpgroup's rows for its step of this number, if there is one; steps are counted through all
+    blocks."""
+    walker, n_walkers, turns, start, steps, _remaining = work
+    slot = GROUP * A_SLOTS + number % A_SLOTS
+    is_one = number < turns * steps
+    turn = number // gl.maximum(steps, 1)
+    row = ((walker + turn * n_walkers) * GROUPS + GROUP) * ROWS
+    place = start + (number - turn * steps) * BLOCK_K
+    mbarrier.expect(ready.index(slot), ROWS * BLOCK_K * 4, pred=is_one)
+    if A_ALONG:
+        fetch(a, [row, place], ready.index(slot), a_tiles.index(slot), pred=is_one)
+    else:
+        fetch(a, [place, row], ready.index(slot), a_tiles.index(slot), pred=is_one)
+
+
+@gluon.jit
+def planes_of_rows(
+    a_tiles, ready, number, LEFT: gl.constexpr, A_ALONG: gl.constexpr, A_SLOTS: gl.constexpr, GROUP: gl.constexpr
+):  # fmt: skip
+    """The rows for the step of this number, split as `planes_of` does."""
+    slot = GROUP * A_SLOTS + number % A_SLOTS
+    mbarrier.wait(ready.index(slot), number // A_SLOTS % 2)
+    tile = a_tiles.index(slot)
+    if not A_ALONG:
+        tile = tile.permute([1, 0])
+    x = tile.load(LEFT)
+    high = first_bits(x)
+    rest = x - high
+    middle = first_bits(rest)
+    return as_bf16(high), as_bf16(middle), as_bf16(rest - middle)
+
+
+@gluon.jit
+def multiply(
+    a, operands, y_ptr, memory, work, finish, first_column,
+    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
+    GROUP: gl.constexpr,
+):  # fmt: skip
+    """A warpgroup that multiplies. The products of each step leave the tensor cores before they are added, for the
+    reason that `separately_added` has."""
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_N, 16])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    a_tiles, b_planes, a_ready, b_ready, b_free = memory
+    walker, n_walkers, turns, _start, steps, _remaining = work
+    for first in gl.static_range(A_SLOTS):
+        ask_for_rows(a, a_tiles, a_ready, work, first, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
+    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+    for turn in range(turns):
+        total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+        for step in range(steps):
+            number = turn * steps + step + hidden_zero()
+            rows = planes_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)
+            slot = step if HELD else number % B_SLOTS
+            mbarrier.wait(b_ready.index(slot), 0 if HELD else number // B_SLOTS % 2)
+            product = start_product(rows, planes_in(b_planes, slot, B_ALONG), zeros)
+            # While that is made, the place of these rows is filled again.
+            ask_for_rows(a, a_tiles, a_ready, work, number + A_SLOTS, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
+            product = warpgroup_mma_wait(0, deps=[product])
+            if not HELD:
+                mbarrier.arrive(b_free.index(slot), count=1)
+            total += product
+        first_row = ((walker + turn * n_walkers) * GROUPS + GROUP) * ROWS
+        store_rows(
+            total, operands, y_ptr, work, finish, first_row, first_column, A_ALONG, B_ALONG, ACTIVATION,
+            BLOCK_N, SUMS,
+        )  # fmt: skip
+
+
+@gluon.jit
+def of_high_parts(
+    operands, work, first_row, first_column, n_rows, n_columns,
+    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, BLOCK_N: gl.constexpr, SUMS: gl.constexpr,
+):  # fmt: skip
+    """The sum of the products of high parts alone. Without the tensor cores: b's planes may be gone, and it is rare."""
+    a_ptr, b_ptr, a_stride, b_stride = operands
+    _walker, _n_walkers, _turns, start, _steps, remaining = work
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
+    columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
+    a_ptr += distance(first_row, a_stride, not A_ALONG)
+    b_ptr += distance(first_column, b_stride, not B_ALONG)
+    total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+    for i in range(remaining):
+        zero = hidden_zero()
+        a_places, b_places = rows + zero, columns + zero
+        if A_ALONG:
+            a_places *= a_stride
+        if B_ALONG:
+            b_places *= b_stride
+        left_ptr = a_ptr + distance(start + i, a_stride, A_ALONG) + a_places
+        right_ptr = b_ptr + distance(start + i, b_stride, B_ALONG) + b_places
+        left = gl.load(left_ptr, mask=rows + first_row < n_rows, other=0.0)
+        right = gl.load(right_ptr, mask=columns + first_column < n_columns, other=0.0)
+        total += first_bits(left)[:, None] * first_bits(right)[None, :]
+    return total
+
+
+@gluon.jit
+def store_rows(
+    total, operands, y_ptr, work, finish, first_row, first_column,
+    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
+    BLOCK_N: gl.constexpr, SUMS: gl.constexpr,
+):  # fmt: skip
+    bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride = finish
+    # Multiples of these they are, which the compiler does not know in every warpgroup.
+    first_column = (first_column + hidden_zero()) // BLOCK_N * BLOCK_N
+    n_columns = n_columns // UNIT * UNIT
+    y_row_stride = y_row_stride // UNIT * UNIT
+    rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
+    columns = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
+    offsets = (rows.to(gl.int64) * y_row_stride)[:, None] + columns[None, :]
+    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    # As in `hopper_exact`: corrections that overflow or meet an infinity mean nothing.
+    is_finite = gl.abs(total) < float("inf")
+    if gl.min(gl.min(is_finite.to(gl.int32), 1), 0) == 0:
+        gl.store(y_ptr + offsets, total, mask=mask)  # for there are no registers for both
+        high = of_high_parts(
+            operands, work, first_row, first_column, n_rows, n_columns, A_ALONG, B_ALONG, BLOCK_N, SUMS
+        )
+        total = gl.load(y_ptr + offsets, mask=mask, other=0.0)
+        total = gl.where((gl.abs(total) < float("inf")) | (gl.abs(high) < float("inf")), total, high)
+    if bias_ptr is not None:
+        bias = gl.load(bias_ptr + columns, mask=columns < n_columns, other=0.0)
+        total += bias.to(gl.float32)[None, :]
+    if ACTIVATION == "relu":
+        total = gl.where(total < 0, 0.0, total)  # unlike a maximum, this lets NaN through
+    if addend_ptr is not None:  # laid out as y, and given only where there are no shares
+        total += gl.load(addend_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
+    gl.store(y_ptr + offsets, total, mask=mask)

@@ -1,0 +1,232 @@
+"""Plain products of half precision on Hopper: y = a·b, or a sum of up to three such, in the manner of `hopper_ring`.
+
+All that is elementwise here is to round, so the tile before is stored at the first four steps of the next one. Of
+several pairs, the steps of one follow those of the other into the same sums: the gradient of an input that went through
+several linear layers is one product of as much depth as they have together, and nothing is added up in memory.
+
+Each side may lie along the depth or across it, as the tensor cores read either from shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+)
+
+from tilesmith.ops.device.hopper import GROUP_WARPS, barriers, runs_on_hopper
+from tilesmith.ops.matmul.hopper.ring import (
+    COLUMNS,
+    DEPTH,
+    FETCHING_REGISTERS,
+    GROUPS,
+    REGISTERS,
+    ROWS,
+    STEP_BYTES,
+    SUMS,
+    RingConfig,
+    corner_of,
+    end_of_product,
+    paired,
+    pairs,
+    quarters,
+    step_of_product,
+    tiles,
+)
+from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.toolchain.gluon import fetch, put
+
+CHUNK = gl.constexpr(64)  # columns that are stored at a time: 128 bytes, the widest that is spread over all banks
+CHUNKS = gl.constexpr(4)  # of a tile
+
+
+@gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "second_depth", "third_depth"])
+def matmul_hopper_kernel(
+    a, b, second_a, second_b, third_a, third_b, y, n_rows, n_columns, depth, second_depth, third_depth,
+    PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
+    STAGES: gl.constexpr, PLACES: gl.constexpr, TOGETHER: gl.constexpr,
+):  # fmt: skip
+    """All tensors are descriptors: a of both warpgroups' rows, b of a tile's columns, y of a chunk of one warpgroup's
+    rows. Only the first PAIRS of a and b are given. Each warpgroup has PLACES to store from."""
+    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not take the place of one just stored")
+    A_BLOCK: gl.constexpr = [GROUPS * ROWS, DEPTH] if A_ALONG else [DEPTH, GROUPS * ROWS]
+    B_BLOCK: gl.constexpr = [COLUMNS, DEPTH] if B_ALONG else [DEPTH, COLUMNS]
+    a_tiles = gl.allocate_shared_memory(a.dtype, [STAGES, A_BLOCK[0], A_BLOCK[1]], a.layout)
+    b_tiles = gl.allocate_shared_memory(a.dtype, [STAGES, B_BLOCK[0], B_BLOCK[1]], b.layout)
+    staging = gl.allocate_shared_memory(a.dtype, [GROUPS * PLACES, ROWS, CHUNK], y.layout)
+    ready = barriers(STAGES, 1)
+    free = barriers(STAGES, GROUPS)
+    fence_async_shared()
+    memory = (a_tiles, b_tiles, ready, free)
+    factors = (a, b, second_a, second_b, third_a, third_b)
+    sizes = (n_rows, n_columns, (depth, second_depth, third_depth))
+    gl.warp_specialize(
+        [
+            (multiply, (y, memory, staging, sizes, PAIRS, A_ALONG, B_ALONG, PLACES, TOGETHER, 0)),
+            (multiply, (y, memory, staging, sizes, PAIRS, A_ALONG, B_ALONG, PLACES, TOGETHER, 1)),
+            (fetch_steps, (factors, memory, sizes, PAIRS, A_ALONG, B_ALONG, TOGETHER)),
+        ],
+        [GROUP_WARPS, 1],
+        [REGISTERS, FETCHING_REGISTERS],
+    )
+
+
+@gluon.jit
+def tiles_of(sizes):
+    """Down, and across."""
+    n_rows, n_columns, _depths = sizes
+    n_row_tiles = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
+    return n_row_tiles, (n_columns + COLUMNS - 1) // COLUMNS
+
+
+@gluon.jit
+def steps_of(sizes, PAIR: gl.constexpr):
+    return (sizes[2][PAIR] + DEPTH - 1) // DEPTH
+
+
+@gluon.jit
+def fetch_steps(
+    factors, memory, sizes, PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, TOGETHER: gl.constexpr
+):  # fmt: skip
+    """The one warp that fetches."""
+    a_tiles, b_tiles, ready, free = memory
+    STAGES: gl.constexpr = ready.shape[0]
+    n_row_tiles, n_column_tiles = tiles_of(sizes)
+    number = 0
+    for tile in range(gl.program_id(0), n_row_tiles * n_column_tiles, gl.num_programs(0)):
+        row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
+        column = column_tile * COLUMNS
+        for pair in gl.static_range(PAIRS):
+            for step in range(steps_of(sizes, pair)):
+                slot = number % STAGES
+                # Until the step of the round before is done there; the first round finds all free.
+                mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)
+                mbarrier.expect(ready.index(slot), STEP_BYTES)
+                along = step * DEPTH
+                a_corner = [row, along] if A_ALONG else [along, row]
+                b_corner = [column, along] if B_ALONG else [along, column]
+                fetch(factors[2 * pair], a_corner, ready.index(slot), a_tiles.index(slot))
+                fetch(factors[2 * pair + 1], b_corner, ready.index(slot), b_tiles.index(slot))
+                number += 1
+
+
+@gluon.jit
+def multiply(
+    y, memory, staging, sizes, PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
+    PLACES: gl.constexpr, TOGETHER: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """A warpgroup that multiplies, and stores the tile before."""
+    n_row_tiles, n_column_tiles = tiles_of(sizes)
+    steps = 0
+    for pair in gl.static_range(PAIRS):
+        steps += steps_of(sizes, pair)
+    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
+    # Before the first tile there is none: below the last row the copy engine stores nothing.
+    before = quarters(pairs(zeros, staging.dtype))
+    row, column = n_row_tiles * (GROUPS * ROWS), 0
+    number = 0
+    for tile in range(gl.program_id(0), n_row_tiles * n_column_tiles, gl.num_programs(0)):
+        total = zeros
+        for chunk in gl.static_range(CHUNKS):
+            total = step_of_product(total, memory, number + chunk, chunk == 0, PART, B_ALONG, not A_ALONG)
+            store_chunk(y, before, staging, row, column, chunk, PLACES, PART)
+        for step in range(CHUNKS, steps):
+            total = step_of_product(total, memory, number + step, False, PART, B_ALONG, not A_ALONG)
+        number += steps
+        before = quarters(pairs(end_of_product(total, memory, number), staging.dtype))
+        row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
+        row, column = row + PART * ROWS, column_tile * COLUMNS
+    for chunk in gl.static_range(CHUNKS):
+        store_chunk(y, before, staging, row, column, chunk, PLACES, PART)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl.constexpr, PART: gl.constexpr):
+    place = staging.index(PART * PLACES + chunk % PLACES)
+    tma.store_wait(PLACES - 1)
+    paired(place).store(before[chunk])
+    fence_async_shared()
+    put(y, [row, column + chunk * CHUNK], place)
+
+
+@dataclass(frozen=True)
+class HopperProductConfig(RingConfig):
+    """Besides, PLACES for chunks that are being stored: beside four STAGES there is room for two, beside three for
+    four."""
+
+    STAGES: int = 4
+    TOGETHER: int = 16
+    PLACES: int = 2
+
+
+Side = tuple[Operand, bool]
+"""A matrix as a descriptor walks it, and whether its rows lie along memory; if not, it is seen transposed."""
+
+MOST_PAIRS = 3
+
+LEAST_DEPTH = 512
+"""The tile before is stored at the first 4 steps of 64, which others should follow."""
+
+LEAST_BUSY = 0.85
+"""The share of multiprocessors that must have a tile, on average over all rounds of tiles: where more of them idle,
+cuBLAS has smaller tiles."""
+
+
+def takes_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
+    """Whether the kernel can add up these products of a and bᵀ."""
+    operands = [operand for pair in sides for operand, _ in pair]
+    return (
+        runs_on_hopper(plan)
+        and len(sides) <= MOST_PAIRS
+        and y[0].dtype in (torch.bfloat16, torch.float16)
+        and y[1]
+        and all(one.dtype == y[0].dtype and len(one.shape) == 2 for one in (*operands, y[0]))
+        and len({(a_along, b_along) for (_, a_along), (_, b_along) in sides}) == 1
+        and sum(_depth(a) for a, _ in sides) >= LEAST_DEPTH
+    )
+
+
+def suits_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
+    """Whether it is, besides, the one to: there are tiles to be stored while others are multiplied."""
+    n_tiles = tiles(*y[0].shape)
+    rounds = triton.cdiv(n_tiles, plan.multiprocessors)
+    return takes_product(plan, sides, y) and rounds > 1 and n_tiles >= LEAST_BUSY * rounds * plan.multiprocessors
+
+
+def _depth(a: Side) -> int:
+    operand, along = a
+    return operand.shape[1] if along else operand.shape[0]
+
+
+def plan_hopper_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> None:
+    """Put y = Σ a·b on the plan, for sides of a and bᵀ."""
+    n_rows, n_columns = y.shape
+    depths = [_depth(a) for a, _ in sides]
+    sizes = (bucket(n_rows), bucket(n_columns), bucket(sum(depths)))
+    config = plan.choose(HopperProductConfig(), "hopper", *sizes, y.dtype)
+    config = replace(config, num_warps=int(GROUP_WARPS.value))  # a sweep may ask for more, of another form
+    (_, a_along), (_, b_along) = sides[0]
+    rows, columns, depth = int(GROUPS.value) * int(ROWS.value), int(COLUMNS.value), int(DEPTH.value)
+    a_block = (rows, depth) if a_along else (depth, rows)
+    b_block = (columns, depth) if b_along else (depth, columns)
+    given: dict[str, object] = {}
+    for number, place in enumerate(("", "second_", "third_")):
+        there = number < len(sides)
+        given[f"{place}a"] = sides[number][0][0].gluon_descriptor(a_block) if there else None
+        given[f"{place}b"] = sides[number][1][0].gluon_descriptor(b_block) if there else None
+        given[f"{place}depth"] = depths[number] if there else 0
+    plan.launch(
+        matmul_hopper_kernel, config.grid(plan, n_rows, n_columns), config, **given,
+        y=y.gluon_descriptor((int(ROWS.value), int(CHUNK.value))), n_rows=n_rows, n_columns=n_columns,
+        PAIRS=len(sides), A_ALONG=a_along, B_ALONG=b_along,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""The product by plain pointers: any strides, any GPU, one program per tile."""
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.device.bf16x3 import finite_or_zero, planes_of, product_of_planes
+from tilesmith.ops.matmul.kernels.epilogue import (
+    CORRECTION_PASSES,
+    activated,
+    batch_start,
+    known_multiple,
+    next_step,
+    planes_of_pass,
+    plus_addend,
+    scaled_and_shifted,
+    separately_added,
+    store_tile,
+    tile_place,
+)
+
+
+@triton.jit
+def accumulated(
+    total, a_ptr, b_ptr, a_offsets, b_offsets, a_depth_stride, b_depth_stride, in_rows, in_columns,
+    first_step, n_steps, depth, plane_columns,
+    PASSES: tl.constexpr, PLANES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """The total, plus the products of n_steps blocks of depth: all of them PASSES times, each time of other planes."""
+    depths = tl.arange(0, BLOCK_K)
+    step, number = first_step, 0
+    for _ in range(n_steps * PASSES):
+        start = step * BLOCK_K
+        a_start, b_start = start, start
+        if PASSES > 1:
+            a_plane, b_plane = planes_of_pass(number)
+            whole = known_multiple(plane_columns, BLOCK_K)
+            a_start, b_start = start + a_plane * whole, start + b_plane * whole
+        in_depth = depths < depth - start
+        a_pointers = a_ptr + a_start.to(tl.int64) * a_depth_stride + a_offsets
+        b_pointers = b_ptr + b_start.to(tl.int64) * b_depth_stride + b_offsets
+        a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)
+        b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)
+        if PLANES == "here":
+            total += product_of_planes(planes_of(a), planes_of(b))
+        elif PLANES == "stored" and PASSES == 1:
+            total = separately_added(total, a, b, PRECISION)
+        else:
+            total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
+        if PASSES > 1:
+            step, number = next_step(step, number, first_step, n_steps)
+        else:
+            step += 1
+    return total
+
+
+@triton.jit(
+    do_not_specialize=[
+        "n_rows", "n_columns", "depth", "n_matrices", "steps_per_share", "share_stride", "plane_columns"
+    ]
+)  # fmt: skip
+def matmul_pointers_kernel(
+    a_ptr, b_ptr, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
+    a_strides, b_strides, y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
+    n_rows, n_columns, depth, n_matrices, steps_per_share, share_stride, plane_columns,
+    ROWS_MULTIPLE: tl.constexpr, COLUMNS_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PLANES: tl.constexpr, COMPUTE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Strides are of three dimensions of batch, then of a matrix; z's and the addend's are y's. A share is a part of
+    the depth.
+
+    Of PLANES that are "stored", a and b hold three each; of those made "here", what they are planes of.
+    """
+    n_rows = known_multiple(n_rows, ROWS_MULTIPLE)
+    n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
+    depth = known_multiple(depth, DEPTH_MULTIPLE)
+    outer, row_tile, column_tile = tile_place(
+        tl.program_id(0), tl.cdiv(n_rows, BLOCK_M), tl.cdiv(n_columns, BLOCK_N), GROUP
+    )
+    share, batch = outer // n_matrices, outer % n_matrices
+    rows = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = column_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    depths = tl.arange(0, BLOCK_K).to(tl.int64)
+    a_ptr += batch_start(batch, inner_sizes, a_strides)
+    b_ptr += batch_start(batch, inner_sizes, b_strides)
+    a_offsets = (rows.to(tl.int64) * a_strides[3])[:, None] + (depths * a_strides[4])[None, :]
+    b_offsets = (depths * b_strides[3])[:, None] + (columns.to(tl.int64) * b_strides[4])[None, :]
+    first_step = share * steps_per_share
+    n_steps = min(tl.cdiv(depth, BLOCK_K) - first_step, steps_per_share)
+    total = tl.zeros([BLOCK_M, BLOCK_N], COMPUTE)
+    if PLANES == "stored":
+        total = accumulated(
+            total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
+            first_step, n_steps, depth, plane_columns, CORRECTION_PASSES, PLANES, PRECISION, BLOCK_K,
+        )  # fmt: skip
+        total = finite_or_zero(total)
+    total = accumulated(
+        total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
+        first_step, n_steps, depth, plane_columns, 1, PLANES, PRECISION, BLOCK_K,
+    )  # fmt: skip
+    z = scaled_and_shifted(
+        total, bias_ptr, scale_a_ptr, scale_b_ptr, bias_stride, scale_a_stride, scale_b_stride, rows, columns,
+        n_rows, n_columns,
+    )  # fmt: skip
+    start = share.to(tl.int64) * share_stride + batch_start(batch, inner_sizes, y_strides)
+    if z_ptr is not None:
+        store_tile(z_ptr, z, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
+    y = activated(z, ACTIVATION)
+    y = plus_addend(y, addend_ptr, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
+    store_tile(y_ptr, y, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])

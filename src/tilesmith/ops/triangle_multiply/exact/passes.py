@@ -1,0 +1,250 @@
+"""The passes between products as torch operators, and what they are launched with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.partial_sums import plan_sum_of_partials
+from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.triangle_multiply.exact.pass_kernels import (
+    triangle_gate_gradient_kernel,
+    triangle_gate_kernel,
+    triangle_output_gate_gradient_kernel,
+    triangle_output_gate_kernel,
+    triangle_product_norm_gradient_kernel,
+    triangle_product_norm_kernel,
+)
+from tilesmith.ops.triangle_multiply.problem import block, matrices_shape
+
+
+@dataclass(frozen=True)
+class PassConfig(Config):
+    """Each program takes ROWS pairs, and COLUMNS of their channels."""
+
+    ROWS: int = 64
+    COLUMNS: int = 32
+
+
+@dataclass(frozen=True)
+class NormConfig(Config):
+    """Each program takes ROWS pairs with all their channels."""
+
+    ROWS: int = 32
+
+
+class Passes:
+    """What the passes of one call are launched with: by pairs of one i, or by any pairs in a row."""
+
+    def __init__(self, plan: Plan, batch: int, residues: int, channels: int, hidden: int, dtype: torch.dtype) -> None:
+        self.plan, self.batch, self.residues, self.channels, self.hidden = plan, batch, residues, channels, hidden
+        self.dtype = dtype
+
+    @property
+    def pairs(self) -> int:
+        return self.batch * self.residues**2
+
+    def tiles(self) -> PassConfig:
+        """As many pairs as make long runs along them, in which matrices are read and stored."""
+        default = PassConfig(num_warps=4, ROWS=min(64, block(self.residues)), COLUMNS=32)
+        return self.plan.choose(default, *self._sizes)
+
+    def whole_rows(self, most: int) -> NormConfig:
+        """So many pairs at 128 channels, of which a norm takes all."""
+        rows = min(most * 128 // max(block(self.hidden), 128), block(self.residues))
+        return self.plan.choose(NormConfig(num_warps=8, ROWS=rows), *self._sizes)
+
+    @property
+    def _sizes(self) -> tuple[object, ...]:
+        return block(self.residues), block(self.hidden), self.dtype
+
+    def programs(self, config: PassConfig | NormConfig) -> int:
+        return self.batch * self.residues * int(triton.cdiv(self.residues, config.ROWS))
+
+    def arguments(self, mask: Operand | None = None) -> dict[str, object]:
+        unit = 16 if self.residues % 16 == 0 else 1
+        batch, i, j = mask.strides if mask else (0, 0, 0)
+        return {
+            "mask_ptr": mask, "mask_batch_stride": batch, "mask_i_stride": i, "mask_j_stride": j,
+            "n_residues": self.residues // unit, "n_pairs": self.pairs, "n_channels": self.channels,
+            "n_hidden": self.hidden, "RESIDUES_UNIT": unit, "COMPUTE": compute_dtype(self.dtype),
+        }  # fmt: skip
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], config: Config, **arguments: object) -> None:
+        known = {name: value for name, value in arguments.items() if name in kernel.arg_names}
+        self.plan.launch(kernel, grid, config, **known)
+
+    def partials(self, rows: int, columns: int) -> Operand:
+        return self.plan.empty((rows, columns), torch.promote_types(self.dtype, torch.float32))
+
+    def summed(self, partials: Operand) -> Operand:
+        sums = self.plan.empty(partials.shape[1:], self.dtype)
+        plan_sum_of_partials(self.plan, partials, sums, compute_dtype(self.dtype))
+        return sums
+
+
+def _passes_of(plan: Plan, projections: Operand, hidden: int) -> Passes:
+    batch, residues, _, outputs = projections.shape
+    return Passes(plan, batch, residues, outputs - 4 * hidden, hidden, projections.dtype)
+
+
+@kernels("triangle_multiply_gated")
+def gated(
+    projections: Tensor, mask: Tensor | None, projection_bias: Tensor | None, gate_bias: Tensor | None, hidden: int
+) -> tuple[Tensor, Tensor]:
+    """a and b, a matrix for each hidden channel, whose rows are padded."""
+    shape = matrices_shape(projections.shape, hidden)
+    return projections.new_empty(shape), projections.new_empty(shape)
+
+
+@gated.plan
+def plan_gated(
+    plan: Plan, projections: Operand, mask: Operand | None, projection_bias: Operand | None, gate_bias: Operand | None,
+    hidden: int,
+) -> tuple[Operand, Operand]:  # fmt: skip
+    passes = _passes_of(plan, projections, hidden)
+    shape = matrices_shape(projections.shape, hidden)
+    a, b = plan.empty(shape, projections.dtype), plan.empty(shape, projections.dtype)
+    config = passes.tiles()
+    passes.launch(
+        triangle_gate_kernel, (passes.programs(config), 2 * triton.cdiv(hidden, config.COLUMNS)), config,
+        projections_ptr=projections, projection_bias_ptr=projection_bias, gate_bias_ptr=gate_bias, a_ptr=a, b_ptr=b,
+        **passes.arguments(mask),
+    )  # fmt: skip
+    return a, b
+
+
+@kernels("triangle_multiply_product_norm")
+def product_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Of the product, a matrix for each hidden channel: with the channels of a pair side by side."""
+    batch, hidden, residues, _ = x.shape
+    return x.new_empty(batch, residues, residues, hidden)
+
+
+@product_norm.plan
+def plan_product_norm(plan: Plan, x: Operand, weight: Operand, bias: Operand, eps: float) -> Operand:
+    batch, hidden, residues, _ = x.shape
+    passes = Passes(plan, batch, residues, 0, hidden, x.dtype)
+    xn = plan.empty((batch, residues, residues, hidden), x.dtype)
+    config = passes.whole_rows(32)
+    passes.launch(
+        triangle_product_norm_kernel, (passes.programs(config),), config,
+        x_ptr=x, weight_ptr=weight, bias_ptr=bias, xn_ptr=xn, eps=float(eps), COLUMNS=block(hidden),
+        **passes.arguments(),
+    )  # fmt: skip
+    return xn
+
+
+@kernels("triangle_multiply_product_norm_gradient")
+def product_norm_gradient(dxn: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """That of the product, with padded rows; then those of the norm's weight and bias, one after the other."""
+    hidden = x.shape[1]
+    return x.new_empty(matrices_shape(dxn.shape, hidden)), x.new_empty(2 * hidden)
+
+
+@product_norm_gradient.plan
+def plan_product_norm_gradient(
+    plan: Plan, dxn: Operand, x: Operand, weight: Operand, eps: float
+) -> tuple[Operand, Operand]:  # fmt: skip
+    batch, hidden, residues, _ = x.shape
+    passes = Passes(plan, batch, residues, 0, hidden, x.dtype)
+    dx = plan.empty(matrices_shape(dxn.shape, hidden), x.dtype)
+    config = passes.whole_rows(16)
+    partials = passes.partials(passes.programs(config), 2 * hidden)
+    passes.launch(
+        triangle_product_norm_gradient_kernel, (passes.programs(config),), config,
+        dxn_ptr=dxn, x_ptr=x, weight_ptr=weight, dx_ptr=dx, partials_ptr=partials, eps=float(eps),
+        COLUMNS=block(hidden), **passes.arguments(),
+    )  # fmt: skip
+    return dx, passes.summed(partials)
+
+
+@kernels("triangle_multiply_output_gated")
+def output_gated(
+    output: Tensor, projections: Tensor, output_bias: Tensor | None, output_gate_bias: Tensor | None,
+    addend: Tensor | None, hidden: int,
+) -> Tensor:  # fmt: skip
+    """σ(output gate) · output, plus the addend, which has no gaps."""
+    return torch.empty_like(output)
+
+
+@output_gated.plan
+def plan_output_gated(
+    plan: Plan, output: Operand, projections: Operand, output_bias: Operand | None, output_gate_bias: Operand | None,
+    addend: Operand | None, hidden: int,
+) -> Operand:  # fmt: skip
+    passes = _passes_of(plan, projections, hidden)
+    y = plan.empty_like(output)
+    config = passes.tiles()
+    grid = triton.cdiv(passes.pairs, config.ROWS), triton.cdiv(passes.channels, config.COLUMNS)
+    passes.launch(
+        triangle_output_gate_kernel, grid, config,
+        output_ptr=output, projections_ptr=projections, output_bias_ptr=output_bias,
+        output_gate_bias_ptr=output_gate_bias, addend_ptr=addend, y_ptr=y, **passes.arguments(),
+    )  # fmt: skip
+    return y
+
+
+@kernels("triangle_multiply_output_gate_gradient")
+def output_gate_gradient(
+    dy: Tensor, output: Tensor, projections: Tensor, output_bias: Tensor | None, output_gate_bias: Tensor | None,
+    hidden: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """That of the output before its gate, and that of its bias."""
+    return torch.empty_like(output), output.new_empty(output.shape[-1])
+
+
+@output_gate_gradient.plan
+def plan_output_gate_gradient(
+    plan: Plan, dy: Operand, output: Operand, projections: Operand, output_bias: Operand | None,
+    output_gate_bias: Operand | None, hidden: int,
+) -> tuple[Operand, Operand]:  # fmt: skip
+    passes = _passes_of(plan, projections, hidden)
+    doutput = plan.empty_like(output)
+    config = passes.tiles()
+    grid = triton.cdiv(passes.pairs, config.ROWS), triton.cdiv(passes.channels, config.COLUMNS)
+    partials = passes.partials(grid[0], passes.channels)
+    passes.launch(
+        triangle_output_gate_gradient_kernel, grid, config,
+        dy_ptr=dy, output_ptr=output, projections_ptr=projections, output_bias_ptr=output_bias,
+        output_gate_bias_ptr=output_gate_bias, doutput_ptr=doutput, partials_ptr=partials, **passes.arguments(),
+    )  # fmt: skip
+    return doutput, passes.summed(partials)
+
+
+@kernels("triangle_multiply_gate_gradient")
+def gate_gradient(
+    dy: Tensor, da: Tensor, db: Tensor, output: Tensor, projections: Tensor, mask: Tensor | None,
+    projection_bias: Tensor | None, gate_bias: Tensor | None, output_bias: Tensor | None,
+    output_gate_bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Those of all projections and gates, and the sum of each column: those of their biases, as if all had some."""
+    return torch.empty_like(projections), projections.new_empty(projections.shape[-1])
+
+
+@gate_gradient.plan
+def plan_gate_gradient(
+    plan: Plan, dy: Operand, da: Operand, db: Operand, output: Operand, projections: Operand, mask: Operand | None,
+    projection_bias: Operand | None, gate_bias: Operand | None, output_bias: Operand | None,
+    output_gate_bias: Operand | None,
+) -> tuple[Operand, Operand]:  # fmt: skip
+    passes = _passes_of(plan, projections, da.shape[1])
+    dprojections = plan.empty_like(projections)
+    config = passes.tiles()
+    columns = 2 * triton.cdiv(passes.hidden, config.COLUMNS) + triton.cdiv(passes.channels, config.COLUMNS)
+    partials = passes.partials(passes.programs(config), projections.shape[-1])
+    passes.launch(
+        triangle_gate_gradient_kernel, (passes.programs(config), columns), config,
+        dy_ptr=dy, da_ptr=da, db_ptr=db, output_ptr=output, projections_ptr=projections,
+        projection_bias_ptr=projection_bias, gate_bias_ptr=gate_bias, output_bias_ptr=output_bias,
+        output_gate_bias_ptr=output_gate_bias, dprojections_ptr=dprojections, partials_ptr=partials,
+        **passes.arguments(mask),
+    )  # fmt: skip
+    return dprojections, passes.summed(partials)

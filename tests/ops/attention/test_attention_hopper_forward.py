@@ -1,0 +1,232 @@
+"""Attention's forward with specialised warps: when it is chosen, what the compiler makes of it, and on a GPU of that
+kind that it is right at every edge."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, cast
+
+import pytest
+import torch
+from on_hopper import attention_leaves, names_launched, only_on_hopper
+from specialisation import key_of, planned_launches
+
+import tilesmith as ts
+from tilesmith.ops import SPECS
+from tilesmith.ops.attention.hopper import forward as hopper_forward
+from tilesmith.ops.attention.hopper.forward import LEAST_LENGTH, LONG
+from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import PlannedLaunch
+from tilesmith.spec import CONTIGUOUS
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+KERNEL = "attention_hopper_forward_kernel"
+spec = SPECS["attention"]
+attention = spec.op
+
+
+def launches_for(
+    target: str = "cuda:90", case: str = "causal-64", dtype: torch.dtype = torch.bfloat16, **sizes: int
+) -> dict[str, PlannedLaunch]:
+    launches = planned_launches(spec, spec.case(case).with_sizes(**sizes), dtype, CONTIGUOUS, target)
+    return {launch.kernel.__name__: launch for launch in launches}
+
+
+class TestWhoComputes:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("case", ["causal-64", "full-64", "causal-128", "full-128"])
+    def test_it_does_for_long_sequences(self, case: str, dtype: torch.dtype) -> None:
+        assert KERNEL in launches_for(case=case, dtype=dtype)
+
+    @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
+    def test_only_hopper_has_the_instructions(self, target: str) -> None:
+        assert KERNEL not in launches_for(target)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"dtype": torch.float32},
+            {"head": 256},
+            {"head": 32},
+            {"head": 60},
+            {"queries": LEAST_LENGTH - 1},
+            {"keys": LEAST_LENGTH - 1},
+            {"batch": 1, "key_heads": 2, "group": 2},
+        ],
+        ids=["single-precision", "widest-heads", "narrowest-heads", "rows-of-no-whole-units", "few-queries", "few-keys",
+             "few-programs"],
+    )  # fmt: skip
+    def test_others_do_for_the_rest(self, other: dict[str, Any]) -> None:
+        assert KERNEL not in launches_for(**other)
+
+    @pytest.mark.parametrize("head", [40, 80, 96])
+    def test_heads_that_do_not_fill_their_block_are_taken(self, head: int) -> None:
+        assert KERNEL in launches_for(head=head)
+
+    def test_few_programs_will_do_for_wide_heads(self) -> None:
+        assert KERNEL in launches_for(case="causal-128", batch=1, key_heads=2, group=1)
+
+    @pytest.mark.parametrize("option", ["bias", "mask", "softcap", "dropout", "window", None])
+    def test_what_is_done_to_scores_is_left_to_the_plain_form(self, option: str | None) -> None:
+        q = torch.empty(8, 8, LEAST_LENGTH, 64, dtype=torch.bfloat16, device="meta")
+        options: dict[str, Any] = {
+            "bias": q.new_empty(8, LEAST_LENGTH, LEAST_LENGTH), "softcap": 30.0, "dropout": 0.1, "window": (64, 0),
+            "mask": torch.ones(8, LEAST_LENGTH, dtype=torch.bool, device="meta"),
+        }  # fmt: skip
+        with recorded_plans() as plans:
+            attention(q, q, q, **({option: options[option]} if option else {}))
+        launched = {launch.kernel.__name__ for plan in plans for launch in plan.launches}
+        assert launched
+        assert (KERNEL in launched) is (option is None)
+
+    def test_the_interpreter_is_given_the_plain_form(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hopper_forward, "LEAST_LENGTH", 64)
+        q, k, v = (torch.randn(2, 2, 64, 64, dtype=torch.float16) for _ in range(3))
+        with ts.use("interpret"):
+            ours = attention(q, k, v, causal=True)
+        torch.testing.assert_close(ours.float(), spec.reference(q, k, v, causal=True).float(), atol=2e-3, rtol=0)
+
+
+class TestHowItIsLaunched:
+    @pytest.mark.parametrize("case", ["causal-64", "causal-128"])
+    def test_programs_that_stay_have_as_much_to_do_as_each_other(self, case: str) -> None:
+        launch = launches_for(case=case)[KERNEL]
+        constants, sizes = launch.config.constants(), spec.case(case).sizes
+        rows, length, heads = 64 * constants["GROUPS"], sizes["queries"], sizes["batch"] * sizes["key_heads"]
+        n_blocks, together = -(-length // rows), cast(int, launch.arguments["together"])
+        blocks = [0] * launch.grid[0]
+        for tile in range(heads * n_blocks):
+            first_head, within = tile // (together * n_blocks) * together, tile % (together * n_blocks)
+            start = (n_blocks - 1 - within // min(together, heads - first_head)) * rows
+            blocks[tile % launch.grid[0]] += -(-min(start + rows, length) // constants["BLOCK_KEYS"])
+        assert max(blocks) <= 1.1 * sum(blocks) / len(blocks)
+
+    def test_heads_that_are_walked_along_together_fit_in_the_cache(self) -> None:
+        launch = launches_for(case="causal-128", batch=1, key_heads=64, queries=16384, keys=16384)[KERNEL]
+        assert cast(int, launch.arguments["together"]) * 2 * 16384 * 128 * 2 <= 25 << 20
+
+    def test_blocks_of_one_length_are_taken_head_by_head(self) -> None:
+        assert launches_for(case="full-64")[KERNEL].arguments["together"] == 1
+
+    def test_long_blocks_come_first_where_programs_take_one_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hopper_forward, "triton_version", lambda: (3, 6))
+        assert launches_for(case="causal-64", queries=LONG, keys=LONG)[KERNEL].arguments["together"] == 8 * 32
+
+    @pytest.mark.parametrize(
+        ("case", "length", "forms"),
+        [  # GROUPS, BLOCK_KEYS and whether programs stay, with Triton 3.6, 3.7, 3.8 and 3.9
+            ("causal-64", LEAST_LENGTH, [(4, 64, True), (2, 128, True), (2, 128, True), (2, 128, True)]),
+            ("full-64", LEAST_LENGTH, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
+            ("causal-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
+            ("full-64", 2048, [(3, 128, True), (3, 128, True), (3, 128, True), (2, 128, True)]),
+            ("causal-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (2, 128, True)]),
+            ("full-64", LONG, [(3, 128, False), (3, 128, False), (3, 128, True), (2, 128, True)]),
+            ("causal-128", LONG, [(2, 128, True)] * 4),
+            ("full-128", LEAST_LENGTH, [(2, 128, True)] * 4),
+        ],
+    )  # fmt: skip
+    def test_the_form_is_the_fastest_that_does_not_spill(
+        self, case: str, length: int, forms: list[tuple[int, int, bool]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chosen = []
+        for minor in (6, 7, 8, 9):
+            monkeypatch.setattr(hopper_forward, "triton_version", lambda minor=minor: (3, minor))
+            constants = launches_for(case=case, queries=length, keys=length)[KERNEL].config.constants()
+            chosen.append((constants["GROUPS"], constants["BLOCK_KEYS"], constants["PERSISTENT"]))
+        assert chosen == forms
+
+    @pytest.mark.parametrize("stays", [True, False])
+    def test_programs_stay_for_all_blocks_of_queries_or_take_one_each(self, stays: bool) -> None:
+        with ts.ops.configured(GROUPS=3, PERSISTENT=stays):
+            launch = launches_for()[KERNEL]
+        n_tiles = 8 * 32 * -(-2048 // (64 * 3))
+        assert launch.arguments["n_tiles"] == n_tiles
+        assert launch.grid[0] == (132 if stays else n_tiles)
+
+    @pytest.mark.parametrize(("groups", "registers"), [(2, 240), (3, 160), (4, 112)])
+    def test_registers_are_shared_out_among_warpgroups(self, groups: int, registers: int) -> None:
+        with ts.ops.configured(GROUPS=groups):
+            launch = launches_for()[KERNEL]
+        assert launch.arguments["REGISTERS"] == registers
+        assert launch.config.all_warps == 4 * (groups + 1)
+
+
+def test_products_and_exponentials_overlap_without_spilling() -> None:
+    """In every form that is chosen with this Triton. ptxas makes one product wait for the other where anything else
+    touches their registers in between: then every one of them is followed by a wait of its own."""
+    lengths = (LEAST_LENGTH, 2048, LONG)
+    launches = [launches_for(queries=length, keys=length)[KERNEL] for length in lengths]
+    launches += launches_for(case="causal-128").values()
+    launches = [launch for launch in launches if launch.kernel.__name__ == KERNEL]
+    for launch in {key_of(launch): launch for launch in launches}.values():
+        constants = launch.config.constants()
+        binary = compile_kernel(
+            launch.kernel, Target.parse("cuda:90"), launch.arguments | constants, **launch.options()
+        )  # fmt: skip
+        assert binary.spill_bytes == 0
+        instructions = re.findall(r"HGMMA|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d|MUFU\.EX2", binary.assembly["sass"])
+        waits = sum("DEPBAR" in one for one in instructions)
+        assert 0 < waits <= instructions.count("HGMMA") / 4
+        # Until no more than the sum is under way, then a thread's exponentials, half as many as keys, then for the sum:
+        # with keys that are checked, and with others.
+        exponentials = rf"(?:MUFU\.EX2 ){{{constants['BLOCK_KEYS'] // 2},}}"
+        overlap = rf"DEPBAR\.LE gsb0, 0x1 {exponentials}WARPGROUP\.DEPBAR\.LE gsb0, 0x0"
+        assert len(re.findall(overlap, " ".join(instructions))) == 2 * constants["GROUPS"]
+
+
+SIZES = {  # batch, heads, key heads, queries, keys, head size
+    "whole-blocks": (2, 16, 16, 1536, 1536, 64),
+    "a-row-more": (2, 16, 16, 1153, 1153, 64),
+    "a-row-less": (2, 16, 16, 1151, 1151, 64),
+    "grouped": (2, 24, 8, 1500, 1500, 64),
+    "more-keys": (2, 16, 8, 1027, 1539, 64),
+    "some-see-nothing": (2, 16, 16, 1539, 1027, 64),
+    "narrower-heads": (2, 24, 24, 1100, 1100, 40),
+    "longer": (1, 16, 8, 2050, 2050, 64),
+    "longest": (1, 8, 4, LONG + 4, LONG + 4, 64),
+    "wide-heads": (1, 2, 2, 1024, 1024, 128),
+    "wide-a-row-more": (2, 2, 2, 1025, 1025, 128),
+    "wide-a-row-less": (1, 2, 2, 1151, 1151, 128),
+    "wide-grouped": (2, 6, 2, 1500, 1500, 128),
+    "wide-more-keys": (1, 2, 1, 1027, 1539, 128),
+    "wide-some-see-nothing": (1, 2, 2, 1539, 1027, 128),
+    "less-wide": (1, 3, 3, 1100, 1100, 80),
+    "wide-many-tiles": (4, 20, 20, 1100, 1100, 128),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_is_as_exact_as_the_plain_form_with_gradients(
+    sizes: tuple[int, ...], causal: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_on_hopper()
+    leaves, doutput = attention_leaves(sizes, dtype)
+    doubled = [one.detach().double().requires_grad_() for one in leaves]
+    right = spec.reference(*doubled, causal=causal)
+    right_gradients = torch.autograd.grad(right, doubled, doutput.double())
+    launched = names_launched(monkeypatch)
+
+    def errors() -> list[float]:
+        launched.clear()
+        with ts.use("triton"):
+            made = attention(*leaves, causal=causal)
+            assert torch.equal(made, attention(*leaves, causal=causal))
+        gradients = torch.autograd.grad(made, leaves, doutput)
+        pairs = zip((made, *gradients), (right, *right_gradients), strict=True)
+        assert made.isfinite().all()
+        return [float((ours.double() - correct).norm() / correct.norm()) for ours, correct in pairs]
+
+    specialised = errors()
+    assert KERNEL in launched
+    # By its module's full name: `tilesmith.ops.attention` is the operator.
+    monkeypatch.setattr(sys.modules["tilesmith.ops.attention.operator"], "suits_hopper", lambda plan, problem: False)
+    dispatch.forget()
+    plain = errors()
+    assert KERNEL not in launched
+    dispatch.forget()
+    assert all(one <= 1.1 * other for one, other in zip(specialised, plain, strict=True)), (specialised, plain)

@@ -1,0 +1,248 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions and base classes not at all.
+"""Operators as PyTorch sees them: in its dispatcher, on tensors without memory, under tracers and listeners."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, backward, forward_and_backward, leaves_of, tensors_of
+from representatives import REPRESENTATIVES_FIRST
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import tilesmith as ts
+from tilesmith.lab.check import interpretable
+from tilesmith.ops.runtime.kernels import Kernels
+from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.swiglu import backward_with_output
+from tilesmith.ops.transition import feed_forward
+from tilesmith.spec import LAYOUTS, Case, Inputs, Layout, Spec, is_differentiable
+
+
+@pytest.fixture(autouse=True)
+def in_the_interpreter() -> Iterator[None]:
+    with ts.use("interpret"):
+        yield
+
+
+class Listener(TorchDispatchMode):
+    """Remembers every call of one of our torch operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "tilesmith":
+            self.calls.append((func, tuple(one.detach() if isinstance(one, Tensor) else one for one in args)))
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of(spec: Spec, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
+    """What one forward and backward calls of our torch operators, and with what."""
+    listener = Listener()
+    with listener:
+        outputs = tensors_of(spec.op(**leaves_of(inputs)))
+        if spec.differentiable:
+            backward(outputs)
+    return listener.calls
+
+
+def declared_kernels() -> dict[str, Kernels]:
+    """Everything that `@kernels` made in the operators' modules."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("tilesmith.ops.")]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Kernels)]
+    return {f"tilesmith::{kernels.name}": kernels for kernels in found}
+
+
+def test_a_listener_sees_the_operator(spec: Spec, operator: Operator, inputs: Inputs) -> None:
+    with Listener() as listener:
+        result = forward_and_backward(operator, inputs)
+    assert listener.calls[0][0] is operator.forward.dispatched
+    assert_same(result, forward_and_backward(spec.reference, inputs))
+
+
+# The one left out, test_aot_dispatch_dynamic, traces a kernel for sizes that vary and compares what comes out: so does
+# test_torch_compile with all kernels of an operator.
+WITHOUT_TRACING = ("test_schema", "test_faketensor", "test_autograd_registration")
+IN_FULL = (*WITHOUT_TRACING, "test_aot_dispatch_dynamic")
+
+
+@pytest.mark.parametrize(
+    ("layout", "tests"),
+    [
+        pytest.param(LAYOUTS[0], WITHOUT_TRACING, id="contiguous"),
+        pytest.param(LAYOUTS[2], WITHOUT_TRACING, id="laid out otherwise"),
+        pytest.param(LAYOUTS[0], IN_FULL, id="in full", marks=pytest.mark.slow),
+    ],
+)
+def test_opcheck_accepts_every_kernel_of_the_operator(
+    spec: Spec, operator: Operator, small_case: Case, layout: Layout, tests: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The forward, which is the first, with gradients wanted."""
+    (forward, arguments), *others = calls_of(spec, spec.inputs(small_case, torch.float32, "cpu", layout))
+    assert forward == operator.forward.dispatched
+    # What a kernel leaves unwritten, as columns that only fill up a tile, is then the same at every call.
+    empty = torch.empty_strided
+    monkeypatch.setattr(torch, "empty_strided", lambda *given, **named: empty(*given, **named).zero_())
+    for function, given in [(forward, tuple(_leaf(one) for one in arguments)), *others]:
+        torch.library.opcheck(function, given, test_utils=tests)
+
+
+def _leaf(value: Any) -> Any:
+    return value.detach().requires_grad_() if is_differentiable(value) else value
+
+
+# Called by others of our torch operators only, which call them where they compute: in these operators, or at sizes that
+# no small case has.
+INNER = {
+    "attention_update_gated", "attention_update_projections_gradient", "edge_norm_backward", "edge_norm_forward",
+    "feed_forward_backward", "feed_forward_forward", "layer_norm_branch_backward", "matmul_finish_gradient",
+    "matmul_forward_with_addend", "outer_product_mean_few_backward",
+    "outer_product_mean_few_forward", "outer_product_mean_finished", "outer_product_mean_turned",
+    "swiglu_backward_with_output",
+    "triangle_multiply_exact_backward", "triangle_multiply_exact_forward", "triangle_multiply_gate_gradient",
+    "triangle_multiply_gated", "triangle_multiply_output_gate_gradient", "triangle_multiply_output_gated",
+    "triangle_multiply_product_norm", "triangle_multiply_product_norm_gradient",
+}  # fmt: skip
+
+
+def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+    call, way = Kernels.__call__, Kernels.way
+
+    def note(kernels: Kernels, arguments: Sequence[Any]) -> None:
+        copies = tuple(one.detach().clone() if isinstance(one, Tensor) else one for one in arguments)
+        called.setdefault(kernels.name, (kernels.dispatched, copies))
+
+    def noted_call(kernels: Kernels, *arguments: Any) -> Any:
+        note(kernels, arguments)
+        return call(kernels, *arguments)
+
+    def noted_way(kernels: Kernels, arguments: Sequence[Any]) -> Any:
+        note(kernels, arguments)
+        return way(kernels, arguments)
+
+    monkeypatch.setattr(Kernels, "__call__", noted_call)
+    monkeypatch.setattr(Kernels, "way", noted_way)
+    monkeypatch.setattr(sys.modules["tilesmith.ops.triangle_multiply.operator"], "MOST_AT_ONCE", 0)
+    torch.manual_seed(0)
+    for name in ("triangle_multiply", "attention_update"):
+        spec = ts.ops.SPECS[name]
+        case = next(case for case in spec.cases if spec.inputs(case, torch.float32, "meta").get("residual"))
+        forward_and_backward(spec.op, spec.inputs(case, torch.float32, "cpu"))
+    sides = {"a": torch.randn(1, 2, 3, 4), "b": torch.randn(1, 2, 3, 4), "weight": torch.randn(5, 16)}
+    forward_and_backward(ts.ops.SPECS["outer_product_mean"].op, sides)
+    vectors = {"norm_weight": 4, "norm_bias": 4, "expand_bias": 8, "contract_bias": 4}
+    layers = {"expand_weight": torch.randn(8, 4), "contract_weight": torch.randn(4, 8), "eps": 1e-5}
+    drawn = {name: torch.randn(size) for name, size in vectors.items()}
+    forward_and_backward(feed_forward, {"x": torch.randn(2, 3, 4), **drawn, **layers, "residual": True})
+    backward_with_output(*(torch.randn(3, 4) for _ in range(3)))
+    assert set(called) >= INNER
+    monkeypatch.undo()
+    for name in sorted(INNER):
+        torch.library.opcheck(*called[name])
+
+
+# Given to opcheck in that operator's own tests, as no case has the argument that they are for.
+ELSEWHERE = {
+    "tilesmith::cross_entropy_loss_and_gradient",
+    "tilesmith::gated_products_forward",
+    "tilesmith::gated_products_backward",
+    "tilesmith::outer_product_mean_weighted",
+    "tilesmith::outer_product_mean_exchanged",
+    "tilesmith::summed_products",
+    "tilesmith::triangle_multiply_chunked_forward",
+    "tilesmith::triangle_multiply_chunked_backward",
+}
+
+
+def test_opcheck_was_given_every_kernel_there_is() -> None:
+    """Cases are tried, the smallest first, until every kernel was called."""
+    cases = [
+        (spec.cost(case, torch.float32).forward.bytes, number, spec, case)
+        for number, spec in enumerate(ts.ops.SPECS.values())
+        for case in spec.cases
+        if spec.cost is not None and interpretable(spec, case)
+    ]
+    missing = set(declared_kernels()) - ELSEWHERE - {f"tilesmith::{name}" for name in INNER}
+    for *_, spec, case in sorted(cases, key=lambda one: one[:2]):
+        if not missing:
+            break
+        calls = calls_of(spec, spec.inputs(case, torch.float32, "meta"))
+        missing -= {function.name().removesuffix(".default") for function, _ in calls}
+    assert not missing
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.name))
+def test_stand_ins_have_the_look_of_the_result(spec: Spec, small_case: Case, layout: Layout) -> None:
+    inputs = spec.inputs(small_case, torch.bfloat16, "cpu", layout)
+    real = tensors_of(spec.op(**inputs))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        pass
+    for device, imagine in (("cpu", mode.from_tensor), ("meta", lambda tensor: tensor.to("meta"))):
+        given = {name: imagine(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        imagined = tensors_of(spec.op(**given))
+        assert [look(one) for one in imagined] == [look(one) for one in real]
+        assert {one.device.type for one in imagined} == {device}
+
+
+def look(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def test_gradients_flow_on_meta_tensors(spec: Spec, small_case: Case) -> None:
+    leaves = leaves_of(spec.inputs(small_case, torch.float32, "meta"))
+    outputs = tensors_of(spec.op(**leaves))
+    torch.autograd.backward(outputs, [torch.empty_like(output) for output in outputs])
+    for value in leaves.values():
+        if is_differentiable(value):
+            assert value.grad.shape == value.shape
+            assert value.grad.device.type == "meta"
+
+
+@REPRESENTATIVES_FIRST
+def test_make_fx_traces_forward_and_backward(operator: Operator, inputs: Inputs) -> None:
+    tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
+    names = [name for name, value in inputs.items() if isinstance(value, Tensor)]
+
+    def step(*values: Tensor) -> list[Tensor]:
+        found = forward_and_backward(operator, {**inputs, **dict(zip(names, values, strict=True))})
+        return list(found.values())
+
+    traced = make_fx(step)(*tensors)
+    targets = [node.target for node in traced.graph.nodes]
+    assert operator.forward.dispatched in targets
+    for ours, right in zip(traced(*tensors), step(*tensors), strict=True):
+        torch.testing.assert_close(ours, right)
+
+
+def test_a_lazily_negated_tensor_counts_as_negated(spec: Spec, inputs: Inputs) -> None:
+    negated = {name: torch._neg_view(value) if is_differentiable(value) else value for name, value in inputs.items()}
+    assert any(isinstance(value, Tensor) and value.is_neg() for value in negated.values())
+    plainly = {name: -value if is_differentiable(value) else value for name, value in inputs.items()}
+    ours, right = tensors_of(spec.op(**negated)), tensors_of(spec.op(**plainly))
+    for one, other in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Marked(Tensor):
+    """A tensor class of a user's own."""
+
+
+def test_a_tensor_subclass_is_left_to_pytorch(spec: Spec, inputs: Inputs) -> None:
+    marked = {name: value.as_subclass(Marked) if is_differentiable(value) else value for name, value in inputs.items()}
+    with Listener() as listener:
+        made = tensors_of(spec.op(**marked))
+    assert not listener.calls
+    assert all(isinstance(one, Marked) for one in made)
+    for one, right in zip(made, tensors_of(spec.reference(**inputs)), strict=True):
+        torch.testing.assert_close(one.as_subclass(Tensor), right)

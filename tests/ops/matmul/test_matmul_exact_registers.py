@@ -1,0 +1,211 @@
+"""Exact products with planes in registers: when they are chosen, how work is shared, and on a GPU that they are right.
+
+What they have in common with those that are split one step ahead is in `test_exact_products_on_hopper`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from exact_products import (
+    SPECIAL_VALUES,
+    assert_as_exact_as_pytorch,
+    assert_special_values_come_out,
+    launched_on_hopper,
+    launches_of,
+    multiplied,
+    operands,
+    operands_among_nan,
+)
+from specialisation import key_of
+from torch import Tensor
+
+from tilesmith.ops import configured
+from tilesmith.ops.matmul.planning.choose import IN_REGISTERS
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+KERNEL = "matmul_hopper_rows_kernel"
+AHEAD = "matmul_hopper_exact_kernel"
+LAYOUTS = ["nn", "nt", "tn"]
+"""Of a and b: as they are, or transposed views."""
+
+FORM = {**IN_REGISTERS.fields(), "programs_per_multiprocessor": 1}
+WIDTHS: dict[int, dict[str, Any]] = {
+    width: {**FORM, "BLOCK_N": width, "B_SLOTS": 4 * 128 // width} for width in (128, 64)
+}
+
+
+class TestWhoComputes:
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    @pytest.mark.parametrize(
+        "sizes", [(16384, 512, 128), (16384, 128, 640), (512, 128, 16384), (1024, 4096, 512)], ids=str
+    )
+    def test_it_does_for_many_rows_and_for_a_long_depth(self, layout: str, sizes: tuple[int, ...]) -> None:
+        assert launches_of(*operands(layout, *sizes))[0].kernel.__name__ == KERNEL
+
+    @pytest.mark.parametrize(
+        "sizes", [(4096, 256, 64), (64, 64, 64), (64, 256, 4096), (128, 128, 16384), (16384, 128, 128)], ids=str
+    )
+    def test_small_ones_are_split_ahead(self, sizes: tuple[int, ...]) -> None:
+        assert launches_of(*operands("nn", *sizes))[0].kernel.__name__ == AHEAD
+
+    @pytest.mark.parametrize(
+        ("sizes", "tile"),
+        [((64, 32, 4096, 64), (64, 32)), ((64, 8192, 512, 4), (64, 128)), ((512, 8192, 64, 4), (64, 64))],
+        ids=str,
+    )
+    def test_a_batch_has_tiles_that_fit_its_matrices(self, sizes: tuple[int, ...], tile: tuple[int, int]) -> None:
+        launch = launches_of(*operands("nn", *sizes))[0]
+        assert launch.kernel.__name__ == AHEAD
+        assert (launch.arguments["BLOCK_M"], launch.arguments["BLOCK_N"]) == tile
+
+    def test_few_columns_have_narrow_tiles_and_no_shares(self) -> None:
+        (launch,) = launches_of(*operands("nn", 4096, 64, 256))
+        assert launch.kernel.__name__ == KERNEL
+        assert launch.arguments["BLOCK_N"] == 32
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            operands("tt", 16384, 512, 128),
+            operands("nn", 2048, 256, 128, 3),
+            [*operands("nn", 16384, 512, 128), torch.empty(1024, device="meta")[::2]],
+            operands("nt", 16384, 510, 128),
+        ],
+        ids=["both-transposed", "a-batch", "a-bias-with-gaps", "columns-no-whole-units"],
+    )
+    def test_what_it_cannot_walk_is_split_ahead(self, given: list[Tensor]) -> None:
+        """In large tiles as well, with the warps that these need; even where a sweep asks for it."""
+        for fields in ({}, FORM):
+            with configured(**fields):
+                launch = launches_of(*given)[0]
+            assert (launch.kernel.__name__, launch.config.num_warps) == (AHEAD, 8)
+
+    @pytest.mark.parametrize("fields", [{"num_warps": 8}, {"BLOCK_M": 64}, {"BLOCK_K": 64}], ids=str)
+    def test_other_tiles_are_split_ahead(self, fields: dict[str, int]) -> None:
+        with configured(**fields):
+            assert launches_of(*operands("nn", 16384, 512, 128))[0].kernel.__name__ == AHEAD
+
+    def test_a_batch_of_another_size_does_not_compile_anew(self) -> None:
+        keys = {key_of(launches_of(*operands("nt", rows, 512, 128))[0]) for rows in (16384, 16001, 40000)}
+        assert len(keys) == 1
+
+
+class TestHowItIsShared:
+    def test_every_multiprocessor_walks_with_one_tile_of_columns(self) -> None:
+        (launch,) = launches_of(*operands("nt", 16384, 512, 128))
+        assert launch.arguments["n_walkers"] == 33
+        assert launch.grid[0] == 4 * 33
+        assert launch.arguments["HELD"]
+
+    def test_a_depth_without_room_is_not_held(self) -> None:
+        (launch,) = launches_of(*operands("nn", 16384, 128, 512))
+        assert not launch.arguments["HELD"]
+
+    def test_no_share_is_empty(self) -> None:
+        """33 would have room, but 512 steps in shares of 16 are 32."""
+        launch, total = launches_of(*operands("tn", 512, 128, 16384))
+        assert launch.arguments["steps_per_share"] == 16
+        assert launch.grid[0] == 4 * 32
+        assert total.arguments["n_partials"] == 32
+        assert total.arguments["PARTIALS"] == 32
+
+    def test_rows_have_no_more_walkers_than_blocks(self) -> None:
+        with configured(**FORM):
+            (launch,) = launches_of(*operands("nn", 200, 128, 64))
+        assert launch.arguments["n_walkers"] == launch.grid[0] == 2
+
+
+COMPILED_FIRST = {("tn", 1000)}
+
+
+@pytest.mark.parametrize(
+    ("layout", "columns", "depth"),
+    [
+        pytest.param(layout, columns, depth, marks=[] if (layout, depth) in COMPILED_FIRST else [pytest.mark.slow])
+        for columns in (276,)
+        for depth in (128, 1000)
+        for layout in LAYOUTS
+    ],
+)
+def test_compiles_to_tensor_cores_that_take_rows_from_registers(layout: str, columns: int, depth: int) -> None:
+    with configured(**{**FORM, "shares": 1}):
+        (launch,) = launches_of(*operands(layout, 4096, columns, depth), torch.empty(columns, device="meta"), "relu")
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert launch.kernel.__name__ == KERNEL
+    assert binary.spill_bytes == 0
+    products = [line for line in binary.assembly["ptx"].splitlines() if "wgmma.mma_async" in line]
+    assert len(products) == 2 * 6 * 2  # two warpgroups, six products, each of two that are 16 deep
+    assert all(line.count("{") == 2 for line in products), "sums and rows of a are lists of registers"
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return launched_on_hopper(monkeypatch)
+
+
+SIZES = {  # rows, columns, depth
+    "whole-tiles": (256, 128, 128),
+    "rows-of-a-model": (16384, 128, 512),
+    "over-many-rows": (128, 256, 16384),
+    "an-edge-everywhere": (332, 276, 100),
+    "less-than-a-tile": (20, 36, 28),
+    "deep-and-odd": (68, 76, 5012),
+    "several-blocks-with-b-held": (17200, 136, 96),
+    "several-blocks-with-b-split-anew": (17200, 136, 520),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_is_as_exact_as_pytorch_and_the_same_at_every_run(
+    layout: str, width: int, sizes: tuple[int, ...], launched: list[str]
+) -> None:
+    with configured(**WIDTHS[width]):
+        assert_as_exact_as_pytorch(*operands(layout, *sizes, device="cuda"))
+    assert KERNEL in launched
+
+
+@pytest.mark.gpu
+def test_a_row_does_not_depend_on_how_many_there_are(launched: list[str]) -> None:
+    a, b = operands("nt", 17200, 512, 128, device="cuda")
+    assert torch.equal(multiplied(a, b)[9000:16384], multiplied(a[9000:16384], b))
+    assert launched == [KERNEL, KERNEL]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_keeps_to_the_edges(layout: str, width: int, launched: list[str]) -> None:
+    a, b = operands_among_nan(layout, 332, 276, 100)
+    with configured(**WIDTHS[width]):
+        torch.testing.assert_close(multiplied(a, b).double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)
+    assert KERNEL in launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "in-shares"])
+def test_finishes_what_it_stores(sizes: tuple[int, ...], launched: list[str]) -> None:
+    a, b = operands("nt", *sizes, device="cuda")
+    bias = torch.randn(sizes[1], device="cuda")
+    right = a.double() @ b.double() + bias.double()
+    with configured(**FORM):
+        torch.testing.assert_close(multiplied(a, b, bias).double(), right, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(multiplied(a, b, bias, "relu").double(), right.relu(), atol=1e-4, rtol=1e-5)
+    assert launched.count(KERNEL) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sizes", [(256, 128, 128), (68, 72, 2052)], ids=str)
+@SPECIAL_VALUES
+def test_special_values_come_out_as_from_single_precision(
+    layout: str, sizes: tuple[int, ...], a: float, b: float, launched: list[str]
+) -> None:
+    with configured(**FORM):
+        assert_special_values_come_out(layout, sizes, a, b)
+    assert KERNEL in launched

@@ -1,0 +1,366 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions not at all.
+"""Products of half precision that Hopper stores while it multiplies: when they are, and that they are right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from on_hopper import names_launched, only_on_hopper
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops import configured
+from tilesmith.ops.matmul import matmul
+from tilesmith.ops.matmul.forward import forward as matmul_forward
+from tilesmith.ops.matmul.hopper import half as hopper_product
+from tilesmith.ops.matmul.internal import product_into as into
+from tilesmith.ops.matmul.internal import sum_of_products as summed
+from tilesmith.ops.matmul.internal.product_into import product_into, suits_into
+from tilesmith.ops.matmul.internal.sum_of_products import product_of_pairs, suits_pairs, summed_products
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+KERNEL, BEFORE = "matmul_hopper_kernel", "matmul_descriptors_kernel"
+ROWS, COLUMNS, DEPTH = 8192, 2048, 2048
+LAYOUTS = ("NT", "NN", "TN", "TT")
+"""Whether a and b lie as they are multiplied, or transposed: x·Wᵀ, dy·W, dyᵀ·x, and the one that is left."""
+
+
+def laid_out(rows: int, columns: int, transposed: bool, dtype: torch.dtype, device: str = "meta") -> Tensor:
+    made = torch.empty((columns, rows) if transposed else (rows, columns), dtype=dtype, device=device)
+    return made.t() if transposed else made
+
+
+def factors(
+    layout: str = "NN", rows: int = ROWS, columns: int = COLUMNS, depths: tuple[int, ...] = (DEPTH,),
+    dtype: torch.dtype = torch.bfloat16, device: str = "meta",
+) -> list[Tensor]:  # fmt: skip
+    """a and b of each product in turn."""
+    return [
+        one
+        for depth in depths
+        for one in (
+            laid_out(rows, depth, layout[0] == "T", dtype, device),
+            laid_out(depth, columns, layout[1] == "T", dtype, device),
+        )
+    ]
+
+
+def names_of(plans: list[Plan]) -> list[str]:
+    return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+
+
+def launched_by_matmul(*operands: Any, target: str = "cuda:90", **options: Any) -> list[str]:
+    with recorded_plans(target) as plans:
+        matmul(*operands, **options)
+    return names_of(plans)
+
+
+class TestWhoComputesMatmul:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_this_kernel_takes_large_ones_of_half_precision(self, layout: str, dtype: torch.dtype) -> None:
+        assert launched_by_matmul(*factors(layout, dtype=dtype)) == [KERNEL]
+
+    def test_both_ways(self) -> None:
+        a, b = (one.requires_grad_() for one in factors("NT", columns=4096))
+        with recorded_plans() as plans:
+            matmul(a, b).backward(torch.empty(ROWS, 4096, dtype=a.dtype, device="meta"))
+        assert names_of(plans) == [KERNEL] * 3
+
+    def test_batches_that_share_a_weight_are_one_product(self) -> None:
+        x = torch.empty(4, ROWS // 4, DEPTH, dtype=torch.bfloat16, device="meta")
+        assert launched_by_matmul(x, factors("NT")[1]) == [KERNEL]
+
+    @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
+    def test_only_hopper_has_the_instructions(self, target: str) -> None:
+        assert KERNEL not in launched_by_matmul(*factors(), target=target)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"dtype": torch.float32}, {"rows": 512}, {"depths": (hopper_product.LEAST_DEPTH - 8,)}, {"columns": 2052},
+            {"depths": (2052,), "layout": "NT"},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_the_rest_is_for_other_forms(self, other: dict[str, Any]) -> None:
+        assert KERNEL not in launched_by_matmul(*factors(**other))
+
+    def test_only_what_is_nothing_but_rounded(self) -> None:
+        a, b = factors()
+        bias = a.new_empty(COLUMNS)
+        assert launched_by_matmul(a, b, bias) == [BEFORE]
+        assert launched_by_matmul(a, b, None, "relu") == [BEFORE]
+        assert launched_by_matmul(a, b, out_dtype=torch.float32) == [BEFORE]
+        assert launched_by_matmul(a.expand(2, -1, -1), b.expand(2, -1, -1)) == [BEFORE]
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"overlapped": False}, {"BLOCK_N": 128}, {"num_warps": 4}, {"GROUP": 4}, {"descriptors": False}],
+        ids=str,
+    )  # fmt: skip
+    def test_a_sweep_reaches_the_other_forms(self, fields: dict[str, Any]) -> None:
+        """With the sizes that it asks for."""
+        with configured(**fields), recorded_plans() as plans:
+            matmul(*factors())
+        (launch,) = plans[0].launches
+        assert launch.kernel.__name__ != KERNEL
+        assert all(launch.config.fields()[name] == value for name, value in fields.items())
+
+    def test_a_sweep_reaches_this_one(self) -> None:
+        with configured(STAGES=3, PLACES=4, TOGETHER=8), recorded_plans() as plans:
+            matmul(*factors())
+        arguments = plans[0].launches[0].arguments
+        assert (arguments["STAGES"], arguments["PLACES"], arguments["TOGETHER"]) == (3, 4, 8)
+
+
+class TestWhoComputesSums:
+    @pytest.mark.parametrize("depths", [(2048,), (8192, 8192), (2048, 512, 512), (2040, 8)], ids=str)
+    def test_one_kernel_adds_up_to_three_products(self, depths: tuple[int, ...]) -> None:
+        given = factors(depths=depths)
+        with recorded_plans() as plans:
+            product_of_pairs(list(zip(given[::2], given[1::2], strict=True)))
+        assert names_of(plans) == [KERNEL]
+
+    def test_four_are_for_the_blas(self) -> None:
+        assert not suits_pairs(*factors(depths=(2048,) * 4))
+
+    def test_all_must_lie_alike(self) -> None:
+        assert suits_pairs(*factors("NN"), *factors("NN"))
+        assert not suits_pairs(*factors("NN"), *factors("NT"))
+
+    def test_columns_of_a_larger_matrix_will_do(self) -> None:
+        wide = torch.empty(ROWS, 3072, dtype=torch.bfloat16, device="meta")
+        assert suits_pairs(wide[:, :2048], factors()[1])
+        assert not suits_pairs(wide.expand(2, -1, -1)[0][:, ::2], factors()[1][:1536])
+
+    @pytest.mark.parametrize(
+        ("rows", "suits"), [(2048, False), (3072, False), (3456, False), (3968, True), (4096, True)]
+    )
+    def test_where_few_multiprocessors_idle(self, rows: int, suits: bool) -> None:
+        """Of 132, so many have a tile: 128 of a single round, in which nothing is stored beside; of two rounds 96, 108,
+        124 and 128."""
+        assert suits_pairs(*factors("TN", rows=rows)) is suits
+
+    def test_meta_tensors_may_be_of_any_gpu(self) -> None:
+        assert suits_pairs(*factors())
+        with recorded_plans("cuda:80"):
+            assert not suits_pairs(*factors())
+
+
+class TestWhoComputesInto:
+    def logits(self, row_length: int, classes: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+        hidden, weight = factors("NT", rows=2048, columns=classes)
+        return suits_into(torch.empty(2048, row_length, dtype=dtype, device="meta")[:, :classes], hidden, weight)
+
+    def test_rows_may_be_apart(self) -> None:
+        assert self.logits(128256, 128256)
+        assert self.logits(50304, 50257)
+
+    def test_but_must_begin_where_the_copy_engine_can(self) -> None:
+        assert not self.logits(50257, 50257)
+
+    def test_in_the_dtype_of_the_factors(self) -> None:
+        assert not self.logits(50304, 50257, torch.float32)
+
+
+class TestInParts:
+    """As planned for other GPUs and for the interpreter."""
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_interpreted(self, count: int) -> None:
+        torch.manual_seed(0)
+        given = [torch.randn(shape) for _ in range(count) for shape in ((7, 33), (33, 9))]
+        with ts.use("interpret"):
+            ours = summed_products(*given, *(None,) * (6 - 2 * count))
+        torch.testing.assert_close(ours, sum_of(given))
+
+    @pytest.mark.parametrize("count", [1, 2, 3, 4])
+    def test_by_the_blas(self, count: int) -> None:
+        torch.manual_seed(0)
+        given = [torch.randn(shape) for _ in range(count) for shape in ((7, 33), (33, 9))]
+        assert not suits_pairs(*given)
+        ours = product_of_pairs(list(zip(given[::2], given[1::2], strict=True)))
+        torch.testing.assert_close(ours, sum_of(given))
+
+    def test_into_by_the_blas(self) -> None:
+        torch.manual_seed(0)
+        a, b, memory = torch.randn(7, 33), torch.randn(33, 9), torch.zeros(7, 16)
+        assert product_into(memory[:, :9], a, b).data_ptr() == memory.data_ptr()
+        torch.testing.assert_close(memory[:, :9], a @ b)
+        assert not memory[:, 9:].any()
+
+    @pytest.mark.parametrize("count", [1, 2, 3])
+    def test_opcheck_accepts_them(self, count: int) -> None:
+        given = [torch.randn(shape) for _ in range(count) for shape in ((3, 5), (5, 4))]
+        torch.library.opcheck(torch.ops.tilesmith.summed_products, (*given, *(None,) * (6 - 2 * count)))
+
+
+def sum_of(given: list[Tensor]) -> Tensor:
+    return torch.stack([a @ b for a, b in zip(given[::2], given[1::2], strict=True)]).sum(0)
+
+
+def planned(layout: str, depths: tuple[int, ...], dtype: torch.dtype) -> PlannedLaunch:
+    given = factors(layout, depths=depths, dtype=dtype)
+    with recorded_plans() as plans:
+        summed_products(*given, *(None,) * (6 - len(given)))
+    (launch,) = plans[0].launches
+    return launch
+
+
+slow = pytest.mark.slow
+FEW_STAGES = {"STAGES": 3, "PLACES": 4}
+
+
+@pytest.mark.parametrize(
+    ("layout", "depths", "dtype", "fields"),
+    [
+        ("NT", (2048,), torch.bfloat16, {}),
+        ("TN", (2048,), torch.bfloat16, {}),
+        ("NN", (2048, 512, 512), torch.bfloat16, {}),
+        pytest.param("NN", (2048,), torch.bfloat16, {}, marks=slow),
+        pytest.param("NN", (2048, 512), torch.bfloat16, {}, marks=slow),
+        pytest.param("TT", (2048,), torch.bfloat16, {}, marks=slow),
+        pytest.param("NT", (2048,), torch.float16, {}, marks=slow),
+        pytest.param("TN", (2048,), torch.float16, {}, marks=slow),
+        pytest.param("NT", (2048,), torch.bfloat16, FEW_STAGES, marks=slow),
+    ],
+    ids=str,
+)
+def test_compiles_without_spilling_or_waiting(
+    layout: str, depths: tuple[int, ...], dtype: torch.dtype, fields: dict[str, int]
+) -> None:
+    """ptxas makes one product wait for the other where anything else touches their registers in between: then every one
+    of them is followed by a wait of its own."""
+    with configured(**fields):
+        launch = planned(layout, depths, dtype)
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
+    assert binary.shared_bytes <= 227 * 1024
+    assert binary.num_warps == launch.config.all_warps
+    assert "convert_layout" not in binary.assembly["ttgir"], "sums are taken apart without leaving their registers"
+    products_made = [line for line in binary.assembly["ptx"].splitlines() if "wgmma.mma_async" in line]
+    assert len(products_made) == 2 * (4 + 1) * 4  # first steps of a tile, which are written out, and one in a loop
+    assert all(".m64n256k16." in line for line in products_made)
+    waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", binary.assembly["sass"])
+    assert waits.count("0") == 2, "only at the end of a tile is there nothing under way"
+    assert waits.count("1") == len(waits) - 2 == 2 * (3 + 1)  # at all steps but a tile's first
+
+
+def test_no_more_programs_than_are_busy_to_the_end() -> None:
+    """512 tiles are four rounds with 132 programs, and with 128."""
+    assert planned("NT", (2048,), torch.bfloat16).grid == (128, 1, 1)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """On a Hopper GPU, where this kernel takes even what does not fill it."""
+    only_on_hopper()
+    monkeypatch.setattr(hopper_product, "LEAST_BUSY", 0)
+    forget()
+    yield names_launched(monkeypatch)
+    forget()
+
+
+def forget() -> None:
+    """What was found with more or fewer tiles."""
+    for kept in (summed._suited, into._suited, summed_products._plans, matmul_forward._plans):
+        kept.clear()
+
+
+def filled(given: list[Tensor]) -> list[Tensor]:
+    torch.manual_seed(0)
+    for a, b in zip(given[::2], given[1::2], strict=True):
+        a.copy_(torch.randn(a.shape, device=a.device))
+        b.copy_(torch.randn(b.shape, device=b.device) * a.shape[1] ** -0.5)
+    return given
+
+
+def assert_as_right(ours: Tensor, given: list[Tensor]) -> None:
+    """As what the BLAS adds up and rounds once."""
+    right = sum_of([one.double() for one in given])
+    theirs = torch.cat(given[::2], 1) @ torch.cat(given[1::2])
+    error, other = ((one.double() - right).norm() for one in (ours, theirs))
+    assert error <= 1.02 * other
+
+
+SIZES = {  # rows, columns, depths
+    "whole-tiles": (1024, 512, (1024,)),
+    "an-edge-everywhere": (1000, 1000, (1032,)),
+    "less-than-a-tile": (8, 8, (512,)),
+    "many-rounds": (4000, 4104, (1088,)),
+    "two": (1000, 1000, (520, 8)),
+    "three": (1160, 2056, (1032, 264, 72)),
+    "three-in-many-rounds": (4000, 4104, (72, 264, 1000)),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_is_as_right_as_the_blas_and_the_same_at_every_run(
+    sizes: tuple[int, int, tuple[int, ...]], layout: str, dtype: torch.dtype, launched: list[str]
+) -> None:
+    given = filled(factors(layout, *sizes, dtype=dtype, device="cuda"))
+    pairs = list(zip(given[::2], given[1::2], strict=True))
+    ours = product_of_pairs(pairs)
+    assert_as_right(ours, given)
+    assert all(torch.equal(product_of_pairs(pairs), ours) for _ in range(5))
+    assert launched == [KERNEL] * 6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_matmul_is_as_right_both_ways(layout: str, launched: list[str]) -> None:
+    a, b = filled(factors(layout, 4000, 4104, (1088,), device="cuda"))
+    dy = torch.randn(4000, 4104, dtype=a.dtype, device="cuda")
+    with ts.use("triton"):
+        y = matmul(a.requires_grad_(), b.requires_grad_())
+        da, db = torch.autograd.grad(y, (a, b), dy)
+    a, b = a.detach(), b.detach()
+    assert_as_right(y.detach(), [a, b])
+    assert_as_right(da, [dy, b.t()])
+    assert_as_right(db, [a.t(), dy])
+    assert KERNEL in launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [1000, 1001, 1063])
+def test_into_rows_that_are_apart(columns: int, launched: list[str]) -> None:
+    a, b = filled(factors("NT", 1000, columns, (1032,), device="cuda"))
+    memory = torch.zeros(1000, 1088, dtype=a.dtype, device="cuda")
+    assert_as_right(product_into(memory[:, :columns], a, b), [a, b])
+    assert not memory[:, columns:].any()
+    assert launched == [KERNEL]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_keeps_to_the_edges(layout: str, launched: list[str]) -> None:
+    """Beside the operands lie NaN: one element read too many would be seen."""
+
+    def beside_nan(one: Tensor) -> Tensor:
+        rows, columns = one.shape
+        room = laid_out(rows + 256, columns + 256, one.stride(0) == 1, one.dtype, "cuda").fill_(float("nan"))
+        return room[:rows, :columns].copy_(one)
+
+    given = [beside_nan(one) for one in filled(factors(layout, 200, 136, (520, 72, 8), device="cuda"))]
+    assert bool(product_of_pairs(list(zip(given[::2], given[1::2], strict=True))).isfinite().all())
+    assert launched == [KERNEL]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
+def test_special_values_come_out_as_from_the_blas(value: float, launched: list[str]) -> None:
+    a, b = filled(factors("NT", 136, 136, (1024,), device="cuda"))
+    a[5, 7] = value
+    torch.testing.assert_close(product_of_pairs([(a, b)]), a @ b, equal_nan=True)
+    assert launched == [KERNEL]

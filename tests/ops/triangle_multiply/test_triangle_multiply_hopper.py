@@ -1,0 +1,306 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions not at all.
+"""triangle_multiply with specialised warps: when it is chosen, its sums, and on such a GPU that it is right."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+from differentiation import assert_same, forward_and_backward, leaves_of
+from on_hopper import names_launched, only_on_hopper
+from torch import Tensor
+
+import tilesmith as ts
+from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
+from tilesmith.ops.triangle_multiply import triangle_multiply
+from tilesmith.ops.triangle_multiply.hopper import forward as hopper_forward
+from tilesmith.ops.triangle_multiply.hopper import tiles as hopper_tiles
+from tilesmith.ops.triangle_multiply.hopper.weight_gradients import plan_moments, plan_weight_gradients
+from tilesmith.ops.triangle_multiply.problem import Problem
+from tilesmith.ops.triangle_multiply.reference import reference
+from tilesmith.spec import Inputs
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+KINDS = ("project", "output", "output_gradient", "project_gradient")
+HOPPER = {f"triangle_{kind}_hopper_kernel" for kind in KINDS}
+PORTABLE = {f"triangle_{kind}_kernel" for kind in KINDS}
+GRADIENTS = {name for name in HOPPER | PORTABLE if "gradient" in name}
+BIASES = ("projection_bias", "gate_bias", "output_bias", "output_gate_bias")
+TURNED = (0, 2, 1, 3)
+
+
+def made(
+    residues: int, batch: int = 1, direction: str = "outgoing", device: str = "meta", biased: bool = True,
+    dtype: torch.dtype = torch.bfloat16, channels: int = 128, hidden: int = 128,
+) -> Inputs:  # fmt: skip
+    """With rows and columns of the mask off."""
+    torch.manual_seed(0)
+    shapes = {
+        "norm_weight": (channels,), "norm_bias": (channels,),
+        "projection_weight": (2 * hidden, channels), "gate_weight": (2 * hidden, channels),
+        "output_norm_weight": (hidden,), "output_norm_bias": (hidden,),
+        "output_weight": (channels, hidden), "output_gate_weight": (channels, channels),
+    }  # fmt: skip
+    if biased:
+        lengths = (2 * hidden, 2 * hidden, channels, channels)
+        shapes |= {name: (length,) for name, length in zip(BIASES, lengths, strict=True)}
+    given: Inputs = {"z": torch.randn(batch, residues, residues, channels, device=device, dtype=dtype)}
+    for name, shape in shapes.items():
+        one = torch.randn(shape, device=device) * (shape[-1] ** -0.5 if len(shape) == 2 else 0.25)
+        given[name] = (one + 1 if name.endswith("norm_weight") else one).to(dtype)
+    mask = torch.ones(batch, residues, residues, device=device, dtype=torch.bool)
+    if device != "meta":
+        mask &= torch.rand(mask.shape, device=device) > 0.2
+        mask[:, residues // 3] = False
+        mask[:, :, residues - 1] = False
+    return {**given, "mask": mask, "direction": direction}
+
+
+def planned(given: Inputs, target: str = "cuda:90", dy: Tensor | None = None) -> list[Plan]:
+    leaves = leaves_of(given)
+    with recorded_plans(target) as plans:
+        triangle_multiply(**leaves).backward(torch.empty_like(leaves["z"]) if dy is None else dy)
+    return plans
+
+
+def launches(plans: list[Plan]) -> list[PlannedLaunch]:
+    return [launch for plan in plans for launch in plan.launches]
+
+
+def names_of(plans: list[Plan]) -> set[str]:
+    return {launch.kernel.__name__ for launch in launches(plans)} & (HOPPER | PORTABLE)
+
+
+class TestWhoComputes:
+    @pytest.mark.parametrize("direction", ["outgoing", "incoming"])
+    @pytest.mark.parametrize("biased", [False, True])
+    @pytest.mark.parametrize("masked", [False, True])
+    @pytest.mark.parametrize("residues", [64, 131])
+    def test_these_do_for_bf16_of_128_channels(self, residues: int, masked: bool, biased: bool, direction: str) -> None:
+        given = made(residues, 2, direction, biased=biased)
+        given = given if masked else {**given, "mask": None}
+        assert names_of(planned(given)) == HOPPER
+
+    @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
+    def test_only_hopper_has_the_instructions(self, target: str) -> None:
+        assert names_of(planned(made(64), target)) == PORTABLE
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"dtype": torch.float16}, {"dtype": torch.float32, "residues": 32}, {"channels": 64}, {"hidden": 64},
+            {"residues": hopper_tiles.LEAST_RESIDUES - 1},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_the_portable_ones_do_for_the_rest(self, other: dict[str, Any]) -> None:
+        assert names_of(planned(made(**{"residues": 64, **other}))) == PORTABLE
+
+    def test_a_gradient_that_no_copy_engine_walks_is_left_to_the_portable_ones(self) -> None:
+        given = made(64)
+        found = names_of(planned(given, dy=given["z"].new_empty(1, 1, 1, 128).expand_as(given["z"])))
+        assert found == (HOPPER - GRADIENTS) | (PORTABLE & GRADIENTS)
+
+    def test_pairs_may_be_turned(self) -> None:
+        given = made(64)
+        assert names_of(planned({**given, "z": given["z"].permute(TURNED)})) == HOPPER
+
+    def test_weights_with_gaps_are_copied_first(self) -> None:
+        given = made(64)
+        weight = given["gate_weight"]
+        assert names_of(planned({**given, "gate_weight": weight.new_empty(256, 136)[:, :128]})) == HOPPER
+        assert names_of(planned({**given, "gate_weight": weight.t().contiguous().t()})) == HOPPER
+
+    def test_the_interpreter_is_given_the_portable_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 2)
+        given = made(2, device="cpu")
+        with ts.use("interpret"):
+            ours = triangle_multiply(**given)
+        torch.testing.assert_close(ours.float(), reference(**given).float(), atol=0.05, rtol=0.05)
+
+
+def test_the_backward_takes_ten_times_the_memory_of_z() -> None:
+    """Five for projections and gates, dx, zs, dz, where zn's gradient begins, and do and xs, whose place da and db
+    take; sums, weights and a number for each pair take little."""
+    given = made(256)
+    backward = planned(given)[-1]
+    taken = sum(prod(buffer.shape) * buffer.element_bytes for buffer in backward._buffers)
+    assert 10 * given["z"].nbytes <= taken < 11 * given["z"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("biased", "masked"), [(True, True), (True, False), (False, True), (False, False)]
+)  # fmt: skip
+@pytest.mark.slow  # the usual one is compiled for every operator
+def test_no_form_spills(biased: bool, masked: bool) -> None:
+    given = made(130, biased=biased)
+    given = given if masked else {**given, "mask": None}
+    of_hopper = [launch for launch in launches(planned(given)) if launch.kernel.__name__ in HOPPER]
+    assert len(of_hopper) == 4
+    for launch in of_hopper:
+        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+        assert binary.spill_bytes == 0, launch.kernel.__name__
+        assert binary.shared_bytes <= 227 * 1024
+        assert binary.num_warps == launch.config.all_warps
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 12, 40], ids=["one share", "several", "more than steps"])
+@pytest.mark.parametrize("block", [16, 32])
+def test_sums_for_weights_and_norms(block: int, multiprocessors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against autograd, from gradients of projections and standard rows; the last tiles of pairs and of outputs are not
+    full."""
+    monkeypatch.setattr(Plan, "multiprocessors", multiprocessors)
+    torch.manual_seed(0)
+    width = 16
+    tensors = [
+        torch.randn(shape)
+        for shape in (
+            (2, 5, 5, width), (width,), (width,), (2 * width, width), (2 * width, width), (width,), (width,),
+            (width, width), (width, width), (2, 5, 5, 5 * width), (2, 5, 5, width), (2, 5, 5, width), (2, 5, 5, width),
+        )
+    ]  # fmt: skip
+    plan = Plan("sums", torch.device("cpu"), tensors)
+    operands: list[Any] = list(plan.operands)
+    z, weight, bias, projection, gate, out_weight, out_bias, output, output_gate, d, zs, do, xs = operands
+    problem = Problem(
+        z, None, weight, bias, projection, None, gate, None, out_weight, out_bias, output, None, output_gate, None,
+        True, 1e-5, False,
+    )  # fmt: skip
+    with ts.use("interpret"), ts.ops.configured(BLOCK_OUTPUTS=block, PAIRS=16, SHARES=2, ROWS=block):
+        moments, output_moments = plan_moments(plan, problem, d, zs), plan_moments(plan, problem, do, xs)
+        plan.outputs = plan_weight_gradients(plan, problem, moments, output_moments)
+        dweights, doutput_weight, dvectors = plan.run(tensors)
+
+    _, *parameters = (one.double().requires_grad_() for one in tensors[:9])
+    weight, bias, projection, gate, out_weight, out_bias, output, output_gate = parameters
+    d, zs, do, xs = (one.double().flatten(0, 2) for one in tensors[9:])
+    made_of_zn = (zs * weight + bias) @ torch.cat([projection, gate, output_gate]).t()
+    made_of_xn = (xs * out_weight + out_bias) @ output.t()
+    dweight, dbias, dprojection, dgate, dout_weight, dout_bias, doutput, doutput_gate = torch.autograd.grad(
+        [made_of_zn, made_of_xn], parameters, [d, do]
+    )
+    of_projection, of_gate, of_output_gate = d.sum(0).split((2 * width, 2 * width, width))
+    vectors = dout_weight, dout_bias, do.sum(0), of_output_gate, dweight, dbias, of_projection, of_gate
+    torch.testing.assert_close(dvectors.double(), torch.cat(vectors), rtol=1e-4, atol=1e-4)
+    right = torch.cat([dprojection, dgate, doutput_gate])
+    torch.testing.assert_close(dweights.double(), right, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(doutput_weight.double(), doutput, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of kernels, as they are launched on a GPU of this kind; with these for however few residues."""
+    only_on_hopper()
+    monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 1)
+    dispatch.forget()
+    return names_launched(monkeypatch)
+
+
+def errors(found: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:
+    """Relative to what is right; where that is nothing, as of a single pair that is masked, what there is of it."""
+    assert all(value.isfinite().all() for value in found.values())
+    wrong = {name: float((found[name].double() - value).norm()) for name, value in right.items()}
+    return {name: wrong[name] / (float(value.norm()) or 1.0) for name, value in right.items()}
+
+
+SIZES = [(1, 1), (1, 37), (2, 64), (3, 65), (1, 130), (1, 192)]
+
+
+@pytest.mark.gpu
+class TestOnGPU:
+    @pytest.mark.parametrize("sizes", SIZES, ids=str)
+    @pytest.mark.parametrize("direction", ["outgoing", "incoming"])
+    @pytest.mark.parametrize("kind", ["masked", "biased", "masked and biased", "turned"])
+    def test_is_within_twice_the_error_of_the_portable_form(
+        self, sizes: tuple[int, int], direction: str, kind: str, launched: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        batch, residues = sizes
+        given = made(residues, batch, direction, "cuda", biased="biased" in kind)
+        if "masked" not in kind:
+            given["mask"] = None
+        if kind == "turned":
+            given["z"] = given["z"].permute(TURNED)
+        doubled = {name: one.double() if is_floating(one) else one for name, one in given.items()}
+        right = forward_and_backward(reference, doubled)
+        with ts.use("triton"):
+            ours = forward_and_backward(triangle_multiply, given)
+            assert set(launched) & (HOPPER | PORTABLE) == HOPPER
+            launched.clear()
+            monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 1 << 30)
+            dispatch.forget()
+            portable = forward_and_backward(triangle_multiply, given)
+            assert set(launched) & (HOPPER | PORTABLE) == PORTABLE
+        dispatch.forget()
+        allowed = errors(portable, right)
+        for name, error in errors(ours, right).items():
+            assert error <= 2 * allowed[name] + 1e-3, name
+
+    def test_masked_pairs_have_no_influence_on_others(self, launched: list[str]) -> None:
+        given = made(100, 2, device="cuda")
+        mask = given["mask"]
+        other = {**given, "z": torch.where(mask[..., None], given["z"], float("nan"))}
+        with ts.use("triton"):
+            right, ours = triangle_multiply(**given), triangle_multiply(**other)
+        assert set(launched) & (HOPPER | PORTABLE) == HOPPER - GRADIENTS
+        assert torch.equal(right[mask], ours[mask])
+
+    def test_is_the_same_to_the_bit_at_every_run(self, launched: list[str]) -> None:
+        given = made(200, 2, device="cuda")
+        with ts.use("triton"):
+            first = forward_and_backward(triangle_multiply, given)
+            for _ in range(5):
+                again = forward_and_backward(triangle_multiply, given)
+                assert all(torch.equal(one, again[name]) for name, one in first.items())
+        assert launched
+
+    def test_a_captured_graph_gives_the_same_at_every_replay(self, launched: list[str]) -> None:
+        given = leaves_of(made(130, device="cuda"))
+        wanted = [one for one in given.values() if is_floating(one)]
+        dy = torch.randn_like(given["z"])
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with ts.use("triton"), torch.cuda.stream(stream):
+            right = torch.autograd.grad(triangle_multiply(**given), wanted, dy)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                captured = torch.autograd.grad(triangle_multiply(**given), wanted, dy)
+            for _ in range(3):
+                for one in captured:
+                    one.fill_(float("nan"))
+                graph.replay()
+                torch.cuda.synchronize()
+                assert all(torch.equal(one, other) for one, other in zip(captured, right, strict=True))
+        assert set(launched) >= HOPPER
+
+    def test_compiles_to_one_graph(self, launched: list[str]) -> None:
+        torch._dynamo.reset()
+        given = made(70, direction="incoming", device="cuda")
+        with ts.use("triton"):
+            compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
+            assert_same(forward_and_backward(compiled, given), forward_and_backward(triangle_multiply, given))
+        assert set(launched) >= HOPPER
+
+    @pytest.mark.parametrize("both_at_once", [False, True])
+    def test_projections_are_right_however_products_overlap(
+        self, both_at_once: bool, launched: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As with either kind of release of Triton."""
+        monkeypatch.setattr(hopper_forward, "COPIES_LEFT_OPERANDS", not both_at_once)
+        dispatch.forget()
+        given = made(130, device="cuda")
+        with ts.use("triton"):
+            ours = triangle_multiply(**given)
+        dispatch.forget()
+        right = reference(**{name: one.double() if is_floating(one) else one for name, one in given.items()})
+        assert errors({"y": ours}, {"y": right})["y"] < 1e-2
+        assert launched
+
+
+def is_floating(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
