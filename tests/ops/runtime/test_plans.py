@@ -109,11 +109,11 @@ def test_sizes_that_never_repeat_do_not_fill_the_memory(monkeypatch: pytest.Monk
     monkeypatch.setattr("tilesmith.ops.runtime.kernels.MOST_PLANS", 4)
     monkeypatch.setattr("tilesmith.ops.runtime.operator.MOST_PLANS", 4)
     silu.forward._plans.clear()
-    silu._ways.clear()
+    silu._runners.clear()
     for size in range(1, 12):
         silu(torch.ones(size))
         assert len(silu.forward._plans) <= 4
-        assert len(silu._ways) <= 4
+        assert len(silu._runners) <= 4
 
 
 def test_forward_and_backward_on_meta_tensors_are_recorded(spec: Spec, operator: Operator, small_case: Case) -> None:
