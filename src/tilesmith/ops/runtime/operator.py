@@ -101,7 +101,7 @@ class Operator(Generic[P, R]):
                     chosen = alternative
                     break
             if chosen._residual_place >= 0 and chosen._must_add_residual(arguments):
-                return arguments[0] + self._without_residual(arguments)  # type: ignore[no-any-return]  # a tensor
+                return self._with_residual(arguments)
             arguments = chosen._adjusted(arguments)
         if must_be_dispatched():
             return chosen._dispatched(arguments)
@@ -136,10 +136,11 @@ class Operator(Generic[P, R]):
             return False
         return self.options.residual == "separate" or autocast_rounds(arguments[0])
 
-    def _without_residual(self, arguments: tuple[Any, ...]) -> Any:
-        """Return the update alone."""
+    def _with_residual(self, arguments: tuple[Any, ...]) -> Any:
+        """Return the first argument plus the update."""
         named = dict(zip(self._defaults, arguments, strict=True)) | {"residual": False}
-        return self(**named)  # type: ignore[call-arg]  # P is not known here
+        call: Callable[..., Any] = self
+        return arguments[0] + call(**named)
 
     def _adjusted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments completed and in autocast's dtype; where `debug` is on, check their values."""
