@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def spec(request: pytest.FixtureRequest) -> Spec:
 
 
 @pytest.fixture
-def operator(spec: Spec) -> Operator:
+def operator(spec: Spec) -> Operator[..., Any]:
     """The spec's own operator, with what our runtime knows about it."""
     assert isinstance(spec.op, Operator)
     return spec.op

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops.runtime import dispatch
-from tilesmith.ops.runtime.plan import Plan, imagining
+from tilesmith.ops.runtime.plan import Plan, planning_for
 from tilesmith.optim import AdamW, updates
 from tilesmith.optim.adamw_kernels import MOST_TENSORS
 from tilesmith.optim.tables import plan_of
@@ -482,7 +482,7 @@ TARGETS = ("cuda:90", "cuda:80", "hip:gfx942")
 
 @covering(times=2, target=TARGETS, dtype=DTYPES, aligned=[True, False])
 def test_nothing_spills(target: str, dtype: torch.dtype, aligned: bool) -> None:
-    with imagining(target):
+    with planning_for(target):
         plan, firsts = plan_of((1 << 20,) * 300, 512, torch.device("meta"), dtype, aligned, -TARGETS.index(target) - 1)
     assert len(plan.launches) == 2
     assert firsts[1] > 1

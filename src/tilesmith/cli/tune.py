@@ -11,7 +11,12 @@ from tilesmith.cli.check import chosen_specs
 from tilesmith.cli.terminal import console, refuse
 
 if TYPE_CHECKING:
-    from tilesmith.ops.runtime.tuned_case import Tuned
+    import torch
+
+    from tilesmith.lab.bench.subjects import Subject
+    from tilesmith.lab.bench.timing import Rotation
+    from tilesmith.ops.runtime.tuned_case import Timer, Tuned
+    from tilesmith.spec import Case, Spec
 
 
 def tune(
@@ -21,8 +26,8 @@ def tune(
 ) -> None:
     """Measure and keep the fastest configurations for this GPU.
 
-    For each case of each operator, block sizes are walked from the built-in choice to whichever neighbour is faster,
-    and PyTorch's own is timed beside the result. Later calls look the winners up; nothing is ever tuned during them.
+    For each case of each operator, a search walks from the built-in block sizes to whichever neighbour is faster. Then
+    it times PyTorch, in the way of `tilesmith bench`. Later calls look the winners up; a call never tunes.
     """
     jobs = _jobs(what or [], case or [], dtype or [])
     import torch
@@ -34,13 +39,36 @@ def tune(
     from tilesmith.ops.runtime import tuning
     from tilesmith.ops.runtime.tuned_case import tune_case
 
+    timer = _bench_timer()
+
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("tuning", total=len(jobs))
         for spec, one_case, one_dtype in jobs:
             progress.update(task, description=f"{spec.name} {one_case.name} {one_dtype}")
-            progress.console.print(_line(spec, one_case, tune_case(spec, one_case, one_dtype)))
+            progress.console.print(_line(spec, one_case, tune_case(spec, one_case, one_dtype, timer)))
             progress.advance(task)
     console.print(f"kept in {tuning.table_path(torch.device('cuda', torch.cuda.current_device()))}")
+
+
+def _bench_timer() -> Timer:
+    """Return the timer of `bench`, since both decide what `auto` does: graph replay, inputs from memory."""
+    from tilesmith.lab.bench.gpu import GpuStopwatch
+    from tilesmith.lab.bench.subjects import Subject
+    from tilesmith.lab.bench.timing import device_milliseconds
+
+    stopwatch = GpuStopwatch()
+    last: dict[tuple[object, ...], tuple[Subject, Rotation]] = {}  # all configurations are timed on the same inputs
+
+    def timer(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> float:
+        key = spec.name, case.name, dtype, mode
+        if key not in last:
+            last.clear()
+            subject = Subject(spec, case, dtype, "cuda", mode, spec.op)
+            last[key] = subject, subject.add_rotated_sets(stopwatch.cache_bytes, warm=False)
+        subject, rotated = last[key]
+        return device_milliseconds(stopwatch, subject.calls, rotated)
+
+    return timer
 
 
 def _jobs(names: Sequence[str], cases: Sequence[str], dtypes: Sequence[str]) -> list[tuple[Any, Any, Any]]:

@@ -16,7 +16,7 @@ class SiLU(torch.nn.Module):
     """torch.nn.SiLU on `ops.silu`; never in place."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return silu(x)  # type: ignore[no-any-return]  # an Operator returns Any
+        return silu(x)
 
 
 class Softmax(torch.nn.Softmax):
@@ -25,7 +25,7 @@ class Softmax(torch.nn.Softmax):
     def forward(self, x: Tensor) -> Tensor:
         if self.dim is None:  # PyTorch warns, and picks one
             return super().forward(x)
-        return softmax(x, self.dim)  # type: ignore[no-any-return]  # an Operator returns Any
+        return softmax(x, self.dim)
 
 
 class SwiGLU(torch.nn.Module):

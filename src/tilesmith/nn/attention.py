@@ -46,7 +46,7 @@ class RotaryEmbedding(torch.nn.Module):
             )
         else:
             cos, sin = self._tables(positions)
-        return rope(q, k, cos, sin, self.interleaved, self.rotary_dim)  # type: ignore[no-any-return]  # an Operator
+        return rope(q, k, cos, sin, self.interleaved, self.rotary_dim)
 
     def _of_first(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The tables of so many positions from 0 on."""

@@ -56,7 +56,7 @@ class TriangleMultiplication(torch.nn.Module):
     def forward(
         self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
     ) -> Tensor:
-        return triangle_multiply(  # type: ignore[no-any-return]  # an Operator returns Any
+        return triangle_multiply(
             z, direction=self.direction, mask=mask,
             norm_weight=self.norm.weight, norm_bias=self.norm.bias,
             projection_weight=self.projection.weight, projection_bias=self.projection.bias,
@@ -90,7 +90,7 @@ class GridAttention(torch.nn.Module):
         edge_weight: Tensor | None = None, residual: bool,
     ) -> Tensor:  # fmt: skip
         def of_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-            return attention_update(  # type: ignore[no-any-return]  # an Operator returns Any
+            return attention_update(
                 x, norm_weight=self.norm.weight, norm_bias=self.norm.bias,
                 query_key_value_weight=self.query_key_value.weight, gate_weight=self.gate.weight,
                 gate_bias=self.gate.bias, output_weight=self.output.weight, output_bias=self.output.bias,
@@ -173,9 +173,7 @@ class OuterProductMean(torch.nn.Module):
         weight = torch.cat((self.left.weight, self.right.weight))
         both = torch.nn.functional.linear(self.norm(m), weight, torch.cat((self.left.bias, self.right.bias)))
         a, b = both.chunk(2, dim=-1)
-        return outer_product_mean(  # type: ignore[no-any-return]  # an Operator returns Any
-            a, b, mask, self.output.weight, self.output.bias, chunk=chunk, eps=self.eps
-        )
+        return outer_product_mean(a, b, mask, self.output.weight, self.output.bias, chunk=chunk, eps=self.eps)
 
 
 class Transition(torch.nn.Module):
@@ -192,7 +190,7 @@ class Transition(torch.nn.Module):
         return in_chunks(lambda rows, _: self.of(rows, residual), x, None, 1, chunk)
 
     def of(self, x: Tensor, residual: bool) -> Tensor:
-        return feed_forward(  # type: ignore[no-any-return]  # an Operator returns Any
+        return feed_forward(
             x, self.norm.weight, self.norm.bias, self.expand.weight, self.expand.bias, self.contract.weight,
             self.contract.bias, self.norm.eps, residual=residual,
         )  # fmt: skip

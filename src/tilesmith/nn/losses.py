@@ -33,9 +33,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         logits = input.movedim(1, -1) if input.ndim > 1 else input
-        return cross_entropy(  # type: ignore[no-any-return]  # an Operator returns Any
-            logits, target, self.ignore_index, self.label_smoothing, self.reduction
-        )
+        return cross_entropy(logits, target, self.ignore_index, self.label_smoothing, self.reduction)
 
 
 class LinearCrossEntropyLoss(torch.nn.Module):
@@ -64,7 +62,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return linear_cross_entropy(  # type: ignore[no-any-return]  # an Operator returns Any
+        return linear_cross_entropy(
             input,
             self.linear.weight,
             target,

@@ -18,8 +18,8 @@ class RMSNorm(torch.nn.RMSNorm):
         eps = _eps_of(self, x)
         count = len(self.normalized_shape)
         if count == 1:
-            return rms_norm(x, self.weight, eps)  # type: ignore[no-any-return]  # an Operator returns Any
-        return rms_norm(x.flatten(-count), _flat(self.weight), eps).view(x.shape)  # type: ignore[no-any-return]  # likewise
+            return rms_norm(x, self.weight, eps)
+        return rms_norm(x.flatten(-count), _flat(self.weight), eps).view(x.shape)
 
 
 class AddRMSNorm(torch.nn.RMSNorm):
@@ -34,7 +34,7 @@ class AddRMSNorm(torch.nn.RMSNorm):
         eps = _eps_of(self, x)
         count = len(self.normalized_shape)
         if count == 1:
-            return add_rms_norm(x, residual, self.weight, eps)  # type: ignore[no-any-return]  # an Operator returns Any
+            return add_rms_norm(x, residual, self.weight, eps)
         y, total = add_rms_norm(x.flatten(-count), residual.flatten(-count), _flat(self.weight), eps)
         return y.view(x.shape), total.view(x.shape)
 
@@ -46,9 +46,9 @@ class LayerNorm(torch.nn.LayerNorm):
         _require_shape("LayerNorm", "x", x, self.normalized_shape)
         count = len(self.normalized_shape)
         if count == 1:
-            return layer_norm(x, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # an Operator returns Any
+            return layer_norm(x, self.weight, self.bias, self.eps)
         y = layer_norm(x.flatten(-count), _flat(self.weight), _flat(self.bias), self.eps)
-        return y.view(x.shape)  # type: ignore[no-any-return]  # likewise
+        return y.view(x.shape)
 
 
 def _require_shape(module: str, name: str, tensor: Tensor, normalized_shape: tuple[int, ...]) -> None:

@@ -40,9 +40,7 @@ class Conv2d(torch.nn.Conv2d):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        return conv2d(  # type: ignore[no-any-return]  # an Operator returns Any
-            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
+        return conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class MaxPool2d(torch.nn.MaxPool2d):
@@ -64,16 +62,14 @@ class MaxPool2d(torch.nn.MaxPool2d):
         super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
     def forward(self, input: Tensor) -> Tensor:
-        return max_pool2d(  # type: ignore[no-any-return]  # an Operator returns Any
-            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
-        )
+        return max_pool2d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
 
 
 class AvgPool2d(torch.nn.AvgPool2d):
     """torch.nn.AvgPool2d on `ops.avg_pool2d`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return avg_pool2d(  # type: ignore[no-any-return]  # an Operator returns Any
+        return avg_pool2d(
             input,
             self.kernel_size,
             self.stride,

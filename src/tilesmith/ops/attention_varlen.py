@@ -7,6 +7,7 @@ stay on the GPU, so nothing waits for them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from tilesmith.ops.attention.device.bf16x3 import Planes
 from tilesmith.ops.attention.kernels.backward import plan_backward
 from tilesmith.ops.attention.kernels.forward import plan_forward
-from tilesmith.ops.attention.operator import attention_operator, require_heads, require_options, takes
+from tilesmith.ops.attention.operator import ATTENTION, require_heads, require_options
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import (
     MOST_SCORES,
@@ -33,6 +34,7 @@ from tilesmith.ops.attention.reference import reference as attention_reference
 from tilesmith.ops.attention.spec import seen_pairs
 from tilesmith.ops.runtime.arguments import require_same_device
 from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import LAYOUTS, Case, Cost, Inputs, Layout, Spec, Work
@@ -177,9 +179,9 @@ def check_values(
             )
 
 
-@attention_operator(
-    "attention_varlen", reference=reference, native=reference, forward=forward, prepare=prepare, takes=takes,
-    save=save, gradient=gradient, check_values=check_values,
+@operator(
+    "attention_varlen", reference=reference, forward=forward, prepare=prepare, save=save, gradient=gradient,
+    options=replace(ATTENTION, check_values=check_values),
 )  # fmt: skip
 def attention_varlen(
     q: Tensor,

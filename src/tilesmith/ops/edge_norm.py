@@ -23,6 +23,7 @@ from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_multiply.fused.rows import load_vector, norm_gradient
 
@@ -258,7 +259,8 @@ def takes(x: Tensor, *_: object) -> bool:
 
 
 @operator(
-    "edge_norm", reference=reference, forward=forward, save=save, gradient=gradient, takes=takes, autocasts=True
+    "edge_norm", reference=reference, forward=forward, save=save, gradient=gradient,
+    options=Options(takes=takes, autocasts=True),
 )  # fmt: skip
 def edge_norm(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, edge_weight: Tensor, turned: bool = False,

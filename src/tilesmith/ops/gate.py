@@ -16,6 +16,7 @@ from tilesmith.ops.device.elementwise import compute_dtype, tile_config, tile_gr
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
 from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
@@ -97,7 +98,9 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
     return backward(dy, *context.saved_tensors)  # type: ignore[no-any-return]  # Kernels return what they say
 
 
-@operator("gate", reference=reference, forward=forward, save=save, gradient=gradient, autocasts=True)
+@operator(
+    "gate", reference=reference, forward=forward, save=save, gradient=gradient, options=Options(autocasts=True)
+)  # fmt: skip
 def gated(x: Tensor, gate: Tensor) -> Tensor:
     """x · σ(gate), of tensors of one shape and dtype, as the operators that are gated have checked."""
     return x

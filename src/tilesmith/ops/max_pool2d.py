@@ -11,7 +11,7 @@ gradients of those that chose it. No atomics, so the result is the same at every
 As PyTorch has it, the first of equal elements is the maximum, and NaN, the last of several, is larger than all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,8 @@ from tilesmith.ops.device.images.windows import (
 )
 from tilesmith.ops.runtime.arguments import require_floating
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.spec import Case, Cost, Layout, Spec
 
@@ -118,22 +119,10 @@ def prepare(
     return x, pooling_numbers(kernel_size, stride, padding, dilation), ceil_mode, wanted
 
 
-class _MaxPool2d(Operator):
-    """Hands the maxima on, and keeps their positions to itself."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        made = super().__call__(*arguments, **named)
-        return made[0] if isinstance(made, tuple) else made
-
-
-def _declared(check: Callable[..., Tensor]) -> Operator:
-    return _MaxPool2d(
-        "max_pool2d", check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
-        prepare=prepare,
-    )  # fmt: skip
-
-
-@_declared
+@operator(
+    "max_pool2d", reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare,
+    options=Options(returns="first"),
+)  # fmt: skip
 def max_pool2d(
     x: Tensor,
     kernel_size: Sides,

@@ -11,8 +11,16 @@ from typing import Any
 
 from torch import Tensor
 
+from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.triangle_attention import grid
-from tilesmith.ops.triangle_attention.grid import grid_attention, grid_kernels, prepared, require_grid
+from tilesmith.ops.triangle_attention.grid import (
+    GRID_ATTENTION,
+    gradient_by,
+    grid_kernels,
+    prepared,
+    require_grid,
+    save,
+)
 from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid, turned
 from tilesmith.spec import Case, Spec
 
@@ -32,7 +40,10 @@ def prepare(
     return prepared(q, k, v, None, mask, False, scale)
 
 
-@grid_attention(NAME, forward, backward, reference=reference, native=reference, prepare=prepare)
+@operator(
+    NAME, reference=reference, forward=forward, save=save, gradient=gradient_by(backward), prepare=prepare,
+    options=GRID_ATTENTION,
+)  # fmt: skip
 def msa_column_attention(
     q: Tensor,
     k: Tensor,

@@ -20,7 +20,8 @@ from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.matmul.backward import finish_gradient
 from tilesmith.ops.matmul.internal.exact_or_blas import product, product_added, rectified
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.residual import ResidualOperator
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.side_stream import Beside
 from tilesmith.ops.runtime.without_autocast import as_given
 from tilesmith.ops.sum import forward as summed
@@ -112,14 +113,10 @@ def takes(x: Tensor, *_: object) -> bool:
     return not (x.is_cuda and x.dtype == torch.float64)
 
 
-def _declared(check: Any) -> ResidualOperator:
-    return ResidualOperator(
-        "feed_forward", check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
-        takes=takes, autocasts=True,
-    )  # fmt: skip
-
-
-@_declared
+@operator(
+    "feed_forward", reference=reference, forward=forward, save=save, gradient=gradient,
+    options=Options(takes=takes, autocasts=True, returns="first", residual="fused"),
+)  # fmt: skip
 def feed_forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
     contract_weight: Tensor, contract_bias: Tensor, eps: float, *, residual: bool = False,

@@ -9,7 +9,16 @@ import torch
 from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
-from tilesmith.lab.bench.timing import CACHES_FILLED, Call, Rotation, calls_wanted, measure, rotation
+from tilesmith.lab.bench.timing import (
+    CACHES_FILLED,
+    Call,
+    Outputs,
+    Rotation,
+    calls_wanted,
+    device_milliseconds,
+    measure,
+    rotation,
+)
 
 CACHE = 50 << 20
 
@@ -130,3 +139,14 @@ def test_outputs_are_those_after_the_refresh() -> None:
         value = 2
 
     assert int(measure(stopwatch, [call], Rotation(1), refresh).outputs[0][0]) == 2
+
+
+def test_device_milliseconds_is_the_time_that_measure_finds() -> None:
+    stopwatch = FakeStopwatch(call_ms=0.1)
+
+    def call() -> Outputs:
+        stopwatch.spend()
+        return ()
+
+    assert device_milliseconds(stopwatch, [call], Rotation(1)) == pytest.approx(0.1)
+    assert measure(stopwatch, [call], Rotation(1)).timing.device_ms == pytest.approx(0.1)

@@ -10,7 +10,7 @@ from tilesmith.lab.inspect import inspect, session
 from tilesmith.lab.inspect.targets import compiled_or_error
 from tilesmith.ops import SPECS, use
 from tilesmith.ops.runtime import dispatch
-from tilesmith.ops.runtime.plan import imagining
+from tilesmith.ops.runtime.plan import planning_for
 from tilesmith.spec import Spec
 from tilesmith.toolchain.compiler import Binary, Target
 from tilesmith.toolchain.interpreter import Launched
@@ -63,7 +63,7 @@ def test_an_operator_has_no_errors_for_either_vendor(spec: Spec, target: str) ->
             torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
 
     dispatch.forget()  # launches are planned for the GPU that is imagined, whose warps may be wider
-    with imagining(target):
+    with planning_for(target):
         found = inspect(program, targets=(target,))
     dispatch.forget()
     assert found.kernels, "no kernel was launched"

@@ -45,7 +45,9 @@ class Counting:
 
 
 @REPRESENTATIVES_FIRST
-def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(operator: Operator, inputs: Inputs) -> None:
+def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(
+    operator: Operator[..., Any], inputs: Inputs
+) -> None:
     """Between other operations, as in a model, and recomputed in the backward, as in a large one."""
 
     def block(call: Callable[..., Any], arguments: Inputs) -> list[Tensor]:

@@ -62,7 +62,7 @@ def declared_kernels() -> dict[str, Kernels]:
     return {f"tilesmith::{kernels.name}": kernels for kernels in found}
 
 
-def test_a_listener_sees_the_operator(spec: Spec, operator: Operator, inputs: Inputs) -> None:
+def test_a_listener_sees_the_operator(spec: Spec, operator: Operator[..., Any], inputs: Inputs) -> None:
     with Listener() as listener:
         result = forward_and_backward(operator, inputs)
     assert listener.calls[0][0] is operator.forward.dispatched
@@ -84,7 +84,7 @@ IN_FULL = (*WITHOUT_TRACING, "test_aot_dispatch_dynamic")
     ],
 )
 def test_opcheck_accepts_every_kernel_of_the_operator(
-    spec: Spec, operator: Operator, small_case: Case, layout: Layout, tests: tuple[str, ...],
+    spec: Spec, operator: Operator[..., Any], small_case: Case, layout: Layout, tests: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The forward, which is the first, with gradients wanted."""
@@ -117,7 +117,7 @@ INNER = {
 
 def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatch) -> None:
     called: dict[str, tuple[Any, tuple[Any, ...]]] = {}
-    call, way = Kernels.__call__, Kernels.way
+    call, runner_for = Kernels.__call__, Kernels.runner_for
 
     def note(kernels: Kernels, arguments: Sequence[Any]) -> None:
         copies = tuple(one.detach().clone() if isinstance(one, Tensor) else one for one in arguments)
@@ -127,12 +127,12 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
         note(kernels, arguments)
         return call(kernels, *arguments)
 
-    def noted_way(kernels: Kernels, arguments: Sequence[Any]) -> Any:
+    def noted_runner_for(kernels: Kernels, arguments: Sequence[Any]) -> Any:
         note(kernels, arguments)
-        return way(kernels, arguments)
+        return runner_for(kernels, arguments)
 
     monkeypatch.setattr(Kernels, "__call__", noted_call)
-    monkeypatch.setattr(Kernels, "way", noted_way)
+    monkeypatch.setattr(Kernels, "runner_for", noted_runner_for)
     monkeypatch.setattr(sys.modules["tilesmith.ops.triangle_multiply.operator"], "MOST_AT_ONCE", 0)
     torch.manual_seed(0)
     for name in ("triangle_multiply", "attention_update"):
@@ -210,7 +210,7 @@ def test_gradients_flow_on_meta_tensors(spec: Spec, small_case: Case) -> None:
 
 
 @REPRESENTATIVES_FIRST
-def test_make_fx_traces_forward_and_backward(operator: Operator, inputs: Inputs) -> None:
+def test_make_fx_traces_forward_and_backward(operator: Operator[..., Any], inputs: Inputs) -> None:
     tensors = [value for value in inputs.values() if isinstance(value, Tensor)]
     names = [name for name, value in inputs.items() if isinstance(value, Tensor)]
 

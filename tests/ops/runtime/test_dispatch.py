@@ -50,7 +50,7 @@ def test_on_a_cpu_pytorch_computes(spec: Spec, inputs: Inputs, runs: list[str], 
 
 
 def test_on_a_cpu_the_kernels_compute_where_the_interpreter_is_asked_for(
-    operator: Operator, inputs: Inputs, runs: list[str]
+    operator: Operator[..., Any], inputs: Inputs, runs: list[str]
 ) -> None:
     with ts.use("interpret"):
         operator(**inputs)
@@ -60,7 +60,9 @@ def test_on_a_cpu_the_kernels_compute_where_the_interpreter_is_asked_for(
     assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]
 
 
-def test_an_interpreter_that_comes_and_goes_is_noticed(operator: Operator, inputs: Inputs, runs: list[str]) -> None:
+def test_an_interpreter_that_comes_and_goes_is_noticed(
+    operator: Operator[..., Any], inputs: Inputs, runs: list[str]
+) -> None:
     operator(**inputs)
     assert not runs
     with interpreter.interpreting():

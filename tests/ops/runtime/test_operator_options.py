@@ -17,6 +17,7 @@ import tilesmith as ts
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.kernels import kernels, recorded_plans
 from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 switch = False
@@ -85,8 +86,9 @@ def no_negatives(x: Tensor, factor: Any = 1) -> None:
 
 @operator(
     "test_scaled", reference=native, forward=multiplied, save=save, gradient=gradient,
-    prepare=prepare, takes=lambda x, factor: factor != 7, switches=lambda: switch, check_values=no_negatives,
-    autocasts=True,
+    prepare=prepare, options=Options(
+        takes=lambda x, factor: factor != 7, switches=lambda: switch, check_values=no_negatives, autocasts=True
+    ),
 )  # fmt: skip
 def scaled(x: Tensor, *, factor: Any = 1) -> Tensor:
     """Times a number, or the sum of several."""

@@ -20,7 +20,7 @@ from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, is_differentiable
 
-silu = cast(Operator, SPECS["silu"].op)
+silu = cast("Operator[..., Any]", SPECS["silu"].op)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def _requiring_gradient(value: Any) -> Any:
 
 
 def test_another_layout_or_dtype_is_planned_anew(
-    spec: Spec, operator: Operator, small_case: Case, plannings: list[Plan]
+    spec: Spec, operator: Operator[..., Any], small_case: Case, plannings: list[Plan]
 ) -> None:
     given = [spec.inputs(small_case, torch.float32, "cpu", layout) for layout in LAYOUTS]
     given.append(spec.inputs(small_case, torch.float16, "cpu"))
@@ -109,14 +109,16 @@ def test_sizes_that_never_repeat_do_not_fill_the_memory(monkeypatch: pytest.Monk
     monkeypatch.setattr("tilesmith.ops.runtime.kernels.MOST_PLANS", 4)
     monkeypatch.setattr("tilesmith.ops.runtime.operator.MOST_PLANS", 4)
     silu.forward._plans.clear()
-    silu._ways.clear()
+    silu._runners.clear()
     for size in range(1, 12):
         silu(torch.ones(size))
         assert len(silu.forward._plans) <= 4
-        assert len(silu._ways) <= 4
+        assert len(silu._runners) <= 4
 
 
-def test_forward_and_backward_on_meta_tensors_are_recorded(spec: Spec, operator: Operator, small_case: Case) -> None:
+def test_forward_and_backward_on_meta_tensors_are_recorded(
+    spec: Spec, operator: Operator[..., Any], small_case: Case
+) -> None:
     inputs = {
         name: _requiring_gradient(value) for name, value in spec.inputs(small_case, torch.float32, "meta").items()
     }

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from tilesmith.ops import SPECS
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.tuned_case import Tuned, tune_case
+from tilesmith.spec import Case, Spec
 
 DEVICE = torch.device("cuda", 0)
 DEVICE_NAME = "NVIDIA H200 (pretended)"
@@ -314,3 +317,44 @@ def test_nothing_is_tuned_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> N
         tuning.search(DEFAULT, lambda config: 1.0)
     with pytest.raises(RuntimeError, match="not possible inside a CUDA-graph capture"):
         keep(DEFAULT)
+
+
+class TestTuneCase:
+    """`tune_case` with a timer that knows which configuration and which mode is fast."""
+
+    @pytest.fixture
+    def timed(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        return []
+
+    def tuned(self, timed: list[tuple[str, str]], torch_ms: float) -> Tuned:
+        def timer(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> float:
+            timed.append((dispatch.state().mode, mode))
+            if dispatch.state().mode == "torch":
+                return torch_ms
+            plan = spec.op.forward.plan_for(spec.inputs(case, dtype, "meta")["x"])  # type: ignore[attr-defined]  # an Operator
+            (choice,) = plan.choices
+            config = tuning.stored(DEVICE, choice.kernels, choice.bucket, choice.config) or choice.config
+            return 1.0 if config.num_warps == 2 else 2.0
+
+        spec = SPECS["silu"]
+        return tune_case(spec, spec.case("seed"), torch.bfloat16, timer)
+
+    def test_stores_the_fastest_configuration(self, timed: list[tuple[str, str]], table: Path) -> None:
+        tuned = self.tuned(timed, torch_ms=1.5)
+        assert (tuned.before_ms, tuned.after_ms, tuned.torch_ms) == (2.0, 1.0, 1.5)
+        (entry,) = json.loads(table.read_text())["configs"]["silu_forward"].values()
+        assert entry["config"]["num_warps"] == 2
+
+    @pytest.mark.parametrize(("torch_ms", "winner"), [(1.5, "tilesmith"), (0.5, "torch")])
+    def test_stores_who_wins(
+        self, timed: list[tuple[str, str]], table: Path, torch_ms: float, winner: str
+    ) -> None:  # fmt: skip
+        self.tuned(timed, torch_ms)
+        (entry,) = json.loads(table.read_text())["winners"]["silu"].values()
+        assert entry == {"training": winner, "forward": winner}
+
+    def test_times_our_kernels_whatever_was_measured_before(self, timed: list[tuple[str, str]]) -> None:
+        self.tuned(timed, torch_ms=1.5)
+        assert {mode for mode, _ in timed} == {"triton", "torch"}
+        assert {mode for _, mode in timed} == {"both", "fwd"}

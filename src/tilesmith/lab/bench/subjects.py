@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.bench.result import OURS
-from tilesmith.lab.bench.timing import Call, Outputs
+from tilesmith.lab.bench.timing import Call, Outputs, Rotation, rotation
 from tilesmith.spec import Case, Inputs, Spec
 
 Function = Callable[..., Any]
@@ -76,6 +76,14 @@ class Subject:
             made = self._input_set(seed)
             self.sets.append(made)
             self.calls.append(self._call(made))
+
+    def add_rotated_sets(self, cache_bytes: int, *, warm: bool) -> Rotation:
+        """Make as many sets of inputs as calls must go round, so that inputs come from memory unless `warm`."""
+        self.add_sets(1)
+        output_bytes = sum(output.nbytes for output in self.calls[0]())
+        rotated = rotation(self.sets[0].nbytes, output_bytes, cache_bytes, warm=warm)
+        self.add_sets(rotated.sets - 1)
+        return rotated
 
     def refresh(self) -> None:
         """New values in the same memory: what was computed before is no longer right.

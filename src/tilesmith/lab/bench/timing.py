@@ -121,6 +121,14 @@ def measure(
     return Measured(Timing(middle, spread, noise, len(both), run.method, host_us, wall_ms), outputs)
 
 
+def device_milliseconds(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation) -> float:
+    """Return the median device time of one call, by a single round of what `measure` does."""
+    for call in calls:
+        call()
+    stopwatch.synchronize()
+    return median(_sampled(stopwatch, _prepared(stopwatch, calls, rotated), WARM_UP_SECONDS / 4))
+
+
 @dataclass(frozen=True)
 class _Run:
     action: Action

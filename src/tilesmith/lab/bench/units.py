@@ -21,7 +21,7 @@ from tilesmith.lab.bench.limits import Limits, of_datasheet, of_this_gpu
 from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.roofline import place, verdict, work_of
 from tilesmith.lab.bench.subjects import Subject, function_of
-from tilesmith.lab.bench.timing import Stopwatch, measure, rotation
+from tilesmith.lab.bench.timing import Stopwatch, measure
 from tilesmith.lab.check import Trial, interpretable
 from tilesmith.spec import CONTIGUOUS, Case, Spec, Work
 from tilesmith.toolchain.launches import SeenLaunch, seen_launches
@@ -140,12 +140,7 @@ class Measurer:
         return self._checked[key]
 
     def _time(self, row: Row, subject: Subject) -> None:
-        subject.add_sets(1)
-        first = subject.calls[0]()
-        output_bytes = sum(output.nbytes for output in first)
-        del first
-        rotated = rotation(subject.sets[0].nbytes, output_bytes, self._limits.cache_bytes, warm=self._warm)
-        subject.add_sets(rotated.sets - 1)
+        rotated = subject.add_rotated_sets(self._limits.cache_bytes, warm=self._warm)
         if self._device == "cuda":
             row.peak_bytes = memory.peak_bytes(subject.calls[0])
             row.kept_bytes = memory.kept_bytes(subject) if row.mode != "fwd" else None

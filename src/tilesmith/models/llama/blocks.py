@@ -36,7 +36,7 @@ class Planned:
         self.run: Callable[[Sequence[Any]], Any] = self._plan_and_run
 
     def _plan_and_run(self, arguments: Sequence[Any]) -> Any:
-        self.run = self._kernels.way(arguments)
+        self.run = self._kernels.runner_for(arguments)
         return self.run(arguments)
 
 

@@ -147,7 +147,7 @@ def _made(stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_
     return AttentionBlock((batch, length), sizes, head_dim, eps, tf32), FeedForwardBlock(eps)
 
 
-def _any_is_faster_by_pytorch(*calls: tuple[Operator, dict[str, Any]], device: torch.device) -> bool:
+def _any_is_faster_by_pytorch(*calls: tuple[Operator[..., Any], dict[str, Any]], device: torch.device) -> bool:
     """As far as it was measured, and unless our kernels are insisted on."""
     training = torch.is_grad_enabled()
     return dispatch.state().mode == "auto" and any(

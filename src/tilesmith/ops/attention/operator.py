@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ from tilesmith.ops.runtime.arguments import (
     require_same_dtype,
 )
 from tilesmith.ops.runtime.kernels import is_transformed, kernels
-from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import tf32_allowed
 
@@ -171,31 +173,26 @@ def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | No
     return dq, dk, dv, dbias if wanted else None, *(None,) * 8
 
 
-class AttentionOperator(Operator):
-    """An operator whose kernels give the output, and after it what only their gradient needs."""
+def with_seed_tensor(q: Any, *others: Any) -> tuple[Any, ...]:
+    """Return the arguments with the seed as a tensor where there is dropout: one draw a call, one plan for all seeds.
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if named.get("dropout"):
-            q = arguments[0] if arguments else named.get("q")
-            named["seed"] = self._as_tensor(named.get("seed"), q)
-        made = super().__call__(*arguments, **named)
-        return made[0] if isinstance(made, tuple) else made
-
-    @staticmethod
-    def _as_tensor(seed: object, q: object) -> object:
-        """One draw for a call, and one plan for all seeds; what is wrong is left for the checks to refuse."""
-        is_seed = seed is None or (isinstance(seed, int) and not isinstance(seed, bool))
-        return seed_tensor(seed, q.device) if is_seed and isinstance(q, Tensor) else seed  # type: ignore[arg-type]
+    A seed of a wrong type stays for the checks to refuse.
+    """
+    *_, dropout, seed = others
+    is_seed = seed is None or (isinstance(seed, int) and not isinstance(seed, bool))
+    if not dropout or not is_seed or not isinstance(q, Tensor):
+        return q, *others
+    return q, *others[:-1], seed_tensor(seed, q.device)
 
 
-def attention_operator(name: str, **declared: Any) -> Callable[[Callable[..., Any]], AttentionOperator]:
-    """Declare attention, as `operator` does any operator."""
-    return lambda check: AttentionOperator(name, check, switches=tf32_allowed, autocasts=True, **declared)
+ATTENTION = Options(
+    takes=takes, switches=tf32_allowed, complete=with_seed_tensor, autocasts=True, returns="first"
+)  # fmt: skip
 
 
-@attention_operator(
-    "attention", reference=reference, native=native, forward=forward, prepare=prepare, takes=takes,
-    save=save, gradient=gradient, sizes=sizes,
+@operator(
+    "attention", reference=reference, native=native, forward=forward, prepare=prepare,
+    save=save, gradient=gradient, options=replace(ATTENTION, sizes=sizes),
 )  # fmt: skip
 def attention(
     q: Tensor,

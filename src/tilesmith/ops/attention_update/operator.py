@@ -20,8 +20,9 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
     require_same_dtype,
 )
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.precision import tf32_allowed
-from tilesmith.ops.runtime.residual import ResidualOperator
 from tilesmith.ops.triangle_attention import grid
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
@@ -65,14 +66,10 @@ def takes(x: Tensor, *others: Any) -> bool:
     return gate_weight.shape[0] // heads <= LARGEST_HEAD and not (x.is_cuda and x.dtype == torch.float64)
 
 
-def _declared(check: Any) -> ResidualOperator:
-    return ResidualOperator(
-        NAME, check, reference=reference, native=reference, forward=forward, save=save, gradient=gradient,
-        prepare=prepare, takes=takes, switches=tf32_allowed, autocasts=True,
-    )  # fmt: skip
-
-
-@_declared
+@operator(
+    NAME, reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare,
+    options=Options(takes=takes, switches=tf32_allowed, autocasts=True, returns="first", residual="fused"),
+)  # fmt: skip
 def attention_update(
     x: Tensor,
     *,

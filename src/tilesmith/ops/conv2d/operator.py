@@ -27,6 +27,7 @@ from tilesmith.ops.device.images.windows import (
 )
 from tilesmith.ops.runtime.arguments import require_floating, require_same_device
 from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.precision import tf32_allowed_in_convolutions
 from tilesmith.ops.sum import forward as sum_forward
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
@@ -108,10 +109,7 @@ def sizes(
     save=save,
     gradient=gradient,
     prepare=prepare,
-    sizes=sizes,
-    takes=takes,
-    switches=tf32_allowed_in_convolutions,
-    autocasts=True,
+    options=Options(sizes=sizes, takes=takes, switches=tf32_allowed_in_convolutions, autocasts=True),
 )
 def conv2d(
     x: Tensor,

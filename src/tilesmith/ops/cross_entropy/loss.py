@@ -1,6 +1,6 @@
-"""What the losses share: the checks of their arguments, and results of the kernels that the user does not see."""
+"""What the losses share: the checks of their arguments, and outputs of the kernels that the user does not see."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,32 +8,8 @@ from torch import Tensor
 
 from tilesmith.ops.runtime.arguments import require_number
 from tilesmith.ops.runtime.kernels import must_be_dispatched
-from tilesmith.ops.runtime.operator import Operator
 
 REDUCTIONS = ("mean", "sum", "none")
-
-
-class LossOperator(Operator):
-    """An operator whose kernels give the loss, and after it what their gradient needs, which the user does not see."""
-
-    def __init__(self, name: str, check: Callable[..., Any], **declared: Any) -> None:
-        super().__init__(name, check, **declared)
-        everything: Any = self._function
-
-        def forward(context: Any, *arguments_and_way: Any) -> Tensor:
-            context.kept_is_private = True
-            return everything.forward(context, *arguments_and_way)[0]  # type: ignore[no-any-return]
-
-        self._function = type(name, (everything,), {"forward": staticmethod(forward)})
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        made = super().__call__(*arguments, **named)
-        return made[0] if isinstance(made, tuple) else made
-
-
-def loss_operator(name: str, **declared: Any) -> Callable[[Callable[..., Any]], LossOperator]:
-    """Declare a loss, as `operator` does any operator."""
-    return lambda check: LossOperator(name, check, **declared)
 
 
 def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Sequence[Tensor]) -> None:
@@ -45,9 +21,7 @@ def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Se
 
 def may_overwrite_kept(context: Any) -> bool:
     """Inside a backward: whether nobody else can see what was kept, nor any later backward need it."""
-    private = getattr(
-        context, "kept_is_private", False
-    )  # not so where PyTorch calls the kernels, and shows all results
+    private = getattr(context, "outputs_are_private", False)  # not where PyTorch's dispatcher calls the kernels
     return private and not must_be_dispatched() and not torch._C._autograd._get_current_graph_task_keep_graph()
 
 

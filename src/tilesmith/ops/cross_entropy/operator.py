@@ -9,13 +9,14 @@ from torch import Tensor
 from tilesmith.ops.cross_entropy.backward import backward
 from tilesmith.ops.cross_entropy.forward import forward, loss_dtype
 from tilesmith.ops.cross_entropy.loss import (
-    loss_operator,
     require_classes,
     require_loss_options,
     require_target,
     save_for_backward,
 )
 from tilesmith.ops.runtime.arguments import require_dimensions, require_floating, require_same_device
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 
@@ -68,9 +69,9 @@ def check_values(logits: Tensor, target: Tensor, ignore_index: int, *_: object) 
     require_classes("cross_entropy", target, logits.shape[-1], ignore_index)
 
 
-@loss_operator(
+@operator(
     "cross_entropy", reference=reference, native=native, forward=forward, save=save, gradient=gradient,
-    check_values=check_values,
+    options=Options(returns="first", private_outputs=True, check_values=check_values),
 )  # fmt: skip
 def cross_entropy(
     logits: Tensor,

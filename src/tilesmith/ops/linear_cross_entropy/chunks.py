@@ -157,7 +157,7 @@ def compute_forward(
     assert reduction != "none" or not any(wanted), "each row's gradient has a factor that only the backward knows"
     rows, matrix, classes = as_matrices(hidden, weight, target)
     gradients = Gradients(rows, matrix, wanted)
-    losses, kept = logits_forward.result(rows, classes, ignore_index, label_smoothing, "none")
+    losses, kept = logits_forward.fake(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
     count = (classes != ignore_index).sum() if reduction == "mean" else None
     share = one if count is None else one / count.clamp(min=1)

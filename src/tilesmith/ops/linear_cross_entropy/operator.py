@@ -8,7 +8,6 @@ from torch import Tensor
 
 from tilesmith.ops.cross_entropy import operator as cross_entropy
 from tilesmith.ops.cross_entropy.loss import (
-    loss_operator,
     may_overwrite_kept,
     require_classes,
     require_loss_options,
@@ -23,6 +22,8 @@ from tilesmith.ops.runtime.arguments import (
     require_floating,
     require_same_device,
 )
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 NAME = "linear_cross_entropy"
@@ -96,9 +97,9 @@ def check_values(
     require_classes(NAME, target, weight.shape[0], ignore_index)
 
 
-@loss_operator(
+@operator(
     NAME, reference=reference, native=native, forward=forward, save=save, gradient=gradient, prepare=prepare,
-    check_values=check_values, autocasts=True,
+    options=Options(returns="first", private_outputs=True, check_values=check_values, autocasts=True),
 )  # fmt: skip
 def linear_cross_entropy(
     hidden: Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from tilesmith.ops.runtime.arguments import (
     require_same_dtype,
     require_vector,
 )
-from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.ops.runtime.side_stream import Beside
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
@@ -87,30 +88,24 @@ def _gradient_of_right(dy: Tensor, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
     return db
 
 
-class MatmulOperator(Operator):
-    """Where a gradient will need z, kernels that keep it compute the call."""
-
-    def __init__(self, check: Callable[..., Any]) -> None:
-        declared: dict[str, Any] = {
-            "reference": reference, "native": native, "gradient": gradient, "prepare": prepare, "takes": takes,
-            "switches": tf32_allowed, "autocasts": True,
-        }  # fmt: skip
-        super().__init__("matmul", check, forward=forward, save=save, **declared)
-        self.keeping_z = Operator("matmul", check, forward=forward_keeping_z, save=save_with_z, **declared)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if not named and len(arguments) < 4:
-            return super().__call__(*arguments)
-        activation = arguments[3] if len(arguments) > 3 else named.get("activation")
-        if activation not in NEEDS_Z or not torch.is_grad_enabled():
-            return super().__call__(*arguments, **named)
-        if not any(isinstance(one, Tensor) and one.requires_grad for one in (*arguments, *named.values())):
-            return super().__call__(*arguments, **named)
-        made = self.keeping_z(*arguments, **named)
-        return made[0] if isinstance(made, tuple) else made
+def needs_z(a: object, b: object, bias: object, activation: object, *_: object) -> bool:
+    """Whether a gradient will need z: kernels that keep z then compute the call."""
+    if activation not in NEEDS_Z or not torch.is_grad_enabled():
+        return False
+    return any(isinstance(one, Tensor) and one.requires_grad for one in (a, b, bias))
 
 
-@MatmulOperator
+COMMON = Options(takes=takes, switches=tf32_allowed, autocasts=True)
+KEEPING_Z = Alternative(
+    when=needs_z, forward=forward_keeping_z, save=save_with_z, gradient=gradient, prepare=prepare,
+    options=replace(COMMON, returns="first"),
+)  # fmt: skip
+
+
+@operator(
+    "matmul", reference=reference, native=native, forward=forward, save=save, gradient=gradient, prepare=prepare,
+    options=replace(COMMON, alternatives=(KEEPING_Z,)),
+)  # fmt: skip
 def matmul(
     a: Tensor,
     b: Tensor,

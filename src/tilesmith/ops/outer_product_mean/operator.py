@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
     require_same_dtype,
 )
-from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
@@ -87,26 +88,21 @@ def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
     return da, db, None, dweight, dbias, None, None, None
 
 
-class OuterProductMean(Operator):
-    """Few sequences are computed in another way, where products must be exact."""
-
-    def __init__(self, check: Callable[..., Any]) -> None:
-        declared: dict[str, Any] = {
-            "reference": reference, "native": reference, "save": save, "gradient": gradient, "prepare": prepare,
-            "takes": takes, "switches": tf32_allowed, "autocasts": True,
-        }  # fmt: skip
-        super().__init__(NAME, check, forward=forward, **declared)
-        self.few = Operator(NAME, check, forward=few.forward, **declared)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        a = arguments[0] if arguments else named.get("a")
-        weight = arguments[3] if len(arguments) > 3 else named.get("weight")
-        if isinstance(a, Tensor) and isinstance(weight, Tensor) and few.is_for_few(a, weight):
-            return self.few(*arguments, **named)
-        return super().__call__(*arguments, **named)
+def has_few_sequences(a: object, b: object, mask: object, weight: object, *_: object) -> bool:
+    """Whether the kernels for few sequences compute this call: products must be exact, and take fewer flops so."""
+    return isinstance(a, Tensor) and isinstance(weight, Tensor) and few.is_for_few(a, weight)
 
 
-@OuterProductMean
+COMMON = Options(takes=takes, switches=tf32_allowed, autocasts=True)
+FEW_SEQUENCES = Alternative(
+    when=has_few_sequences, forward=few.forward, save=save, gradient=gradient, prepare=prepare, options=COMMON
+)
+
+
+@operator(
+    NAME, reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare,
+    options=replace(COMMON, alternatives=(FEW_SEQUENCES,)),
+)  # fmt: skip
 def outer_product_mean(
     a: Tensor,
     b: Tensor,

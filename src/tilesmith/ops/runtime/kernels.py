@@ -1,4 +1,7 @@
-"""Kernels as a torch operator: planned once per look of the arguments, known to torch.compile, cheap to call."""
+"""Kernels as a torch operator: planned once for each look of a call, known to torch.compile, cheap to call.
+
+The *look* of a call is the key of everything that planning depends on. Calls with the same look share one plan.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from torch.nn import Parameter
 
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.layout import NotWalkable
-from tilesmith.ops.runtime.plan import Operand, Plan, imagining
+from tilesmith.ops.runtime.plan import Operand, Plan, planning_for
 from tilesmith.toolchain import interpreter
 
 LIBRARY = torch.library.Library("tilesmith", "FRAGMENT")
-MOST_PLANS = 4096  # kept per operator; a workload whose shapes never repeat must not grow without end
+MOST_PLANS = 4096  # kept for each operator; bounds the memory of a workload whose shapes never repeat
 
 Planner = Callable[..., "Operand | tuple[Operand, ...]"]
 Result = Any
@@ -27,10 +30,10 @@ _SCALARS = frozenset({int, float, bool, str, type(None), torch.dtype})
 
 
 def look(arguments: Sequence[Any]) -> Hashable | None:
-    """A key for all that decides how a call runs; None where an argument is none of these: a plain tensor, a number, a
-    string, None, or several numbers.
+    """Return the look of a call; None where an argument is not a plain tensor, a number, a string, None, or a sequence
+    of numbers.
 
-    Plain means that reading memory at data_ptr() by the strides gives the values: no subclass, no lazy negation.
+    A tensor is plain if reading memory at data_ptr() by its strides gives its values: no subclass, no lazy negation.
     """
     key: list[object] = [dispatch.epoch, torch.is_grad_enabled(), interpreter.is_interpreting()]
     try:
@@ -39,13 +42,13 @@ def look(arguments: Sequence[Any]) -> Hashable | None:
             if kind is Tensor or kind is Parameter:
                 if value.is_neg():
                     return None
-                index = value.get_device()  # an integer is cheaper to hash than a device; only those of a GPU have one
+                index = value.get_device()  # an integer is cheaper to hash than a device; only GPUs have an index
                 place = index if index >= 0 else value.device
                 key += (
                     value.shape, value.stride(), value.dtype, place, value.requires_grad, value.data_ptr() & 15,
                 )  # fmt: skip
             elif kind in _SCALARS:
-                key += (kind, value)  # True is equal to 1, but not as good an argument
+                key += (kind, value)  # the kind tells True from 1
             elif (kind is tuple or kind is list) and all(type(one) in _SCALARS for one in value):
                 key += (kind, *map(type, value), *value)
             else:
@@ -56,7 +59,7 @@ def look(arguments: Sequence[Any]) -> Hashable | None:
 
 
 def must_be_dispatched() -> bool:
-    """Whether something listens to or transforms torch operators, and so has to be told of this one."""
+    """Whether PyTorch's dispatcher must see this call, because something listens to or transforms torch operators."""
     return (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
@@ -66,34 +69,37 @@ def must_be_dispatched() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether torch.func or forward-mode differentiation is at work, which a kernel cannot follow."""
+    """Whether torch.func or forward-mode differentiation is active; kernels cannot follow either."""
     if torch.compiler.is_compiling():  # the tracer follows them itself
         return False
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 class Kernels:
-    """What `@kernels(name)` makes of a function that says, without computing, what comes out."""
+    """A torch operator computed by kernels, as `@kernels(name)` declares it.
 
-    def __init__(self, name: str, result: Callable[..., Result]) -> None:
+    `fake` returns empty tensors of the right shapes, strides and dtypes, without computing.
+    """
+
+    def __init__(self, name: str, fake: Callable[..., Result]) -> None:
         self.name = name
-        self.result = result
+        self.fake = fake
         self._planner: Planner | None = None
         self._composed: Callable[..., Result] | None = None
         self._plans: dict[Hashable, Plan] = {}
-        LIBRARY.define(name + torch.library.infer_schema(result, mutates_args=()))
+        LIBRARY.define(name + torch.library.infer_schema(fake, mutates_args=()))
         LIBRARY.impl(name, self._run, "CUDA")
         LIBRARY.impl(name, self._run, "CPU")
-        torch.library.register_fake(f"tilesmith::{name}", result, lib=LIBRARY)
+        torch.library.register_fake(f"tilesmith::{name}", fake, lib=LIBRARY)
         self.dispatched: Callable[..., Result] = getattr(torch.ops.tilesmith, name).default
 
     def plan(self, planner: Planner) -> Planner:
-        """Decorator for the function that puts the launches on a plan."""
+        """Attach, as a decorator, the function that puts the launches on a plan."""
         self._planner = planner
         return planner
 
     def composed(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Decorator, instead of `plan`, for the function that computes by calling other kernels and PyTorch's own."""
+        """Attach, as a decorator and instead of `plan`, a function that calls other kernels and PyTorch's operators."""
         self._composed = function
         return function
 
@@ -101,18 +107,18 @@ class Kernels:
         if must_be_dispatched():
             return self.dispatched(*arguments)
         if self._composed is not None:
-            return self.way(arguments)(arguments)
+            return self.runner_for(arguments)(arguments)
         key = look(arguments)
         plan = self._plans.get(key)
-        return plan.run(arguments) if plan is not None else self.way(arguments)(arguments)
+        return plan.run(arguments) if plan is not None else self.runner_for(arguments)(arguments)
 
-    def way(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Result]:
-        """How calls that look like this one are computed eagerly."""
+    def runner_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Result]:
+        """Return the function that computes calls with this look eagerly."""
         composed = self._composed
-        if composed is None and look(arguments) is None:  # what is composed is of parts, which look for themselves
+        if composed is None and look(arguments) is None:  # composed kernels leave the look to their parts
             return lambda arguments: self.dispatched(*arguments)
         if _device_of(arguments).type == "meta":
-            return self._imagine
+            return self._run_on_meta
         if composed is not None:
             return lambda arguments: composed(*arguments)
         try:
@@ -120,8 +126,8 @@ class Kernels:
         except NotWalkable:
             return self._run_on_copies
 
-    def _imagine(self, arguments: Sequence[Any]) -> Result:
-        """On meta tensors there is nothing to compute; what would be launched can be recorded."""
+    def _run_on_meta(self, arguments: Sequence[Any]) -> Result:
+        """Return the fake result; inside `recorded_plans`, record the plan."""
         if _recorded is not None and self._composed is not None:
             self._composed(*arguments)
         elif _recorded is not None:
@@ -133,7 +139,7 @@ class Kernels:
         return self.dispatched(*arguments)
 
     def plan_for(self, *arguments: Any) -> Plan:
-        """The plan for arguments of this look, without running it."""
+        """Return the plan for calls with this look, without running it."""
         key = look(arguments)
         plan = self._plans.get(key)
         if plan is None:
@@ -141,7 +147,7 @@ class Kernels:
             assert self._planner is not None, f"{self.name} has no planner"
             outputs = self._planner(plan, *plan.operands)
             plan.outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            if plan.device.type == "meta":  # cannot be run, so a later call must not find it
+            if plan.device.type == "meta":  # cannot run, so a later call must not find it
                 return plan
             if len(self._plans) >= MOST_PLANS:
                 self._plans.clear()
@@ -149,13 +155,13 @@ class Kernels:
         return plan
 
     def _run(self, *arguments: Any) -> Result:
-        return self.way(arguments)(arguments)
+        return self.runner_for(arguments)(arguments)
 
     def _run_on_copies(self, arguments: Sequence[Any]) -> Result:
-        """For layouts that no kernel walks in place: compute on contiguous copies, give back the promised layout."""
+        """Compute on contiguous copies and return the promised layout, for layouts that no kernel walks in place."""
         copies = _contiguous(arguments)
         computed = self.plan_for(*copies).run(copies)
-        promised = self.result(*arguments)
+        promised = self.fake(*arguments)
         if isinstance(promised, Tensor):
             return promised.copy_(computed)  # type: ignore[arg-type]  # one promised, one computed
         return tuple(place.copy_(values) for place, values in zip(promised, computed, strict=True))
@@ -166,11 +172,11 @@ _recorded: list[Plan] | None = None
 
 @contextmanager
 def recorded_plans(target: str = "cuda:90") -> Iterator[list[Plan]]:
-    """Collect the plan of every call on meta tensors: what would be launched on such a GPU, without memory or a GPU."""
+    """Collect the plan of every call on meta tensors: what the call would launch on this GPU. Needs no GPU."""
     global _recorded
     before, _recorded = _recorded, []
     try:
-        with imagining(target):
+        with planning_for(target):
             yield _recorded
     finally:
         _recorded = before
@@ -187,7 +193,7 @@ def _device_of(arguments: Sequence[Any]) -> torch.device:
 def kernels(name: str) -> Callable[[Callable[..., Result]], Kernels]:
     """Declare kernels as the torch operator `tilesmith::name`.
 
-    Decorates a function of the tensors that returns empty tensors of the right look; its annotations are the schema.
-    A planner, attached with `.plan`, says what to launch; or `.composed` attaches plain code that computes the result.
+    Decorates a function that returns empty tensors as the kernels will return them. Its annotations are the schema.
+    A planner, attached with `.plan`, says what to launch. Or `.composed` attaches plain code that computes the result.
     """
-    return lambda result: Kernels(name, result)
+    return lambda fake: Kernels(name, fake)

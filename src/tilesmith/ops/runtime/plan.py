@@ -1,8 +1,7 @@
-"""A plan: what is allocated and launched for arguments of one look.
+"""The plan of a call as data: buffers to allocate and kernels to launch.
 
-The look of a tensor is all but its numbers: shape, strides, dtype, alignment. An operator's kernels are chosen from the
-look alone, so the choice is made once, written down as data, and replayed at every later call. The same data runs in
-the interpreter, and compiles for GPUs that this machine does not have.
+A planner sees the shape, strides, dtype and alignment of each tensor, not its values. So one plan serves all calls with
+the same look. The same plan runs in the interpreter, and compiles for GPUs that this machine does not have.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from tilesmith.ops.runtime.config import Config, ConfigType, replaced
 from tilesmith.toolchain import gluon, interpreter
 from tilesmith.toolchain.launcher import Grid, Launch
 
-# Persistent kernels share their work among this many times the multiprocessors. Without a GPU there are none to count;
-# a small number makes every program take several turns, so that the interpreter walks the loop.
+# The grid of a persistent kernel follows from the number of multiprocessors. On a CPU this small number stands for it:
+# every program then takes several tiles, so the interpreter runs the loop.
 MULTIPROCESSORS_WITHOUT_GPU = 2
 
 
 Results = Callable[[Sequence[Tensor]], Tensor | tuple[Tensor, ...]]
-"""Picks what a plan gives from all of its tensors."""
+"""Picks a plan's outputs from all of its tensors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """A tensor that a plan speaks of: an argument, an output or scratch memory."""
+    """A tensor of a plan: an argument, an output or scratch memory."""
 
     slot: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     aligned: bool = True
-    order: tuple[int, ...] | None = None  # which dimensions of the tensor these are, where not as they come
+    order: tuple[int, ...] | None = None  # the tensor's dimension behind each of these, where permuted
 
     def data_ptr(self) -> int:
-        """What compilation depends on: whether the address is a multiple of 16."""
+        """Return an address with the alignment that compilation depends on: a multiple of 16 or not."""
         return 0 if self.aligned else 1
 
     @property
@@ -53,32 +52,32 @@ class Operand:
         return self.dtype.itemsize
 
     def seen_as(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
-        """The same memory from the same address on, with other dimensions."""
+        """Return the same memory from the same address on, with other dimensions."""
         return replace(self, shape=shape, strides=strides, order=None)
 
     def permuted(self, order: tuple[int, ...]) -> Operand:
-        """The same tensor with its dimensions in this order."""
+        """Return the same tensor with its dimensions in this order."""
         shape, strides = (tuple(one[dimension] for dimension in order) for one in (self.shape, self.strides))
         return replace(self, shape=shape, strides=strides, order=order)
 
     def describable(self) -> bool:
-        """Whether the copy engine of a Hopper GPU can walk this layout, which it wants in units of 16 bytes."""
+        """Whether TMA can load this layout: at most five dimensions, strides and address in multiples of 16 bytes."""
         *outer, innermost = self.strides
         whole_units = all(stride > 0 and stride * self.element_bytes % 16 == 0 for stride in outer)
         return self.aligned and innermost == 1 and whole_units and 0 not in self.shape and len(outer) < 5
 
     def descriptor(self, block_shape: Sequence[int]) -> TensorDescriptor:
-        """A kernel argument that loads and stores blocks of this shape by the copy engine, zeros beyond the edges."""
+        """Return a kernel argument that loads and stores blocks of this shape by TMA, with zeros beyond the edges."""
         return TensorDescriptor(self, list(self.shape), list(self.strides), list(block_shape))
 
     def gluon_descriptor(self, block_shape: Sequence[int]) -> Any:
-        """The same for a kernel in Gluon."""
+        """Return the TMA descriptor of a Gluon kernel for blocks of this shape."""
         return gluon.described(self, self.shape, self.strides, block_shape)
 
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch as data: everything that compiling, interpreting or explaining it needs."""
+    """One launch as data, enough to compile it, interpret it or explain it."""
 
     kernel: Any
     grid: Grid
@@ -86,16 +85,16 @@ class PlannedLaunch:
     config: Config
 
     def options(self) -> dict[str, Any]:
-        # Fused multiply-add is asked for by name: from Triton 3.10 on it is no longer the default.
+        # Triton 3.10 no longer fuses multiply and add by default.
         return {"num_warps": self.config.num_warps, "num_stages": self.config.num_stages, "enable_fp_fusion": True}
 
     def operands(self) -> list[Operand]:
-        """Every tensor among the arguments, those behind descriptors included."""
+        """Return every tensor among the arguments, including those behind descriptors."""
         bases = [one.base if isinstance(one, gluon.DESCRIPTORS) else one for one in self.arguments.values()]
         return [base for base in bases if isinstance(base, Operand)]
 
     def on(self, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> dict[str, object]:
-        """The arguments with real tensors, found by their slot, in place of the operands."""
+        """Return the arguments with real tensors, found by slot, in place of the operands."""
         return {name: _real(value, tensors) for name, value in self.arguments.items()}
 
 
@@ -107,7 +106,7 @@ def _real(value: object, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> ob
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration that a plan settled on, and what sizes it holds for."""
+    """A configuration that a plan chose, and the bucket of sizes that it is chosen for."""
 
     kernels: str
     bucket: str
@@ -116,7 +115,7 @@ class Choice:
 
 @dataclass
 class Plan:
-    """Built by a planner through `empty`, `empty_like`, `choose` and `launch`; then run as often as wanted."""
+    """Buffers and launches as data. Planners call `empty`, `empty_like`, `choose` and `launch`; `run` replays them."""
 
     kernels: str
     device: torch.device
@@ -130,44 +129,44 @@ class Plan:
         self._buffers: list[Operand] = []
         self._on_gpu = self.device.type == "cuda"
         self._slots = len(self._tensor_places)
-        self._prepared: list[Launch] | None = None
-        self._memory: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = []
+        self._compiled: list[Launch] | None = None
+        self._allocations: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]] = []
         self._results: Results | None = None
         slots = iter(range(self._slots))
         self.operands = [
-            _look_of(value, next(slots)) if isinstance(value, Tensor) else value for value in self.arguments
+            _operand_of(value, next(slots)) if isinstance(value, Tensor) else value for value in self.arguments
         ]
-        self.arguments = ()  # a plan outlives the call: it must not keep the call's tensors
+        self.arguments = ()  # a plan outlives the call, so it must not keep the call's tensors
 
     @property
     def multiprocessors(self) -> int:
-        return _multiprocessors(self.device, _imagined)
+        return _multiprocessors(self.device, _planned_target)
 
     @property
     def architecture(self) -> Architecture:
-        """What a multiprocessor of this GPU, or of the imagined one, holds."""
-        return _architecture(self.device, _imagined)
+        """Return the limits of one multiprocessor of this GPU, or of the GPU that `planning_for` names."""
+        return _architecture(self.device, _planned_target)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Operand:
-        """Memory for an output or for scratch, contiguous."""
+        """Return new contiguous memory for an output or for scratch."""
         return self._buffer(torch.empty(shape, dtype=dtype, device="meta"))
 
     def empty_like(self, operand: Operand, dtype: torch.dtype | None = None) -> Operand:
-        """Memory laid out as torch.empty_like lays it out for that argument, and seen as that is seen."""
+        """Return new memory with the strides that torch.empty_like gives, its dimensions in the operand's order."""
         if operand.order is not None:
             back = tuple(operand.order.index(dimension) for dimension in range(len(operand.order)))
             return self.empty_like(replace(operand.permuted(back), order=None), dtype).permuted(operand.order)
         like = torch.empty_strided(operand.shape, operand.strides, dtype=operand.dtype, device="meta")
         return self._buffer(torch.empty_like(like, dtype=dtype))
 
-    def _buffer(self, look: Tensor) -> Operand:
-        buffer = Operand(self._slots, tuple(look.shape), look.stride(), look.dtype)
+    def _buffer(self, meta: Tensor) -> Operand:
+        buffer = Operand(self._slots, tuple(meta.shape), meta.stride(), meta.dtype)
         self._buffers.append(buffer)
         self._slots += 1
         return buffer
 
     def choose(self, default: ConfigType, *bucket: object) -> ConfigType:
-        """The configuration to launch with: a sweep's, else one tuned here for these sizes, else the default."""
+        """Return the configuration to launch with: a sweep's, else one tuned for these sizes, else the default."""
         default = default.for_warps_of(self.architecture.warp_size)
         name = " ".join(str(part).removeprefix("torch.") for part in bucket)
         config = tuning.stored(self.device, self.kernels, name, default) or default
@@ -176,7 +175,7 @@ class Plan:
         return config
 
     def launch(self, kernel: Any, grid: Sequence[int], config: Config, **arguments: object) -> None:
-        """Put a kernel on the plan. A grid with nothing in it is left out."""
+        """Put a launch on the plan, unless its grid is empty."""
         full = (*grid, *(1,) * (3 - len(grid)))
         if 0 in full:
             return
@@ -184,23 +183,23 @@ class Plan:
         self.launches.append(PlannedLaunch(kernel, full, {**arguments, **constants}, config))  # type: ignore[arg-type]
 
     def run(self, arguments: Sequence[Any]) -> Tensor | tuple[Tensor, ...]:
-        """Compute: on the GPU by replaying compiled launches, on the CPU in the interpreter."""
-        results = self._results or self._settled()
+        """Compute: replay compiled launches on a GPU, interpret them on a CPU."""
+        results = self._results or self._finalize()
         tensors: list[Tensor] = [arguments[place] for place in self._tensor_places]
         device = self.device
-        for shape, strides, dtype in self._memory:  # empty_strided is the cheapest: 2.3 µs where empty_like takes 3.2
+        for shape, strides, dtype in self._allocations:  # empty_strided takes 2.3 µs, empty_like 3.2
             tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=device))
-        if self._on_gpu and not interpreter.is_interpreting():  # an inspector pretends that there is a GPU
+        if self._on_gpu and not interpreter.is_interpreting():  # `inspect` interprets tensors that claim to be on a GPU
             self._replay(tensors)
         else:
             self._interpret(tensors)
         return results(tensors)
 
-    def _settled(self) -> Results:
-        """Write down, once nothing is added any more, what every run needs, in the form that is read fastest."""
-        self._memory = [(buffer.shape, buffer.strides, buffer.dtype) for buffer in self._buffers]
+    def _finalize(self) -> Results:
+        """Store what every run needs in the form that is read fastest. Called once, at the first run."""
+        self._allocations = [(buffer.shape, buffer.strides, buffer.dtype) for buffer in self._buffers]
         slots = [output.slot for output in self.outputs]
-        self._results = itemgetter(*slots) if slots else lambda tensors: ()  # what writes in place gives nothing
+        self._results = itemgetter(*slots) if slots else lambda tensors: ()  # in-place kernels have none
         return self._results
 
     def _replay(self, tensors: list[Tensor]) -> None:
@@ -209,13 +208,13 @@ class Plan:
             with torch.cuda.device(index):
                 self._replay(tensors)
             return
-        if self._prepared is None:
-            self._prepared = [
+        if self._compiled is None:
+            self._compiled = [
                 Launch(launch.kernel, launch.grid, launch.arguments, launch.options()) for launch in self.launches
             ]
         addresses = [tensor.data_ptr() for tensor in tensors]
         stream = torch._C._cuda_getCurrentRawStream(index)
-        for launch in self._prepared:
+        for launch in self._compiled:
             launch(stream, addresses)
 
     def _interpret(self, tensors: list[Tensor]) -> None:
@@ -223,39 +222,39 @@ class Plan:
             interpreter.interpret(launch.kernel, launch.grid, launch.on(tensors), options=launch.options())
 
 
-def _look_of(tensor: Tensor, slot: int) -> Operand:
+def _operand_of(tensor: Tensor, slot: int) -> Operand:
     aligned = tensor.device.type == "meta" or tensor.data_ptr() % 16 == 0
     return Operand(slot, tuple(tensor.shape), tensor.stride(), tensor.dtype, aligned)
 
 
-_imagined = "cuda:90"
+_planned_target = "cuda:90"
 
 
 @contextmanager
-def imagining(target: str) -> Iterator[None]:
-    """Inside, plans without a GPU are made for this one."""
-    global _imagined
-    before, _imagined = _imagined, target
+def planning_for(target: str) -> Iterator[None]:
+    """Make plans for this GPU inside the context, where tensors are not on a GPU."""
+    global _planned_target
+    before, _planned_target = _planned_target, target
     try:
         yield
     finally:
-        _imagined = before
+        _planned_target = before
 
 
 @lru_cache
-def _multiprocessors(device: torch.device, imagined: str) -> int:
+def _multiprocessors(device: torch.device, target: str) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count
     if device.type == "meta":
-        known = (one.multiprocessors for one in devices() if one.architecture.target == imagined)
+        known = (one.multiprocessors for one in devices() if one.architecture.target == target)
         return next(known, MULTIPROCESSORS_WITHOUT_GPU)
     return MULTIPROCESSORS_WITHOUT_GPU
 
 
 @lru_cache
-def _architecture(device: torch.device, imagined: str) -> Architecture:
+def _architecture(device: torch.device, target: str) -> Architecture:
     if device.type != "cuda":
-        return for_target(imagined)
+        return for_target(target)
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
         target, smallest = f"hip:{properties.gcnArchName.split(':')[0]}", "hip:gfx90a"
@@ -263,5 +262,5 @@ def _architecture(device: torch.device, imagined: str) -> Architecture:
         target, smallest = f"cuda:{properties.major}{properties.minor}", "cuda:89"
     try:
         return for_target(target)
-    except ValueError:  # not among the known ones: what fits on the smallest of them fits
+    except ValueError:  # an unknown GPU: assume the smallest of the known ones
         return for_target(smallest)

@@ -1,26 +1,27 @@
-"""Tuning one case of one operator: its configurations one after the other, then the result beside PyTorch's own."""
+"""Tune one case of one operator: search the configuration of each kernel, then compare the result with PyTorch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from triton.testing import do_bench_cudagraph
 
-from tilesmith.ops.runtime import tuning
+from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Choice
-from tilesmith.spec import Case, Spec, called
+from tilesmith.spec import Case, Spec
+
+Timer = Callable[[Spec, Case, torch.dtype, str], float]
+"""Returns the milliseconds on the device that `spec.op` takes in a mode of `bench`: "fwd" or "both"."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """Milliseconds on the device for forward and backward together."""
+    """Milliseconds on the device, forward and backward together; of the forward where there is no gradient."""
 
     dtype: torch.dtype
     before_ms: float
@@ -28,24 +29,28 @@ class Tuned:
     torch_ms: float
 
 
-def tune_case(spec: Spec, case: Case, dtype: torch.dtype) -> Tuned:
-    """Find and keep the fastest configuration of each of the operator's kernels, and whether PyTorch beats them."""
-    device = torch.device("cuda", torch.cuda.current_device())
-    inputs = spec.inputs(case, dtype, device)
-    before = _milliseconds(spec, spec.op, inputs)
-    for choice in _choices(spec, case, dtype):
-        best, time = tuning.search(choice.config, _timer(spec, inputs, choice))
-        tuning.keep(device, "configs", choice.kernels, choice.bucket, {"config": best.fields(), "ms": time})
+def tune_case(spec: Spec, case: Case, dtype: torch.dtype, timer: Timer) -> Tuned:
+    """Find and store the fastest configuration of each of the operator's kernels, and whether PyTorch is faster."""
     operator = spec.op
     assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
-    after, torchs = _milliseconds(spec, operator, inputs), _milliseconds(spec, operator.native, inputs)
-    with torch.no_grad():
-        winners = {
-            "training": _winner(after, torchs),
-            "forward": _winner(_milliseconds(spec, operator, inputs), _milliseconds(spec, operator.native, inputs)),
-        }
-    tuning.keep(device, "winners", spec.name, operator.bucket_for(**inputs), winners)
-    return Tuned(dtype, before, after, torchs)
+    device = torch.device("cuda", torch.cuda.current_device())
+    training = "both" if spec.differentiable else "fwd"
+
+    def milliseconds(mode: str) -> float:
+        return timer(spec, case, dtype, mode)
+
+    with dispatch.use("triton"):
+        before = milliseconds(training)
+        for choice in _choices(spec, case, dtype):
+            best, time = tuning.search(choice.config, _measure(choice, lambda: milliseconds(training)))
+            tuning.keep(device, "configs", choice.kernels, choice.bucket, {"config": best.fields(), "ms": time})
+        ours = {"training": milliseconds(training), "forward": milliseconds("fwd")}
+    with dispatch.use("torch"):
+        torchs = {"training": milliseconds(training), "forward": milliseconds("fwd")}
+    bucket = operator.bucket_for(**spec.inputs(case, dtype, "meta"))
+    winners = {mode: _winner(ours[mode], torchs[mode]) for mode in ours}
+    tuning.keep(device, "winners", spec.name, bucket, winners)
+    return Tuned(dtype, before, ours["training"], torchs["training"])
 
 
 def _winner(ours: float, torchs: float) -> str:
@@ -53,40 +58,25 @@ def _winner(ours: float, torchs: float) -> str:
 
 
 def _choices(spec: Spec, case: Case, dtype: torch.dtype) -> Sequence[Choice]:
-    """The choices that the operator's plans make, forward and backward."""
+    """Return the choices that the operator's plans make, forward and backward."""
     inputs = spec.inputs(case, dtype, "meta")
+    leaves = {name: inputs[name].detach().requires_grad_() for name in spec.leaves(inputs)}
     with recorded_plans() as plans:
-        _step(spec, spec.op, inputs)()
+        made = spec.op(**{**inputs, **leaves})
+        outputs = [one for one in ([made] if isinstance(made, Tensor) else made) if one.requires_grad]
+        if outputs:
+            torch.autograd.grad(outputs, list(leaves.values()), [torch.ones_like(one) for one in outputs])
     return [choice for plan in plans for choice in plan.choices]
 
 
-def _timer(spec: Spec, inputs: dict[str, Any], choice: Choice) -> Callable[[Config], float]:
+def _measure(choice: Choice, milliseconds: Callable[[], float]) -> Callable[[Config], float]:
+    """Return a function from a configuration of this choice to its time; infinity where it does not run."""
+
     def measure(config: Config) -> float:
         with tuning.trying(choice.kernels, choice.bucket, config):
             try:
-                return _milliseconds(spec, spec.op, inputs)
+                return milliseconds()
             except Exception:  # does not compile, or needs more registers or shared memory than there is
                 return float("inf")
 
     return measure
-
-
-def _milliseconds(spec: Spec, function: Callable[..., Any], inputs: dict[str, Any]) -> float:
-    """Forward and backward together; where gradients are off, the forward alone."""
-    with torch.cuda.stream(torch.cuda.Stream()):
-        return float(do_bench_cudagraph(_step(spec, function, inputs), rep=20, return_mode="median"))
-
-
-def _step(spec: Spec, function: Callable[..., Any], inputs: dict[str, Any]) -> Callable[[], object]:
-    """A call of the forward, and of the backward where gradients are on."""
-    leaves = {name: inputs[name].detach().requires_grad_() for name in spec.leaves(inputs)}
-    arguments = {**inputs, **leaves}
-
-    def call() -> object:
-        made = called(function, arguments)
-        if not torch.is_grad_enabled():
-            return made
-        outputs = [one for one in ([made] if isinstance(made, Tensor) else made) if one.requires_grad]
-        return torch.autograd.grad(outputs, list(leaves.values()), [torch.ones_like(one) for one in outputs])
-
-    return call

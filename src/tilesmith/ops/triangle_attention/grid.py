@@ -28,7 +28,7 @@ from tilesmith.ops.runtime.arguments import (
     require_same_dtype,
 )
 from tilesmith.ops.runtime.kernels import Kernels, kernels
-from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import tf32_allowed
 
@@ -156,24 +156,10 @@ def gradient_by(backward: Kernels) -> Callable[..., tuple[Tensor | None, ...]]:
     return gradient
 
 
-class GridAttention(Operator):
-    """An operator whose kernels give the output before its gate, and after it what only their gradient needs."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        made = super().__call__(*arguments, **named)
-        if not isinstance(made, tuple):
-            return made
-        return made[0] if named.get("gate") is None else gated(made[0], named["gate"])
-
-
-def grid_attention(
-    name: str, forward: Kernels, backward: Kernels, **declared: Any
-) -> Callable[[Callable[..., Any]], GridAttention]:  # fmt: skip
-    """Declare attention over a grid, as `operator` does any operator."""
-    return lambda check: GridAttention(
-        name, check, forward=forward, takes=takes, save=save, gradient=gradient_by(backward),
-        switches=tf32_allowed, autocasts=True, **declared,
-    )  # fmt: skip
+# The kernels return the output before its gate.
+GRID_ATTENTION = Options(
+    takes=takes, switches=tf32_allowed, autocasts=True, returns="first", finish={"gate": gated}
+)  # fmt: skip
 
 
 def require_grid(

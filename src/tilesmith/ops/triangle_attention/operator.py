@@ -8,8 +8,16 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.device.images.windows import require_flag
+from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.triangle_attention import grid
-from tilesmith.ops.triangle_attention.grid import grid_attention, grid_kernels, prepared, require_grid
+from tilesmith.ops.triangle_attention.grid import (
+    GRID_ATTENTION,
+    gradient_by,
+    grid_kernels,
+    prepared,
+    require_grid,
+    save,
+)
 from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid
 from tilesmith.spec import Case, Cost, Layout, Spec
 
@@ -36,7 +44,10 @@ def prepare(
     return prepared(q, k, v, _third_edge(bias, starting), mask, starting, scale)
 
 
-@grid_attention(NAME, forward, backward, reference=reference, native=reference, prepare=prepare)
+@operator(
+    NAME, reference=reference, forward=forward, save=save, gradient=gradient_by(backward), prepare=prepare,
+    options=GRID_ATTENTION,
+)  # fmt: skip
 def triangle_attention(
     q: Tensor,
     k: Tensor,

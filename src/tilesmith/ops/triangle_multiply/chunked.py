@@ -69,7 +69,7 @@ class Norm(Layer):
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight, self.bias, self.eps)  # type: ignore[no-any-return]  # an Operator returns Any
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
     def gradient(self, dy: Tensor, x: Tensor) -> Tensor:
         if dispatch.kernels_can_run(x):
@@ -174,7 +174,7 @@ class Update:
 
     def product(self, rows: slice, b: Tensor) -> Tensor:
         a = self.a.rows(rows).contiguous()
-        return matmul(a, b.transpose(-1, -2), out_dtype=self.product_dtype)  # type: ignore[no-any-return]  # likewise
+        return matmul(a, b.transpose(-1, -2), out_dtype=self.product_dtype)
 
     def result(self) -> Tensor:
         y, b = torch.empty_like(self.z), self.whole(self.b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,9 +17,9 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
     require_same_dtype,
 )
-from tilesmith.ops.runtime.operator import Operator, only_pytorch_understands
+from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.precision import must_be_exact, tf32_allowed
-from tilesmith.ops.runtime.residual import must_be_added_apart
 from tilesmith.ops.triangle_multiply import chunked
 from tilesmith.ops.triangle_multiply.exact import update as exact
 from tilesmith.ops.triangle_multiply.fused.backward import backward
@@ -65,7 +65,7 @@ def takes(z: Tensor, *others: Any) -> bool:
     return max(output_weight.shape) <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
 
 
-def in_whole_products(z: object) -> bool:
+def in_whole_products(z: object, *_: object) -> bool:
     """Whether this is much of single precision that must be multiplied exactly.
 
     The kernels take it apart, and a few rows then fill the registers: forward and backward of four times 64 residues
@@ -117,45 +117,28 @@ def _of_arguments(
     return tuple(one if wanted[place] else None for place, one in enumerate(gradients))
 
 
-class InChunks(Operator):
-    """Composed of other operators, which choose who computes: so wherever the tensors are."""
-
-    def _route(self, arguments: Sequence[Any]) -> Callable[..., Any]:
-        self._check(arguments)
-        tensors = [value for value in arguments if isinstance(value, Tensor)]
-        return self.native if only_pytorch_understands(tensors) else self._prepare_and_run
+def is_in_chunks(*arguments: Any) -> bool:
+    *_, chunk, _ = arguments
+    return chunk is not None
 
 
-class TriangleMultiply(Operator):
-    """Its kernels give the result, and after it what only their gradient needs."""
-
-    def __init__(self, check: Callable[..., Any]) -> None:
-        declared: dict[str, Any] = {"reference": reference, "native": reference, "autocasts": True}
-        super().__init__(
-            NAME, check, forward=forward, save=save, gradient=gradient, prepare=prepare, takes=takes,
-            switches=tf32_allowed, **declared,
-        )  # fmt: skip
-        self.exact = Operator(
-            NAME, check, forward=exact.forward, save=exact.save, gradient=exact.gradient, prepare=prepare_exact,
-            takes=takes, switches=tf32_allowed, **declared,
-        )  # fmt: skip
-        self.in_chunks = InChunks(
-            NAME, check, forward=chunked.forward, save=save_for_chunks, gradient=gradient_in_chunks,
-            prepare=prepare_for_chunks, **declared,
-        )  # fmt: skip
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        z = arguments[0] if arguments else named.get("z")
-        in_chunks, exact = named.get("chunk") is not None, in_whole_products(z)
-        # The kernels that do everything at once leave the sum to PyTorch.
-        if named.get("residual") is True and (must_be_added_apart(z) or not (in_chunks or exact)):
-            return z + self(*arguments, **{**named, "residual": False})
-        compute = self.in_chunks if in_chunks else self.exact if exact else super().__call__
-        made = compute(*arguments, **named)
-        return made[0] if isinstance(made, tuple) else made
+COMMON = Options(autocasts=True, returns="first", residual="fused")
+IN_CHUNKS = Alternative(
+    when=is_in_chunks, forward=chunked.forward, save=save_for_chunks, gradient=gradient_in_chunks,
+    prepare=prepare_for_chunks, options=replace(COMMON, runs_anywhere=True),
+)  # fmt: skip
+EXACT = Alternative(
+    when=in_whole_products, forward=exact.forward, save=exact.save, gradient=exact.gradient, prepare=prepare_exact,
+    options=replace(COMMON, takes=takes, switches=tf32_allowed),
+)  # fmt: skip
 
 
-@TriangleMultiply
+@operator(
+    NAME, reference=reference, forward=forward, save=save, gradient=gradient, prepare=prepare,
+    options=replace(
+        COMMON, takes=takes, switches=tf32_allowed, residual="separate", alternatives=(IN_CHUNKS, EXACT)
+    ),
+)  # fmt: skip
 def triangle_multiply(
     z: Tensor,
     *,

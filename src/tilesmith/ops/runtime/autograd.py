@@ -1,0 +1,76 @@
+"""The gradient of an operator, as PyTorch's autograd calls it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from tilesmith.ops.runtime.options import Gradient, Save
+
+
+def once_differentiable(name: str, gradient: Gradient) -> Gradient:
+    """Return the gradient such that differentiating it again raises an error.
+
+    torch.autograd.function.once_differentiable detaches the gradient from the arguments instead: torch.autograd.grad of
+    a loss that contains a gradient would silently leave that part out.
+    """
+
+    def backward(context: Any, *output_gradients: Tensor) -> Any:
+        if not torch.is_grad_enabled():
+            return gradient(context, *output_gradients)
+        with torch.no_grad():
+            found = gradient(context, *output_gradients)
+        gradients = found if isinstance(found, tuple) else (found,)
+        present = [one for one in gradients if one is not None]
+        depends_on = [one for one in (*output_gradients, *context.saved_tensors) if one is not None]
+        kept = iter(_RefuseGradient.apply(name, len(present), *present, *depends_on))
+        return tuple(None if one is None else next(kept) for one in gradients)
+
+    return backward
+
+
+class _RefuseGradient(Function):
+    """Returns the first `count` of its tensors; its backward raises an error."""
+
+    @staticmethod
+    def forward(context: Any, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        context.name = name
+        return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
+
+    @staticmethod
+    def backward(context: Any, *output_gradients: Tensor) -> Any:
+        raise RuntimeError(
+            f"{context.name}: cannot be differentiated twice by its kernels; "
+            'call it inside `with tilesmith.use("torch"):` where that is needed'
+        )
+
+
+def autograd_function(name: str, save: Save, gradient: Gradient, *, private_outputs: bool) -> type[Function]:
+    """Return the torch.autograd.Function that eager calls use; it skips PyTorch's dispatcher.
+
+    It is applied to the kernels' arguments and, last, the function that computes them. With `private_outputs` it
+    returns the first output only, and the context says so to the backward.
+    """
+
+    def forward(context: Any, *arguments_and_compute: Any) -> Any:
+        arguments, compute = arguments_and_compute[:-1], arguments_and_compute[-1]
+        output = compute(arguments)
+        save(context, arguments, output)
+        return output
+
+    def private_forward(context: Any, *arguments_and_compute: Any) -> Any:
+        context.outputs_are_private = True
+        return forward(context, *arguments_and_compute)[0]
+
+    def backward(context: Any, *output_gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = gradient(context, *output_gradients)
+        return (*gradients, None) if isinstance(gradients, tuple) else (gradients, None)
+
+    members = {
+        "forward": staticmethod(private_forward if private_outputs else forward),
+        "backward": staticmethod(backward),
+    }
+    return type(name, (Function,), members)

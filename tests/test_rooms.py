@@ -1,0 +1,182 @@
+"""Folders stay small, and say in their docstring what is inside; modules stay short; no module imports in a circle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import tilesmith
+
+SOURCE = Path(tilesmith.__file__).parent
+EXERCISES = SOURCE / "workshop" / "exercises"
+MOST_FILES = 16
+MOST_LINES = 400
+MOST_PARAMETERS = 10
+CONTENTS = "Files, in reading order:"
+
+# Packages whose docstring does not list their files yet. Empty this list.
+WITHOUT_CONTENTS = {
+    "cli", "cli/examples", "lab", "lab/bench", "lab/inspect", "lab/profile", "lab/report", "models", "models/llama",
+    "models/openfold", "nn", "ops/attention", "ops/attention/device", "ops/attention/hopper",
+    "ops/attention/kernels", "ops/attention_update", "ops/conv2d", "ops/cross_entropy", "ops/device/images",
+    "ops/layer_norm", "ops/linear_cross_entropy", "ops/matmul", "ops/matmul/hopper", "ops/matmul/internal",
+    "ops/matmul/kernels", "ops/matmul/planning", "ops/outer_product_mean", "ops/rms_norm", "ops/softmax",
+    "ops/triangle_attention", "ops/triangle_multiply", "ops/triangle_multiply/exact", "ops/triangle_multiply/fused",
+    "ops/triangle_multiply/hopper", "optim", "patch", "training", "training/debugging", "workshop",
+}  # fmt: skip
+
+# Files with functions of too many parameters. Empty this list.
+WITH_LONG_SIGNATURES = {
+    "ops/attention/device/bf16x3.py", "ops/attention/device/score_gradients.py", "ops/attention/device/scores.py",
+    "ops/attention/device/tiles.py", "ops/attention/hopper/backward.py", "ops/attention/kernels/forward.py",
+    "ops/attention/operator.py", "ops/attention/reference.py", "ops/attention/spec.py", "ops/attention_varlen.py",
+    "ops/conv2d/depthwise.py", "ops/conv2d/pointers.py", "ops/device/images/pooling_backward.py",
+    "ops/device/images/pooling_forward.py", "ops/device/images/tiles.py", "ops/layer_norm/backward.py",
+    "ops/layer_norm/forward.py", "ops/matmul/hopper/exact_registers.py", "ops/matmul/hopper/exact_shared.py",
+    "ops/matmul/kernels/epilogue.py", "ops/matmul/kernels/pointers.py", "ops/matmul/kernels/tma.py",
+    "ops/rms_norm/backward.py", "ops/rms_norm/forward.py", "ops/rope.py", "ops/softmax/backward.py",
+    "ops/softmax/forward.py", "ops/triangle_attention/grid.py", "ops/triangle_multiply/chunked.py",
+    "ops/triangle_multiply/fused/rows.py", "ops/triangle_multiply/operator.py", "ops/triangle_multiply/spec.py",
+    "patch/attention.py",
+}  # fmt: skip
+
+# Folders with too many files, and modules with too many lines. Empty both.
+CROWDED = {"lab/bench", "lab/inspect", "ops", "training", "workshop"}
+TOO_LONG = {
+    "ops/attention/hopper/backward.py", "ops/attention/hopper/forward.py", "ops/layer_norm/backward.py", "ops/rope.py",
+}  # fmt: skip
+
+# Functions that take the arguments of a public operator, one by one.
+LIKE_THE_OPERATOR = {"reference", "native", "prepare", "takes", "sizes", "check_values"}
+
+
+def python_files() -> list[Path]:
+    return [path for path in sorted(SOURCE.rglob("*.py")) if not path.is_relative_to(EXERCISES)]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def packages() -> list[Path]:
+    """Return the folders with an `__init__.py`; the package itself lists its rooms in ARCHITECTURE.md."""
+    return [path.parent for path in python_files() if path.name == "__init__.py" and path.parent != SOURCE]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def contents(folder: Path) -> set[str]:
+    """Return the modules and subpackages of a package, as its docstring names them."""
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+    return modules | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+
+
+def listed(docstring: str) -> list[str]:
+    """Return the names in the list of files that ends a docstring."""
+    _, _, after = docstring.partition(CONTENTS)
+    return re.findall(r"^- `([^`]+)`: \S", after, re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", [pytest.param(folder, id=name_of(folder)) for folder in packages()])
+def test_package_docstring_lists_its_files(folder: Path) -> None:
+    if name_of(folder) in WITHOUT_CONTENTS or not contents(folder):
+        pytest.skip("not listed yet" if contents(folder) else "a package without files")
+    names = listed(ast.get_docstring(parsed(folder / "__init__.py")) or "")
+    assert sorted(names) == sorted(contents(folder))
+
+
+def test_no_folder_has_too_many_files() -> None:
+    counts: dict[str, int] = {}
+    for path in python_files():
+        counts[name_of(path.parent)] = counts.get(name_of(path.parent), 0) + 1
+    del counts["cli"]  # one module for each command
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES and folder not in CROWDED} == {}
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in python_files()}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES and name not in TOO_LONG} == {}
+
+
+def imports_at_once(path: Path) -> Iterator[str]:
+    """Yield the modules of ours that a module imports when it is imported itself."""
+    for node in _statements(parsed(path).body):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in modules() else node.module
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run at import: those of functions and of `if TYPE_CHECKING` do not."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) != "TYPE_CHECKING":
+            yield from _statements(statement.body + statement.orelse)
+        elif isinstance(statement, ast.Try | ast.With):
+            yield from _statements(statement.body)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in python_files():
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    graph = {name: {one for one in imports_at_once(path) if one in modules()} for name, path in modules().items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def long_signatures(path: Path) -> list[str]:
+    """Return the functions of a file that take too many parameters and may not."""
+    return [
+        f"{node.name} takes {count}"
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef) and not may_be_long(node, path)
+        for count in [len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)]
+        if count > MOST_PARAMETERS
+    ]
+
+
+def may_be_long(function: ast.FunctionDef, path: Path) -> bool:
+    """Whether something else fixes the signature: a launch, a schema, a public operator, module or command."""
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    of_schema = any(re.match(r"(kernels|operator)\(|\w+\.(plan|composed)$", one) for one in decorators)
+    public = path.is_relative_to(SOURCE / "cli") or (path.is_relative_to(SOURCE / "nn") and function.name == "__init__")
+    return function.name.endswith("_kernel") or of_schema or public or function.name in LIKE_THE_OPERATOR
+
+
+def test_no_function_takes_too_many_parameters() -> None:
+    found = {name_of(path): long_signatures(path) for path in python_files()}
+    assert {name: one for name, one in found.items() if one and name not in WITH_LONG_SIGNATURES} == {}
+
+
+def test_list_of_files_is_read_from_a_docstring() -> None:
+    docstring = f"A room.\n\n{CONTENTS}\n\n- `plan.py`: launches as data.\n- `kernels/`: the kernels.\n- `empty.py`:"
+    assert listed(docstring) == ["plan.py", "kernels/"]
+
+
+def test_long_signature_is_found_and_a_kernel_is_not() -> None:
+    parameters = ", ".join(f"p{number}" for number in range(MOST_PARAMETERS + 1))
+    tree = ast.parse(f"def plan({parameters}): ...\ndef add_kernel({parameters}): ...")
+    first, second = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    assert not may_be_long(first, SOURCE / "ops" / "add.py")
+    assert may_be_long(second, SOURCE / "ops" / "add.py")
