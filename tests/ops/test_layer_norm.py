@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from differentiation import assert_same, forward_and_backward, leaves_of
-from test_add_rms_norm import with_what_is_kept
-from test_contract import views
+from layouts import views
+from saved_tensors import with_saved_addresses
 from test_norm_forms import BACKWARD_FORMS
 from torch import Tensor
 
@@ -290,5 +290,5 @@ def test_both_parameters_gradients_are_summed_in_one_launch() -> None:
 
 def test_nothing_is_kept_for_the_backward_but_the_arguments() -> None:
     leaves = leaves_of({"x": torch.randn(5, 24), "weight": torch.randn(24), "bias": torch.randn(24), "eps": 1e-5})
-    _, kept = with_what_is_kept(layer_norm, *leaves.values())
+    _, kept = with_saved_addresses(layer_norm, *leaves.values())
     assert kept == {one.data_ptr() for one in leaves.values() if isinstance(one, Tensor)}
