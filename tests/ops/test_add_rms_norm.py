@@ -56,7 +56,7 @@ def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("form", [{"in_registers": True, "BLOCK_SIZE": 32}, {"in_registers": False, "BLOCK_SIZE": 16}])
+@pytest.mark.parametrize("form", [{"form": "registers", "BLOCK_SIZE": 32}, {"form": "blocks", "BLOCK_SIZE": 16}])
 def test_what_is_normed_is_the_sum_that_is_returned(dtype: torch.dtype, form: dict[str, Any]) -> None:
     """Small residuals vanish when the sum is rounded; a norm of the exact sum would still see them."""
     inputs = some_inputs(dtype)
