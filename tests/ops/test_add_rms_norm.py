@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from differentiation import assert_same, cotangent_of, forward_and_backward, leaves_of
-from test_contract import views
+from layouts import views
+from saved_tensors import with_saved_addresses
 from torch import Tensor
 
 import tilesmith as ts
@@ -55,7 +56,7 @@ def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("form", [{"in_registers": True, "BLOCK_SIZE": 32}, {"in_registers": False, "BLOCK_SIZE": 16}])
+@pytest.mark.parametrize("form", [{"form": "registers", "BLOCK_SIZE": 32}, {"form": "blocks", "BLOCK_SIZE": 16}])
 def test_what_is_normed_is_the_sum_that_is_returned(dtype: torch.dtype, form: dict[str, Any]) -> None:
     """Small residuals vanish when the sum is rounded; a norm of the exact sum would still see them."""
     inputs = some_inputs(dtype)
@@ -174,21 +175,9 @@ class TestOneGradientForBoth:
         torch.testing.assert_close(leaves["x"].grad, torch.zeros(5, 24))
 
 
-def with_what_is_kept(function: Callable[..., Any], *arguments: Any) -> tuple[Any, set[int]]:
-    """The result, and where in memory the tensors lie that are kept for the backward."""
-    kept: set[int] = set()
-
-    def noted(tensor: Tensor) -> Tensor:
-        kept.add(tensor.data_ptr())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor):
-        return function(*arguments), kept
-
-
 def test_only_the_sum_and_the_weight_are_kept_for_the_backward() -> None:
     leaves = leaves_of(some_inputs())
-    (_, total), kept = with_what_is_kept(add_rms_norm, *leaves.values())
+    (_, total), kept = with_saved_addresses(add_rms_norm, *leaves.values())
     assert kept == {total.data_ptr(), leaves["weight"].data_ptr()}
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from differentiation import assert_same, forward_and_backward, leaves_of
-from test_add_rms_norm import with_what_is_kept
-from test_contract import views
+from layouts import views
+from saved_tensors import with_saved_addresses
 from test_norm_forms import BACKWARD_FORMS
 from torch import Tensor
 
@@ -158,34 +158,33 @@ def test_is_pytorchs_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("in_registers", [True, False])
+@pytest.mark.parametrize(("form", "block_size"), [("registers", 1024), ("blocks", 64)])
 @pytest.mark.parametrize("offset", [300.0, -1e4])
 def test_a_mean_far_larger_than_the_spread_costs_no_more_accuracy_than_pytorchs_own(
-    dtype: torch.dtype, in_registers: bool, offset: float
+    dtype: torch.dtype, form: str, block_size: int, offset: float
 ) -> None:
     """mean(x²) − mean(x)² would be noise here: at a mean of 1e4 the squares are 1e8 with a rounding of 8."""
     torch.manual_seed(0)
     spread = torch.randn(4, 700) * (1 if dtype == torch.float32 else 64)
     x, weight, bias = (offset + spread).to(dtype), torch.randn(700).to(dtype), torch.randn(700).to(dtype)
     exact = F.layer_norm(x.double(), (700,), weight.double(), bias.double(), 1e-5)
-    block = 1024 if in_registers else 64
-    with ts.ops.configured(in_registers=in_registers, BLOCK_SIZE=block):
+    with ts.ops.configured(form=form, BLOCK_SIZE=block_size):
         ours = layer_norm(x, weight, bias, 1e-5)
     theirs = F.layer_norm(x, (700,), weight, bias, 1e-5)
     floor = torch.finfo(dtype).eps * exact.abs().max()
     assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + floor
 
 
-@pytest.mark.parametrize("in_registers", [True, False])
+@pytest.mark.parametrize(("form", "block_size"), [("registers", 1024), ("blocks", 64)])
 @pytest.mark.parametrize("place", [0, 5, 699])
 def test_one_element_far_from_all_others_costs_no_more_accuracy_than_pytorchs_own(
-    in_registers: bool, place: int
+    form: str, block_size: int, place: int
 ) -> None:
     torch.manual_seed(0)
     x = 300.0 + torch.randn(4, 700)
     x[:, place] = 1e4
     exact, theirs = F.layer_norm(x.double(), (700,)), F.layer_norm(x, (700,))
-    with ts.ops.configured(in_registers=in_registers, BLOCK_SIZE=1024 if in_registers else 64):
+    with ts.ops.configured(form=form, BLOCK_SIZE=block_size):
         ours = layer_norm(x, None)
     floor = torch.finfo(torch.float32).eps * exact.abs().max()
     assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + floor
@@ -195,8 +194,8 @@ def test_one_element_far_from_all_others_costs_no_more_accuracy_than_pytorchs_ow
     "form",
     [
         {"BLOCK_SIZE": 1024},
-        {"BLOCK_SIZE": 64, "in_cache": False},
-        {"BLOCK_SIZE": 64, "FIRST_BLOCK_SIZE": 128, "in_cache": True},
+        {"BLOCK_SIZE": 64, "form": "two sweeps"},
+        {"BLOCK_SIZE": 64, "FIRST_BLOCK_SIZE": 128, "form": "cache"},
     ],
     ids=["one sweep", "two sweeps", "in cache"],
 )
@@ -213,11 +212,11 @@ def test_the_gradient_stands_a_mean_far_larger_than_the_spread(form: dict[str, A
         assert (ours[name] - value).abs().max() <= allowed, name
 
 
-@pytest.mark.parametrize("block_size", [64, 1024])
-def test_one_row_that_is_constant_is_zero(block_size: int) -> None:
+@pytest.mark.parametrize(("form", "block_size"), [("registers", 1024), ("blocks", 64)])
+def test_layer_norm_of_a_constant_row_is_zero(form: str, block_size: int) -> None:
     x = torch.full((2, 700), 3.0)
     x[1] = torch.randn(700)
-    with ts.ops.configured(in_registers=block_size == 1024, BLOCK_SIZE=block_size):
+    with ts.ops.configured(form=form, BLOCK_SIZE=block_size):
         y = layer_norm(x, None)
     torch.testing.assert_close(y[0], torch.zeros(700))
 
@@ -227,7 +226,7 @@ def test_squares_that_overflow_give_zeros_in_every_form(size: float) -> None:
     """As PyTorch's formula has it: the variance is infinite. A sum of 0 · ∞ would give NaN instead."""
     x = torch.randn(2, 100)
     x[0, 3] = size
-    for form in ({"in_registers": True}, {"in_registers": False}, {"in_registers": False, "BLOCK_SIZE": 16}):
+    for form in ({"form": "registers"}, {"form": "blocks"}, {"form": "blocks", "BLOCK_SIZE": 16}):
         with ts.ops.configured(**{"BLOCK_SIZE": 128, **form}):
             torch.testing.assert_close(layer_norm(x, None), reference(x, None))
 
@@ -290,5 +289,5 @@ def test_both_parameters_gradients_are_summed_in_one_launch() -> None:
 
 def test_nothing_is_kept_for_the_backward_but_the_arguments() -> None:
     leaves = leaves_of({"x": torch.randn(5, 24), "weight": torch.randn(24), "bias": torch.randn(24), "eps": 1e-5})
-    _, kept = with_what_is_kept(layer_norm, *leaves.values())
+    _, kept = with_saved_addresses(layer_norm, *leaves.values())
     assert kept == {one.data_ptr() for one in leaves.values() if isinstance(one, Tensor)}

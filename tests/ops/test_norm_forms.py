@@ -20,13 +20,13 @@ from tilesmith.toolchain.compiler import Target, compile_kernel
 
 NORMS = ["rms_norm", "add_rms_norm", "rms_norm_relu", "layer_norm"]
 FORWARD_FORMS: dict[str, dict[str, Any]] = {
-    "forward_kernel": {"in_registers": True, "BLOCK_SIZE": 64, "ROWS": 2},
-    "forward_blocks_kernel": {"in_registers": False, "BLOCK_SIZE": 16, "ROWS": 2},
+    "forward_kernel": {"form": "registers", "BLOCK_SIZE": 64, "ROWS": 2},
+    "forward_blocks_kernel": {"form": "blocks", "BLOCK_SIZE": 16, "ROWS": 2},
 }
 BACKWARD_FORMS: dict[str, dict[str, Any]] = {
     "backward_kernel": {"BLOCK_SIZE": 64, "ROWS": 2, "PIPELINE": 3},
-    "backward_cached_kernel": {"BLOCK_SIZE": 16, "FIRST_BLOCK_SIZE": 32, "ROWS": 1, "in_cache": True},
-    "backward_tiles_kernel": {"BLOCK_SIZE": 16, "ROWS": 2, "in_cache": False},
+    "backward_cached_kernel": {"BLOCK_SIZE": 16, "FIRST_BLOCK_SIZE": 32, "ROWS": 1, "form": "cache"},
+    "backward_tiles_kernel": {"BLOCK_SIZE": 16, "ROWS": 2, "form": "two sweeps"},
 }
 WEIGHTS = pytest.mark.parametrize("parameters", [True, False], ids=["with parameters", "without"])
 

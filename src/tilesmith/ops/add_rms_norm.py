@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.ops.device.norm_backward import NormGradient
 from tilesmith.ops.rms_norm.backward import parameter_like, plan_norm_gradient
 from tilesmith.ops.rms_norm.forward import plan_norm
 from tilesmith.ops.rms_norm.operator import native as native_norm
@@ -63,7 +64,7 @@ def plan_backward(
     plan: Plan, dy: Operand, dsum: Operand | None, total: Operand, weight: Operand | None, eps: float,
     weight_gradient: bool,
 ) -> tuple[Operand, Operand]:  # fmt: skip
-    return plan_norm_gradient(plan, dy, total, weight, eps, weight_gradient, dsum=dsum)
+    return plan_norm_gradient(plan, NormGradient(dy, total, weight, eps, dsum), weight_gradient)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.ops.device.norm_backward import NormGradient
 from tilesmith.ops.rms_norm.backward import parameter_like, plan_norm_gradient
 from tilesmith.ops.rms_norm.forward import plan_norm
 from tilesmith.ops.rms_norm.operator import cost, make_inputs, require_normable, rms_norm, save
@@ -50,7 +51,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, weight_gr
 def plan_backward(
     plan: Plan, dy: Operand, x: Operand, weight: Operand | None, eps: float, weight_gradient: bool
 ) -> tuple[Operand, Operand]:
-    return plan_norm_gradient(plan, dy, x, weight, eps, weight_gradient, relu=True)
+    return plan_norm_gradient(plan, NormGradient(dy, x, weight, eps), weight_gradient, relu=True)
 
 
 def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

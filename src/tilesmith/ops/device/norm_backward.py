@@ -1,142 +1,261 @@
-"""How the gradient of a norm goes through its rows: one choice and one planner for all norms.
+"""The three forms of a norm's backward, and one planner for all norms.
 
-Three forms:
+- One sweep, for rows that fit in registers. A fixed number of programs each go through their part of the rows, compute
+  dx, and add up their part of the parameters' gradients. The next rows are prefetched.
+- In cache, for wider rows. A program reads its row twice, the second time from the L1 cache, where the row still is
+  because each multiprocessor has one or two rows at a time. The registers hold only the parameters' sums.
+- Two sweeps, for rows whose sums exceed the registers, and for rows whose columns are apart in memory. The first sweep
+  finds the statistics of each row, the second goes through the matrix in tiles.
 
-- one sweep, for rows that fit in registers: each of a fixed number of programs goes through its share of the rows,
-  computes dx, and adds up its part of the parameters' gradients, with the next rows already on their way from memory;
-- in cache, for wider rows: as before, but a row is read twice, the second time from cache, where it lies because each
-  multiprocessor has one row at a time. The registers hold the sums for the parameters alone;
-- two sweeps, for rows whose sums do not fit either, and for rows whose columns are apart in memory: the first finds the
-  statistics of each row, the second goes through the matrix in tiles.
+Each norm lists its forms with its own kernels and tables; `plan_gradient` asks them in order.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.layout import Rows
+from tilesmith.ops.runtime.forms import Form, plan_by_form
+from tilesmith.ops.runtime.layout import Rows, as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
-
-Sweeps = Mapping[int, tuple[int, int, int, int]]
-"""By the block that covers a row: rows at a time, warps, programs per multiprocessor, tiles on their way."""
 
 
 @dataclass(frozen=True)
 class BackwardConfig(Config):
-    """Each program takes ROWS × BLOCK_SIZE elements at a time, with PIPELINE such tiles on their way from memory.
+    """Each program takes ROWS × BLOCK_SIZE elements at a time, with PIPELINE such tiles in flight.
 
-    BLOCK_SIZE covers the row in the form of one sweep. `in_cache` chooses between the two forms for wider rows; a row
-    that comes from cache at the second reading is read FIRST_BLOCK_SIZE columns at a time at the first.
+    BLOCK_SIZE covers the row in the form of one sweep. The form in cache reads FIRST_BLOCK_SIZE columns at a time for
+    the statistics.
     """
 
     ROWS: int = 1
     BLOCK_SIZE: int = 1024
     PIPELINE: int = 1
     programs_per_multiprocessor: int = 1
-    in_cache: bool = False
+    form: str = "one sweep"  # or "cache" or "two sweeps"
     FIRST_BLOCK_SIZE: int = 4096
 
 
+class Sweep(NamedTuple):
+    """How the form of one sweep goes through rows of one width."""
+
+    rows: int  # per tile
+    warps: int
+    programs: int  # per multiprocessor
+    stages: int  # tiles in flight
+
+
 @dataclass(frozen=True)
-class Forms:
-    """The kernels of one norm's gradient. They take their arguments by the same names, each those it needs."""
+class GradientProblem:
+    """The backward of one norm: its rows, and the kernels' arguments."""
 
-    one_sweep: Any
-    in_cache: Any
-    statistics: Any
-    tiles: Any
+    walk: Rows  # of x, dy, dx and, if there is one, dsum
+    x: Operand
+    bytes_read: int  # per element, of all tensors that are read
+    sums: Sequence[str]  # the parameters whose gradients are wanted
+    arguments: Mapping[str, object]
+    multiprocessors: int
+    shared_bytes: int  # of one multiprocessor
+
+    @property
+    def columns_apart(self) -> bool:
+        """Whether neighbours in memory belong to different rows."""
+        return self.walk.column_strides[0] != 1
+
+    @property
+    def reads_dsum(self) -> bool:
+        """Whether dsum is read beside x and dy. Its addresses take registers too."""
+        return len(self.walk.strides) > 3
+
+    @property
+    def aligned(self) -> bool:
+        """Whether loads of 16 elements are aligned in every row. Narrow loads need more registers for addresses."""
+        strides = (stride for strides in self.walk.strides for stride in strides)
+        return self.walk.columns % 16 == 0 and all(stride % 16 == 0 for stride in strides)
+
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        """The dtype of sums over rows."""
+        return torch.float64 if self.x.dtype == torch.float64 else torch.float32
+
+    def bucket(self, default: BackwardConfig) -> tuple[object, ...]:
+        return self.walk.columns_bucket, self.x.dtype
+
+    def columns_apart_config(self, default: BackwardConfig, form: str) -> BackwardConfig:
+        """Return a form's configuration for columns apart, with half the rows where dsum takes registers."""
+        return replace(default, ROWS=default.ROWS // 2 if self.reads_dsum else default.ROWS, form=form)
+
+    def plan_partial_sums(self, plan: Plan, parts: int) -> dict[str, Operand]:
+        """Return memory for the wanted sums: [parts, columns] each."""
+        return {name: plan.empty((parts, self.walk.columns), self.sum_dtype) for name in self.sums}
+
+    def launch(self, plan: Plan, kernel: Any, programs: int, config: BackwardConfig, **arguments: object) -> None:
+        """Launch a kernel with those of the arguments that it takes."""
+        every = {**self.arguments, **arguments}
+        plan.launch(kernel, (programs,), config, **{name: every[name] for name in every if name in kernel.arg_names})
+
+
+@dataclass(frozen=True)
+class OneSweep:
+    """Whole rows in registers."""
+
+    kernel: Any
+    sweeps: Mapping[int, Sweep]  # by the power of two that covers a row
+    columns_apart: BackwardConfig  # neighbouring rows are neighbours in memory: one tile reads them together
+
+    def suits(self, problem: GradientProblem) -> bool:
+        if problem.columns_apart:
+            return problem.walk.columns <= self.columns_apart.BLOCK_SIZE
+        return bucket(problem.walk.columns) <= max(self.sweeps)
+
+    def config(self, problem: GradientProblem) -> BackwardConfig:
+        if problem.columns_apart:
+            return problem.columns_apart_config(self.columns_apart, "one sweep")
+        walk, block_size = problem.walk, bucket(problem.walk.columns)
+        rows, warps, programs, stages = self.sweeps[max(block_size, min(self.sweeps))]
+        if block_size <= 256 and problem.reads_dsum:
+            rows //= 2
+        if block_size >= 4096 and not problem.aligned:  # narrow loads, each with an address: fewer per thread
+            rows, warps = (rows // 2, warps) if rows > 1 else (rows, 2 * warps)
+        rows = min(rows, bucket(walk.rows))
+        several_turns = bucket(walk.rows) > rows * programs * problem.multiprocessors
+        stage_bytes = programs * rows * block_size * problem.bytes_read  # of all programs of a multiprocessor
+        # A pipeline costs time in a single turn: 4096×128 bf16 takes 4.4 µs without, 4.8 with two stages.
+        pipeline = stages if several_turns and stages * stage_bytes <= problem.shared_bytes else 1
+        return BackwardConfig(
+            num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size, PIPELINE=pipeline, programs_per_multiprocessor=programs
+        )
+
+    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
+        return problem.walk.columns <= config.BLOCK_SIZE
+
+    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
+        programs = _programs_of_rows(plan, problem, config)
+        partials = problem.plan_partial_sums(plan, programs)
+        programs = programs if problem.walk.columns else 0
+        problem.launch(plan, self.kernel, programs, config, **_pointers(partials))
+        return partials
+
+
+@dataclass(frozen=True)
+class InCache:
+    """One row at a time in blocks, the second time from the L1 cache."""
+
+    kernel: Any
+    most_bytes: int  # of a row, in all tensors that are read
+
+    def suits(self, problem: GradientProblem) -> bool:
+        row_bytes = problem.walk.columns * problem.bytes_read
+        return not problem.columns_apart and row_bytes <= self.most_bytes and problem.aligned
+
+    def config(self, problem: GradientProblem) -> BackwardConfig:
+        if problem.walk.columns * problem.bytes_read <= self.most_bytes // 2:  # two at once: one reads, one writes
+            return BackwardConfig(num_warps=8, BLOCK_SIZE=4096, programs_per_multiprocessor=2, form="cache")
+        return BackwardConfig(num_warps=16, BLOCK_SIZE=4096, FIRST_BLOCK_SIZE=8192, form="cache")
+
+    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
+        return config.form == "cache" and problem.walk.columns > config.BLOCK_SIZE
+
+    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
+        programs = _programs_of_rows(plan, problem, config)
+        partials = problem.plan_partial_sums(plan, programs)
+        problem.launch(
+            plan, self.kernel, programs, config, **_pointers(partials),
+            BLOCKS=triton.cdiv(problem.walk.columns, config.BLOCK_SIZE),
+            NEIGHBOURS=16 // problem.x.element_bytes,  # what one thread reads at once
+        )  # fmt: skip
+        return partials
+
+
+@dataclass(frozen=True)
+class TwoSweeps:
+    """A sweep for the statistics of each row, then one in tiles for dx and the parameters' gradients."""
+
+    statistics_kernel: Any
+    tiles_kernel: Any
     statistics_per_row: int
-    apart: BackwardConfig  # for rows whose columns are apart in memory: neighbouring rows are read together
-    sweeps: Sweeps
-    most_cached_bytes: int  # of a row in all the tensors that are read
+    columns_apart: BackwardConfig
+
+    def suits(self, problem: GradientProblem) -> bool:
+        return True
+
+    def config(self, problem: GradientProblem) -> BackwardConfig:
+        if problem.columns_apart:
+            return problem.columns_apart_config(self.columns_apart, "two sweeps")
+        # 4096×32768 bf16 on an H200: 325 µs (2.48 TB/s), within 1 % for 24 shapes of tile. Two sweeps move 5 elements
+        # where one sweep moves 3, so 2.56 TB/s is this form's limit.
+        return BackwardConfig(
+            num_warps=8, ROWS=1, BLOCK_SIZE=2048, programs_per_multiprocessor=4, form="two sweeps"
+        )  # fmt: skip
+
+    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
+        return True
+
+    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
+        walk = problem.walk
+        blocks = triton.cdiv(walk.columns, config.BLOCK_SIZE)
+        # As many parts of the rows as make tiles for every multiprocessor.
+        parts = max(plan.multiprocessors * config.programs_per_multiprocessor // max(blocks, 1), 1)
+        rows_per_part = triton.cdiv(triton.cdiv(walk.rows, parts), config.ROWS) * config.ROWS
+        parts = triton.cdiv(walk.rows, rows_per_part) if walk.rows else 0
+        partials = problem.plan_partial_sums(plan, parts)
+        arguments = {
+            **_pointers(partials), "rows_per_part": rows_per_part,
+            "statistics_ptr": plan.empty((walk.rows, self.statistics_per_row), problem.sum_dtype),
+        }  # fmt: skip
+        problem.launch(plan, self.statistics_kernel, triton.cdiv(walk.rows, config.ROWS), config, **arguments)
+        problem.launch(plan, self.tiles_kernel, parts * blocks, config, **arguments)
+        return partials
 
 
-def backward_config(
-    walk: Rows, bytes_read: int, forms: Forms, multiprocessors: int, shared_bytes: int
-) -> BackwardConfig:
-    """`bytes_read` are those of an element in all the tensors that are read."""
-    reads_another = len(walk.strides) > 3  # beside x and dy: its addresses take registers too
-    if walk.column_strides[0] != 1:
-        return replace(forms.apart, ROWS=forms.apart.ROWS // 2) if reads_another else forms.apart
-    block_size = bucket(walk.columns)
-    if block_size > max(forms.sweeps):
-        row_bytes = walk.columns * bytes_read
-        in_cache = row_bytes <= forms.most_cached_bytes and _aligned(walk)
-        if in_cache and row_bytes <= forms.most_cached_bytes // 2:  # two at once: one reads while the other writes
-            return BackwardConfig(num_warps=8, BLOCK_SIZE=4096, programs_per_multiprocessor=2, in_cache=True)
-        if in_cache:
-            return BackwardConfig(num_warps=16, BLOCK_SIZE=4096, FIRST_BLOCK_SIZE=8192, in_cache=True)
-        # 4096×32768 bf16 on an H200: 325 µs (2.48 TB/s), the same within 1 % for all of 24 shapes of tile. The two
-        # sweeps read x and dy twice: 5 elements moved where one sweep moves 3, so 2.56 TB/s is the most this form can.
-        return BackwardConfig(num_warps=8, ROWS=1, BLOCK_SIZE=2048, programs_per_multiprocessor=4)
-    rows, warps, programs, stages = forms.sweeps[max(block_size, min(forms.sweeps))]
-    if block_size <= 256 and reads_another:
-        rows //= 2
-    if block_size >= 4096 and not _aligned(walk):  # narrow loads, each with an address: less for every thread
-        rows, warps = (rows // 2, warps) if rows > 1 else (rows, 2 * warps)
-    rows = min(rows, bucket(walk.rows))
-    takes_turns = bucket(walk.rows) > rows * programs * multiprocessors
-    stage_bytes = programs * rows * block_size * bytes_read  # of all programs of a multiprocessor
-    # In a single turn a pipeline only costs: 4096×128 bf16 takes 4.4 µs without, 4.8 with two stages.
-    pipeline = stages if takes_turns and stages * stage_bytes <= shared_bytes else 1
-    return BackwardConfig(
-        num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size, PIPELINE=pipeline, programs_per_multiprocessor=programs
-    )
+def _programs_of_rows(plan: Plan, problem: GradientProblem, config: BackwardConfig) -> int:
+    """Return the number of persistent programs that go through the rows, ROWS at a time."""
+    most = plan.multiprocessors * config.programs_per_multiprocessor
+    return min(triton.cdiv(problem.walk.rows, config.ROWS), most)
 
 
-def _aligned(walk: Rows) -> bool:
-    """Whether all rows can be read in full vectors. With the addresses of narrow ones, registers would not suffice for
-    the sums of a wide row."""
-    return walk.columns % 16 == 0 and all(stride % 16 == 0 for strides in walk.strides for stride in strides)
+def _pointers(partials: Mapping[str, Operand]) -> dict[str, Operand]:
+    return {f"{name}_partials_ptr": operand for name, operand in partials.items()}
 
 
-def plan_sweeps(
-    plan: Plan, forms: Forms, config: BackwardConfig, walk: Rows, arguments: Mapping[str, object],
-    sums: Sequence[str], sum_dtype: torch.dtype,
-) -> dict[str, Operand]:  # fmt: skip
-    """Put on the plan what computes dx, and the wanted sums over rows; returns each sum's rows of partial sums."""
-    flags = {f"{name.upper()}_GRADIENT": name in sums for name in ("weight", "bias")}
-    arguments = {**arguments, **flags, "weight_partials_ptr": None, "bias_partials_ptr": None}
-    whole_rows = walk.columns <= config.BLOCK_SIZE
-    if whole_rows or config.in_cache:
-        shares = min(triton.cdiv(walk.rows, config.ROWS), plan.multiprocessors * config.programs_per_multiprocessor)
-    else:
-        shares, rows_per_share = _shares_of_tiles(config, walk, plan.multiprocessors)
-    partials = {name: plan.empty((shares, walk.columns), sum_dtype) for name in sums}
-    arguments |= {f"{name}_partials_ptr": operand for name, operand in partials.items()}
-    blocks = triton.cdiv(walk.columns, config.BLOCK_SIZE)
-    if whole_rows:
-        _launch(plan, forms.one_sweep, shares if walk.columns else 0, config, arguments)
-    elif config.in_cache:
-        x = arguments["x_ptr"]
-        assert isinstance(x, Operand)
-        neighbours = 16 // x.element_bytes  # what one thread reads at once
-        _launch(plan, forms.in_cache, shares, config, {**arguments, "BLOCKS": blocks, "NEIGHBOURS": neighbours})
-    else:
-        arguments["statistics_ptr"] = plan.empty((walk.rows, forms.statistics_per_row), sum_dtype)
-        arguments["rows_per_share"] = rows_per_share
-        _launch(plan, forms.statistics, triton.cdiv(walk.rows, config.ROWS) if walk.columns else 0, config, arguments)
-        _launch(plan, forms.tiles, shares * blocks, config, arguments)
-    return partials
+class NormGradient(NamedTuple):
+    """The operands of a norm's backward. `dsum` is the gradient that is added to dx."""
+
+    dy: Operand
+    x: Operand
+    weight: Operand | None
+    eps: float
+    dsum: Operand | None = None
 
 
-def _shares_of_tiles(config: BackwardConfig, walk: Rows, multiprocessors: int) -> tuple[int, int]:
-    """Into how many shares the rows are cut for a sweep in tiles, so that tiles are programs enough; and their rows."""
-    blocks_per_row = triton.cdiv(walk.columns, config.BLOCK_SIZE)
-    shares = max(multiprocessors * config.programs_per_multiprocessor // max(blocks_per_row, 1), 1)
-    rows_per_share = triton.cdiv(triton.cdiv(walk.rows, shares), config.ROWS) * config.ROWS
-    return triton.cdiv(walk.rows, rows_per_share) if walk.rows else 0, rows_per_share
-
-
-def _launch(plan: Plan, kernel: Any, programs: int, config: BackwardConfig, arguments: Mapping[str, object]) -> None:
-    known = {name: value for name, value in arguments.items() if name in kernel.arg_names}
-    plan.launch(kernel, (programs,), config, **known)
-
-
-def sum_dtype(x: Operand) -> torch.dtype:
-    """What sums over x are kept in."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+def plan_gradient(
+    plan: Plan,
+    forms: Sequence[Form[GradientProblem, BackwardConfig]],
+    given: NormGradient,
+    sums: Sequence[str],
+    **flags: object,
+) -> tuple[Operand, dict[str, Operand]]:
+    """Plan dx, and the sums over rows that `sums` names. Return dx, and each sum's rows of partial sums."""
+    dy, x, weight, eps, dsum = given
+    dx = plan.empty_like(x)
+    others = {} if dsum is None else {"dsum": dsum}
+    walk = as_rows(x.shape, x.strides, dy.strides, dx.strides, *(operand.strides for operand in others.values()))
+    arguments = {
+        "dy_ptr": dy, "x_ptr": x, "dx_ptr": dx, "weight_ptr": weight, "dsum_ptr": dsum, "eps": float(eps),
+        "weight_stride": weight.strides[0] if weight else 0, "dsum_strides": None,
+        "weight_partials_ptr": None, "bias_partials_ptr": None, "dsum_partials_ptr": None,
+        "HAS_WEIGHT": weight is not None, "SUM_GRADIENT": dsum is not None,
+        "WEIGHT_GRADIENT": "weight" in sums, "BIAS_GRADIENT": "bias" in sums,
+        "COMPUTE": compute_dtype(x.dtype), **flags, **walk.arguments("x", "dy", "dx", *others),
+    }  # fmt: skip
+    bytes_read = x.element_bytes + dy.element_bytes + (dsum.element_bytes if dsum else 0)
+    problem = GradientProblem(
+        walk, x, bytes_read, sums, arguments, plan.multiprocessors, plan.architecture.shared_bytes
+    )  # fmt: skip
+    return dx, plan_by_form(plan, forms, problem)

@@ -1,4 +1,10 @@
-"""What the norms share on the device: reading and writing tiles of rows, and sums along them."""
+"""Device functions that the norms share: tiles of rows, their parameters, and sums along rows.
+
+Named tuples carry what belongs together from function to function. Device functions are inlined, so the tuples exist
+only while a kernel compiles. A dtype cannot be a member of such a tuple: COMPUTE stays an argument of its own.
+"""
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -6,60 +12,99 @@ import triton.language as tl
 from tilesmith.ops.runtime.layout import tile_offsets
 
 
-@triton.jit
-def load_tile(
-    pointer, rows, columns, mask, sizes, strides,
-    NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
-):  # fmt: skip
-    """A tile in the precision that is computed in; zero where the mask is not."""
-    pointers = pointer + tile_offsets(rows, columns, sizes, strides, NESTED)
-    return tl.load(pointers, mask=mask, other=0.0, eviction_policy=EVICTION).to(COMPUTE)
+class RowTensor(NamedTuple):
+    """A tensor that is read or written as rows; its strides are those of three row dimensions and of the columns."""
+
+    pointer: Any
+    strides: Any
+
+
+class Vector(NamedTuple):
+    """A parameter of one element per column."""
+
+    pointer: Any
+    stride: Any
+
+
+class RowTile(NamedTuple):
+    """Which elements of the rows a tile covers."""
+
+    rows: Any  # [ROWS]
+    columns: Any  # [BLOCK_SIZE]
+    mask: Any  # [ROWS, BLOCK_SIZE], or of size one where all rows or all columns have the same mask
+    sizes: Any  # as `Rows.arguments` gives them
+    NESTED: Any
+
+
+class GradientTensors(NamedTuple):
+    """The tensors of a norm's backward. `dsum` is the gradient that is added to dx."""
+
+    dy: RowTensor
+    x: RowTensor
+    dx: RowTensor
+    dsum: RowTensor
+    weight: Vector
+
+
+class RowGroup(NamedTuple):
+    """Some rows that are read block by block."""
+
+    rows: Any  # [ROWS]
+    n_rows: Any
+    sizes: Any
+    NESTED: Any
 
 
 @triton.jit
-def store_tile(pointer, values, rows, columns, mask, sizes, strides, NESTED: tl.constexpr):
-    pointers = pointer + tile_offsets(rows, columns, sizes, strides, NESTED)
-    tl.store(pointers, values.to(pointer.dtype.element_ty), mask=mask)
+def load_tile(tensor, tile, COMPUTE: tl.constexpr, EVICTION: tl.constexpr):
+    """Return a tile in the dtype COMPUTE, with zeros outside the mask."""
+    pointers = tensor.pointer + tile_offsets(tile.rows, tile.columns, tile.sizes, tensor.strides, tile.NESTED)
+    return tl.load(pointers, mask=tile.mask, other=0.0, eviction_policy=EVICTION).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
+
+
+@triton.jit
+def store_tile(tensor, values, tile):
+    """Store a tile in the tensor's dtype."""
+    pointers = tensor.pointer + tile_offsets(tile.rows, tile.columns, tile.sizes, tensor.strides, tile.NESTED)
+    tl.store(pointers, values.to(tensor.pointer.dtype.element_ty), mask=tile.mask)
 
 
 @triton.jit
 def load_weight(
-    weight_ptr, weight_stride, columns, in_row,
-    HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
+    weight, columns, in_row, HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr
 ):  # fmt: skip
-    """The weight beside a tile's columns, one where there is none: a factor of one costs nothing when compiled."""
+    """Return a parameter at some columns as a row; one where there is no parameter, which costs no instruction."""
     if HAS_WEIGHT:
-        pointers = weight_ptr + columns * weight_stride
-        weight = tl.load(pointers, mask=in_row, other=0.0, eviction_policy=EVICTION).to(COMPUTE)[None, :]
+        pointers = weight.pointer + columns * weight.stride
+        values = tl.load(pointers, mask=in_row, other=0.0, eviction_policy=EVICTION).to(COMPUTE)[None, :]
     else:
-        weight = tl.full([1, 1], 1.0, COMPUTE)
-    return weight
+        values = tl.full([1, 1], 1.0, COMPUTE)
+    return values  # [1, BLOCK_SIZE] or [1, 1]
 
 
 @triton.jit
-def _both_added(first, second, other_first, other_second):
+def _add_pairs(first, second, other_first, other_second):
     return first + other_first, second + other_second
 
 
 @triton.jit
-def both_means(first, second, n_columns):
-    """The means of two tiles along their rows, as columns: the warps meet once for both instead of once for each."""
-    first_sums, second_sums = tl.reduce((first, second), 1, _both_added)
-    return (first_sums / n_columns)[:, None], (second_sums / n_columns)[:, None]
+def two_row_means(first, second, n_columns):
+    """Return the means of two tiles along their rows. One reduction for both synchronises the warps once."""
+    first_sums, second_sums = tl.reduce((first, second), 1, _add_pairs)
+    return (first_sums / n_columns)[:, None], (second_sums / n_columns)[:, None]  # [ROWS, 1] each
 
 
 @triton.jit
-def folded(tile, NEIGHBOURS: tl.constexpr):
-    """Sums of so many neighbours in a row, which one thread holds: what is kept from block to block shrinks to them."""
+def sum_neighbours(tile, NEIGHBOURS: tl.constexpr):
+    """Return sums of NEIGHBOURS columns that one thread holds: fewer registers carry the sums from block to block."""
     if NEIGHBOURS == 1:
         sums = tile
     else:
         sums = tl.sum(tl.reshape(tile, [tile.shape[0], tile.shape[1] // NEIGHBOURS, NEIGHBOURS]), axis=2)
-    return sums
+    return sums  # [ROWS, BLOCK_SIZE // NEIGHBOURS]
 
 
 @triton.jit
-def added_in_turn(sums, added):
-    """Sums of several blocks, of which the first is the one in turn: it goes last, so that after all blocks have had
-    their turn each is in its place again."""
+def add_to_first_and_rotate(sums, added):
+    """Add to the first of several sums and move it to the end. After one call per sum, each is in its place again."""
     return sums[1:] + (sums[0] + added,)  # noqa: RUF005  # Triton does not unpack

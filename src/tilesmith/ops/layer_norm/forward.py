@@ -1,4 +1,4 @@
-"""The forward kernels and what they are launched with."""
+"""The forward kernels, their forms and their plan."""
 
 import torch
 import triton
@@ -6,24 +6,26 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.norm_rows import load_tile, load_weight, store_tile
-from tilesmith.ops.layer_norm.moments import merged_mean, places_taken, squared, stepped
-from tilesmith.ops.rms_norm.forward import ForwardConfig, forward_config
+from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
+from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
+from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
+from tilesmith.ops.rms_norm.forward import RmsNormRowsInBlocks, RmsNormRowsInRegisters
 from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.runtime.forms import plan_by_form
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.layout import Rows, as_rows
+from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
 @triton.jit
-def _scaled_and_shifted(
-    y, weight_ptr, bias_ptr, weight_stride, bias_stride, columns, in_row,
+def _scale_and_shift(
+    y, weight, bias, columns, in_row,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
 ):  # fmt: skip
-    y *= load_weight(weight_ptr, weight_stride, columns, in_row, HAS_WEIGHT, COMPUTE, EVICTION)
+    y *= load_weight(weight, columns, in_row, HAS_WEIGHT, COMPUTE, EVICTION)
     if HAS_BIAS:
-        y += load_weight(bias_ptr, bias_stride, columns, in_row, HAS_BIAS, COMPUTE, EVICTION)
-    return y
+        y += load_weight(bias, columns, in_row, HAS_BIAS, COMPUTE, EVICTION)
+    return y  # [ROWS, BLOCK_SIZE]
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -32,19 +34,19 @@ def layer_norm_forward_kernel(
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS whole rows per program, kept in registers between the sums and the scaling."""
+    """ROWS whole rows per program, in registers between the sums and the scaling."""
     n_columns = sizes[0]
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK_SIZE)
     in_row = columns < n_columns
     mask = (rows < n_rows)[:, None] & in_row[None, :]
-    x = load_tile(x_ptr, rows, columns, mask, sizes, x_strides, NESTED, COMPUTE, "")
-    centred = tl.where(mask, x - (tl.sum(x, axis=1) / n_columns)[:, None], 0.0)
+    tile = RowTile(rows, columns, mask, sizes, NESTED)
+    weight, bias = Vector(weight_ptr, weight_stride), Vector(bias_ptr, bias_stride)
+    x = load_tile(RowTensor(x_ptr, x_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+    centred = tl.where(mask, x - (tl.sum(x, axis=1) / n_columns)[:, None], 0.0)  # [ROWS, BLOCK_SIZE]
     y = centred * tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]
-    y = _scaled_and_shifted(
-        y, weight_ptr, bias_ptr, weight_stride, bias_stride, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, ""
-    )
-    store_tile(y_ptr, y, rows, columns, mask, sizes, y_strides, NESTED)
+    y = _scale_and_shift(y, weight, bias, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, "")
+    store_tile(RowTensor(y_ptr, y_strides), y, tile)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -57,52 +59,72 @@ def layer_norm_forward_blocks_kernel(
     n_columns = sizes[0]
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     in_rows = (rows < n_rows)[:, None]
+    x_rows = RowTensor(x_ptr, x_strides)
+    weight, bias = Vector(weight_ptr, weight_stride), Vector(bias_ptr, bias_stride)
     means = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     squares = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
-    for block in range(BLOCKS - 1):  # all are full, so that no element is asked whether it is one
+    for block in range(BLOCKS - 1):  # all full, so that no column needs a mask
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        x = load_tile(x_ptr, rows, columns, in_rows, sizes, x_strides, NESTED, COMPUTE, "evict_last")
+        x = load_tile(x_rows, RowTile(rows, columns, in_rows, sizes, NESTED), COMPUTE, "evict_last")
         share = 1 / tl.cast(block + 1, COMPUTE)
-        step, means = stepped(means, x, True, share)
-        squares += squared(step, step, share)
+        step, means = step_mean(means, x, True, share)
+        squares += product_of_steps(step, step, share)
     columns = (BLOCKS - 1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     mask = in_rows & (columns < n_columns)[None, :]
-    x = load_tile(x_ptr, rows, columns, mask, sizes, x_strides, NESTED, COMPUTE, "evict_last")
-    step, means = stepped(means, x, mask, 1 / BLOCKS)
-    squares += squared(step, step, 1 / BLOCKS)
-    taken = places_taken(n_columns, BLOCK_SIZE, COMPUTE)
-    mean, apart = merged_mean(means, taken, n_columns)
-    variance = (tl.sum(squares + taken * (apart * apart), axis=1) / n_columns)[:, None]
+    x = load_tile(x_rows, RowTile(rows, columns, mask, sizes, NESTED), COMPUTE, "evict_last")  # [ROWS, BLOCK_SIZE]
+    step, means = step_mean(means, x, mask, 1 / BLOCKS)
+    squares += product_of_steps(step, step, 1 / BLOCKS)
+    counts = columns_per_lane(n_columns, BLOCK_SIZE, COMPUTE)  # [1, BLOCK_SIZE]
+    mean, apart = merge_lanes(means, counts, n_columns)  # [ROWS, 1], [ROWS, BLOCK_SIZE]
+    variance = (tl.sum(squares + counts * (apart * apart), axis=1) / n_columns)[:, None]  # [ROWS, 1]
     inverse_deviation = tl.rsqrt(variance + eps)
     for block in range(BLOCKS):
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         mask = in_rows & in_row[None, :]
-        x = load_tile(x_ptr, rows, columns, mask, sizes, x_strides, NESTED, COMPUTE, "evict_first")
-        y = _scaled_and_shifted(
-            (x - mean) * inverse_deviation, weight_ptr, bias_ptr, weight_stride, bias_stride, columns, in_row,
-            HAS_WEIGHT, HAS_BIAS, COMPUTE, "evict_last",
-        )  # fmt: skip
-        store_tile(y_ptr, y, rows, columns, mask, sizes, y_strides, NESTED)
+        tile = RowTile(rows, columns, mask, sizes, NESTED)
+        x = load_tile(x_rows, tile, COMPUTE, "evict_first")  # [ROWS, BLOCK_SIZE]
+        y = (x - mean) * inverse_deviation
+        y = _scale_and_shift(y, weight, bias, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, "evict_last")
+        store_tile(RowTensor(y_ptr, y_strides), y, tile)
 
 
-def layer_norm_config(walk: Rows, element_bytes: int) -> ForwardConfig:
-    """Short rows, and rows whose columns are apart in memory, as in rms_norm. The figures are an H200's in bf16."""
-    block_size = bucket(walk.columns)
-    if walk.column_strides[0] != 1 or block_size * element_bytes <= 2048:
-        return forward_config(walk, element_bytes)
-    if block_size * element_bytes <= 8192:
-        # Two rows share a read of weight and bias: 16384×4096 takes 70.2 µs so, 71.2 one by one with four warps, 74.9
-        # in blocks of 1024.
-        rows = 2 if walk.rows > 4096 else 1
-        return ForwardConfig(num_warps=4 * rows, ROWS=rows, BLOCK_SIZE=block_size)
-    if block_size * element_bytes <= 16384:
-        # 16384×8192 takes 134 µs, in blocks of 2048 141, with sixteen warps 148.
-        return ForwardConfig(num_warps=8, BLOCK_SIZE=block_size)
-    # One warp for 2 KiB of row, 16 bytes for each of its threads at a time: 4096×32768 takes 161 µs with sixteen and
-    # blocks of 4096, 173 with 32 and 8192.
-    warps = min(max(bucket(walk.columns * element_bytes // 2048 + 1) // 2, 4), 16)
-    return ForwardConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * 16 // element_bytes, in_registers=False)
+class LayerNormRowsInRegisters(RmsNormRowsInRegisters):
+    """Rows of up to 2 KiB have RMSNorm's configuration. All times are an H200's in bf16."""
+
+    kernel = layer_norm_forward_kernel
+
+    def suits(self, problem: ForwardProblem) -> bool:
+        return super().suits(problem) or (not problem.columns_apart and problem.padded_row_bytes <= 16384)
+
+    def config(self, problem: ForwardProblem) -> ForwardConfig:
+        if problem.padded_row_bytes <= 2048:
+            return super().config(problem)
+        if problem.padded_row_bytes <= 8192:
+            # Two rows share one read of weight and bias: 16384×4096 takes 70.2 µs, 71.2 with one row and four warps,
+            # 74.9 in blocks of 1024.
+            rows = 2 if problem.walk.rows > 4096 else 1
+            return ForwardConfig(num_warps=4 * rows, ROWS=rows, BLOCK_SIZE=bucket(problem.walk.columns))
+        # 16384×8192 takes 134 µs; in blocks of 2048 141, with sixteen warps 148.
+        return ForwardConfig(num_warps=8, BLOCK_SIZE=bucket(problem.walk.columns))
+
+
+class LayerNormRowsInBlocks(RmsNormRowsInBlocks):
+    """Rows whose columns are apart in memory have RMSNorm's configuration."""
+
+    kernel = layer_norm_forward_blocks_kernel
+
+    def config(self, problem: ForwardProblem) -> ForwardConfig:
+        if problem.columns_apart:
+            return super().config(problem)
+        # One warp for 2 KiB of row, 16 bytes for each of its threads at a time: 4096×32768 takes 161 µs with sixteen
+        # warps and blocks of 4096, 173 with 32 and 8192.
+        element_bytes = problem.dtype.itemsize
+        warps = min(max(bucket(problem.walk.columns * element_bytes // 2048 + 1) // 2, 4), 16)
+        return ForwardConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * 16 // element_bytes, form="blocks")
+
+
+FORMS = (LayerNormRowsInRegisters(), LayerNormRowsInBlocks())
 
 
 @kernels("layer_norm_forward")
@@ -114,17 +136,11 @@ def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -
 def plan_forward(plan: Plan, x: Operand, weight: Operand | None, bias: Operand | None, eps: float) -> Operand:
     y = plan.empty_like(x)
     walk = as_rows(x.shape, x.strides, y.strides)
-    config = plan.choose(layer_norm_config(walk, x.element_bytes), walk.columns_bucket, x.dtype)
     arguments = {
         "x_ptr": x, "y_ptr": y, "weight_ptr": weight, "bias_ptr": bias, "eps": float(eps),
         "weight_stride": weight.strides[0] if weight else 0, "bias_stride": bias.strides[0] if bias else 0,
         "HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "COMPUTE": compute_dtype(x.dtype),
         **walk.arguments("x", "y"),
     }  # fmt: skip
-    grid = (triton.cdiv(walk.rows, config.ROWS) if walk.columns else 0,)
-    if config.in_registers and walk.columns <= config.BLOCK_SIZE:
-        plan.launch(layer_norm_forward_kernel, grid, config, **arguments)
-    else:
-        blocks = triton.cdiv(walk.columns, config.BLOCK_SIZE)
-        plan.launch(layer_norm_forward_blocks_kernel, grid, config, **arguments, BLOCKS=blocks)
+    plan_by_form(plan, FORMS, ForwardProblem(walk, x.dtype, x.element_bytes, arguments))
     return y
