@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tilesmith.cli.learn import learn
-from tilesmith.workshop.catalogue import OURS
+from tilesmith.workshop.course.catalogue import BUILT_IN
 
-SOLUTION = (OURS / "vector-add" / "solution.py").read_text()
+SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
 FORKED = pytest.mark.usefixtures("forked")
 
 
@@ -56,7 +56,7 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
     result = run("check", "--json", "verdict.json")
     assert result.exit_code == 1
     assert "✗ parses" in result.output
-    assert "vector_add.py:11 is still to be written" in result.output
+    assert "vector_add.py:11 is a gap to fill" in result.output
     verdict = json.loads((here / "verdict.json").read_text())
     assert (verdict["id"], verdict["passed"], verdict["stage"]) == ("vector-add", False, "parses")
 
@@ -74,7 +74,7 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
 
     result = run("quiz", "--answer", 3072, "--answer", 1 / 3)
     assert result.exit_code == 1
-    assert "Counted in your kernel" in result.output
+    assert "counted in your kernel" in result.output
     assert "Yes, 3072" in result.output
     assert "An element has four bytes" in result.output
 
@@ -91,8 +91,8 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
 def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
     result = run("quiz", input="1\n2048\n5\n0.0833\n")
     assert result.exit_code == 0, result.output
-    assert "Counted in the model solution" in result.output
-    assert "It is more." in result.output
+    assert "counted in the model solution" in result.output
+    assert "The answer is larger." in result.output
     assert "That is what it loads" in result.output
     assert "3072. A block of x" in result.output
     assert "memory-bound" in result.output
@@ -105,8 +105,8 @@ def test_without_a_command_the_commands_are_listed(here: Path) -> None:
 
 
 def test_the_course_becomes_a_site(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(OURS / "vector-add", here / "course" / "vector-add")
-    monkeypatch.setattr("tilesmith.workshop.catalogue.OURS", here / "course")
+    shutil.copytree(BUILT_IN / "vector-add", here / "course" / "vector-add")
+    monkeypatch.setattr("tilesmith.workshop.course.catalogue.BUILT_IN", here / "course")
     result = run("--html", "site")
     assert result.exit_code == 0, result.output
     assert "wrote 1 exercises to site/index.html" in result.output
@@ -143,8 +143,8 @@ def test_reset_puts_the_starter_back(file: Path) -> None:
     [
         (("start", "nothing"), "no exercise is called 'nothing'"),
         (("check",), "begin with `tilesmith learn start vector-add`"),
-        (("check", "masks"), "`tilesmith learn start masks` puts it there"),
-        (("list", "--exercises", "nowhere"), "there is no such folder of exercises"),
+        (("check", "masks"), "`tilesmith learn start masks` creates it"),
+        (("list", "--exercises", "nowhere"), "this folder of exercises does not exist"),
     ],
 )
 def test_wrong_usage_is_one_line(here: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -165,14 +165,14 @@ def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
 @FORKED
 def test_a_private_set_is_verified(here: Path) -> None:
     mine = here / "mine" / "my-add"
-    shutil.copytree(OURS / "vector-add", mine)
+    shutil.copytree(BUILT_IN / "vector-add", mine)
     for variant in [*(mine / "wrong").glob("*.py")][2:]:
         variant.unlink()
     text = (mine / "exercise.toml").read_text()
     (mine / "exercise.toml").write_text(text.replace('id = "vector-add"', 'id = "my-add"'))
     result = run("verify", "--exercises", "mine", "my-add")
     assert result.exit_code == 0, result.output
-    assert "my-add: 4 programs as they should be" in result.output
+    assert "my-add: 4 programs as expected" in result.output
     (mine / "solution.py").write_text((mine / "starter.py").read_text())
     result = run("verify", "--exercises", "mine", "my-add")
     assert result.exit_code == 1
@@ -189,7 +189,7 @@ def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
     os.close(theirs)
     terminal = Terminal(ours)
     try:
-        terminal.wait_for("is still to be written")
+        terminal.wait_for("is a gap to fill")
         terminal.wait_for("n next · h hint · l list · q quit")
         os.write(ours, b"h")
         terminal.wait_for("Program number p takes")

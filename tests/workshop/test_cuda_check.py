@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from tilesmith.spec import Spec
-from tilesmith.workshop import cuda_check, speed
-from tilesmith.workshop.catalogue import OURS
-from tilesmith.workshop.cuda_check import CudaCheck
-from tilesmith.workshop.cuda_figures import Figures
-from tilesmith.workshop.exercise import Exercise, ExerciseError, Goal, Size, load
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking import gpu_timing
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.cuda import check as cuda_check
+from tilesmith.workshop.cuda.access_counts import ProgramCounts
+from tilesmith.workshop.cuda.check import CudaCheck
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
 
@@ -29,7 +31,7 @@ def _no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def reduction() -> Exercise:
-    return load(OURS / "cuda-reduction")
+    return load_exercise(BUILT_IN / "cuda-reduction")
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def verdict(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Verd
 def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_path: Path) -> None:
     check = check_of(reduction, tmp_path)
     assert check.verdict().passed
-    counts = check.figures().counts
+    counts = check.counts().counts
     assert (counts["launches"], counts["blocks"], counts["threads"]) == (3, 6, 6 * 64)
     assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
 
@@ -70,13 +72,13 @@ def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
     tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("counting")
-    shared = load(OURS / "cuda-transpose-shared")
+    shared = load_exercise(BUILT_IN / "cuda-transpose-shared")
     check = check_of(shared, tmp_path, ("tile[SIDE][SIDE + 1]", "tile[SIDE][SIDE]"))
-    found, figures = check.verdict(), check.figures()
-    load_x, store_out = figures.access("load", "global"), figures.access("store", "global")
+    found, counts = check.verdict(), check.counts()
+    load_x, store_out = counts.access("load", "global"), counts.access("store", "global")
     # 32 × 32 floats are 128 sectors of 32 bytes, asked for by 32 warps.
     assert [(one.requests, one.moved, one.least) for one in (load_x, store_out)] == [(32, 128, 128)] * 2
-    down_a_column, along_a_row = figures.access("load", "shared"), figures.access("store", "shared")
+    down_a_column, along_a_row = counts.access("load", "shared"), counts.access("store", "shared")
     assert (down_a_column.requests, down_a_column.moved, down_a_column.least) == (32, 32 * 32, 32)
     assert (along_a_row.moved, along_a_row.least) == (32, 32)
     source = (tmp_path / shared.file_name).read_text().splitlines()
@@ -88,9 +90,9 @@ def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
 
 def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        ExerciseError, match="no metric is called 'beauty'; in CUDA there are bank_conflicts, copies, s"
+        ExerciseError, match="there is no metric 'beauty'; the metrics for CUDA are bank_conflicts, copies, s"
     ):
-        Figures({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
+        ProgramCounts({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
 
 
 def test_a_missing_barrier_is_a_race_with_its_line(
@@ -132,7 +134,7 @@ def test_memory_without_end_is_ended(reduction: Exercise, tmp_path: Path, monkey
     line = "    const int thread = threadIdx.x;\n"
     hoard = "    for (;;) { char* more = new char[1 << 20]; memset(more, 1, 1 << 20); }\n"
     found = verdict(reduction, tmp_path, (line, f"{line}{hoard}"))
-    assert (found.stage, found.message) == ("runs", "It took more than 0.25 GB of memory.")
+    assert (found.stage, found.message) == ("runs", "The program took more than 0.25 GB of memory.")
 
 
 def test_what_is_not_c_plus_plus_is_said_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
@@ -146,13 +148,13 @@ def test_a_gap_is_found_before_anything_is_compiled(reduction: Exercise, tmp_pat
     shutil.copy(reduction.starter, file)
     found = CudaCheck(reduction, file).verdict()
     assert found.stage == "parses"
-    assert "cuda_reduction.cu:11 is still to be written" in found.message
+    assert "cuda_reduction.cu:11 is a gap to fill" in found.message
 
 
 def test_a_machine_without_a_compiler_is_told_so(
     reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilesmith.workshop.cuda_check.shutil.which", lambda name: None)
+    monkeypatch.setattr("tilesmith.workshop.cuda.check.shutil.which", lambda name: None)
     with pytest.raises(ExerciseError, match=r"needs a C\+\+20 compiler"):
         verdict(reduction, tmp_path)
 
@@ -204,22 +206,22 @@ class TestWithNvcc:
     def silu(self, tmp_path: Path) -> Exercise:
         """The exercise with its twin, timed on a size that threads of the system can do."""
         for name in ("cuda-silu", "silu"):
-            shutil.copytree(OURS / name, tmp_path / "set" / name)
+            shutil.copytree(BUILT_IN / name, tmp_path / "set" / name)
         about_the_twin = tmp_path / "set" / "silu" / "exercise.toml"
         content = about_the_twin.read_text()
         assert "elements = 33554432" in content
         about_the_twin.write_text(content.replace("elements = 33554432", "elements = 96"))
-        return load(tmp_path / "set" / "cuda-silu")
+        return load_exercise(tmp_path / "set" / "cuda-silu")
 
     @pytest.fixture
     def gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cuda_check, "has_gpu", lambda: True)
 
-        def beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
+        def time_beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
             assert 0 < milliseconds < 10_000
             return [f"{twin.name} on {dict(size.sizes)}", f"is {twin.op.__name__}"]
 
-        monkeypatch.setattr(speed, "beside_twin", beside_twin)
+        monkeypatch.setattr(gpu_timing, "time_beside_twin", time_beside_twin)
 
     def test_what_nvcc_compiles_passes_without_a_gpu_too(self, silu: Exercise, tmp_path: Path) -> None:
         found = verdict(silu, tmp_path)
@@ -233,7 +235,8 @@ class TestWithNvcc:
         )
         assert (found.passed, found.stage) == (False, "nvcc")
         assert found.message == (
-            'It compiles as C++, but not with nvcc: cuda_silu.cu(5): error: identifier "__device_only" is undefined'
+            "Your file compiles as C++, but not with nvcc: "
+            'cuda_silu.cu(5): error: identifier "__device_only" is undefined'
         )
 
     def test_on_a_gpu_it_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
@@ -257,8 +260,8 @@ class TestWithNvcc:
         found = verdict(silu, tmp_path, ("    if (element < elements)", only_there))
         assert (found.passed, found.stage, found.speed) == (False, "speed", [])
         assert found.message == (
-            "It passes without a GPU, but not on this one: Element 1 of the result was not written by any thread "
-            f"(tried with elements = {size})."
+            "Your file passes without a GPU, but fails on this GPU: "
+            f"Element 1 of the result was not written by any thread (tried with elements = {size})."
         )
 
     def test_a_failure_that_cuda_reports_is_told(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
@@ -293,6 +296,6 @@ def test_nvcc_is_found_on_the_path_then_in_cuda_home_then_where_it_is_installed(
 
 
 def test_a_twin_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(OURS / "cuda-silu", tmp_path / "cuda-silu")
-    with pytest.raises(ExerciseError, match="its twin is 'silu', which is no exercise beside it"):
-        load(tmp_path / "cuda-silu")
+    shutil.copytree(BUILT_IN / "cuda-silu", tmp_path / "cuda-silu")
+    with pytest.raises(ExerciseError, match="the twin is 'silu', but no exercise with this id lies beside it"):
+        load_exercise(tmp_path / "cuda-silu")

@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from tilesmith.cli import app
 from tilesmith.cli.learn import learn
-from tilesmith.workshop.catalogue import OURS, Catalogue
-from tilesmith.workshop.exercise import Exercise
-from tilesmith.workshop.folder import Workshop
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise import Exercise
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXERCISES = Catalogue()
@@ -109,7 +109,7 @@ def prepare(folder: Path, command: Command) -> None:
     for name in ("script.py", "claim.py", "swiglu.py"):
         write_script(EXERCISES[command.exercise], folder / name)
     mine = folder / "my-course" / "my-exercise"
-    shutil.copytree(OURS / EXAMPLE, mine)
+    shutil.copytree(BUILT_IN / EXAMPLE, mine)
     for variant in sorted((mine / "wrong").glob("*.py"))[2:]:
         variant.unlink()
     settings = mine / "exercise.toml"

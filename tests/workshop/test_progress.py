@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tilesmith.workshop.catalogue import Catalogue
-from tilesmith.workshop.folder import Workshop
-from tilesmith.workshop.progress import EARLIER, FILE, Progress, read, update
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import Catalogue
+from tilesmith.workshop.learner.progress import EARLIER, FILE, Progress, read, update
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
 PASSED = Verdict("vector-add", True, "goals", "")
 FAILED = Verdict("vector-add", False, "runs", "no")
@@ -57,7 +57,7 @@ def test_a_damaged_file_costs_one_step_and_a_warning(tmp_path: Path, damage: byt
 def test_two_damaged_files_start_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     (tmp_path / EARLIER).write_text("{")
-    with pytest.warns(RuntimeWarning, match="starts anew"):
+    with pytest.warns(RuntimeWarning, match="starts again from zero"):
         assert read(tmp_path) == Progress()
 
 

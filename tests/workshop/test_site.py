@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from tilesmith.workshop import notebook, site
-from tilesmith.workshop.catalogue import OURS, Catalogue
+from tilesmith.workshop import notebook
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.publishing import site
 
 
 @pytest.fixture
 def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     for name in ("vector-add", "masks"):
-        shutil.copytree(OURS / name, tmp_path / "course" / name)
-    monkeypatch.setattr("tilesmith.workshop.catalogue.OURS", tmp_path / "course")
+        shutil.copytree(BUILT_IN / name, tmp_path / "course" / name)
+    monkeypatch.setattr("tilesmith.workshop.course.catalogue.BUILT_IN", tmp_path / "course")
     return Catalogue()
 
 
@@ -64,7 +65,7 @@ def test_a_cell_is_checked_and_counts(
     check = shell.magics["cell", "check"]
     check("vector-add", "def vector_add(x, y):\n    return ...\n")
     assert "✗ parses" in capsys.readouterr().out
-    check("vector-add", (OURS / "vector-add" / "solution.py").read_text())
+    check("vector-add", (BUILT_IN / "vector-add" / "solution.py").read_text())
     assert "✓ parses  ✓ compiles  ✓ runs  ✓ right  ✓ goals" in capsys.readouterr().out
     assert '"state": "solved"' in (tmp_path / "tilesmith-workshop" / "progress.json").read_text()
     check("nothing", "")

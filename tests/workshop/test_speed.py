@@ -10,11 +10,12 @@ import torch
 from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.units import Measurer, Unit
 from tilesmith.spec import Case
-from tilesmith.workshop import speed
-from tilesmith.workshop.catalogue import OURS as EXERCISES
-from tilesmith.workshop.exercise import Size, load
-from tilesmith.workshop.speed import beside_twin, timed
-from tilesmith.workshop.stages import model_spec
+from tilesmith.workshop.checking import gpu_timing
+from tilesmith.workshop.checking.gpu_timing import time_beside_torch, time_beside_twin
+from tilesmith.workshop.checking.triton_check import model_spec
+from tilesmith.workshop.course.catalogue import BUILT_IN
+from tilesmith.workshop.course.exercise import Size
+from tilesmith.workshop.course.exercise_file import load_exercise
 
 CASE = Case("timed", elements=1 << 24)
 
@@ -37,7 +38,7 @@ class Measured:
 
 
 def lines(**ours: Any) -> Any:
-    return timed(cast(Measurer, Measured(**ours)), CASE, torch.float32, "NVIDIA H200")
+    return time_beside_torch(cast(Measurer, Measured(**ours)), CASE, torch.float32, "NVIDIA H200")
 
 
 def test_times_stand_beside_pytorchs() -> None:
@@ -61,8 +62,8 @@ def test_no_share_is_claimed_where_there_is_none() -> None:
 
 def lines_beside_twin(monkeypatch: pytest.MonkeyPatch, **tritons: Any) -> list[str]:
     measured = (Measured(**tritons), {"device": "NVIDIA H200"})
-    monkeypatch.setattr(speed, "start_measuring", lambda source, **options: measured)
-    return beside_twin(0.16, model_spec(load(EXERCISES / "silu")), Size("timed 1", {"elements": 1 << 24}))
+    monkeypatch.setattr(gpu_timing, "start_measuring", lambda source, **options: measured)
+    return time_beside_twin(0.16, model_spec(load_exercise(BUILT_IN / "silu")), Size("timed 1", {"elements": 1 << 24}))
 
 
 def test_a_program_in_cuda_stands_beside_its_twin_with_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from tilesmith.workshop.catalogue import OURS, Catalogue
-from tilesmith.workshop.exercise import load
-from tilesmith.workshop.stages import Check
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking.triton_check import TritonCheck
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise_file import load_exercise
 
-SOLUTION = (OURS / "vector-add" / "solution.py").read_text()
+SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
 
 
 def verdict_on(source: str, folder: Path, exercise: str = "vector-add") -> Verdict:
-    chosen = load(OURS / exercise)
+    chosen = load_exercise(BUILT_IN / exercise)
     file = folder / chosen.file_name
     file.write_text(source)
-    return Check(chosen, file).verdict()
+    return TritonCheck(chosen, file).verdict()
 
 
 def changed(old: str, new: str, source: str = SOLUTION) -> str:
@@ -49,8 +49,8 @@ def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("old", "new", "stage", "words"),
     [
-        ("x + y)", "x + y", "parses", ["vector_add.py:13 is not Python yet: '(' was never closed", "^"]),
-        ("x + y)", "...)", "parses", ["vector_add.py:13 is still to be written, the last gap", "tl.store("]),
+        ("x + y)", "x + y", "parses", ["vector_add.py:13 is not valid Python: '(' was never closed", "^"]),
+        ("x + y)", "...)", "parses", ["vector_add.py:13 is the last gap to fill", "tl.store("]),
         ("def vector_add", "def add_vectors", "parses", ["no function 'vector_add'", "reset"]),
         ("x + y)", "x @ unknown)", "compiles", ["vector_add.py:13", "does not compile for cuda:90", "unknown"]),
         ("x + y)", "torch.add(x, y))", "compiles", ["vector_add.py:13", "A kernel calls add", "functions of tl"]),
@@ -104,7 +104,7 @@ def test_an_output_that_is_used_again_is_recognised(tmp_path: Path) -> None:
     kept = changed("torch.empty_like(x)", "KEPT.setdefault(x.shape, torch.empty_like(x))", f"KEPT = {{}}\n{SOLUTION}")
     verdict = verdict_on(kept, tmp_path)
     assert verdict.stage == "right"
-    assert "Allocate the output anew" in verdict.message
+    assert "Allocate a new output" in verdict.message
 
 
 def test_somebody_elses_kernel_is_recognised(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_somebody_elses_kernel_is_recognised(tmp_path: Path) -> None:
     source = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom elsewhere import vector_add\n"
     verdict = verdict_on(source, tmp_path)
     assert verdict.stage == "runs"
-    assert "add_kernel, a kernel from elsewhere.py" in verdict.message
+    assert "add_kernel from elsewhere.py" in verdict.message
 
 
 TUNED = SOLUTION.replace(
@@ -131,7 +131,7 @@ def test_a_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
 
 
 def test_goals_are_for_every_candidate(tmp_path: Path) -> None:
-    source = (OURS / "gemm-3" / "wrong" / "small_tiles_too.py").read_text()
+    source = (BUILT_IN / "gemm-3" / "wrong" / "small_tiles_too.py").read_text()
     verdict = verdict_on(source, tmp_path, "gemm-3")
     assert verdict.stage == "goals"
     assert "loads_per_element of a_ptr is 4" in verdict.message
@@ -140,12 +140,12 @@ def test_goals_are_for_every_candidate(tmp_path: Path) -> None:
 
 
 def test_a_hidden_case_is_described_when_it_fails(tmp_path: Path) -> None:
-    source = changed("offsets < n_elements", "offsets <= n_elements", (OURS / "masks" / "solution.py").read_text())
+    source = changed("offsets < n_elements", "offsets <= n_elements", (BUILT_IN / "masks" / "solution.py").read_text())
     verdict = verdict_on(source, tmp_path, "masks")
     assert verdict.stage == "runs"
     assert "elements = 1000" in verdict.message
 
 
 def test_a_forbidden_copy_is_recognised(tmp_path: Path) -> None:
-    source = (OURS / "strides" / "wrong" / "copies_first.py").read_text()
+    source = (BUILT_IN / "strides" / "wrong" / "copies_first.py").read_text()
     assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message

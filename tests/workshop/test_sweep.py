@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from tilesmith.workshop import speed
-from tilesmith.workshop.catalogue import OURS, Catalogue
-from tilesmith.workshop.exercise import Size, load
-from tilesmith.workshop.folder import Workshop
-from tilesmith.workshop.stages import Check
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking import gpu_timing
+from tilesmith.workshop.checking.triton_check import TritonCheck
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise import Size
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
-EXERCISE = load(OURS / "block-size")
+EXERCISE = load_exercise(BUILT_IN / "block-size")
 
 
 @pytest.fixture
@@ -26,12 +27,12 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesmith.workshop.sweep.torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("tilesmith.workshop.checking.constant_sweep.torch.cuda.is_available", lambda: False)
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_every_value_is_tried_and_the_file_is_as_it_was(file: Path) -> None:
-    check = Check(EXERCISE, file)
+    check = TritonCheck(EXERCISE, file)
     verdict = check.verdict()
     assert (verdict.stage, verdict.passed) == ("goals", False)
     heads, *rows = verdict.table
@@ -49,7 +50,7 @@ def test_a_file_without_the_constant_gets_no_table(file: Path) -> None:
         EXERCISE.solution.read_text().replace("BLOCK_SIZE = 512", "SIZE = 512").replace("=BLOCK_SIZE", "=SIZE")
     )
     file.write_text(file.read_text().replace("x.numel(), BLOCK_SIZE)", "x.numel(), SIZE)"))
-    verdict = Check(EXERCISE, file).verdict()
+    verdict = TritonCheck(EXERCISE, file).verdict()
     assert verdict.passed, verdict.message
     assert verdict.table == []
 
@@ -70,14 +71,14 @@ def test_the_learners_page_is_filled_in(file: Path, tmp_path: Path) -> None:
 def test_with_a_gpu_there_is_a_column_of_times(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes_timed: list[int] = []
 
-    def device_us(spec: Any, size: Size) -> float:
+    def device_microseconds(spec: Any, size: Size) -> float:
         sizes_timed.append(spec.op.__globals__["BLOCK_SIZE"])
         return 12.34
 
-    monkeypatch.setattr("tilesmith.workshop.sweep.torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("tilesmith.workshop.stages.Check._speed", lambda self: [])
-    monkeypatch.setattr(speed, "device_us", device_us)
-    heads, *rows = Check(EXERCISE, file).verdict().table
+    monkeypatch.setattr("tilesmith.workshop.checking.constant_sweep.torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("tilesmith.workshop.checking.triton_check.TritonCheck._measure_speed", lambda self: [])
+    monkeypatch.setattr(gpu_timing, "device_microseconds", device_microseconds)
+    heads, *rows = TritonCheck(EXERCISE, file).verdict().table
     assert heads[-1] == "µs, measured on 16,777,216 elements"
     assert [row[-1] for row in rows] == ["12.3"] * 6
     assert sizes_timed == [64, 128, 256, 512, 1024, 4096]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from forked import forking
-from tilesmith.workshop.catalogue import OURS
-from tilesmith.workshop.exercise import load
-from tilesmith.workshop.verdict import Verdict
-from tilesmith.workshop.worker import Limits, Outcome, Worker, plain
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.isolation.worker import Limits, Outcome, Worker, without_control_characters
 
-EXERCISE = load(OURS / "vector-add")
+EXERCISE = load_exercise(BUILT_IN / "vector-add")
 SOLUTION = EXERCISE.solution.read_text()
 
 
@@ -60,12 +60,12 @@ def test_escape_codes_in_a_message_do_not_reach_the_terminal(
 
 def test_sys_exit_is_told(worker: Worker, tmp_path: Path) -> None:
     assert_survived(checked(worker, tmp_path, inside("raise SystemExit(0)")), "sys.exit: vector_add.py:18")
-    assert_survived(checked(worker, tmp_path, f"import sys\nsys.exit(3)\n{SOLUTION}"), "while the file is being read")
+    assert_survived(checked(worker, tmp_path, f"import sys\nsys.exit(3)\n{SOLUTION}"), "while Python imports the file")
 
 
 def test_an_allocation_that_no_machine_has_is_told(worker: Worker, tmp_path: Path) -> None:
     outcome = checked(worker, tmp_path, inside("torch.empty(1 << 52)"))
-    assert_survived(outcome, "GB of memory, which is more than there is: vector_add.py:18")
+    assert_survived(outcome, "GB of memory, more than this machine has: vector_add.py:18")
 
 
 def test_memory_that_is_really_taken_ends_the_file(worker: Worker, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_deleting_its_own_folder_leaves_the_work_where_it_is(worker: Worker, tmp
 
 def test_a_file_that_deletes_the_work_itself_is_put_back(worker: Worker, tmp_path: Path) -> None:
     source = inside(f"import shutil; shutil.rmtree({str(tmp_path)!r})")
-    assert_survived(checked(worker, tmp_path, source), "put back")
+    assert_survived(checked(worker, tmp_path, source), "The check restored vector_add.py")
     assert (tmp_path / "vector_add.py").read_text() == source
 
 
@@ -109,4 +109,4 @@ def test_what_is_saved_while_a_check_runs_is_left_alone(worker: Worker, tmp_path
 
 
 def test_escape_sequences_and_control_characters_are_taken_out() -> None:
-    assert plain("a\x1b[31mred\x1b[0m\x07\x08 b\r\n\tc\x9b") == "ared b\n\tc"
+    assert without_control_characters("a\x1b[31mred\x1b[0m\x07\x08 b\r\n\tc\x9b") == "ared b\n\tc"

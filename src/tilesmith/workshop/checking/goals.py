@@ -1,4 +1,4 @@
-"""Goals: figures of the learner's kernels, from their trace and their binary, that must come to something."""
+"""The metrics that goals are about: numbers from the trace and the binary of the learner's kernels."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilesmith.lab.inspect.model import AccessFacts, ArgumentFacts, Kernel, TargetFacts
-from tilesmith.workshop.attempt import Attempt
-from tilesmith.workshop.exercise import ExerciseError, Goal
+from tilesmith.workshop.checking.traced_call import TracedCall
+from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure, and the place in the learner's file that it comes from."""
+    """A value, and the place in the learner's file that causes it."""
 
     value: float
     where: str = ""
 
 
-Metric = Callable[[Attempt, Goal], Measured]
+Metric = Callable[[TracedCall, Goal], Measured]
 
 
 def _of_arguments(figure: Callable[[ArgumentFacts], float], kind: str) -> Metric:
-    """The largest among the tensors, or that of the one that the goal names."""
+    """Return a metric: the largest value over the tensor arguments, or over the argument that the goal names."""
 
-    def metric(made: Attempt, goal: Goal) -> Measured:
+    def metric(call: TracedCall, goal: Goal) -> Measured:
         found = [
             (figure(argument), kernel, argument.name)
-            for kernel in made.kernels
+            for kernel in call.kernels
             for argument in kernel.arguments
             if argument.is_tensor and goal.argument in (None, argument.name)
         ]
         if not found:
-            raise LookupError(f"no kernel takes a tensor called {goal.argument!r}; the goal is about that one")
+            raise LookupError(f"no kernel takes a tensor called {goal.argument!r}, which the goal is about")
         value, kernel, name = max(found, key=lambda one: one[0])
         lines = sorted({one.line for one in kernel.accesses if one.argument == name and one.kind == kind})
         return Measured(value, f"{name} on line{'s' if len(lines) > 1 else ''} {_listed(lines)}" if lines else name)
@@ -40,43 +40,43 @@ def _of_arguments(figure: Callable[[ArgumentFacts], float], kind: str) -> Metric
     return metric
 
 
-def _of_accesses(
-    figure: Callable[[AccessFacts], float | None], choose: Callable[..., tuple[float, int, str]]
-) -> Metric:
-    """The worst among loads and stores for which the figure is known."""
+def _of_accesses(figure: Callable[[AccessFacts], float | None], worst: Callable[..., tuple[float, int, str]]) -> Metric:
+    """Return a metric: the worst value over all loads and stores."""
 
-    def metric(made: Attempt, goal: Goal) -> Measured:
+    def metric(call: TracedCall, goal: Goal) -> Measured:
         found = [
             (value, access.line, f"the {access.kind} of {access.argument} on line {access.line}")
-            for kernel in made.kernels
+            for kernel in call.kernels
             for access in kernel.accesses
             if goal.argument in (None, access.argument) and (value := figure(access)) is not None
         ]
         if not found:
-            raise LookupError("no load or store was seen")
-        value, _, where = choose(found)
+            raise LookupError("the kernels load and store nothing")
+        value, _, where = worst(found)
         return Measured(value, where)
 
     return metric
 
 
-def _of_target(figure: Callable[[TargetFacts], float], choose: Callable[..., float]) -> Metric:
-    """What the compiler made of the kernels for the goal's target."""
+def _of_target(figure: Callable[[TargetFacts], float], worst: Callable[..., float]) -> Metric:
+    """Return a metric of the compiled kernels for the goal's target."""
 
-    def metric(made: Attempt, goal: Goal) -> Measured:
-        found = [figure(kernel.targets[goal.target]) for kernel in made.kernels if goal.target in kernel.targets]
+    def metric(call: TracedCall, goal: Goal) -> Measured:
+        found = [figure(kernel.targets[goal.target]) for kernel in call.kernels if goal.target in kernel.targets]
         if not found:
-            raise LookupError(f"nothing was compiled for {goal.target}")
-        return Measured(choose(found), f"on {goal.target}")
+            raise LookupError(f"no kernel was compiled for {goal.target}")
+        return Measured(worst(found), f"on {goal.target}")
 
     return metric
 
 
 def _total(figure: Callable[[Kernel], float]) -> Metric:
-    return lambda made, goal: Measured(sum(map(figure, made.kernels)))
+    """Return a metric: the sum over all kernels."""
+    return lambda call, goal: Measured(sum(map(figure, call.kernels)))
 
 
-def _turns_wasted(facts: TargetFacts) -> float:
+def _bank_conflicts(facts: TargetFacts) -> float:
+    """Return the wavefronts of shared memory beyond the fewest possible."""
     return sum(access.wavefronts - access.ideal_wavefronts for access in facts.shared_accesses)
 
 
@@ -91,23 +91,23 @@ METRICS: dict[str, Metric] = {
     "registers": _of_target(lambda one: one.registers, max),
     "shared_bytes": _of_target(lambda one: one.shared_bytes, max),
     "occupancy": _of_target(lambda one: one.occupancy or 0.0, min),
-    "bank_conflicts": _of_target(_turns_wasted, max),
+    "bank_conflicts": _of_target(_bank_conflicts, max),
     "tensor_cores": _of_target(lambda one: float(one.tensor_cores), max),
     "pipelined": _of_target(lambda one: float(one.async_copies), max),
     "requests": _total(lambda one: sum(access.requests or 0 for access in one.accesses)),
     "launches": _total(lambda one: one.launches),
     "programs": _total(lambda one: one.programs),
     "bytes_moved": _total(lambda one: one.bytes),
-    "candidates": lambda made, goal: Measured(len(made.candidates)),
+    "candidates": lambda call, goal: Measured(len(call.candidates)),
     "missing_masks": _total(lambda one: sum(finding.kind == "missing-mask" for finding in one.findings)),
 }
 
 
-def measure(goal: Goal, made: Attempt) -> Measured:
-    """What a goal's metric comes to. Raises LookupError where it cannot be told for this call."""
+def measure(goal: Goal, call: TracedCall) -> Measured:
+    """Return the value of a goal's metric. Raises LookupError where this call has no such value."""
     if goal.metric not in METRICS:
-        raise ExerciseError(f"no metric is called {goal.metric!r}; there are {', '.join(sorted(METRICS))}")
-    return METRICS[goal.metric](made, goal)
+        raise ExerciseError(f"there is no metric {goal.metric!r}; the metrics are {', '.join(sorted(METRICS))}")
+    return METRICS[goal.metric](call, goal)
 
 
 def _listed(lines: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Waiting for a file to be saved or a key to be pressed, whichever comes first."""
+"""Waiting until the learner saves a file or presses a key."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 try:
     import termios
     import tty
-except ImportError:  # Windows has no such terminals: files are watched, keys are not
+except ImportError:  # Windows: files are watched, keys are not
     termios = None  # type: ignore[assignment]
 
 POLL_SECONDS = 0.2
 
 
 @contextmanager
-def single_keys() -> Iterator[None]:
-    """Keys arrive one by one, without Return; the terminal is as it was afterwards."""
+def keys_without_return() -> Iterator[None]:
+    """Deliver every key at once, without Return. Restore the terminal at the end."""
     if termios is None or not sys.stdin.isatty():
         yield
         return
@@ -32,8 +32,8 @@ def single_keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def stamp(file: Path) -> tuple[int, int]:
-    """Changes when the file is saved; editors replace files, so it may be gone for a moment."""
+def file_stamp(file: Path) -> tuple[int, int]:
+    """Return a value that changes with every save; (0, 0) while an editor replaces the file."""
     try:
         status = file.stat()
     except OSError:
@@ -41,10 +41,10 @@ def stamp(file: Path) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
 
 
-def key_or_save(file: Path, seen: tuple[int, int]) -> str:
-    """The key that was pressed, or "" once the file is another than the one seen. "q" where input has ended."""
+def wait_for_key_or_save(file: Path, seen: tuple[int, int]) -> str:
+    """Return the pressed key, "" after a save, or "q" at the end of input."""
     while True:
-        if stamp(file) != seen and stamp(file) != (0, 0):
+        if file_stamp(file) != seen and file_stamp(file) != (0, 0):
             return ""
         ready, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
         if ready:

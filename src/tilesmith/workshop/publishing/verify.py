@@ -1,5 +1,8 @@
-"""For authors: does every exercise do what it says? Starters and wrong variants fail where they must, solutions pass,
-and every question has a sound answer."""
+"""Verifying exercises for their authors.
+
+Starters and wrong variants must fail at the declared stage, solutions must pass, and every question must have a sound
+answer.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from tilesmith.workshop.exercise import Exercise, ExerciseError, Expectation, expectation_of
-from tilesmith.workshop.quiz import problems_of
-from tilesmith.workshop.verdict import Answers
-from tilesmith.workshop.worker import Outcome, Worker
+from tilesmith.workshop.checking.verdict import QuestionAnswers
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.course.exercise_file import Expectation, expectation_of
+from tilesmith.workshop.isolation.worker import Outcome, Worker
+from tilesmith.workshop.quizzes.replies import question_problems
 
 LEAST_HINTS, LEAST_QUESTIONS, LEAST_WRONG_VARIANTS = 3, 2, 2
 
 
 @dataclass(frozen=True)
 class Verified:
-    """An exercise, how many programs of it were run, and what is wrong with it."""
+    """The problems of one exercise, and the number of programs that were run."""
 
     exercise: Exercise
     programs: int
@@ -27,7 +31,7 @@ class Verified:
 
 
 def verify(exercises: Sequence[Exercise], jobs: int = 1) -> Iterator[Verified]:
-    """Verifies exercises side by side; each result as soon as it is known."""
+    """Verify exercises in parallel. Yield each result as soon as it is known."""
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(jobs):
         workers.put(Worker())
@@ -49,10 +53,10 @@ def verify(exercises: Sequence[Exercise], jobs: int = 1) -> Iterator[Verified]:
 
 
 def verify_one(exercise: Exercise, worker: Worker) -> Verified:
-    """Verifies one exercise. Its programs are its author's, so they share a process."""
-    problems = list(_too_little(exercise))
+    """Verify one exercise. All its programs share a process, because its author wrote them."""
+    problems = list(_missing_parts(exercise))
     if exercise.is_only_questions:
-        return Verified(exercise, 0, (*problems, *_quiz_alone(exercise, worker)))
+        return Verified(exercise, 0, (*problems, *_questions_only_problems(exercise, worker)))
     programs = [exercise.starter, exercise.solution, *exercise.wrong_variants]
     for program in programs:
         try:
@@ -60,39 +64,39 @@ def verify_one(exercise: Exercise, worker: Worker) -> Verified:
         except ExerciseError as error:
             problems.append(f"{_name(exercise, program)}: {error}")
             continue
-        problems += [f"{_name(exercise, program)} {text}" for text in _problems(exercise, program, outcome)]
+        problems += [f"{_name(exercise, program)} {text}" for text in _program_problems(exercise, program, outcome)]
     return Verified(exercise, len(programs), tuple(problems))
 
 
-def _quiz_alone(exercise: Exercise, worker: Worker) -> Iterator[str]:
+def _questions_only_problems(exercise: Exercise, worker: Worker) -> Iterator[str]:
     try:
-        yield from _quiz(exercise, worker.quiz(exercise, None))
+        yield from _quiz_problems(exercise, worker.quiz(exercise, None))
     except ExerciseError as error:
         yield str(error)
 
 
-def _quiz(exercise: Exercise, found: Sequence[Answers]) -> Iterator[str]:
+def _quiz_problems(exercise: Exercise, found: Sequence[QuestionAnswers]) -> Iterator[str]:
     for number, (question, answers) in enumerate(zip(exercise.questions, found, strict=True), 1):
-        yield from (f"question {number}: {problem}" for problem in problems_of(question, answers))
+        yield from (f"question {number}: {problem}" for problem in question_problems(question, answers))
 
 
-def _too_little(exercise: Exercise) -> Iterator[str]:
+def _missing_parts(exercise: Exercise) -> Iterator[str]:
     for what, number, least in (
         ("hints", len(exercise.hints), LEAST_HINTS),
         ("questions", len(exercise.questions), LEAST_QUESTIONS),
         ("wrong variants", len(exercise.wrong_variants), LEAST_WRONG_VARIANTS),
     ):
         if number < least and not (what == "wrong variants" and exercise.is_only_questions):
-            yield f"has {number} {what}; it should have {least} at least"
+            yield f"has {number} {what}, but needs at least {least}"
 
 
-def _problems(exercise: Exercise, program: Path, outcome: Outcome) -> Iterator[str]:
+def _program_problems(exercise: Exercise, program: Path, outcome: Outcome) -> Iterator[str]:
     verdict = outcome.verdict
     if program == exercise.solution:
         if not verdict.passed:
             yield f"must pass, but fails at {verdict.stage}: {verdict.message}"
         else:
-            yield from _quiz(exercise, outcome.quiz)
+            yield from _quiz_problems(exercise, outcome.quiz)
         return
     wanted = Expectation(exercise.starter_fails) if program == exercise.starter else expectation_of(program)
     if verdict.passed:
@@ -100,7 +104,7 @@ def _problems(exercise: Exercise, program: Path, outcome: Outcome) -> Iterator[s
     elif verdict.stage != wanted.stage:
         yield f"must fail at {wanted.stage}, but fails at {verdict.stage}: {verdict.message}"
     elif wanted.words not in verdict.message:
-        yield f"fails at {wanted.stage} as it must, but does not say {wanted.words!r}: {verdict.message}"
+        yield f"fails at {wanted.stage}, but the message does not contain {wanted.words!r}: {verdict.message}"
 
 
 def _name(exercise: Exercise, program: Path) -> str:

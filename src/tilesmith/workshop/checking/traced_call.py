@@ -1,5 +1,7 @@
-"""One call of the learner's function, with everything watched: what its kernels touch, what it asks of PyTorch, and
-who wrote the result."""
+"""One call of the learner's function in the interpreter.
+
+The trace holds the accesses of its kernels, its calls of PyTorch, and the values that kernels stored.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from tilesmith.spec import Inputs, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import Access, Observer, OutOfBounds, interpreting
 
-SECONDS_TO_TRACE = 60.0  # all programs of an exercise's sizes, which are small
+SECONDS_TO_TRACE = 60.0  # enough for all programs: the sizes of exercises are small
 
-# What a launch needs: memory for the result, the form of the arguments, views and copies of them.
+# PyTorch calls that a launch needs: allocation, shapes and strides, views and copies.
 _NO_ARITHMETIC = frozenset(
     {
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros"),
@@ -42,14 +44,14 @@ _NO_ARITHMETIC = frozenset(
 
 @dataclass(frozen=True)
 class TorchCall:
-    """Arithmetic that was left to PyTorch, and the learner's line that did so."""
+    """Arithmetic that PyTorch did, and the line of the learner's file that called PyTorch."""
 
     name: str
     line: int
 
 
 class _TorchCalls(TorchFunctionMode):
-    """Notes calls from the learner's file that compute something, or that the exercise forbids."""
+    """Records PyTorch calls of the learner's file that compute something or that the exercise forbids."""
 
     def __init__(self, file: Path, allow: Sequence[str], forbid: Sequence[str]) -> None:
         super().__init__()
@@ -69,8 +71,8 @@ class _TorchCalls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Written(Observer):
-    """What kernels stored, and where: the last value at each address."""
+class StoredValues(Observer):
+    """Records every store of the kernels: addresses and values."""
 
     def __init__(self) -> None:
         self._stores: list[Access] = []
@@ -82,10 +84,10 @@ class Written(Observer):
         self._stores.append(access)
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
-        """Goes on: the sanitizer tells of it."""
+        """Continue: the sanitizer reports the access."""
 
     def unwritten(self, tensor: Tensor) -> NDArray[np.int64]:
-        """The indices of the elements that no kernel left as they are, one row each."""
+        """Return the indices of elements whose value no kernel stored, one row per element."""
         if not tensor.numel():
             return np.empty((0, tensor.ndim), dtype=np.int64)
         indices = np.indices(tuple(tensor.shape)).reshape(tensor.ndim, -1)
@@ -110,7 +112,7 @@ class Written(Observer):
 
 @dataclass
 class _Session(Session):
-    """Also notes which configurations an autotuner offers."""
+    """A session that also records an autotuner's configurations."""
 
     candidates: tuple[Any, ...] = ()
 
@@ -120,9 +122,8 @@ class _Session(Session):
 
 
 @dataclass
-class Attempt:
-    """What one call did. `error` is what it raised, if anything; `outputs` are what it returned; `candidates` what an
-    autotuner had to choose from."""
+class TracedCall:
+    """The trace of one call. `candidates` are the configurations of an autotuner, if there is one."""
 
     inspection: Inspection | None = None
     candidates: tuple[Any, ...] = ()
@@ -130,14 +131,14 @@ class Attempt:
     returned: Any = None
     error: BaseException | None = None
     torch_calls: tuple[TorchCall, ...] = ()
-    written: Written = field(default_factory=Written)
+    stored: StoredValues = field(default_factory=StoredValues)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return self.inspection.kernels if self.inspection is not None else ()
 
 
-def attempt(
+def trace_call(
     function: Callable[..., Any],
     inputs: Inputs,
     file: Path,
@@ -145,25 +146,25 @@ def attempt(
     forbid: Sequence[str] = (),
     targets: Sequence[Target] = DEFAULT_TARGETS,
     candidate: int | None = None,
-) -> Attempt:
-    """Calls the function in the interpreter, traced, its kernels compiled for the targets: by default both vendors'.
+) -> TracedCall:
+    """Call the function in the interpreter, record the trace, and compile its kernels for the targets.
 
-    `candidate` is the number of the configuration that an autotuner is to take; by default the first that can run.
+    `candidate` is the index of the autotuner's configuration to use. Default: the first configuration that can run.
     """
     config = None if candidate is None else str(candidate)
     session = _Session(Wishes(tuple(targets), seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
     calls = _TorchCalls(file, allow, forbid)
-    made = Attempt()
+    call = TracedCall()
     try:
-        with interpreting(made.written), watching(session), calls:
-            made.returned = called(function, inputs)
+        with interpreting(call.stored), watching(session), calls:
+            call.returned = called(function, inputs)
             with torch._C.DisableTorchFunction():
                 session.settle()
     except BaseException as error:
-        made.error = error
-    made.inspection = inspection_of(session, script=file.name)
-    made.candidates = session.candidates
-    made.torch_calls = tuple(calls.found)
-    returned = made.returned if isinstance(made.returned, list | tuple) else [made.returned]
-    made.outputs = [one for one in returned if isinstance(one, Tensor)]
-    return made
+        call.error = error
+    call.inspection = inspection_of(session, script=file.name)
+    call.candidates = session.candidates
+    call.torch_calls = tuple(calls.found)
+    returned = call.returned if isinstance(call.returned, list | tuple) else [call.returned]
+    call.outputs = [one for one in returned if isinstance(one, Tensor)]
+    return call

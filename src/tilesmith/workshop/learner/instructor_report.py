@@ -1,15 +1,15 @@
-"""A learner's progress as a report for the instructor: as data, and to read."""
+"""The learner's progress as a report for the instructor, as JSON and as Markdown."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from tilesmith.workshop.folder import Workshop
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
 
-def as_data(workshop: Workshop, learner: str) -> dict[str, Any]:
-    """Everything, the learner's files included."""
+def report_data(workshop: Workshop, learner: str) -> dict[str, Any]:
+    """Return the report as data, with the source of the learner's files."""
     from tilesmith import __version__
 
     kept = workshop.progress()
@@ -33,8 +33,8 @@ def as_data(workshop: Workshop, learner: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_markdown(report: dict[str, Any]) -> str:
-    """The report as a page: a table, and the files of what was tried."""
+def report_markdown(report: dict[str, Any]) -> str:
+    """Return the report as Markdown: a table, and the source of every exercise that was tried."""
     lines = [
         f"# {report['learner'] or 'Workshop'}: {report['solved']} of {report['of']} solved",
         "",

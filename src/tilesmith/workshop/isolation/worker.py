@@ -1,4 +1,7 @@
-"""Runs learners' files in a child process with limits, and tells what became of them in a line or two."""
+"""Runs learners' files in a child process under limits of time and memory.
+
+A file that ends the child becomes a failed verdict of one or two lines.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tilesmith.workshop import child as child_module
-from tilesmith.workshop.exercise import Exercise, ExerciseError
-from tilesmith.workshop.verdict import Answers, Verdict
+from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.isolation import worker_process
 
 GIGABYTE = 1 << 30
-SECONDS_TO_START = 600.0  # importing torch and Triton, on a slow disk
+SECONDS_TO_START = 600.0  # for importing torch and Triton from a slow disk
 SECONDS_FOR_QUESTIONS = 600.0
 POLL_SECONDS = 0.05
 MOST_PRINTED = 1 << 16
-SECONDS_FOR_LAST_WORDS = 1.0
+SECONDS_FOR_TRACEBACK = 1.0
 SECONDS_TO_SAVE = 0.3
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a learner's file may take before it is ended."""
+    """The time and memory that a learner's file may use."""
 
     seconds: float = 60.0
     gigabytes: float = 4.0
@@ -45,19 +48,19 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check came to, what the file printed meanwhile, and the quiz's answers where they were asked for."""
+    """The verdict of a check, the output of the file, and the answers of the quiz if they were requested."""
 
     verdict: Verdict
     printed: str = ""
-    quiz: tuple[Answers, ...] = ()
+    quiz: tuple[QuestionAnswers, ...] = ()
 
 
-class _Ended(Exception):
-    """The process did not live to answer; the message says why, to follow "Your file"."""
+class _NoAnswer(Exception):
+    """The child ended without an answer. The message completes a sentence that begins with "Your file"."""
 
 
 class Worker:
-    """A child process that checks one file after another; a new one takes the place of one that a file has ended."""
+    """A child process that checks one file after another. A new child replaces one that a file has ended."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
@@ -72,7 +75,7 @@ class Worker:
         self.close()
 
     def start(self) -> None:
-        """Start the process before it is needed: it takes seconds to import everything."""
+        """Start the child now, because its imports take seconds."""
         if self._process is None:
             self._process = _Process()
 
@@ -89,20 +92,20 @@ class Worker:
         quiz: bool = False,
         entering: Callable[[str], None] = lambda stage: None,
     ) -> Outcome:
-        """Checks a copy of the file, and puts the file back should the copy have harmed it."""
+        """Check a copy of the file. Restore the file if running the copy deleted it."""
         answer, printed = self._ask(exercise, file, check=True, quiz=quiz, entering=entering)
         if isinstance(answer, Verdict):
             return Outcome(answer, printed)
-        found = tuple(Answers(**one) for one in answer["quiz"] or ())
+        found = tuple(QuestionAnswers(**one) for one in answer["quiz"] or ())
         verdict = Verdict.from_json(answer["verdict"])
-        return Outcome(replace(verdict, message=plain(verdict.message)), printed, found)
+        return Outcome(replace(verdict, message=without_control_characters(verdict.message)), printed, found)
 
-    def quiz(self, exercise: Exercise, file: Path | None) -> tuple[Answers, ...]:
-        """The answers to the exercise's questions for this file. Raises ExerciseError where it gives none."""
+    def quiz(self, exercise: Exercise, file: Path | None) -> tuple[QuestionAnswers, ...]:
+        """Return the answers to the exercise's questions for this file. Raises ExerciseError where there are none."""
         answer, _ = self._ask(exercise, file, check=False, quiz=True, entering=lambda stage: None)
         if isinstance(answer, Verdict):
             raise ExerciseError(answer.message)
-        return tuple(Answers(**one) for one in answer["quiz"])
+        return tuple(QuestionAnswers(**one) for one in answer["quiz"])
 
     def _ask(
         self, exercise: Exercise, file: Path | None, *, check: bool, quiz: bool, entering: Callable[[str], None]
@@ -123,11 +126,13 @@ class Worker:
 
             try:
                 answer = self._process.answer(request, self._limits_for(file), entered)
-            except _Ended as ended:
+            except _NoAnswer as ended:
                 printed = self._process.printed()
                 self.close()
                 stage = "runs" if stages[-1] in ("parses", "compiles") else stages[-1]
-                return Verdict(exercise.id, False, stage, _told(f"Your file {ended}", copy, file, content)), printed
+                return Verdict(
+                    exercise.id, False, stage, _with_harm(f"Your file {ended}", copy, file, content)
+                ), printed
             printed = self._process.printed()
             harm = _harm(copy, file, content)
         if "problem" in answer:
@@ -138,30 +143,30 @@ class Worker:
         return answer, printed
 
     def _limits_for(self, file: Path | None) -> Limits:
-        """Where there is no file, what runs is the exercise's own, and may take its time."""
+        """Return the limits for a request. Without a learner's file, the exercise's own code may take longer."""
         return self._limits if file is not None else replace(self._limits, seconds=SECONDS_FOR_QUESTIONS)
 
 
 class _Process:
-    """One child: asked over a pipe, its output gathered, its whole session ended with it."""
+    """One child process: requests go over a pipe, its output is collected, and its whole session ends with it."""
 
     def __init__(self) -> None:
-        self._pipe, theirs = Pipe()
+        self._pipe, childs_end = Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, child_module.__file__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, worker_process.__file__, str(childs_end.fileno())],
+            pass_fds=[childs_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        theirs.close()
+        childs_end.close()
         self._ready = False
         self._output = bytearray()
-        threading.Thread(target=self._gather, daemon=True).start()
+        threading.Thread(target=self._collect_output, daemon=True).start()
 
     def answer(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
-        """Asks and waits. Raises _Ended where there is no answer."""
+        """Send a request and wait for the answer. Raises _NoAnswer where none comes."""
         deadline = time.monotonic() + SECONDS_TO_START
         if not self._ready:
             self._message(deadline, limits)
@@ -178,9 +183,9 @@ class _Process:
             entering(message["stage"])
 
     def printed(self) -> str:
-        """What the file has printed, without anything that a terminal would obey."""
-        time.sleep(POLL_SECONDS)  # for the last of it to come through
-        return plain(bytes(self._output).decode(errors="replace"))
+        """Return the output of the file without control characters."""
+        time.sleep(POLL_SECONDS)  # the last output may still be in the pipe
+        return without_control_characters(bytes(self._output).decode(errors="replace"))
 
     def end(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -191,22 +196,24 @@ class _Process:
     def _message(self, deadline: float, limits: Limits) -> dict[str, Any]:
         while not self._pipe.poll(POLL_SECONDS):
             if time.monotonic() > deadline:
-                where = self._where()
-                raise _Ended(f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?")
+                where = self._current_line()
+                raise _NoAnswer(
+                    f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?"
+                )
             if _resident_bytes(self._process.pid) > limits.gigabytes * GIGABYTE:
-                raise _Ended(f"took more than {limits.gigabytes:g} GB of memory{self._where()}.")
+                raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
         try:
             message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
         except (EOFError, OSError, ValueError):
-            raise _Ended(_obituary(self._process)) from None
+            raise _NoAnswer(_reason_for_exit(self._process)) from None
         return message
 
-    def _where(self) -> str:
-        """The innermost line of the learner's file that the process is at."""
+    def _current_line(self) -> str:
+        """Return the line of the learner's file that the child is executing."""
         self._output.clear()
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + SECONDS_FOR_LAST_WORDS
+        deadline = time.monotonic() + SECONDS_FOR_TRACEBACK
         while time.monotonic() < deadline and b"most recent call first" not in self._output:
             time.sleep(POLL_SECONDS)
         time.sleep(POLL_SECONDS)
@@ -216,55 +223,57 @@ class _Process:
         self._output.clear()
         return f", at {trace[0][0]}:{trace[0][1]}" if trace else ""
 
-    def _gather(self) -> None:
+    def _collect_output(self) -> None:
         assert self._process.stdout is not None
         while chunk := self._process.stdout.read1(MOST_PRINTED):  # type: ignore[attr-defined]  # a buffered reader
             self._output += chunk[: max(0, MOST_PRINTED - len(self._output))]
 
 
-def plain(text: str) -> str:
-    """Text without escape sequences and other control characters."""
+def without_control_characters(text: str) -> str:
+    """Return text without escape sequences and other control characters."""
     text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)", "", text)
     return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())
 
 
-def _told(message: str, copy: Path, file: Path | None, content: bytes) -> str:
+def _with_harm(message: str, copy: Path, file: Path | None, content: bytes) -> str:
     harm = _harm(copy, file, content)
     return f"{message}\n{harm}" if harm else message
 
 
 def _harm(copy: Path, file: Path | None, content: bytes) -> str:
-    """What the file did to itself, if anything."""
+    """Return how the file deleted itself or its folder, and restore it; "" where it did not."""
     if file is not None and not _is_there(file):
-        # Only where nothing is: what is there may have been saved meanwhile, and is the learner's.
+        # Never overwrite: the learner may have saved the file in the meantime.
         file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError), open(file, "xb") as restored:
             restored.write(content)
-        return f"Your file deletes {file.name} while it runs; it was put back as it was."
+        return f"Your file deletes {file.name} while it runs. The check restored {file.name}."
     if not copy.is_file():
-        return "Your file deletes the folder it is in. It ran on a copy, so your work is still there; take that out."
+        return (
+            "Your file deletes the folder it is in. The check runs a copy, so your work is safe. Remove the deletion."
+        )
     return ""
 
 
 def _is_there(file: Path) -> bool:
-    """Editors that save by replacing a file leave a moment without one."""
+    """Return whether the file exists. Waits a moment first: some editors delete a file before they save it."""
     if not file.exists():
         time.sleep(SECONDS_TO_SAVE)
     return file.exists()
 
 
-def _obituary(process: subprocess.Popen[bytes]) -> str:
+def _reason_for_exit(process: subprocess.Popen[bytes]) -> str:
     try:
         status = process.wait(SECONDS_TO_START)
     except subprocess.TimeoutExpired:
         return "stopped answering."
     if status >= 0:
-        return f"ended the whole process with status {status}, as os._exit does; let the function return instead."
+        return f"ended the whole process with status {status}, as os._exit does. Let the function return instead."
     return f"was ended by {signal.Signals(-status).name}."
 
 
 def _resident_bytes(process_id: int) -> int:
-    """Memory that a process really uses; 0 where the system does not say."""
+    """Return the resident memory of a process; 0 where the system does not report it."""
     try:
         pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
     except (OSError, IndexError):

@@ -1,4 +1,7 @@
-"""The learner's folder: one folder per exercise with its page and the file to work in. Work is never overwritten."""
+"""The learner's folder: a subfolder per exercise with its page and the file to work in.
+
+Nothing here overwrites the learner's work.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilesmith.storage import write_atomically
-from tilesmith.workshop import progress
-from tilesmith.workshop.catalogue import Catalogue
-from tilesmith.workshop.exercise import Exercise, ExerciseError
-from tilesmith.workshop.progress import Progress, Record, State
-from tilesmith.workshop.verdict import Table, Verdict
+from tilesmith.workshop.checking.verdict import Table, Verdict
+from tilesmith.workshop.course.catalogue import Catalogue
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.learner import progress
+from tilesmith.workshop.learner.progress import Progress, Record, State
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """One learner's workshop: a folder, and the exercises to choose from."""
+    """One learner's workshop: a folder and a catalogue of exercises."""
 
     folder: Path
     catalogue: Catalogue
@@ -31,11 +34,11 @@ class Workshop:
         return self.folder / exercise.id / exercise.file_name
 
     def page_of(self, exercise: Exercise) -> Path:
-        """The learner's own copy of the page."""
+        """Return the learner's copy of the page."""
         return self.folder / exercise.id / "page.md"
 
     def start(self, exercise: Exercise) -> bool:
-        """Copies an exercise, but for what is there already; False where its file is. It is the current one then."""
+        """Copy the files of an exercise that are missing and make it current. Return whether the file was missing."""
         page = self.page_of(exercise)
         if not page.exists():
             write_atomically(page, exercise.page.read_bytes())
@@ -47,7 +50,7 @@ class Workshop:
         return fresh
 
     def reset(self, exercise: Exercise) -> Path | None:
-        """Puts the starter back; where the work that was there is kept, if there was any."""
+        """Restore the starter. Return the path of the saved work; None where there was none."""
         if exercise.is_only_questions:
             self._update(exercise, _forget)
             return None
@@ -60,23 +63,23 @@ class Workshop:
         return kept
 
     def chosen(self, name: str | None) -> Exercise:
-        """The exercise of this name, or the one that was last worked on."""
+        """Return the exercise of this id; by default the exercise last worked on."""
         name = name or self.progress().current
         if name is None:
             first = next(iter(self.catalogue))
-            raise ExerciseError(f"no exercise is started yet; begin with `tilesmith learn start {first}`")
+            raise ExerciseError(f"you have not started an exercise; begin with `tilesmith learn start {first}`")
         return self.catalogue[name]
 
     def started(self, name: str | None) -> tuple[Exercise, Path]:
-        """The exercise and its file, which must be there."""
+        """Return the exercise and its file. Raises ExerciseError where the file does not exist."""
         exercise = self.chosen(name)
         file = self.file_of(exercise)
         if not file.is_file() and not exercise.is_only_questions:
-            raise ExerciseError(f"there is no {file}; `tilesmith learn start {exercise.id}` puts it there")
+            raise ExerciseError(f"{file} does not exist; `tilesmith learn start {exercise.id}` creates it")
         return exercise, file
 
     def next_open(self) -> Exercise | None:
-        """The first exercise of the course that is not solved and whose needs are."""
+        """Return the first unsolved exercise whose needed exercises are all solved; None where there is none."""
         kept = self.progress()
         for exercise in self.catalogue.values():
             ready = all(kept.of(needed).state == "solved" for needed in exercise.needs)
@@ -85,18 +88,19 @@ class Workshop:
         return None
 
     def verdict_of_questions(self, exercise: Exercise) -> Verdict:
-        """An exercise of questions alone is passed when all have been answered."""
+        """Return the verdict on an exercise of questions only: it passes when all answers are right."""
         guesses = self.progress().of(exercise.id).quiz
         right = sum(guesses.get(str(number), -1) > 0 for number in range(1, len(exercise.questions) + 1))
         if right == len(exercise.questions):
             return Verdict(exercise.id, True, "goals", "")
         message = (
-            f"{right} of {len(exercise.questions)} questions are answered; `tilesmith learn quiz {exercise.id}` asks."
+            f"{right} of {len(exercise.questions)} questions are answered. "
+            f"Answer the others with `tilesmith learn quiz {exercise.id}`."
         )
         return Verdict(exercise.id, False, "goals", message)
 
     def note_check(self, exercise: Exercise, verdict: Verdict, source: bytes) -> None:
-        """Keeps what a check of this source came to."""
+        """Record the verdict on this source."""
         untouched = not exercise.is_only_questions and source == exercise.starter.read_bytes()
 
         def change(record: Record) -> None:
@@ -113,7 +117,7 @@ class Workshop:
             _fill_in(self.page_of(exercise), verdict.table)
 
     def next_hint(self, exercise: Exercise) -> int:
-        """How many hints to show: one more than last time, as long as there are any."""
+        """Return how many hints to show: one more than last time, until all are shown."""
 
         def change(record: Record) -> None:
             record.hints = min(record.hints + 1, len(exercise.hints))
@@ -121,6 +125,7 @@ class Workshop:
         return self._update(exercise, change).hints
 
     def may_see_solution(self, exercise: Exercise, give_up: bool) -> bool:
+        """Return whether the learner has tried the exercise or gives up. Record the giving up."""
         record = self.progress().of(exercise.id)
         allowed = give_up or record.tried or record.gave_up or record.state == "solved"
         if allowed and record.state != "solved":
@@ -128,6 +133,8 @@ class Workshop:
         return allowed
 
     def note_guess(self, exercise: Exercise, question: int, guesses: int, right: bool) -> None:
+        """Record the answer to one question."""
+
         def change(record: Record) -> None:
             record.quiz[str(question)] = guesses if right else -1
 
@@ -142,7 +149,7 @@ class Workshop:
 
 
 def _fill_in(page: Path, table: Table) -> None:
-    """Puts a table in the place of the one that has the same first heading, where the learner's page has such a one."""
+    """Replace the table of the learner's page that has the same first column heading, if there is one."""
     if not page.is_file():
         return
     lines = page.read_text(encoding="utf-8").splitlines()

@@ -1,5 +1,4 @@
-"""The course as a static site: a page for each exercise, with its hints, its questions, and the picture of what the
-model solution does."""
+"""The course as a static site: one page per exercise, with hints, questions, and a picture of the model solution."""
 
 from __future__ import annotations
 
@@ -16,28 +15,28 @@ from markupsafe import Markup
 
 from tilesmith.lab.report.inspect_page import write_html as picture_of
 from tilesmith.storage import write_atomically
-from tilesmith.workshop.answers import answers
-from tilesmith.workshop.catalogue import Catalogue
-from tilesmith.workshop.cuda_check import CudaCheck
-from tilesmith.workshop.exercise import Exercise, Question
-from tilesmith.workshop.quiz import revealed
-from tilesmith.workshop.stages import Check
+from tilesmith.workshop.checking.triton_check import TritonCheck
+from tilesmith.workshop.course.catalogue import Catalogue
+from tilesmith.workshop.course.exercise import Exercise, Question
+from tilesmith.workshop.cuda.check import CudaCheck
+from tilesmith.workshop.quizzes.answers import compute_answers
+from tilesmith.workshop.quizzes.replies import answer_text
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A question with its answer, to be unfolded."""
+class _AnsweredQuestion:
+    """A question with its answer, which the page hides until a click."""
 
     question: Question
     answer: str
 
 
 def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], None] = lambda exercise: None) -> int:
-    """Writes index.html and the exercises' pages into a folder. Returns how many exercises there are."""
+    """Write index.html and one page per exercise into a folder. Return the number of exercises."""
     order = list(catalogue.values())
     for number, exercise in enumerate(order):
         entering(exercise.id)
-        asked, picture = _run(exercise)
+        asked, picture = _run_solution(exercise)
         if picture:
             write_atomically(folder / f"{exercise.id}-picture.html", picture)
         page = _environment().get_template("exercise.html").render(
@@ -57,23 +56,25 @@ def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], Non
     return len(order)
 
 
-def _run(exercise: Exercise) -> tuple[list[_Asked], str]:
-    """The questions with their answers and the picture, both from running the model solution."""
+def _run_solution(exercise: Exercise) -> tuple[list[_AnsweredQuestion], str]:
+    """Run the model solution. Return the answered questions and the picture as HTML."""
     if exercise.is_only_questions:
-        return _asked(exercise, None), ""
+        return _answered_questions(exercise, None), ""
     with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / exercise.file_name  # the name that learners know
+        file = Path(scratch) / exercise.file_name  # pictures show this name to learners
         shutil.copy(exercise.solution, file)
         if exercise.is_cuda:
-            return _asked(exercise, CudaCheck(exercise, file)), ""
-        check = Check(exercise, file)
+            return _answered_questions(exercise, CudaCheck(exercise, file)), ""
+        check = TritonCheck(exercise, file)
         inspection = check.measured().inspection
-        return _asked(exercise, check), picture_of(inspection) if inspection is not None else ""
+        return _answered_questions(exercise, check), picture_of(inspection) if inspection is not None else ""
 
 
-def _asked(exercise: Exercise, check: Check | CudaCheck | None) -> list[_Asked]:
-    found = answers(exercise, check)
-    return [_Asked(one, revealed(one, answer)) for one, answer in zip(exercise.questions, found, strict=True)]
+def _answered_questions(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> list[_AnsweredQuestion]:
+    found = compute_answers(exercise, check)
+    return [
+        _AnsweredQuestion(one, answer_text(one, answer)) for one, answer in zip(exercise.questions, found, strict=True)
+    ]
 
 
 def _page(title: str, summary: str) -> dict[str, object]:
@@ -83,7 +84,7 @@ def _page(title: str, summary: str) -> dict[str, object]:
 
 
 def _html(markdown: str) -> Markup:
-    """A page's text, without its heading, which the page has already."""
+    """Return a page's text as HTML. The template adds the heading, so it is left out here."""
     body = markdown.split("\n", 1)[1] if markdown.startswith("# ") else markdown
     return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
 
@@ -91,7 +92,7 @@ def _html(markdown: str) -> Markup:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=ChoiceLoader([PackageLoader("tilesmith.workshop"), PackageLoader("tilesmith.lab.report")]),
+        loader=ChoiceLoader([PackageLoader("tilesmith.workshop.publishing"), PackageLoader("tilesmith.lab.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,4 +1,4 @@
-"""The answers to an exercise's questions: computed when asked, from a trace, a binary or arithmetic; never stored."""
+"""The answers to an exercise's questions, computed from a trace, a binary or arithmetic. No answer is stored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from tilesmith.lab.inspect.model import AccessFacts, ArgumentFacts, Kernel, TargetFacts
-from tilesmith.workshop.cuda_check import CudaCheck
-from tilesmith.workshop.cuda_figures import Figures
-from tilesmith.workshop.exercise import Exercise, ExerciseError, Question
-from tilesmith.workshop.stages import Check, module_of
-from tilesmith.workshop.verdict import Answers
+from tilesmith.workshop.checking.triton_check import TritonCheck, load_module
+from tilesmith.workshop.checking.verdict import QuestionAnswers
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Question
+from tilesmith.workshop.cuda.access_counts import ProgramCounts
+from tilesmith.workshop.cuda.check import CudaCheck
 
-_IN_EXPRESSIONS = {
+_EXPRESSION_NAMES = {
     **{name: getattr(math, name) for name in ("ceil", "floor", "log2", "sqrt")},
     **{function.__name__: function for function in (min, max, sum, range, round, abs)},
     "cdiv": lambda one, other: -(-one // other),
@@ -25,86 +25,88 @@ _IN_EXPRESSIONS = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What the functions of a `quiz.py` are given: the sizes, and what the kernels did on them. Of a CUDA program the
-    sizes are what it did: launches, blocks, threads, barriers, copies; `cuda` knows its accesses."""
+    """The argument of every function in a `quiz.py`: the sizes, and the traced kernels.
+
+    For a CUDA program, `sizes` holds its counts (launches, blocks, threads, barriers, copies) and `cuda` its accesses.
+    """
 
     sizes: Mapping[str, int]
     kernels: Sequence[Kernel]
-    candidates: int = 0  # what an autotuner had to choose from
-    cuda: Figures | None = None
-    check: Check | None = None
+    candidates: int = 0  # the number of an autotuner's configurations
+    cuda: ProgramCounts | None = None
+    check: TritonCheck | None = None
 
     @cached_property
     def starter(self) -> Facts:
-        """What the starter's kernels do; for exercises whose starter runs."""
+        """Return the facts of the starter's kernels, for exercises whose starter runs."""
         assert self.check is not None
-        return _facts_on(None, Check(self.check.exercise, self.check.exercise.starter))
+        return _facts_on(None, TritonCheck(self.check.exercise, self.check.exercise.starter))
 
     def on(self, size: str) -> Facts:
-        """What the kernels do on another of the exercise's sizes."""
+        """Return the facts on another size of the exercise."""
         return _facts_on(size, self.check)
 
     @property
     def kernel(self) -> Kernel:
-        """The first kernel that was launched."""
+        """Return the first kernel that was launched."""
         return self.kernels[0]
 
     def argument(self, name: str) -> ArgumentFacts:
-        """A tensor argument of the first kernel."""
+        """Return a tensor argument of the first kernel."""
         return next(one for one in self.kernel.arguments if one.name == name)
 
     def access(self, kind: str, argument: str) -> AccessFacts:
-        """The first load or store of an argument."""
+        """Return the first load or store of an argument."""
         return next(one for one in self.kernel.accesses if (one.kind, one.argument) == (kind, argument))
 
     def target(self, name: str = "cuda:90") -> TargetFacts:
         return self.kernel.targets[name]
 
 
-def answers(exercise: Exercise, check: Check | CudaCheck | None) -> list[Answers]:
-    """The answers to an exercise's questions, for the file that is checked, if there is one to write."""
+def compute_answers(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> list[QuestionAnswers]:
+    """Return the answers to an exercise's questions. `check` is None for an exercise of questions only."""
     if not exercise.questions:
         return []
     facts = _facts(exercise, check)
-    functions = module_of(exercise.folder / "quiz.py")
+    functions = load_module(exercise.folder / "quiz.py")
     return [_answers(question, functions, facts, exercise) for question in exercise.questions]
 
 
-def _facts(exercise: Exercise, check: Check | CudaCheck | None) -> Facts:
+def _facts(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> Facts:
     if isinstance(check, CudaCheck):
-        figures = check.figures()
-        return Facts(figures.counts, (), cuda=figures)
+        program = check.counts()
+        return Facts(program.counts, (), cuda=program)
     return Facts(exercise.measured.sizes, ()) if check is None else _facts_on(None, check)
 
 
-def _facts_on(name: str | None, check: Check | None) -> Facts:
+def _facts_on(name: str | None, check: TritonCheck | None) -> Facts:
     assert check is not None
     size = check.exercise.size(name)
-    made = check.measured(size)
-    if not made.kernels:
+    call = check.measured(size)
+    if not call.kernels:
         raise ExerciseError(
-            f"{check.exercise.id}: the quiz cannot be answered, as {check.file.name} launches no kernel"
+            f"{check.exercise.id}: the quiz has no answers, because {check.file.name} launches no kernel"
         )
-    return Facts(size.sizes, made.kernels, len(made.candidates), check=check)
+    return Facts(size.sizes, call.kernels, len(call.candidates), check=check)
 
 
-def _answers(question: Question, functions: Any, facts: Facts, exercise: Exercise) -> Answers:
+def _answers(question: Question, functions: Any, facts: Facts, exercise: Exercise) -> QuestionAnswers:
     def computed(name: str) -> float:
         try:
             return float(getattr(functions, name)(facts))
         except Exception as error:
             raise ExerciseError(f"{exercise.id}: {name} of quiz.py fails: {type(error).__name__}: {error}") from error
 
-    return Answers(
+    return QuestionAnswers(
         computed(question.answer),
-        [computed(misstep.answer) for misstep in question.wrong],
+        [computed(mistake.answer) for mistake in question.wrong],
         None if question.worked is None else _worked(question.worked, facts, exercise),
     )
 
 
 def _worked(expression: str, facts: Facts, exercise: Exercise) -> float:
     constants = facts.kernel.constants if facts.kernels else {}
-    known = {**_IN_EXPRESSIONS, **constants, **facts.sizes, "candidates": facts.candidates}
+    known = {**_EXPRESSION_NAMES, **constants, **facts.sizes, "candidates": facts.candidates}
     try:
         return float(eval(expression, {"__builtins__": {}, **known}))
     except Exception as error:

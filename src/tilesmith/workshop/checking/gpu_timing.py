@@ -1,6 +1,7 @@
-"""The last stage, where there is a GPU: the learner's function timed beside PyTorch's, against the device's limit.
+"""The stage "speed": the learner's function timed on this machine's GPU, beside PyTorch and the device's limit.
 
-A program in CUDA is timed by its harness, and has its twin in Triton beside it."""
+A CUDA program is timed by its harness and shown beside its Triton twin.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +13,36 @@ import torch
 from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.units import Measurer, Source, Unit, start_measuring
 from tilesmith.spec import Case, Spec
-from tilesmith.workshop.exercise import Size
+from tilesmith.workshop.course.exercise import Size
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured, in lines to read; `error` is why the learner's function was not timed."""
+    """The measured times as lines of text, or the reason why the learner's function was not timed."""
 
     lines: tuple[str, ...] = ()
     error: str | None = None
 
 
-def timed_on_gpu(spec: Spec, case: Case) -> Speed:
-    """Measures on this machine's GPU, which must be there."""
+def time_on_gpu(spec: Spec, case: Case) -> Speed:
+    """Time the learner's function and PyTorch on this machine's GPU."""
     measurer, facts = start_measuring(Source(lambda: spec), warm=False, limits_anew=False)
-    return timed(measurer, case, spec.dtypes[0], str(facts["device"]))
+    return time_beside_torch(measurer, case, spec.dtypes[0], str(facts["device"]))
 
 
-def device_us(spec: Spec, size: Size) -> float | None:
-    """How long the learner's function takes on this machine's GPU; None where it is not right there."""
+def device_microseconds(spec: Spec, size: Size) -> float | None:
+    """Return the device time of the learner's function; None where the result is wrong on the GPU."""
     measurer, _ = start_measuring(Source(lambda: spec), warm=False, limits_anew=False)
     row = measurer.row(Unit(Case(size.name, **size.sizes), spec.dtypes[0], "fwd", OURS))
     return None if row.device_ms is None else row.device_ms * 1000
 
 
-def beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
-    """A program in CUDA that took so long, beside the same in Triton and PyTorch, which are measured here."""
+def time_beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
+    """Return the time of a CUDA program beside its Triton twin and PyTorch, which this function measures."""
     measurer, facts = start_measuring(Source(lambda: twin), warm=False, limits_anew=False)
     case = Case(size.name, **size.sizes)
     tritons, torchs = (measurer.row(Unit(case, twin.dtypes[0], "fwd", provider)) for provider in (OURS, "torch"))
-    # The same work has the same floor, in whatever language.
+    # The same work has the same lower bound in every language.
     floor_ms = tritons.floor_ms if tritons.percent_of_limit is not None else None
     share = None if floor_ms is None else 100 * floor_ms / milliseconds
     learners = replace(torchs, provider="cuda", device_ms=milliseconds, percent_of_limit=share, host_us=None)
@@ -53,8 +54,8 @@ def beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
     ]
 
 
-def timed(measurer: Measurer, case: Case, dtype: torch.dtype, device: str) -> Speed:
-    """The learner's function and plain PyTorch on one size."""
+def time_beside_torch(measurer: Measurer, case: Case, dtype: torch.dtype, device: str) -> Speed:
+    """Time the learner's function and plain PyTorch on one size."""
     ours, torchs = (measurer.row(Unit(case, dtype, "fwd", provider)) for provider in (OURS, "torch"))
     if ours.error:
         return Speed(error=ours.error)

@@ -1,6 +1,6 @@
-"""What a learner has done: one file in the workshop folder, written whole or not at all.
+"""The learner's progress: one JSON file in the workshop folder, written atomically.
 
-Should the file be damaged, the one before it takes its place, so at most the last step is lost.
+If the file is damaged, the previous version replaces it, so at most the last step is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ State = Literal["open", "attempted", "solved"]
 
 @dataclass
 class Record:
-    """What has happened with one exercise."""
+    """The progress of one exercise."""
 
     state: State = "open"
     checks: int = 0
@@ -31,12 +31,12 @@ class Record:
     tried: bool = False  # a check failed on a file that is not the starter
     gave_up: bool = False
     solved_at: str | None = None
-    quiz: dict[str, int] = field(default_factory=dict)  # by the question's number: guesses that were needed; -1 so far
+    quiz: dict[str, int] = field(default_factory=dict)  # question number → guesses until right; -1 while unanswered
 
 
 @dataclass
 class Progress:
-    """Everything of one workshop folder."""
+    """The progress of one workshop folder. `current` is the exercise last worked on."""
 
     exercises: dict[str, Record] = field(default_factory=dict)
     current: str | None = None
@@ -46,21 +46,25 @@ class Progress:
 
 
 def read(folder: Path) -> Progress:
-    """What has been done so far. A damaged file costs a warning."""
+    """Return the progress so far. Warns about a damaged file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         progress = _progress(read_json(folder / FILE))
         damaged = progress is None and (folder / FILE).exists()
         earlier = _progress(read_json(folder / EARLIER)) if damaged else None
     if damaged:
-        kept = "the state before the last step is used" if earlier else "progress starts anew; check what is solved"
+        kept = (
+            "the state before the last step is used"
+            if earlier
+            else "progress starts again from zero; check your solved exercises again"
+        )
         reason = f": {caught[0].message}" if caught else ""
         warnings.warn(f"{folder / FILE} is damaged, so {kept}{reason}", RuntimeWarning, stacklevel=2)
     return progress or earlier or Progress()
 
 
 def update(folder: Path, change: Callable[[Progress], None]) -> Progress:
-    """Changes what is kept. Raises OSError where the disk refuses."""
+    """Apply a change and save it. Raises OSError where the file cannot be written."""
     progress = read(folder)
     before = folder / FILE
     if _progress(read_json(before) if before.exists() else None) is not None:
@@ -75,7 +79,7 @@ def now() -> str:
 
 
 def _progress(content: Any) -> Progress | None:
-    """The content as progress; None where it is none."""
+    """Return the content of a file as progress; None where the content is invalid."""
     if not isinstance(content, dict) or not isinstance(content.get("exercises"), dict):
         return None
     known = {one.name for one in fields(Record)}

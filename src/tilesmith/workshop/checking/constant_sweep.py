@@ -1,4 +1,4 @@
-"""The table that an exercise asks for: a constant of the learner's file, set to one value after another."""
+"""The table of an exercise: the learner's file is traced once for every value of one of its constants."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tilesmith.workshop.exercise import Goal, Size, Sweep
-from tilesmith.workshop.goals import measure
-from tilesmith.workshop.verdict import Table
+from tilesmith.workshop.checking.goals import measure
+from tilesmith.workshop.checking.verdict import Table
+from tilesmith.workshop.course.exercise import Goal, Size, Sweep
 
 if TYPE_CHECKING:
-    from tilesmith.workshop.stages import Check
+    from tilesmith.workshop.checking.triton_check import TritonCheck
 
 
-def filled(check: Check, sweep: Sweep, timed: Size | None) -> Table:
-    """What each value comes to, from the trace and the binary, and measured where there is a GPU; nothing where the
-    file has no such constant."""
+def sweep_table(check: TritonCheck, sweep: Sweep, timed: Size | None) -> Table:
+    """Return one row per value, with a column of times where there is a GPU.
+
+    The table is empty if the learner's file has no such constant.
+    """
     constants = getattr(check.spec.op, "__globals__", {})
     if sweep.constant not in constants:
         return []
@@ -27,17 +29,17 @@ def filled(check: Check, sweep: Sweep, timed: Size | None) -> Table:
     return [heads, *(_row(check, sweep, constants, value, timed) for value in sweep.values)]
 
 
-def _row(check: Check, sweep: Sweep, constants: dict[str, Any], value: int, timed: Size | None) -> list[str]:
+def _row(check: TritonCheck, sweep: Sweep, constants: dict[str, Any], value: int, timed: Size | None) -> list[str]:
     with _changed(constants, {sweep.constant: value}):
-        made = check.measured(anew=True)
-        found = [f"{measure(Goal(column, ''), made).value:.4g}" for column in sweep.columns]
+        call = check.measured(anew=True)
+        found = [f"{measure(Goal(column, ''), call).value:.4g}" for column in sweep.columns]
         return [str(value), *found, *([_time(check, timed)] if timed else [])]
 
 
-def _time(check: Check, size: Size) -> str:
-    from tilesmith.workshop.speed import device_us
+def _time(check: TritonCheck, size: Size) -> str:
+    from tilesmith.workshop.checking.gpu_timing import device_microseconds
 
-    microseconds = device_us(check.spec, size)
+    microseconds = device_microseconds(check.spec, size)
     return "–" if microseconds is None else f"{microseconds:.1f}"
 
 

@@ -1,7 +1,7 @@
-"""Figures of a CUDA program, counted without a GPU: launches and copies, sectors of memory, turns of banks.
+"""Counts of a CUDA program without a GPU: launches, copies, sectors of global memory, wavefronts of shared memory.
 
-The program is compiled so that a function is called before every access; `cuda/accesses.cpp` has these functions, puts
-what the lanes of a warp ask for together, and prints a line for each instruction.
+The compiler inserts a function call before every access. `accesses.cpp` defines these functions, groups the accesses of
+the lanes of a warp into requests, and prints one line per instruction.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilesmith.workshop.exercise import ExerciseError, Goal
-from tilesmith.workshop.goals import Measured
+from tilesmith.workshop.checking.goals import Measured
+from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
-# Without optimisation every access in the source is one in the program; at a fixed address a line can be found for it.
-SHARED_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-no-pie")
+# Without optimisation, every access in the source is one access in the program. Fixed addresses lead back to lines.
+COMPILE_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-no-pie")
 _ACCESS = re.compile(r"access (\S+) (load|store) (global|shared) requests=(\d+) moved=(\d+) least=(\d+)")
 
 
-def watching_options(compiler: str) -> list[str]:
-    """How g++ or clang++ is asked to call a function before each access, and for nothing else."""
+def instrumentation_options(compiler: str) -> list[str]:
+    """Return the options with which g++ or clang++ inserts a function call before every access, and nothing else."""
     settings = {"asan-instrumentation-with-call-threshold": 0, "asan-globals": 0, "asan-stack": 0}
     if "clang" in Path(compiler).name:
         given = [word for name, value in settings.items() for word in ("-mllvm", f"-{name}={value}")]
@@ -33,20 +33,22 @@ def watching_options(compiler: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store of the source, in the harness's first case. `moved` are sectors of 32 bytes or turns of shared
-    memory, `least` as few as would do for what is wanted."""
+    """One load or store of the source, in the harness's first case.
+
+    `moved` counts sectors of 32 bytes in global memory, or wavefronts in shared memory. `least` is the fewest possible.
+    """
 
     kind: str
     memory: str
-    place: str  # file:line, where it is known
+    place: str  # file:line; the file alone where the line is unknown
     requests: int
     moved: int
     least: int
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What a program did: counts over all of the harness's cases, and accesses in the first."""
+class ProgramCounts:
+    """The counts of a program over all of the harness's cases, and its accesses in the first case."""
 
     counts: Mapping[str, int]
     accesses: tuple[Access, ...]
@@ -56,48 +58,48 @@ class Figures:
         return next(one for one in self.accesses if (one.kind, one.memory) == (kind, memory))
 
     def measure(self, goal: Goal) -> Measured:
-        """What a goal's metric comes to."""
+        """Return the value of a goal's metric."""
         if goal.metric in self.counts:
             return Measured(self.counts[goal.metric])
         if goal.metric not in METRICS:
             known = sorted({*METRICS, *self.counts})
-            raise ExerciseError(f"no metric is called {goal.metric!r}; in CUDA there are {', '.join(known)}")
+            raise ExerciseError(f"there is no metric {goal.metric!r}; the metrics for CUDA are {', '.join(known)}")
         return METRICS[goal.metric](self)
 
 
-def _sector_efficiency(figures: Figures) -> Measured:
-    found = [(one.least / one.moved, one) for one in figures.accesses if one.memory == "global"]
+def _sector_efficiency(program: ProgramCounts) -> Measured:
+    found = [(one.least / one.moved, one) for one in program.accesses if one.memory == "global"]
     if not found:
         raise ExerciseError("no kernel touches global memory, so there is no sector_efficiency")
     value, worst = min(found, key=lambda pair: pair[0])
     return Measured(value, f"the {worst.kind} on {worst.place}")
 
 
-def _bank_conflicts(figures: Figures) -> Measured:
-    shared = [one for one in figures.accesses if one.memory == "shared"]
+def _bank_conflicts(program: ProgramCounts) -> Measured:
+    shared = [one for one in program.accesses if one.memory == "shared"]
     worst = max(shared, key=lambda one: one.moved - one.least, default=None)
-    turns = sum(one.moved - one.least for one in shared)
-    return Measured(turns, f"the {worst.kind} on {worst.place}" if worst and turns else "")
+    conflicts = sum(one.moved - one.least for one in shared)
+    return Measured(conflicts, f"the {worst.kind} on {worst.place}" if worst and conflicts else "")
 
 
-METRICS: dict[str, Callable[[Figures], Measured]] = {
+METRICS: dict[str, Callable[[ProgramCounts], Measured]] = {
     "sector_efficiency": _sector_efficiency,
     "bank_conflicts": _bank_conflicts,
 }
 
 
-def read(output: str, program: Path, file: Path) -> Figures:
-    """What the counting program printed."""
+def read_counts(output: str, program: Path, file: Path) -> ProgramCounts:
+    """Return the counts that the counting program printed."""
     counts = re.findall(r"(\w+)=(\d+)", output.rpartition("counts ")[2])
     accesses = []
     for address, kind, memory, requests, moved, least in _ACCESS.findall(output):
         place = _place(program, address, file)
         accesses.append(Access(kind, memory, place, int(requests), int(moved), int(least)))
-    return Figures({name: int(number) for name, number in counts}, tuple(accesses))
+    return ProgramCounts({name: int(number) for name, number in counts}, tuple(accesses))
 
 
 def _place(program: Path, address: str, file: Path) -> str:
-    """The line of the learner's file that an instruction comes from; the file alone where that cannot be found out."""
+    """Return file:line of an instruction; the file name alone where the line is unknown."""
     tool = shutil.which("addr2line")
     if tool is None:
         return file.name

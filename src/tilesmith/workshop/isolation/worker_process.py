@@ -1,7 +1,6 @@
-"""The process in which learners' files run. Started by its path, with the number of a pipe.
+"""The child process in which learners' files run. The parent starts this file by its path, with a pipe's descriptor.
 
-It takes one request after another as JSON and answers each: what a learner's file does to this process is felt by
-nobody else.
+The child reads one JSON request after another and answers each. Damage by a learner's file stays inside the child.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder: a learner's file must not find our modules under the names of its own
+    del sys.path[0]  # this folder: a learner's `import worker` must not find our module
 
 import faulthandler
 import json
@@ -24,9 +23,10 @@ from typing import Any
 
 def main() -> None:
     pipe = Connection(int(sys.argv[1]))
-    # When time is up, the parent asks where the file has got to.
+    # At the time limit, the parent asks for a traceback with this signal.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    from tilesmith.workshop import answers  # noqa: F401  # now: starting up does not count as the file's time
+    # Import before the first request: the imports do not count as the file's time.
+    from tilesmith.workshop.quizzes import answers  # noqa: F401
 
     _send(pipe, ready=True)
     while True:
@@ -35,32 +35,34 @@ def main() -> None:
         except EOFError:
             break
         _send(pipe, answer=_answered(request, pipe))
-    os._exit(0)  # whatever a file left behind, such as threads, must not keep the process
+    os._exit(0)  # threads that a file left running must not keep the process alive
 
 
 def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
     from tilesmith.spec import SpecError
-    from tilesmith.workshop.answers import answers
-    from tilesmith.workshop.cuda_check import CudaCheck, CudaFailure
-    from tilesmith.workshop.exercise import ExerciseError, load
-    from tilesmith.workshop.stages import Check, Failure
+    from tilesmith.workshop.checking.staged_check import StageFailure
+    from tilesmith.workshop.checking.triton_check import TritonCheck
+    from tilesmith.workshop.course.exercise import ExerciseError
+    from tilesmith.workshop.course.exercise_file import load_exercise
+    from tilesmith.workshop.cuda.check import CudaCheck
+    from tilesmith.workshop.quizzes.answers import compute_answers
 
     file = Path(request["file"])
     os.chdir(file.parent)
     try:
-        exercise = load(Path(request["exercise"]))
-        check: Check | CudaCheck | None = None
+        exercise = load_exercise(Path(request["exercise"]))
+        check: TritonCheck | CudaCheck | None = None
         if not exercise.is_only_questions:
-            kind = CudaCheck if exercise.is_cuda else Check
+            kind = CudaCheck if exercise.is_cuda else TritonCheck
             check = kind(exercise, file, entering=lambda stage: _send(pipe, stage=stage))
         verdict = check.verdict() if check is not None and request["check"] else None
         asked = request["quiz"] and (verdict is None or verdict.passed)
-        found = [asdict(one) for one in answers(exercise, check)] if asked else None
-    except (ExerciseError, SpecError, Failure, CudaFailure) as error:
+        found = [asdict(one) for one in compute_answers(exercise, check)] if asked else None
+    except (ExerciseError, SpecError, StageFailure) as error:
         return {"problem": str(error)}
     finally:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # the file may have closed it
+            with suppress(Exception):  # the learner's file may have closed the stream
                 stream.flush()
     return {"verdict": verdict and verdict.as_json(), "quiz": found}
 

@@ -1,6 +1,6 @@
-"""An exercise as its author wrote it: `exercise.toml` and what lies beside it, read and checked.
+"""Reading an exercise's folder: `exercise.toml`, validated key by key, and the files that must lie beside it.
 
-`docs/workshop-authors.md` says what each key means.
+`docs/workshop-authors.md` documents every key. Every error is one line that names the file and the key.
 """
 
 from __future__ import annotations
@@ -13,164 +13,33 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-# Python 3.10 has no reader of its own.
+from tilesmith.workshop.course.exercise import (
+    STAGES,
+    CommonMistake,
+    Exercise,
+    ExerciseError,
+    Goal,
+    Question,
+    Size,
+    Sweep,
+)
+
+# Python 3.10 has no TOML reader.
 _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
-STAGES = ("parses", "compiles", "runs", "right", "goals", "nvcc", "speed")
 _FAILS_AT = "fails:"
-
-
-class ExerciseError(Exception):
-    """An exercise that is not as it must be; the message is one line for its author."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """One size to try: the sizes by name, as the exercise's `make_inputs` reads them from a case."""
-
-    name: str
-    sizes: Mapping[str, int]
-
-
-NOWHERE = Size("", {})
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a metric of `goals.py` must come to. `why` is told to those who miss it; `size` is the name of the size that
-    it is measured on, the exercise's measured one where it is None."""
-
-    metric: str
-    why: str
-    at_most: float | None = None
-    at_least: float | None = None
-    argument: str | None = None
-    target: str = "cuda:90"
-    size: str | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.metric} of {self.argument}" if self.argument else self.metric
-
-    @property
-    def wanted(self) -> str:
-        bounds = {"≤": self.at_most, "≥": self.at_least}
-        if self.at_most == self.at_least:
-            return f"= {self.at_most:g}"
-        return ", ".join(f"{sign} {bound:g}" for sign, bound in bounds.items() if bound is not None)
-
-    def met_by(self, value: float) -> bool:
-        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A table to be filled in: a constant of the learner's file, the values to try, and a metric for each column."""
-
-    constant: str
-    values: tuple[int, ...]
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Misstep:
-    """A wrong answer that many give: the function of `quiz.py` that computes it, and what to say to them."""
-
-    answer: str
-    reply: str
-
-
-@dataclass(frozen=True)
-class Question:
-    """A number to predict. `answer` is a function of `quiz.py`; `worked` an expression that must come to the same."""
-
-    question: str
-    answer: str
-    reply: str
-    worked: str | None = None
-    between: tuple[float, float] | None = None
-    within: float = 0.0  # how far off a guess may be, as a share of the answer
-    wrong: tuple[Misstep, ...] = ()
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise. `function` is the learner's, and stands in the spec as the operator; one with `is_cuda` has a `.cu`
-    file and a harness instead, and may have a Triton exercise as `twin`, to be timed beside. Without either there is
-    no file to write, and the exercise is its questions."""
-
-    folder: Path
-    id: str
-    title: str
-    track: str
-    needs: tuple[str, ...]
-    starter_fails: str
-    is_cuda: bool = False
-    twin: str | None = None
-    function: str = ""
-    visible: tuple[Size, ...] = ()
-    hidden: tuple[Size, ...] = ()
-    measured: Size = NOWHERE
-    timed: tuple[Size, ...] = ()
-    dtypes: tuple[str, ...] = ("float32",)
-    layouts: tuple[str, ...] = ("contiguous",)
-    differentiable: bool = False
-    allow: tuple[str, ...] = ()
-    forbid: tuple[str, ...] = ()
-    goals: tuple[Goal, ...] = ()
-    sweep: Sweep | None = None
-    hints: tuple[str, ...] = ()
-    questions: tuple[Question, ...] = ()
-
-    def size(self, name: str | None) -> Size:
-        """One of its sizes by name; the measured one by default."""
-        return next((one for one in (*self.visible, *self.hidden) if one.name == name), self.measured)
-
-    @property
-    def is_only_questions(self) -> bool:
-        return not self.function and not self.is_cuda
-
-    def stages_until(self, last: str) -> list[str]:
-        """What a check of it has gone through up to a stage; only programs in CUDA are compiled with nvcc."""
-        return [stage for stage in STAGES[: STAGES.index(last) + 1] if self.is_cuda or stage != "nvcc"]
-
-    @property
-    def suffix(self) -> str:
-        """What the names of its programs end in."""
-        return ".cu" if self.is_cuda else ".py"
-
-    @property
-    def file_name(self) -> str:
-        """What the learner's file is called: messages name it, so it says which exercise it belongs to."""
-        return f"{self.id.replace('-', '_')}{self.suffix}"
-
-    @property
-    def starter(self) -> Path:
-        return self.folder / f"starter{self.suffix}"
-
-    @property
-    def solution(self) -> Path:
-        return self.folder / f"solution{self.suffix}"
-
-    @property
-    def page(self) -> Path:
-        return self.folder / "page.md"
-
-    @property
-    def wrong_variants(self) -> tuple[Path, ...]:
-        return tuple(sorted((self.folder / "wrong").glob(f"*{self.suffix}")))
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """Where a wrong variant must fail, and words that the message must hold."""
+    """The stage at which a wrong variant must fail, and words that the message must contain."""
 
     stage: str
     words: str = ""
 
 
 def expectation_of(variant: Path) -> Expectation:
-    """What the first line of a wrong variant says: `# fails: runs (out of bounds)`, in CUDA with `//`."""
+    """Return the expectation on the first line of a wrong variant: `# fails: runs (out of bounds)`, in CUDA `//`."""
     comment = "// " if variant.suffix == ".cu" else "# "
     first = variant.read_text(encoding="utf-8").partition("\n")[0]
     stage, _, words = first.removeprefix(comment + _FAILS_AT).strip().partition(" ")
@@ -181,13 +50,13 @@ def expectation_of(variant: Path) -> Expectation:
     return Expectation(stage, words.strip().removeprefix("(").removesuffix(")"))
 
 
-def load(folder: Path) -> Exercise:
-    """Reads the exercise in a folder. Everything that can be wrong with it becomes one clear line."""
+def load_exercise(folder: Path) -> Exercise:
+    """Return the exercise in a folder. Raises ExerciseError with one line for any mistake in it."""
     path = folder / "exercise.toml"
     try:
         content = _toml.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ExerciseError(f"{folder}: there is no exercise.toml in it") from None
+        raise ExerciseError(f"{folder}: there is no exercise.toml in this folder") from None
     except (OSError, ValueError) as error:
         raise ExerciseError(f"{path}: {error}") from None
     exercise = _read(_Table(content, str(path)), folder)
@@ -197,16 +66,16 @@ def load(folder: Path) -> Exercise:
     needed += [folder / "quiz.py"] if exercise.questions or exercise.is_only_questions else []
     for file in needed:
         if not file.is_file():
-            raise ExerciseError(f"{folder}: there is no {file.name} in it")
+            raise ExerciseError(f"{folder}: there is no {file.name} in this folder")
     if exercise.twin is not None and not (folder.parent / exercise.twin / "exercise.toml").is_file():
-        raise ExerciseError(f"{path}: its twin is {exercise.twin!r}, which is no exercise beside it")
+        raise ExerciseError(f"{path}: the twin is {exercise.twin!r}, but no exercise with this id lies beside it")
     for variant in exercise.wrong_variants:
         expectation_of(variant)
     return exercise
 
 
 class _Table:
-    """A table of the file: every key is asked for with its type, and those that nobody asks for are refused."""
+    """A TOML table: the reader takes every key with its type; `done` refuses the keys that are left."""
 
     def __init__(self, content: Mapping[str, Any], where: str) -> None:
         self._content = dict(content)
@@ -227,7 +96,7 @@ class _Table:
         values = self.take(key, list, list(default))
         for value in values:
             if not isinstance(value, str):
-                raise ExerciseError(f"{self.where}: {key!r} holds {value!r}, which is not a text")
+                raise ExerciseError(f"{self.where}: {key!r} holds {value!r}, which is not a string")
         return tuple(values)
 
     def tables(self, key: str) -> list[_Table]:
@@ -239,7 +108,7 @@ class _Table:
 
     def done(self) -> None:
         if self._content:
-            raise ExerciseError(f"{self.where}: nothing is called {', '.join(map(repr, self._content))} here")
+            raise ExerciseError(f"{self.where}: unknown key {', '.join(map(repr, self._content))}")
 
 
 def _read(table: _Table, folder: Path) -> Exercise:
@@ -261,15 +130,17 @@ def _read(table: _Table, folder: Path) -> Exercise:
     )
     table.done()
     if exercise.id != folder.name:
-        raise ExerciseError(f"{table.where}: its id is {exercise.id!r}, but its folder is called {folder.name!r}")
+        raise ExerciseError(f"{table.where}: the id is {exercise.id!r}, but the folder is called {folder.name!r}")
     if exercise.starter_fails not in STAGES:
         raise ExerciseError(f"{table.where}: starter_fails is {exercise.starter_fails!r}, but stages are {STAGES}")
     named = {size.name for size in (*exercise.visible, *exercise.hidden)}
     for goal in exercise.goals:
         if goal.size is not None and goal.size not in named:
-            raise ExerciseError(f"{table.where}: the goal {goal.name} is on {goal.size!r}, which is no size")
+            raise ExerciseError(
+                f"{table.where}: the goal {goal.name} names the size {goal.size!r}, which does not exist"
+            )
     if exercise.is_only_questions and not exercise.questions:
-        raise ExerciseError(f"{table.where}: there is neither a spec nor a question")
+        raise ExerciseError(f"{table.where}: the exercise has neither a spec nor a question")
     return exercise
 
 
@@ -280,11 +151,11 @@ def _twin(cuda: _Table) -> str | None:
 
 
 def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
-    """What is to be computed, and on what sizes."""
+    """Return the fields of a Triton exercise: function, sizes, dtypes and layouts."""
     visible = tuple(map(_size, table.tables("visible")))
     hidden = tuple(map(_size, table.tables("hidden")))
     if not visible or not hidden:
-        raise ExerciseError(f"{table.where}: there must be visible and hidden sizes")
+        raise ExerciseError(f"{table.where}: the exercise needs at least one visible and one hidden size")
     by_name = {size.name: size for size in (*hidden, *visible)}
     if len(by_name) < len(visible) + len(hidden):
         raise ExerciseError(f"{table.where}: two sizes have the same name")
@@ -308,7 +179,7 @@ def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
 
 
 def _timed(spec: _Table) -> Iterator[Size]:
-    """One table of sizes, or several."""
+    """Yield the timed sizes: the file has one table or a list of tables."""
     given = spec.take("timed", list | dict, [])
     for number, sizes in enumerate([given] if isinstance(given, dict) else given, 1):
         yield Size(f"timed {number}", sizes)
@@ -330,7 +201,7 @@ def _goal(table: _Table) -> Goal:
     )
     table.done()
     if goal.at_most is None and goal.at_least is None:
-        raise ExerciseError(f"{table.where}: give it at_most, at_least or both")
+        raise ExerciseError(f"{table.where}: a goal needs at_most, at_least or both")
     return goal
 
 
@@ -357,15 +228,15 @@ def _question(table: _Table) -> Question:
         worked=table.take("worked", str),
         between=(float(between[0]), float(between[1])) if between else None,
         within=table.take("within", float, 0.0),
-        wrong=tuple(map(_misstep, table.tables("wrong"))),
+        wrong=tuple(map(_common_mistake, table.tables("wrong"))),
     )
     table.done()
     if question.worked is None and question.between is None:
-        raise ExerciseError(f"{table.where}: give it worked or between, or nobody notices when its answer changes")
+        raise ExerciseError(f"{table.where}: a question needs worked or between, so that a changed answer is noticed")
     return question
 
 
-def _misstep(table: _Table) -> Misstep:
-    misstep = Misstep(table.take("answer", str, needed=True), table.take("reply", str, needed=True))
+def _common_mistake(table: _Table) -> CommonMistake:
+    mistake = CommonMistake(table.take("answer", str, needed=True), table.take("reply", str, needed=True))
     table.done()
-    return misstep
+    return mistake
