@@ -93,7 +93,7 @@ def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "counted in the model solution" in result.output
     assert "The answer is larger." in result.output
-    assert "That is what it loads" in result.output
+    assert "This is what it loads" in result.output
     assert "3072. A block of x" in result.output
     assert "memory-bound" in result.output
 
