@@ -1,4 +1,4 @@
-"""Answers: each claim's kernel is run and counted."""
+"""Answers, from a trace of each claim's kernel."""
 
 from pathlib import Path
 
