@@ -39,7 +39,7 @@ def run(*arguments: object, input: str | None = None) -> Any:
     return CliRunner().invoke(learn, [*map(str, arguments)], input=input)
 
 
-def test_the_list_shows_the_course_and_where_to_begin(here: Path) -> None:
+def test_list_shows_the_course_and_the_next_command(here: Path) -> None:
     result = run("list", "--json", "list.json")
     assert result.exit_code == 0, result.output
     assert "after vector-add" in result.output
@@ -52,7 +52,7 @@ def test_the_list_shows_the_course_and_where_to_begin(here: Path) -> None:
 
 
 @FORKED
-def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
+def test_exercise_from_start_to_solved(file: Path, here: Path) -> None:
     result = run("check", "--json", "verdict.json")
     assert result.exit_code == 1
     assert "✗ parses" in result.output
@@ -88,7 +88,7 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
 
 
 @FORKED
-def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
+def test_quiz_shows_the_answer_after_three_guesses(file: Path) -> None:
     result = run("quiz", input="1\n2048\n5\n0.0833\n")
     assert result.exit_code == 0, result.output
     assert "counted in the model solution" in result.output
@@ -98,13 +98,13 @@ def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
     assert "memory-bound" in result.output
 
 
-def test_without_a_command_the_commands_are_listed(here: Path) -> None:
+def test_learn_without_a_command_lists_the_commands(here: Path) -> None:
     result = run()
     assert result.exit_code == 2
     assert "verify" in result.output
 
 
-def test_the_course_becomes_a_site(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_html_option_writes_the_site(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(BUILT_IN / "vector-add", here / "course" / "vector-add")
     monkeypatch.setattr("tilesmith.workshop.course.catalogue.BUILT_IN", here / "course")
     result = run("--html", "site")
@@ -113,7 +113,7 @@ def test_the_course_becomes_a_site(here: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (here / "site" / "vector-add.html").is_file()
 
 
-def test_hints_come_one_by_one(file: Path) -> None:
+def test_hint_shows_one_more_each_time(file: Path) -> None:
     first, second = run("hint").output, run("hint").output
     assert "1. " in first
     assert "2. " not in first
@@ -123,14 +123,14 @@ def test_hints_come_one_by_one(file: Path) -> None:
     assert "That was the last hint" in last
 
 
-def test_giving_up_shows_the_solution(file: Path) -> None:
+def test_give_up_shows_the_solution(file: Path) -> None:
     result = run("solution", "--give-up")
     assert result.exit_code == 0
     assert result.output.strip() == SOLUTION.strip()
 
 
 @FORKED
-def test_reset_puts_the_starter_back(file: Path) -> None:
+def test_reset_restores_the_starter(file: Path) -> None:
     file.write_text("my work")
     result = run("reset")
     assert "vector_add.before-reset-1.py" in result.output
@@ -154,7 +154,7 @@ def test_wrong_usage_is_one_line(here: Path, arguments: tuple[str, ...], said: s
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
+def test_damaged_progress_is_a_note(file: Path) -> None:
     (file.parents[1] / "progress.json").write_text("{")
     result = run("hint", "vector-add")
     assert result.exit_code == 0
@@ -163,7 +163,7 @@ def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
 
 
 @FORKED
-def test_a_private_set_is_verified(here: Path) -> None:
+def test_verify_checks_a_private_set(here: Path) -> None:
     mine = here / "mine" / "my-add"
     shutil.copytree(BUILT_IN / "vector-add", mine)
     for variant in [*(mine / "wrong").glob("*.py")][2:]:

@@ -60,7 +60,7 @@ def verdict(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Verd
     return check_of(exercise, folder, *changes).verdict()
 
 
-def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_path: Path) -> None:
+def test_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_path: Path) -> None:
     check = check_of(reduction, tmp_path)
     assert check.verdict().passed
     counts = check.counts().counts
@@ -68,7 +68,7 @@ def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_p
     assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
 
 
-def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
+def test_accesses_are_counted_per_warp_and_missed_goal_names_the_line(
     tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("counting")
@@ -88,14 +88,14 @@ def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
     assert [goal.met for goal in found.goals] == [True, False]
 
 
-def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
+def test_unknown_metric_error_lists_the_known_metrics() -> None:
     with pytest.raises(
         ExerciseError, match="there is no metric 'beauty'; the metrics for CUDA are bank_conflicts, copies, s"
     ):
         ProgramCounts({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
 
 
-def test_a_missing_barrier_is_a_race_with_its_line(
+def test_missing_barrier_is_reported_as_race_with_its_line(
     reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("thread")
@@ -106,14 +106,14 @@ def test_a_missing_barrier_is_a_race_with_its_line(
     assert "partial[" in found.message
 
 
-def test_an_access_outside_of_memory_is_named(reduction: Exercise, tmp_path: Path) -> None:
+def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
     found = verdict(reduction, tmp_path, ("element < elements ? x[element] : 0.0f", "x[element]"))
     assert found.stage == "runs"
     assert "heap-buffer-overflow" in found.message
     assert "partial[thread] = x[element];" in found.message
 
 
-def test_a_barrier_that_some_threads_leave_out_does_not_hang(
+def test_barrier_that_some_threads_skip_does_not_hang(
     reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("address")
@@ -122,14 +122,14 @@ def test_a_barrier_that_some_threads_leave_out_does_not_hang(
     assert found.stage == "right"
 
 
-def test_a_loop_that_never_ends_is_ended(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loop_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_check, "SECONDS_TO_RUN", 0.5)
     found = verdict(reduction, tmp_path, ("half > 0; half /= 2", "half > -1; half /= 2"))
     assert found.stage == "runs"
     assert "still running" in found.message
 
 
-def test_memory_without_end_is_ended(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_allocation_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_check, "MOST_MEGABYTES", 256)
     line = "    const int thread = threadIdx.x;\n"
     hoard = "    for (;;) { char* more = new char[1 << 20]; memset(more, 1, 1 << 20); }\n"
@@ -137,13 +137,13 @@ def test_memory_without_end_is_ended(reduction: Exercise, tmp_path: Path, monkey
     assert (found.stage, found.message) == ("runs", "The program took more than 0.25 GB of memory.")
 
 
-def test_what_is_not_c_plus_plus_is_said_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
+def test_compile_error_names_the_line(reduction: Exercise, tmp_path: Path) -> None:
     found = verdict(reduction, tmp_path, ("atomicAdd(total, partial[0]);", "total += partial[0]"))
     assert found.stage == "compiles"
     assert "cuda_reduction.cu:" in found.message
 
 
-def test_a_gap_is_found_before_anything_is_compiled(reduction: Exercise, tmp_path: Path) -> None:
+def test_gap_fails_at_parses(reduction: Exercise, tmp_path: Path) -> None:
     file = tmp_path / reduction.file_name
     shutil.copy(reduction.starter, file)
     found = CudaCheck(reduction, file).verdict()
@@ -151,7 +151,7 @@ def test_a_gap_is_found_before_anything_is_compiled(reduction: Exercise, tmp_pat
     assert "cuda_reduction.cu:11 is a gap to fill" in found.message
 
 
-def test_a_machine_without_a_compiler_is_told_so(
+def test_missing_compiler_raises_exercise_error(
     reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tilesmith.workshop.cuda.check.shutil.which", lambda name: None)
@@ -159,7 +159,7 @@ def test_a_machine_without_a_compiler_is_told_so(
         verdict(reduction, tmp_path)
 
 
-def test_a_sanitizer_that_does_not_work_here_is_not_the_learners_fault(
+def test_broken_sanitizer_raises_exercise_error(
     reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program"
@@ -223,13 +223,11 @@ class TestWithNvcc:
 
         monkeypatch.setattr(gpu_timing, "time_beside_twin", time_beside_twin)
 
-    def test_what_nvcc_compiles_passes_without_a_gpu_too(self, silu: Exercise, tmp_path: Path) -> None:
+    def test_passes_at_nvcc_without_a_gpu(self, silu: Exercise, tmp_path: Path) -> None:
         found = verdict(silu, tmp_path)
         assert (found.passed, found.stage, found.speed) == (True, "nvcc", [])
 
-    def test_what_only_nvcc_refuses_fails_at_its_own_stage_with_its_message(
-        self, silu: Exercise, tmp_path: Path
-    ) -> None:
+    def test_error_of_nvcc_alone_fails_at_nvcc_with_its_message(self, silu: Exercise, tmp_path: Path) -> None:
         found = verdict(
             silu, tmp_path, ("    if (element < elements)", "    // __device_only\n    if (element < elements)")
         )
@@ -239,7 +237,7 @@ class TestWithNvcc:
             'cuda_silu.cu(5): error: identifier "__device_only" is undefined'
         )
 
-    def test_on_a_gpu_it_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
+    def test_with_a_gpu_the_program_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
         stages: list[str] = []
         check = check_of(silu, tmp_path)
         found = CudaCheck(silu, check.file, stages.append).verdict()
@@ -248,9 +246,7 @@ class TestWithNvcc:
         assert found.speed == ["silu on {'elements': 96, 'spread': 1}", "is silu"]
 
     @pytest.mark.parametrize("size", ["100", "96"])
-    def test_what_is_wrong_on_the_gpu_alone_gets_no_time(
-        self, silu: Exercise, tmp_path: Path, gpu: None, size: str
-    ) -> None:
+    def test_wrong_result_on_the_gpu_fails_at_speed(self, silu: Exercise, tmp_path: Path, gpu: None, size: str) -> None:
         """On one of the cases, or on the size that is timed and nowhere else tried."""
         only_there = f"""
 #ifdef ON_GPU
@@ -264,7 +260,7 @@ class TestWithNvcc:
             f"Element 1 of the result was not written by any thread (tried with elements = {size})."
         )
 
-    def test_a_failure_that_cuda_reports_is_told(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
+    def test_cuda_error_is_part_of_the_message(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
         includes = tmp_path / "includes"
         shutil.copytree(cuda_check.INCLUDES, includes)
         header = includes / "cuda_runtime.h"
@@ -280,7 +276,7 @@ class TestWithNvcc:
         assert found.message.endswith("The program ended with status 1: out of memory")
 
 
-def test_nvcc_is_found_on_the_path_then_in_cuda_home_then_where_it_is_installed(
+def test_nvcc_is_found_on_path_then_cuda_home_then_usual_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the stand-in of _no_nvcc
@@ -295,7 +291,7 @@ def test_nvcc_is_found_on_the_path_then_in_cuda_home_then_where_it_is_installed(
         assert cuda_check.nvcc() == str(place / "nvcc")
 
 
-def test_a_twin_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_twin_is_refused(tmp_path: Path) -> None:
     shutil.copytree(BUILT_IN / "cuda-silu", tmp_path / "cuda-silu")
     with pytest.raises(ExerciseError, match="the twin is 'silu', but no exercise with this id lies beside it"):
         load_exercise(tmp_path / "cuda-silu")

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
         ("needs = []", "needs = [", "exercise.toml: "),
     ],
 )
-def test_a_mistake_in_the_file_is_one_clear_line(folder: Path, old: str, new: str, said: str) -> None:
+def test_mistake_in_exercise_toml_is_one_line(folder: Path, old: str, new: str, said: str) -> None:
     path = folder / "exercise.toml"
     text = path.read_text()
     assert old in text
@@ -53,13 +53,13 @@ def test_a_mistake_in_the_file_is_one_clear_line(folder: Path, old: str, new: st
 
 
 @pytest.mark.parametrize("name", ["page.md", "starter.py", "solution.py", "meaning.py", "quiz.py", "exercise.toml"])
-def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+def test_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(ExerciseError, match=f"there is no {name}"):
         load_exercise(folder)
 
 
-def test_a_wrong_variant_says_where_it_fails(folder: Path) -> None:
+def test_first_line_of_wrong_variant_gives_stage_and_words(folder: Path) -> None:
     variant = folder / "wrong" / "new.py"
     variant.write_text("# fails: runs (out of bounds)\n")
     assert (expectation_of(variant).stage, expectation_of(variant).words) == ("runs", "out of bounds")
@@ -68,14 +68,14 @@ def test_a_wrong_variant_says_where_it_fails(folder: Path) -> None:
         load_exercise(folder)
 
 
-def test_goals_read_as_they_are_meant() -> None:
+def test_goal_bounds_as_text_and_as_test() -> None:
     assert Goal("spills", "", at_most=0).wanted == "≤ 0"
     assert Goal("launches", "", at_most=1, at_least=1).wanted == "= 1"
     assert Goal("launches", "", at_most=1, at_least=1).met_by(1)
     assert not Goal("occupancy", "", at_least=0.5).met_by(0.4)
 
 
-def test_the_course_is_in_order() -> None:
+def test_course_order_follows_needs() -> None:
     catalogue = Catalogue()
     order = list(catalogue)
     assert order[:2] == ["vector-add", "masks"]
@@ -83,7 +83,7 @@ def test_the_course_is_in_order() -> None:
         assert all(order.index(needed) < order.index(exercise.id) for needed in exercise.needs)
 
 
-def test_a_private_set_joins_the_course(folder: Path) -> None:
+def test_private_set_follows_the_course(folder: Path) -> None:
     mine = folder.rename(folder.with_name("my-add"))
     path = mine / "exercise.toml"
     path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace('"beginner"', '"ours"'))
@@ -92,7 +92,7 @@ def test_a_private_set_joins_the_course(folder: Path) -> None:
     assert list(catalogue.tracks())[-1] == "ours"
 
 
-def test_sets_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_invalid_sets_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ExerciseError, match="has the same id"):
         Catalogue([folder.parent])
     with pytest.raises(ExerciseError, match="folder of exercises does not exist"):
@@ -107,7 +107,7 @@ def test_sets_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
     ("needs", "said"),
     [('["nothing"]', "needs 'nothing', but no exercise has this id"), ('["my-add"]', "need each other")],
 )
-def test_needs_that_cannot_be_met_are_refused(folder: Path, needs: str, said: str) -> None:
+def test_unknown_or_circular_needs_are_refused(folder: Path, needs: str, said: str) -> None:
     mine = folder.rename(folder.with_name("my-add"))
     path = mine / "exercise.toml"
     path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace("needs = []", f"needs = {needs}"))

@@ -50,7 +50,7 @@ def apart() -> TracedCall:
         ("candidates", 0), ("requests", 4 * (4 + 4)),  # four warps each; the compiler makes one load of the two
     ],
 )  # fmt: skip
-def test_a_metric_is_what_it_says(packed: TracedCall, metric: str, value: float) -> None:
+def test_metric_has_the_known_value(packed: TracedCall, metric: str, value: float) -> None:
     assert measure(Goal(metric, "", at_most=0), packed).value == pytest.approx(value)
 
 
@@ -59,20 +59,20 @@ def test_every_metric_gives_a_number(packed: TracedCall) -> None:
         assert measure(Goal(metric, "", at_most=0), packed).value >= 0
 
 
-def test_distance_in_memory_shows_in_the_efficiency_and_the_line_is_named(apart: TracedCall) -> None:
+def test_strided_load_lowers_sector_efficiency_and_is_named(apart: TracedCall) -> None:
     found = measure(Goal("sector_efficiency", "", at_least=0.9), apart)
     assert found.value == pytest.approx(1 / 8)
     assert found.where.startswith("the load of x_ptr on line ")
     assert measure(Goal("sector_efficiency", "", at_least=0.9, argument="out_ptr"), apart).value == 1
 
 
-def test_a_goal_about_one_argument_is_about_that_one(packed: TracedCall) -> None:
+def test_goal_with_argument_measures_only_that_argument(packed: TracedCall) -> None:
     assert measure(Goal("loads_per_element", "", at_most=1, argument="out_ptr"), packed).value == 0
     with pytest.raises(LookupError, match="no kernel takes a tensor called 'z_ptr'"):
         measure(Goal("loads_per_element", "", at_most=1, argument="z_ptr"), packed)
 
 
-def test_targets_differ(packed: TracedCall) -> None:
+def test_goal_measures_its_own_target(packed: TracedCall) -> None:
     ours = measure(Goal("registers", "", at_most=1), packed)
     amds = measure(Goal("registers", "", at_most=1, target="hip:gfx942"), packed)
     assert (ours.where, amds.where) == ("on cuda:90", "on hip:gfx942")
@@ -80,6 +80,6 @@ def test_targets_differ(packed: TracedCall) -> None:
         measure(Goal("registers", "", at_most=1, target="cuda:1"), packed)
 
 
-def test_an_unknown_metric_is_refused(packed: TracedCall) -> None:
+def test_unknown_metric_is_refused(packed: TracedCall) -> None:
     with pytest.raises(ExerciseError, match="there is no metric 'beauty'"):
         measure(Goal("beauty", "", at_least=1), packed)

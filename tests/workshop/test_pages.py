@@ -81,7 +81,7 @@ def help_of(words: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
-def test_a_page_has_commands_that_exist_and_know_their_options(exercise: str) -> None:
+def test_commands_and_options_of_a_page_exist(exercise: str) -> None:
     found = list(commands_in(EXERCISES[exercise].page, exercise))
     assert found, "a page without a command leaves its reader alone"
     for command in found:
@@ -90,7 +90,7 @@ def test_a_page_has_commands_that_exist_and_know_their_options(exercise: str) ->
             assert option in known, f"{command}: no option {option}"
 
 
-def test_a_command_that_does_not_exist_is_noticed() -> None:
+def test_help_fails_for_a_command_that_does_not_exist() -> None:
     for words in (["learn", "fly"], ["fly"]):
         with pytest.raises(AssertionError):
             help_of(words)
@@ -145,7 +145,7 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     "command",
     [pytest.param(one, id=str(one), marks=[] if one.is_cheap else [pytest.mark.slow]) for one in every_command()],
 )
-def test_a_command_of_the_pages_does_what_it_says(command: Command, tmp_path: Path) -> None:
+def test_command_of_the_pages_runs(command: Command, tmp_path: Path) -> None:
     prepare(tmp_path, command)
     made = run(command, tmp_path)
     said = made.stdout + made.stderr
@@ -159,12 +159,12 @@ def test_a_command_of_the_pages_does_what_it_says(command: Command, tmp_path: Pa
         assert "solved" in said
 
 
-def test_a_command_that_does_not_work_is_noticed(tmp_path: Path) -> None:
+def test_wrong_command_has_exit_status_2(tmp_path: Path) -> None:
     prepare(tmp_path, Command(("learn", "list"), EXAMPLE))
     assert run(Command(("learn", "start", "nothing"), EXAMPLE), tmp_path).returncode == 2
 
 
-def test_commands_are_found_on_lines_of_their_own_and_in_sentences(tmp_path: Path) -> None:
+def test_commands_are_found_on_own_lines_and_in_sentences(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "Run `tilesmith learn hint [ID]` or\n\n```\ntilesmith learn start ID\n```\n\n`tilesmith inspect` helps.\n"

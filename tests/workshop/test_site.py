@@ -22,7 +22,7 @@ def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     return Catalogue()
 
 
-def test_every_exercise_has_its_page_with_hints_answers_and_picture(small_course: Catalogue, tmp_path: Path) -> None:
+def test_every_exercise_page_has_hints_answers_and_picture(small_course: Catalogue, tmp_path: Path) -> None:
     assert site.write_site(small_course, tmp_path / "site") == 2
     index = (tmp_path / "site" / "index.html").read_text()
     assert re.findall(r'href="(\S+\.html)"', index) == ["vector-add.html", "masks.html"]
@@ -38,7 +38,7 @@ def test_every_exercise_has_its_page_with_hints_answers_and_picture(small_course
     assert str(tmp_path) not in picture
 
 
-def test_html_in_an_exercise_stays_text(small_course: Catalogue, tmp_path: Path) -> None:
+def test_html_in_a_page_is_escaped(small_course: Catalogue, tmp_path: Path) -> None:
     page = small_course["masks"].page
     page.write_text(page.read_text() + "\n<script>alert(1)</script>\n")
     site.write_site(small_course, tmp_path / "site")
@@ -56,7 +56,7 @@ class Shell:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_cell_is_checked_and_counts(
+def test_check_magic_checks_a_cell_and_saves_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -42,33 +42,33 @@ def change(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-def test_a_sound_exercise_has_no_problems(folder: Path) -> None:
+def test_sound_exercise_has_no_problems(folder: Path) -> None:
     (found,) = verify([load_exercise(folder)], jobs=1)
     assert found.problems == ()
     assert found.programs == 4
 
 
-def test_a_broken_solution_is_found(folder: Path, worker: Worker) -> None:
+def test_broken_solution_is_found(folder: Path, worker: Worker) -> None:
     change(folder / "solution.py", "x + y)", "x - y)")
     assert problems(folder, worker).startswith("solution.py must pass, but fails at right: Element")
 
 
-def test_a_wrong_variant_that_was_made_right_is_found(folder: Path, worker: Worker) -> None:
+def test_wrong_variant_that_passes_is_found(folder: Path, worker: Worker) -> None:
     change(folder / "wrong" / "subtracts.py", "x - y)", "x + y)")
     assert problems(folder, worker) == "wrong/subtracts.py must fail at right, but passes"
 
 
-def test_a_wrong_variant_that_fails_elsewhere_is_found(folder: Path, worker: Worker) -> None:
+def test_wrong_variant_that_fails_at_another_stage_is_found(folder: Path, worker: Worker) -> None:
     change(folder / "wrong" / "subtracts.py", "# fails: right", "# fails: goals")
     assert "wrong/subtracts.py must fail at goals, but fails at right" in problems(folder, worker)
 
 
-def test_a_message_without_the_promised_words_is_found(folder: Path, worker: Worker) -> None:
+def test_message_without_the_expected_words_is_found(folder: Path, worker: Worker) -> None:
     change(folder / "wrong" / "subtracts.py", "stored by program", "stored by nobody")
     assert "does not contain 'stored by nobody'" in problems(folder, worker)
 
 
-def test_a_starter_that_fails_elsewhere_is_found(folder: Path, worker: Worker) -> None:
+def test_starter_that_fails_at_another_stage_is_found(folder: Path, worker: Worker) -> None:
     change(folder / "exercise.toml", 'starter_fails = "parses"', 'starter_fails = "runs"')
     assert "starter.py must fail at runs, but fails at parses" in problems(folder, worker)
 
@@ -81,7 +81,7 @@ def test_a_starter_that_fails_elsewhere_is_found(folder: Path, worker: Worker) -
         ("facts.kernel.flops /", "facts.kernel.nonsense /", "additions_per_byte of quiz.py fails: AttributeError"),
     ],
 )
-def test_a_changed_answer_is_found(folder: Path, worker: Worker, old: str, new: str, said: str) -> None:
+def test_changed_answer_is_found(folder: Path, worker: Worker, old: str, new: str, said: str) -> None:
     change(folder / "quiz.py", old, new)
     assert said in problems(folder, worker)
 
@@ -93,14 +93,14 @@ def test_too_few_hints_are_found(folder: Path, worker: Worker) -> None:
     assert "has 0 hints, but needs at least 3" in problems(folder, worker)
 
 
-def test_an_exercise_of_questions_alone_is_verified(tmp_path: Path, worker: Worker) -> None:
+def test_exercise_of_questions_only_is_verified(tmp_path: Path, worker: Worker) -> None:
     folder = questions_alone(tmp_path, "2 + 2")
     assert problems(folder, worker) == "has 0 hints, but needs at least 3\nhas 1 questions, but needs at least 2"
     folder = questions_alone(tmp_path, "2 + 3")
     assert "question 1: four is 4, but 2 + 3 is 5" in problems(folder, worker)
 
 
-def test_an_answer_that_is_written_down_is_found(tmp_path: Path, worker: Worker) -> None:
+def test_worked_that_is_only_a_number_is_found(tmp_path: Path, worker: Worker) -> None:
     assert "question 1: worked is only the number 4" in problems(questions_alone(tmp_path, "4"), worker)
 
 

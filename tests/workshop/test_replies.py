@@ -30,21 +30,21 @@ FOUND = QuestionAnswers(right=100.0, wrong=[50.0], worked=100.0)
         (float("nan"), False, "No."),
     ],
 )
-def test_a_guess_gets_the_reply_it_deserves(guess: float, right: bool, said: str) -> None:
+def test_reply_to_a_guess(guess: float, right: bool, said: str) -> None:
     reply = reply_to(QUESTION, FOUND, guess)
     assert reply.right is right
     assert said in reply.text
 
 
-def test_the_answer_is_told_with_its_reason() -> None:
+def test_answer_text_has_explanation_and_calculation() -> None:
     assert answer_text(QUESTION, FOUND) == "100. Because.\n    2 * rows = 100"
 
 
-def test_a_sound_question_has_no_problem() -> None:
+def test_sound_question_has_no_problem() -> None:
     assert question_problems(QUESTION, FOUND) == []
 
 
-def test_an_unsound_question_is_explained() -> None:
+def test_problems_of_unsound_questions() -> None:
     assert question_problems(QUESTION, QuestionAnswers(101.0, [50.0], 100.0)) == ["right is 101, but 2 * rows is 100"]
     assert question_problems(QUESTION, QuestionAnswers(100.0, [100.0], 100.0)) == [
         "half gives 100 as a wrong answer, but 100 is right"

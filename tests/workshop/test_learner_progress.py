@@ -29,7 +29,7 @@ def workshop(tmp_path: Path) -> Workshop:
     return Workshop(tmp_path / "workshop", Catalogue())
 
 
-def test_nothing_is_there_at_first(tmp_path: Path) -> None:
+def test_progress_of_new_folder_is_empty(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert read(tmp_path) == Progress()
@@ -40,7 +40,7 @@ def test_nothing_is_there_at_first(tmp_path: Path) -> None:
     [b"", b"{", b"\xff\x00", b"[]", b'{"exercises": 3}', b'{"exercises": {"a": {"state": "flying"}}}',
      b'{"exercises": {"a": {"checks": "many"}}}', b'{"exercises": {"a": 3}}'],
 )  # fmt: skip
-def test_a_damaged_file_costs_one_step_and_a_warning(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_file_costs_one_step_and_a_warning(tmp_path: Path, damage: bytes) -> None:
     update(tmp_path, solve("one"))  # type: ignore[arg-type]
     update(tmp_path, solve("two"))  # type: ignore[arg-type]
     (tmp_path / FILE).write_bytes(damage)
@@ -54,20 +54,20 @@ def test_a_damaged_file_costs_one_step_and_a_warning(tmp_path: Path, damage: byt
         assert set(read(tmp_path).exercises) == {"one", "three"}
 
 
-def test_two_damaged_files_start_anew(tmp_path: Path) -> None:
+def test_two_damaged_files_start_from_zero(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     (tmp_path / EARLIER).write_text("{")
     with pytest.warns(RuntimeWarning, match="starts again from zero"):
         assert read(tmp_path) == Progress()
 
 
-def test_a_file_of_a_later_version_is_read(tmp_path: Path) -> None:
+def test_file_of_later_version_is_read(tmp_path: Path) -> None:
     record = {"state": "solved", "stars": 5}
     (tmp_path / FILE).write_text(json.dumps({"version": 9, "exercises": {"one": record}, "mood": "good"}))
     assert read(tmp_path).of("one").state == "solved"
 
 
-def test_starting_never_overwrites_work(workshop: Workshop) -> None:
+def test_start_keeps_existing_work(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     assert workshop.start(exercise)
     workshop.file_of(exercise).write_text("my work")
@@ -75,7 +75,7 @@ def test_starting_never_overwrites_work(workshop: Workshop) -> None:
     assert workshop.file_of(exercise).read_text() == "my work"
 
 
-def test_resetting_keeps_the_work_beside_the_starter(workshop: Workshop) -> None:
+def test_reset_saves_the_work_beside_the_starter(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     workshop.start(exercise)
     assert workshop.reset(exercise) is None  # nothing was changed, so there is nothing to keep
@@ -87,7 +87,7 @@ def test_resetting_keeps_the_work_beside_the_starter(workshop: Workshop) -> None
         assert workshop.file_of(exercise).read_text() == exercise.starter.read_text()
 
 
-def test_the_solution_is_for_those_who_have_tried(workshop: Workshop) -> None:
+def test_solution_needs_a_failed_attempt_or_give_up(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     workshop.start(exercise)
     workshop.note_check(exercise, FAILED, exercise.starter.read_bytes())
@@ -98,7 +98,7 @@ def test_the_solution_is_for_those_who_have_tried(workshop: Workshop) -> None:
     assert workshop.progress().of("masks").gave_up
 
 
-def test_solved_stays_solved(workshop: Workshop) -> None:
+def test_failed_check_does_not_undo_solved(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     workshop.start(exercise)
     assert workshop.next_open() == exercise
@@ -110,13 +110,13 @@ def test_solved_stays_solved(workshop: Workshop) -> None:
     assert following.needs == ("vector-add",)
 
 
-def test_two_workshops_lie_side_by_side(tmp_path: Path) -> None:
+def test_two_workshop_folders_are_independent(tmp_path: Path) -> None:
     one, other = (Workshop(tmp_path / name, Catalogue()) for name in ("one", "other"))
     one.note_check(one.catalogue["vector-add"], PASSED, b"")
     assert other.state(other.catalogue["vector-add"]) == "open"
 
 
-def test_hints_come_one_by_one_and_end(workshop: Workshop) -> None:
+def test_next_hint_counts_up_to_the_last_hint(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     shown = [workshop.next_hint(exercise) for _ in range(len(exercise.hints) + 1)]
     assert shown == [*range(1, len(exercise.hints) + 1), len(exercise.hints)]

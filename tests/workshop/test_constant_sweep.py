@@ -31,7 +31,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_every_value_is_tried_and_the_file_is_as_it_was(file: Path) -> None:
+def test_sweep_tries_every_value_and_restores_the_constant(file: Path) -> None:
     check = TritonCheck(EXERCISE, file)
     verdict = check.verdict()
     assert (verdict.stage, verdict.passed) == ("goals", False)
@@ -45,7 +45,7 @@ def test_every_value_is_tried_and_the_file_is_as_it_was(file: Path) -> None:
     assert check.spec.op.__globals__["BLOCK_SIZE"] == 64
 
 
-def test_a_file_without_the_constant_gets_no_table(file: Path) -> None:
+def test_file_without_the_constant_gets_no_table(file: Path) -> None:
     file.write_text(
         EXERCISE.solution.read_text().replace("BLOCK_SIZE = 512", "SIZE = 512").replace("=BLOCK_SIZE", "=SIZE")
     )
@@ -55,7 +55,7 @@ def test_a_file_without_the_constant_gets_no_table(file: Path) -> None:
     assert verdict.table == []
 
 
-def test_the_learners_page_is_filled_in(file: Path, tmp_path: Path) -> None:
+def test_table_is_written_into_the_learners_page(file: Path, tmp_path: Path) -> None:
     table = [["BLOCK_SIZE", "programs"], ["64", "79"], ["512", "10"]]
     page = file.with_name("page.md")
     before = page.read_text()
@@ -68,7 +68,7 @@ def test_the_learners_page_is_filled_in(file: Path, tmp_path: Path) -> None:
     assert page.read_text() == "no table any more\n"
 
 
-def test_with_a_gpu_there_is_a_column_of_times(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_gpu_the_table_has_a_column_of_times(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes_timed: list[int] = []
 
     def device_microseconds(spec: Any, size: Size) -> float:

@@ -68,7 +68,7 @@ def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> 
         ("x + y)", "x + y + 0 * tl.load(x_ptr + offsets))", "goals", ["loads_per_element is 2 (x_ptr on lines 11"]),
     ],
 )  # fmt: skip
-def test_a_mistake_is_found_at_its_stage_and_explained(
+def test_mistake_fails_at_its_stage_with_explanation(
     tmp_path: Path, old: str, new: str, stage: str, words: list[str]
 ) -> None:
     verdict = verdict_on(changed(old, new), tmp_path)
@@ -78,36 +78,36 @@ def test_a_mistake_is_found_at_its_stage_and_explained(
     assert str(tmp_path) not in verdict.message
 
 
-def test_a_reason_that_speaks_for_itself_gets_no_lecture(tmp_path: Path) -> None:
+def test_clear_compile_error_gets_no_lesson(tmp_path: Path) -> None:
     verdict = verdict_on(changed("x_ptr + offsets)", "x_ptr + offsets, other=0)"), tmp_path)
     assert verdict.stage == "compiles"
     assert verdict.message.endswith("does not compile for cuda:90: `other` cannot be provided without `mask`.")
 
 
-def test_all_gaps_are_named_by_their_lines(tmp_path: Path) -> None:
+def test_message_lists_the_lines_of_all_gaps(tmp_path: Path) -> None:
     source = changed("x + y)", "x + y)  # TODO", changed("tl.load(x_ptr + offsets)", "..."))
     assert verdict_on(source, tmp_path).message.endswith("2 gaps are left, on lines 11, 13.")
 
 
-def test_an_ellipsis_in_an_index_is_no_gap(tmp_path: Path) -> None:
+def test_ellipsis_in_an_index_is_no_gap(tmp_path: Path) -> None:
     assert verdict_on(changed("    return out", "    return out[..., :]"), tmp_path).passed
 
 
-def test_a_result_kept_from_an_earlier_call_is_recognised(tmp_path: Path) -> None:
+def test_cached_result_fails_at_right(tmp_path: Path) -> None:
     kept = changed("    return out", "    return KEPT.setdefault(x.shape, out)", f"KEPT = {{}}\n{SOLUTION}")
     verdict = verdict_on(kept, tmp_path)
     assert verdict.stage == "right"
     assert "the same memory" in verdict.message
 
 
-def test_an_output_that_is_used_again_is_recognised(tmp_path: Path) -> None:
+def test_reused_output_memory_fails_at_right(tmp_path: Path) -> None:
     kept = changed("torch.empty_like(x)", "KEPT.setdefault(x.shape, torch.empty_like(x))", f"KEPT = {{}}\n{SOLUTION}")
     verdict = verdict_on(kept, tmp_path)
     assert verdict.stage == "right"
     assert "Allocate a new output" in verdict.message
 
 
-def test_somebody_elses_kernel_is_recognised(tmp_path: Path) -> None:
+def test_kernel_from_another_file_fails_at_runs(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(SOLUTION)
     source = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom elsewhere import vector_add\n"
     verdict = verdict_on(source, tmp_path)
@@ -121,7 +121,7 @@ TUNED = SOLUTION.replace(
 ).replace(", BLOCK_SIZE=BLOCK_SIZE)", ")")
 
 
-def test_a_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
+def test_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
     verdict = verdict_on(TUNED, tmp_path)  # its grid is for blocks of 256
     assert verdict.stage == "runs"
     assert "Element [128] of the result was not written" in verdict.message
@@ -130,7 +130,7 @@ def test_a_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
     assert verdict_on(follows, tmp_path).passed
 
 
-def test_goals_are_for_every_candidate(tmp_path: Path) -> None:
+def test_goals_hold_for_every_candidate(tmp_path: Path) -> None:
     source = (BUILT_IN / "gemm-3" / "wrong" / "small_tiles_too.py").read_text()
     verdict = verdict_on(source, tmp_path, "gemm-3")
     assert verdict.stage == "goals"
@@ -139,13 +139,13 @@ def test_goals_are_for_every_candidate(tmp_path: Path) -> None:
     assert [goal.met for goal in verdict.goals] == [True, True, True, False, True]
 
 
-def test_a_hidden_case_is_described_when_it_fails(tmp_path: Path) -> None:
+def test_failing_hidden_case_is_described(tmp_path: Path) -> None:
     source = changed("offsets < n_elements", "offsets <= n_elements", (BUILT_IN / "masks" / "solution.py").read_text())
     verdict = verdict_on(source, tmp_path, "masks")
     assert verdict.stage == "runs"
     assert "elements = 1000" in verdict.message
 
 
-def test_a_forbidden_copy_is_recognised(tmp_path: Path) -> None:
+def test_forbidden_copy_is_named(tmp_path: Path) -> None:
     source = (BUILT_IN / "strides" / "wrong" / "copies_first.py").read_text()
     assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message

@@ -41,7 +41,7 @@ def lines(**ours: Any) -> Any:
     return time_beside_torch(cast(Measurer, Measured(**ours)), CASE, torch.float32, "NVIDIA H200")
 
 
-def test_times_stand_beside_pytorchs() -> None:
+def test_time_is_shown_beside_pytorch() -> None:
     assert lines(device_ms=0.1, percent_of_limit=40.0).lines == (
         "measured on NVIDIA H200, elements = 16,777,216:",
         "your kernel: 0.1000 ms on the device, 40 % of the limit, 12 µs on the host",
@@ -50,13 +50,13 @@ def test_times_stand_beside_pytorchs() -> None:
     )
 
 
-def test_a_kernel_that_is_wrong_on_the_gpu_gets_no_time() -> None:
+def test_wrong_kernel_gets_no_time() -> None:
     speed = lines(device_ms=None, error="refused, because it is wrong: element [3]")
     assert speed.lines == ()
     assert speed.error == "refused, because it is wrong: element [3]"
 
 
-def test_no_share_is_claimed_where_there_is_none() -> None:
+def test_unknown_share_of_the_limit_is_left_out() -> None:
     assert "your kernel: 0.0500 ms on the device, 12 µs on the host" in lines(percent_of_limit=None).lines
 
 
@@ -66,7 +66,7 @@ def lines_beside_twin(monkeypatch: pytest.MonkeyPatch, **tritons: Any) -> list[s
     return time_beside_twin(0.16, model_spec(load_exercise(BUILT_IN / "silu")), Size("timed 1", {"elements": 1 << 24}))
 
 
-def test_a_program_in_cuda_stands_beside_its_twin_with_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_program_and_its_twin_have_the_same_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines_beside_twin(monkeypatch, floor_ms=0.04) == [
         "measured on NVIDIA H200, elements = 16,777,216:",
         "your kernel: 0.1600 ms on the device, 25 % of the limit",
@@ -75,6 +75,6 @@ def test_a_program_in_cuda_stands_beside_its_twin_with_the_same_limit(monkeypatc
     ]
 
 
-def test_a_twin_that_fails_costs_the_learner_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_twin_does_not_fail_the_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     found = lines_beside_twin(monkeypatch, device_ms=None, percent_of_limit=None, verdict=None, error="no memory")
     assert found[1:3] == ["your kernel: 0.1600 ms on the device", "its twin in Triton, silu: not measured (no memory)"]
