@@ -1,4 +1,4 @@
-"""`tilesmith learn` as it is called from a shell."""
+"""`tilesmith learn` from the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def file(here: Path) -> Path:
-    """The exercise vector-add, started."""
+    """Start the exercise vector-add and return its file."""
     assert run("start", "vector-add").exit_code == 0
     return here / "tilesmith-workshop" / "vector-add" / "vector_add.py"
 
@@ -207,7 +207,7 @@ def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
 
 
 class Terminal:
-    """What is written to a terminal, read until something is there."""
+    """Reads a terminal until a text appears."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

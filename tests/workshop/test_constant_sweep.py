@@ -1,4 +1,4 @@
-"""The table of an exercise: filled in from what the learner's own kernel does."""
+"""The table of an exercise, filled in from traces of the learner's own kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA track: `.cu` files are checked without a GPU, and what is wrong with them is named."""
+"""The CUDA track: checks of `.cu` files without a GPU, and their messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang+
 
 @pytest.fixture(autouse=True)
 def _no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether nvcc is here must not change what these tests show, nor how long they take."""
+    """Hide an installed nvcc, which would change the results and the duration of these tests."""
     monkeypatch.setattr(cuda_check, "nvcc", lambda: None)
 
 
@@ -36,7 +36,7 @@ def reduction() -> Exercise:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """For a test of what one build shows: without the others, which take seconds each, all is well with them."""
+    """Return a function that makes only one build real; the other builds, which take seconds each, pass."""
     build = CudaCheck._built
     passes = Path(str(shutil.which("true")))
 
@@ -76,7 +76,7 @@ def test_accesses_are_counted_per_warp_and_missed_goal_names_the_line(
     check = check_of(shared, tmp_path, ("tile[SIDE][SIDE + 1]", "tile[SIDE][SIDE]"))
     found, counts = check.verdict(), check.counts()
     load_x, store_out = counts.access("load", "global"), counts.access("store", "global")
-    # 32 × 32 floats are 128 sectors of 32 bytes, asked for by 32 warps.
+    # 32 × 32 floats are 128 sectors of 32 bytes, requested by 32 warps.
     assert [(one.requests, one.moved, one.least) for one in (load_x, store_out)] == [(32, 128, 128)] * 2
     down_a_column, along_a_row = counts.access("load", "shared"), counts.access("store", "shared")
     assert (down_a_column.requests, down_a_column.moved, down_a_column.least) == (32, 32 * 32, 32)
@@ -102,7 +102,7 @@ def test_missing_barrier_is_reported_as_race_with_its_line(
     found = verdict(reduction, tmp_path, ("        }\n        __syncthreads();\n", "        }\n"))
     assert (found.passed, found.stage) == (False, "runs")
     assert "data race" in found.message
-    # Which of the two accesses the sanitizer meets first is chance; both are to this array.
+    # The sanitizer reports either of the two accesses; both are to this array.
     assert "partial[" in found.message
 
 
@@ -189,7 +189,7 @@ sys.exit(subprocess.run(["g++", "-DON_GPU", "-std=c++20", "-pthread", "-I{includ
 
 
 class TestWithNvcc:
-    """nvcc is a script that hands everything on to g++, and the GPU is this computer."""
+    """nvcc is a script that calls g++, and the GPU is this computer."""
 
     @pytest.fixture(autouse=True)
     def _nvcc(self, _no_nvcc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +198,13 @@ class TestWithNvcc:
         script.write_text(NVCC_IN_NAME.format(python=sys.executable, includes=cuda_check.INCLUDES))
         script.chmod(0o755)
         monkeypatch.setattr(cuda_check, "nvcc", lambda: str(script))
-        # What comes before is shown above, and takes its time.
+        # The builds before nvcc have tests above, and are slow.
         passes = Path(str(shutil.which("true")))
         monkeypatch.setattr(CudaCheck, "_built", lambda check, how: passes)
 
     @pytest.fixture
     def silu(self, tmp_path: Path) -> Exercise:
-        """The exercise with its twin, timed on a size that threads of the system can do."""
+        """Return the exercise with its twin, timed on a size that is small enough for system threads."""
         for name in ("cuda-silu", "silu"):
             shutil.copytree(BUILT_IN / name, tmp_path / "set" / name)
         about_the_twin = tmp_path / "set" / "silu" / "exercise.toml"
@@ -247,7 +247,7 @@ class TestWithNvcc:
 
     @pytest.mark.parametrize("size", ["100", "96"])
     def test_wrong_result_on_the_gpu_fails_at_speed(self, silu: Exercise, tmp_path: Path, gpu: None, size: str) -> None:
-        """On one of the cases, or on the size that is timed and nowhere else tried."""
+        """The result is wrong on one of the cases, or on the timed size only."""
         only_there = f"""
 #ifdef ON_GPU
     if (elements == {size}) elements = 1;
@@ -271,7 +271,7 @@ class TestWithNvcc:
         )
         script = Path(str(cuda_check.nvcc()))
         script.write_text(script.read_text().replace(str(cuda_check.INCLUDES), str(includes)))
-        found = verdict(replace(silu, twin=None), tmp_path)  # seen at the cases, before anything is timed
+        found = verdict(replace(silu, twin=None), tmp_path)  # the cases fail before anything is timed
         assert found.stage == "speed"
         assert found.message.endswith("The program ended with status 1: out of memory")
 
@@ -279,7 +279,7 @@ class TestWithNvcc:
 def test_nvcc_is_found_on_path_then_cuda_home_then_usual_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # the stand-in of _no_nvcc
+    monkeypatch.undo()  # undo _no_nvcc
     places = [tmp_path / "path", tmp_path / "home" / "bin", tmp_path / "installed"]
     monkeypatch.setenv("PATH", str(places[0]))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))

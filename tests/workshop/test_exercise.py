@@ -1,4 +1,4 @@
-"""Reading exercises: what is wrong with one is said in a line that names the place."""
+"""Reading exercises: every mistake becomes one line that names the place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# A kernel carries no types: Triton reads its annotations as its own.
-"""What goals measure, on kernels whose figures are known."""
+# A kernel has no type annotations: Triton interprets annotations itself.
+"""The metrics of goals, on kernels with known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of measured times. The measuring itself is the lab's, and tested there."""
+"""The lines about measured times. The lab measures, and its tests cover that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASE = Case("timed", elements=1 << 24)
 
 
 class Measured:
-    """Rows as a GPU would have given them."""
+    """A measurer that returns given rows without a GPU."""
 
     def __init__(self, **ours: Any) -> None:
         self._ours = ours

@@ -1,4 +1,4 @@
-"""What a learner has done is kept, whatever becomes of the file."""
+"""Progress survives damaged files, and the learner's work is never overwritten."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_start_keeps_existing_work(workshop: Workshop) -> None:
 def test_reset_saves_the_work_beside_the_starter(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     workshop.start(exercise)
-    assert workshop.reset(exercise) is None  # nothing was changed, so there is nothing to keep
+    assert workshop.reset(exercise) is None  # an unchanged starter is not saved
     for number in (1, 2):
         workshop.file_of(exercise).write_text(f"work {number}")
         kept = workshop.reset(exercise)
@@ -91,7 +91,7 @@ def test_solution_needs_a_failed_attempt_or_give_up(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     workshop.start(exercise)
     workshop.note_check(exercise, FAILED, exercise.starter.read_bytes())
-    assert not workshop.may_see_solution(exercise, give_up=False)  # the starter as it came is no attempt
+    assert not workshop.may_see_solution(exercise, give_up=False)  # an unchanged starter is no attempt
     workshop.note_check(exercise, FAILED, b"my attempt")
     assert workshop.may_see_solution(exercise, give_up=False)
     assert workshop.may_see_solution(workshop.catalogue["masks"], give_up=True)

@@ -1,7 +1,7 @@
-"""The pages: every command in them exists, knows its options, and is run as a learner would type it.
+"""The pages: every command in them exists, has the given options, and runs.
 
-What a page leaves to the reader is put in: an id, a folder, a script to inspect. Exercises that a command is about are
-solved, and input ends at once, so that `watch` does too.
+The tests replace placeholders of a page: an id, a folder, a script to inspect. The exercises of a command are solved
+before it runs. Input ends at once, so `watch` ends too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilesmith.workshop.learner.workshop_folder import Workshop
 DOCS = Path(__file__).parents[2] / "docs"
 EXERCISES = Catalogue()
 EXAMPLE = "vector-add"
-# What stands in a page for something of the reader's own.
+# Placeholders in the pages, and their values in these tests.
 STAND_INS = {"ID": EXAMPLE, "ID…": EXAMPLE, "DIR": "site", "FILE": "report"}
 NAMED_IN_PASSING = {"inspect": ["script.py"], "check": ["add"]}
 CHEAP = ("list", "start", "hint", "solution", "reset", "export", "watch")
@@ -38,7 +38,7 @@ SECONDS = 900
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a page, as it is run; `exercise` is the one that the page belongs to, or the example."""
+    """A command of a page. `exercise` is the exercise of the page, or the example."""
 
     words: tuple[str, ...]
     exercise: str
@@ -97,7 +97,7 @@ def test_help_fails_for_a_command_that_does_not_exist() -> None:
 
 
 def prepare(folder: Path, command: Command) -> None:
-    """What a reader has at that point: the exercise solved, scripts, and a set of their own."""
+    """Create what a reader has at this point: solved exercises, scripts, and a private set."""
     workshop = Workshop(folder / "tilesmith-workshop", EXERCISES)
     named = [EXERCISES[word] for word in command.words if word in EXERCISES]
     for exercise in [EXERCISES[EXAMPLE], EXERCISES[command.exercise], *named]:
@@ -117,7 +117,7 @@ def prepare(folder: Path, command: Command) -> None:
 
 
 def write_script(exercise: Exercise, script: Path) -> None:
-    """The model solution with a call at its end, as the pages ask for."""
+    """Write the model solution with a call at its end."""
     shutil.copy(exercise.folder / "meaning.py", script.with_name("meaning.py"))
     sizes = ", ".join(f"{name}={size}" for name, size in exercise.measured.sizes.items())
     call = (

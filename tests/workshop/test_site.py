@@ -31,7 +31,7 @@ def test_every_exercise_page_has_hints_answers_and_picture(small_course: Catalog
     assert "<code>tl.program_id(0)</code>" in page  # the page's Markdown
     assert "offsets = ..." in page  # the starter
     assert page.count("<details>") == 4 + 2  # hints and answers
-    assert "3072. A block of x" in page  # counted while the page was made
+    assert "3072. A block of x" in page  # counted while the page was generated
     assert 'href="masks.html"' in page
     picture = (tmp_path / "site" / "vector-add-picture.html").read_text()
     assert "add_kernel" in picture
@@ -46,7 +46,7 @@ def test_html_in_a_page_is_escaped(small_course: Catalogue, tmp_path: Path) -> N
 
 
 class Shell:
-    """As much of IPython's shell as an extension sees."""
+    """The part of IPython's shell that an extension uses."""
 
     def __init__(self) -> None:
         self.magics: dict[tuple[str, str], Any] = {}

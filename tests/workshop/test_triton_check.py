@@ -1,4 +1,4 @@
-"""Each stage of a check on files that are bad in one way: where it stops, and whether what it says would help."""
+"""Every stage of a check, on files with one mistake each: the stage that fails, and the message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def changed(old: str, new: str, source: str = SOLUTION) -> str:
 
 
 def with_kernels() -> Iterator[Any]:
-    """Exercises whose solution is a kernel; `make test-slow` verifies the others of a track with all their variants."""
+    """Yield the exercises with a kernel. All but the first of each track are slow tests."""
     tracks: set[str] = set()
     for exercise in Catalogue().values():
         if not exercise.is_only_questions and not exercise.is_cuda:

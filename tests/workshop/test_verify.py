@@ -1,4 +1,4 @@
-"""What authors rely on: an exercise that does not do what it says is found out."""
+"""`learn verify` finds exercises that do not do what they declare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def worker() -> Iterator[Worker]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An exercise of one's own: ours, with two of its wrong variants."""
+    """Return a private copy of vector-add with two of its wrong variants."""
     copy = tmp_path / "vector-add"
     shutil.copytree(BUILT_IN / "vector-add", copy)
     for variant in (copy / "wrong").glob("*.py"):

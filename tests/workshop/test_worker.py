@@ -1,4 +1,4 @@
-"""Files that do harm: the check survives, and says in a line or two what happened."""
+"""Harmful files: the check survives, and explains what happened in one to three lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked(worker: Worker, folder: Path, source: str) -> Outcome:
 
 
 def inside(line: str) -> str:
-    """The solution, with a line put into its function."""
+    """Return the solution with an extra line in its function."""
     return SOLUTION.replace("    out = torch.empty_like(x)\n", f"    {line}\n    out = torch.empty_like(x)\n")
 
 
@@ -52,7 +52,7 @@ def test_solution_passes_and_its_output_is_shown(worker: Worker, tmp_path: Path)
 def test_escape_codes_in_a_message_do_not_reach_the_terminal(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A CUDA program's own words are part of the message where its result is wrong."""
+    """The message about a wrong CUDA result contains output of the program."""
     verdict = Verdict("vector-add", False, "right", "\x1b[2JElement 0 is 1\x07")
     monkeypatch.setattr(worker, "_ask", lambda *given, **more: ({"verdict": verdict.as_json(), "quiz": None}, ""))
     assert checked(worker, tmp_path, SOLUTION).verdict.message == "Element 0 is 1"
