@@ -132,7 +132,7 @@ def wrong_result(message: str, file: Path) -> str:
 
 
 def cached(shared: bool) -> str:
-    """Return the message for a result that is kept from an earlier call, in shared memory or by value."""
+    """Return the message for a function that reuses an earlier call's memory (`shared`) or an earlier result."""
     if shared:
         return (
             "Two calls return the same memory, so the second result overwrites the first, which may still be in use. "

@@ -72,7 +72,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class CommonMistake:
-    """A wrong answer that many learners give: a function of `quiz.py` computes it, `reply` explains it."""
+    """A wrong answer that many learners give. `answer` names the function of `quiz.py` that computes it."""
 
     answer: str
     reply: str
@@ -82,7 +82,7 @@ class CommonMistake:
 class Question:
     """A number to predict.
 
-    A function of `quiz.py` called `answer` computes the number. `worked` is an expression with the same value.
+    `answer` names the function of `quiz.py` that computes the number. `worked` is an expression with the same value.
     """
 
     question: str

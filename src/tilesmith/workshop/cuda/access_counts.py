@@ -54,7 +54,7 @@ class ProgramCounts:
     accesses: tuple[Access, ...]
 
     def access(self, kind: str, memory: str) -> Access:
-        """The first load or store of "global" or "shared" memory."""
+        """Return the first load or store of "global" or "shared" memory."""
         return next(one for one in self.accesses if (one.kind, one.memory) == (kind, memory))
 
     def measure(self, goal: Goal) -> Measured:

@@ -256,7 +256,7 @@ def _harm(copy: Path, file: Path | None, content: bytes) -> str:
 
 
 def _is_there(file: Path) -> bool:
-    """Return whether the file exists. Waits a moment first: some editors delete a file before they save it."""
+    """Return whether the file exists. Some editors delete a file before they save it, so look twice."""
     if not file.exists():
         time.sleep(SECONDS_TO_SAVE)
     return file.exists()

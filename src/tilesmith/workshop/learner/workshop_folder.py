@@ -125,7 +125,7 @@ class Workshop:
         return self._update(exercise, change).hints
 
     def may_see_solution(self, exercise: Exercise, give_up: bool) -> bool:
-        """Return whether the learner has tried the exercise or gives up. Record the giving up."""
+        """Return whether the learner has tried the exercise or gives up. Records that the learner saw the solution."""
         record = self.progress().of(exercise.id)
         allowed = give_up or record.tried or record.gave_up or record.state == "solved"
         if allowed and record.state != "solved":
