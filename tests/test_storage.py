@@ -20,9 +20,9 @@ MAY_WRITE = {
     "storage.py",
     "toolchain/compiler/nvidia.py",
     # Copies of a learner's file in a folder that goes away with the check; one that was deleted is put back.
-    "workshop/cuda_check.py",
+    "workshop/cuda/check.py",
     "workshop/notebook.py",
-    "workshop/worker.py",
+    "workshop/isolation/worker.py",
 }
 
 

@@ -1,4 +1,4 @@
-"""`tilesmith learn` as it is called from a shell."""
+"""`tilesmith learn` from the command line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tilesmith.cli.learn import learn
-from tilesmith.workshop.catalogue import OURS
+from tilesmith.workshop.course.catalogue import BUILT_IN
 
-SOLUTION = (OURS / "vector-add" / "solution.py").read_text()
+SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
 FORKED = pytest.mark.usefixtures("forked")
 
 
@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def file(here: Path) -> Path:
-    """The exercise vector-add, started."""
+    """Start the exercise vector-add and return its file."""
     assert run("start", "vector-add").exit_code == 0
     return here / "tilesmith-workshop" / "vector-add" / "vector_add.py"
 
@@ -39,7 +39,7 @@ def run(*arguments: object, input: str | None = None) -> Any:
     return CliRunner().invoke(learn, [*map(str, arguments)], input=input)
 
 
-def test_the_list_shows_the_course_and_where_to_begin(here: Path) -> None:
+def test_list_shows_the_course_and_the_next_command(here: Path) -> None:
     result = run("list", "--json", "list.json")
     assert result.exit_code == 0, result.output
     assert "after vector-add" in result.output
@@ -52,11 +52,11 @@ def test_the_list_shows_the_course_and_where_to_begin(here: Path) -> None:
 
 
 @FORKED
-def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
+def test_exercise_from_start_to_solved(file: Path, here: Path) -> None:
     result = run("check", "--json", "verdict.json")
     assert result.exit_code == 1
     assert "✗ parses" in result.output
-    assert "vector_add.py:11 is still to be written" in result.output
+    assert "vector_add.py:11 is a gap to fill" in result.output
     verdict = json.loads((here / "verdict.json").read_text())
     assert (verdict["id"], verdict["passed"], verdict["stage"]) == ("vector-add", False, "parses")
 
@@ -74,7 +74,7 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
 
     result = run("quiz", "--answer", 3072, "--answer", 1 / 3)
     assert result.exit_code == 1
-    assert "Counted in your kernel" in result.output
+    assert "counted in your kernel" in result.output
     assert "Yes, 3072" in result.output
     assert "An element has four bytes" in result.output
 
@@ -88,32 +88,32 @@ def test_an_exercise_from_start_to_solved(file: Path, here: Path) -> None:
 
 
 @FORKED
-def test_the_quiz_asks_and_tells_after_three_guesses(file: Path) -> None:
+def test_quiz_shows_the_answer_after_three_guesses(file: Path) -> None:
     result = run("quiz", input="1\n2048\n5\n0.0833\n")
     assert result.exit_code == 0, result.output
-    assert "Counted in the model solution" in result.output
-    assert "It is more." in result.output
-    assert "That is what it loads" in result.output
+    assert "counted in the model solution" in result.output
+    assert "The answer is larger." in result.output
+    assert "This is what it loads" in result.output
     assert "3072. A block of x" in result.output
     assert "memory-bound" in result.output
 
 
-def test_without_a_command_the_commands_are_listed(here: Path) -> None:
+def test_learn_without_a_command_lists_the_commands(here: Path) -> None:
     result = run()
     assert result.exit_code == 2
     assert "verify" in result.output
 
 
-def test_the_course_becomes_a_site(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(OURS / "vector-add", here / "course" / "vector-add")
-    monkeypatch.setattr("tilesmith.workshop.catalogue.OURS", here / "course")
+def test_html_option_writes_the_site(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(BUILT_IN / "vector-add", here / "course" / "vector-add")
+    monkeypatch.setattr("tilesmith.workshop.course.catalogue.BUILT_IN", here / "course")
     result = run("--html", "site")
     assert result.exit_code == 0, result.output
     assert "wrote 1 exercises to site/index.html" in result.output
     assert (here / "site" / "vector-add.html").is_file()
 
 
-def test_hints_come_one_by_one(file: Path) -> None:
+def test_hint_shows_one_more_each_time(file: Path) -> None:
     first, second = run("hint").output, run("hint").output
     assert "1. " in first
     assert "2. " not in first
@@ -123,14 +123,14 @@ def test_hints_come_one_by_one(file: Path) -> None:
     assert "That was the last hint" in last
 
 
-def test_giving_up_shows_the_solution(file: Path) -> None:
+def test_give_up_shows_the_solution(file: Path) -> None:
     result = run("solution", "--give-up")
     assert result.exit_code == 0
     assert result.output.strip() == SOLUTION.strip()
 
 
 @FORKED
-def test_reset_puts_the_starter_back(file: Path) -> None:
+def test_reset_restores_the_starter(file: Path) -> None:
     file.write_text("my work")
     result = run("reset")
     assert "vector_add.before-reset-1.py" in result.output
@@ -143,8 +143,8 @@ def test_reset_puts_the_starter_back(file: Path) -> None:
     [
         (("start", "nothing"), "no exercise is called 'nothing'"),
         (("check",), "begin with `tilesmith learn start vector-add`"),
-        (("check", "masks"), "`tilesmith learn start masks` puts it there"),
-        (("list", "--exercises", "nowhere"), "there is no such folder of exercises"),
+        (("check", "masks"), "`tilesmith learn start masks` creates it"),
+        (("list", "--exercises", "nowhere"), "this folder of exercises does not exist"),
     ],
 )
 def test_wrong_usage_is_one_line(here: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -154,7 +154,7 @@ def test_wrong_usage_is_one_line(here: Path, arguments: tuple[str, ...], said: s
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
+def test_damaged_progress_is_a_note(file: Path) -> None:
     (file.parents[1] / "progress.json").write_text("{")
     result = run("hint", "vector-add")
     assert result.exit_code == 0
@@ -163,16 +163,16 @@ def test_damaged_progress_is_told_and_work_goes_on(file: Path) -> None:
 
 
 @FORKED
-def test_a_private_set_is_verified(here: Path) -> None:
+def test_verify_checks_a_private_set(here: Path) -> None:
     mine = here / "mine" / "my-add"
-    shutil.copytree(OURS / "vector-add", mine)
+    shutil.copytree(BUILT_IN / "vector-add", mine)
     for variant in [*(mine / "wrong").glob("*.py")][2:]:
         variant.unlink()
     text = (mine / "exercise.toml").read_text()
     (mine / "exercise.toml").write_text(text.replace('id = "vector-add"', 'id = "my-add"'))
     result = run("verify", "--exercises", "mine", "my-add")
     assert result.exit_code == 0, result.output
-    assert "my-add: 4 programs as they should be" in result.output
+    assert "my-add: 4 programs as expected" in result.output
     (mine / "solution.py").write_text((mine / "starter.py").read_text())
     result = run("verify", "--exercises", "mine", "my-add")
     assert result.exit_code == 1
@@ -189,7 +189,7 @@ def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
     os.close(theirs)
     terminal = Terminal(ours)
     try:
-        terminal.wait_for("is still to be written")
+        terminal.wait_for("is a gap to fill")
         terminal.wait_for("n next · h hint · l list · q quit")
         os.write(ours, b"h")
         terminal.wait_for("Program number p takes")
@@ -207,7 +207,7 @@ def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
 
 
 class Terminal:
-    """What is written to a terminal, read until something is there."""
+    """Reads a terminal until a text appears."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

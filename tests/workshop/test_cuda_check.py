@@ -1,4 +1,4 @@
-"""The CUDA track: `.cu` files are checked without a GPU, and what is wrong with them is named."""
+"""The CUDA track: checks of `.cu` files without a GPU, and their messages."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from pathlib import Path
 import pytest
 
 from tilesmith.spec import Spec
-from tilesmith.workshop import cuda_check, speed
-from tilesmith.workshop.catalogue import OURS
-from tilesmith.workshop.cuda_check import CudaCheck
-from tilesmith.workshop.cuda_figures import Figures
-from tilesmith.workshop.exercise import Exercise, ExerciseError, Goal, Size, load
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking import gpu_timing
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.cuda import check as cuda_check
+from tilesmith.workshop.cuda.access_counts import ProgramCounts
+from tilesmith.workshop.cuda.check import CudaCheck
 
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
 
 
 @pytest.fixture(autouse=True)
 def _no_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether nvcc is here must not change what these tests show, nor how long they take."""
+    """Hide an installed nvcc, which would change the results and the duration of these tests."""
     monkeypatch.setattr(cuda_check, "nvcc", lambda: None)
 
 
 @pytest.fixture
 def reduction() -> Exercise:
-    return load(OURS / "cuda-reduction")
+    return load_exercise(BUILT_IN / "cuda-reduction")
 
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """For a test of what one build shows: without the others, which take seconds each, all is well with them."""
+    """Return a function that makes only one build real; the other builds, which take seconds each, pass."""
     build = CudaCheck._built
     passes = Path(str(shutil.which("true")))
 
@@ -58,25 +60,25 @@ def verdict(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Verd
     return check_of(exercise, folder, *changes).verdict()
 
 
-def test_a_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_path: Path) -> None:
+def test_solution_passes_and_its_blocks_are_counted(reduction: Exercise, tmp_path: Path) -> None:
     check = check_of(reduction, tmp_path)
     assert check.verdict().passed
-    counts = check.figures().counts
+    counts = check.counts().counts
     assert (counts["launches"], counts["blocks"], counts["threads"]) == (3, 6, 6 * 64)
     assert counts["barriers"] == 6 * 7  # six blocks, a barrier before the six rounds and one in each
 
 
-def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
+def test_accesses_are_counted_per_warp_and_missed_goal_names_the_line(
     tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("counting")
-    shared = load(OURS / "cuda-transpose-shared")
+    shared = load_exercise(BUILT_IN / "cuda-transpose-shared")
     check = check_of(shared, tmp_path, ("tile[SIDE][SIDE + 1]", "tile[SIDE][SIDE]"))
-    found, figures = check.verdict(), check.figures()
-    load_x, store_out = figures.access("load", "global"), figures.access("store", "global")
-    # 32 × 32 floats are 128 sectors of 32 bytes, asked for by 32 warps.
+    found, counts = check.verdict(), check.counts()
+    load_x, store_out = counts.access("load", "global"), counts.access("store", "global")
+    # 32 × 32 floats are 128 sectors of 32 bytes, requested by 32 warps.
     assert [(one.requests, one.moved, one.least) for one in (load_x, store_out)] == [(32, 128, 128)] * 2
-    down_a_column, along_a_row = figures.access("load", "shared"), figures.access("store", "shared")
+    down_a_column, along_a_row = counts.access("load", "shared"), counts.access("store", "shared")
     assert (down_a_column.requests, down_a_column.moved, down_a_column.least) == (32, 32 * 32, 32)
     assert (along_a_row.moved, along_a_row.least) == (32, 32)
     source = (tmp_path / shared.file_name).read_text().splitlines()
@@ -86,32 +88,32 @@ def test_accesses_are_counted_warp_by_warp_and_a_missed_goal_names_the_line(
     assert [goal.met for goal in found.goals] == [True, False]
 
 
-def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
+def test_unknown_metric_error_lists_the_known_metrics() -> None:
     with pytest.raises(
-        ExerciseError, match="no metric is called 'beauty'; in CUDA there are bank_conflicts, copies, s"
+        ExerciseError, match="there is no metric 'beauty'; the metrics for CUDA are bank_conflicts, copies, s"
     ):
-        Figures({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
+        ProgramCounts({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
 
 
-def test_a_missing_barrier_is_a_race_with_its_line(
+def test_missing_barrier_is_reported_as_race_with_its_line(
     reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("thread")
     found = verdict(reduction, tmp_path, ("        }\n        __syncthreads();\n", "        }\n"))
     assert (found.passed, found.stage) == (False, "runs")
     assert "data race" in found.message
-    # Which of the two accesses the sanitizer meets first is chance; both are to this array.
+    # The sanitizer reports either of the two accesses; both are to this array.
     assert "partial[" in found.message
 
 
-def test_an_access_outside_of_memory_is_named(reduction: Exercise, tmp_path: Path) -> None:
+def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
     found = verdict(reduction, tmp_path, ("element < elements ? x[element] : 0.0f", "x[element]"))
     assert found.stage == "runs"
     assert "heap-buffer-overflow" in found.message
     assert "partial[thread] = x[element];" in found.message
 
 
-def test_a_barrier_that_some_threads_leave_out_does_not_hang(
+def test_barrier_that_some_threads_skip_does_not_hang(
     reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
 ) -> None:
     only("address")
@@ -120,44 +122,44 @@ def test_a_barrier_that_some_threads_leave_out_does_not_hang(
     assert found.stage == "right"
 
 
-def test_a_loop_that_never_ends_is_ended(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_loop_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_check, "SECONDS_TO_RUN", 0.5)
     found = verdict(reduction, tmp_path, ("half > 0; half /= 2", "half > -1; half /= 2"))
     assert found.stage == "runs"
     assert "still running" in found.message
 
 
-def test_memory_without_end_is_ended(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_allocation_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_check, "MOST_MEGABYTES", 256)
     line = "    const int thread = threadIdx.x;\n"
     hoard = "    for (;;) { char* more = new char[1 << 20]; memset(more, 1, 1 << 20); }\n"
     found = verdict(reduction, tmp_path, (line, f"{line}{hoard}"))
-    assert (found.stage, found.message) == ("runs", "It took more than 0.25 GB of memory.")
+    assert (found.stage, found.message) == ("runs", "The program took more than 0.25 GB of memory.")
 
 
-def test_what_is_not_c_plus_plus_is_said_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
+def test_compile_error_names_the_line(reduction: Exercise, tmp_path: Path) -> None:
     found = verdict(reduction, tmp_path, ("atomicAdd(total, partial[0]);", "total += partial[0]"))
     assert found.stage == "compiles"
     assert "cuda_reduction.cu:" in found.message
 
 
-def test_a_gap_is_found_before_anything_is_compiled(reduction: Exercise, tmp_path: Path) -> None:
+def test_gap_fails_at_parses(reduction: Exercise, tmp_path: Path) -> None:
     file = tmp_path / reduction.file_name
     shutil.copy(reduction.starter, file)
     found = CudaCheck(reduction, file).verdict()
     assert found.stage == "parses"
-    assert "cuda_reduction.cu:11 is still to be written" in found.message
+    assert "cuda_reduction.cu:11 is a gap to fill" in found.message
 
 
-def test_a_machine_without_a_compiler_is_told_so(
+def test_missing_compiler_raises_exercise_error(
     reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilesmith.workshop.cuda_check.shutil.which", lambda name: None)
+    monkeypatch.setattr("tilesmith.workshop.cuda.check.shutil.which", lambda name: None)
     with pytest.raises(ExerciseError, match=r"needs a C\+\+20 compiler"):
         verdict(reduction, tmp_path)
 
 
-def test_a_sanitizer_that_does_not_work_here_is_not_the_learners_fault(
+def test_broken_sanitizer_raises_exercise_error(
     reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program"
@@ -187,7 +189,7 @@ sys.exit(subprocess.run(["g++", "-DON_GPU", "-std=c++20", "-pthread", "-I{includ
 
 
 class TestWithNvcc:
-    """nvcc is a script that hands everything on to g++, and the GPU is this computer."""
+    """nvcc is a script that calls g++, and the GPU is this computer."""
 
     @pytest.fixture(autouse=True)
     def _nvcc(self, _no_nvcc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,47 +198,46 @@ class TestWithNvcc:
         script.write_text(NVCC_IN_NAME.format(python=sys.executable, includes=cuda_check.INCLUDES))
         script.chmod(0o755)
         monkeypatch.setattr(cuda_check, "nvcc", lambda: str(script))
-        # What comes before is shown above, and takes its time.
+        # The builds before nvcc have tests above, and are slow.
         passes = Path(str(shutil.which("true")))
         monkeypatch.setattr(CudaCheck, "_built", lambda check, how: passes)
 
     @pytest.fixture
     def silu(self, tmp_path: Path) -> Exercise:
-        """The exercise with its twin, timed on a size that threads of the system can do."""
+        """Return the exercise with its twin, timed on a size that is small enough for system threads."""
         for name in ("cuda-silu", "silu"):
-            shutil.copytree(OURS / name, tmp_path / "set" / name)
+            shutil.copytree(BUILT_IN / name, tmp_path / "set" / name)
         about_the_twin = tmp_path / "set" / "silu" / "exercise.toml"
         content = about_the_twin.read_text()
         assert "elements = 33554432" in content
         about_the_twin.write_text(content.replace("elements = 33554432", "elements = 96"))
-        return load(tmp_path / "set" / "cuda-silu")
+        return load_exercise(tmp_path / "set" / "cuda-silu")
 
     @pytest.fixture
     def gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cuda_check, "has_gpu", lambda: True)
 
-        def beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
+        def time_beside_twin(milliseconds: float, twin: Spec, size: Size) -> list[str]:
             assert 0 < milliseconds < 10_000
             return [f"{twin.name} on {dict(size.sizes)}", f"is {twin.op.__name__}"]
 
-        monkeypatch.setattr(speed, "beside_twin", beside_twin)
+        monkeypatch.setattr(gpu_timing, "time_beside_twin", time_beside_twin)
 
-    def test_what_nvcc_compiles_passes_without_a_gpu_too(self, silu: Exercise, tmp_path: Path) -> None:
+    def test_passes_at_nvcc_without_a_gpu(self, silu: Exercise, tmp_path: Path) -> None:
         found = verdict(silu, tmp_path)
         assert (found.passed, found.stage, found.speed) == (True, "nvcc", [])
 
-    def test_what_only_nvcc_refuses_fails_at_its_own_stage_with_its_message(
-        self, silu: Exercise, tmp_path: Path
-    ) -> None:
+    def test_error_of_nvcc_alone_fails_at_nvcc_with_its_message(self, silu: Exercise, tmp_path: Path) -> None:
         found = verdict(
             silu, tmp_path, ("    if (element < elements)", "    // __device_only\n    if (element < elements)")
         )
         assert (found.passed, found.stage) == (False, "nvcc")
         assert found.message == (
-            'It compiles as C++, but not with nvcc: cuda_silu.cu(5): error: identifier "__device_only" is undefined'
+            "Your file compiles as C++, but not with nvcc: "
+            'cuda_silu.cu(5): error: identifier "__device_only" is undefined'
         )
 
-    def test_on_a_gpu_it_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
+    def test_with_a_gpu_the_program_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
         stages: list[str] = []
         check = check_of(silu, tmp_path)
         found = CudaCheck(silu, check.file, stages.append).verdict()
@@ -245,10 +246,8 @@ class TestWithNvcc:
         assert found.speed == ["silu on {'elements': 96, 'spread': 1}", "is silu"]
 
     @pytest.mark.parametrize("size", ["100", "96"])
-    def test_what_is_wrong_on_the_gpu_alone_gets_no_time(
-        self, silu: Exercise, tmp_path: Path, gpu: None, size: str
-    ) -> None:
-        """On one of the cases, or on the size that is timed and nowhere else tried."""
+    def test_wrong_result_on_the_gpu_fails_at_speed(self, silu: Exercise, tmp_path: Path, gpu: None, size: str) -> None:
+        """The result is wrong on one of the cases, or on the timed size only."""
         only_there = f"""
 #ifdef ON_GPU
     if (elements == {size}) elements = 1;
@@ -257,11 +256,11 @@ class TestWithNvcc:
         found = verdict(silu, tmp_path, ("    if (element < elements)", only_there))
         assert (found.passed, found.stage, found.speed) == (False, "speed", [])
         assert found.message == (
-            "It passes without a GPU, but not on this one: Element 1 of the result was not written by any thread "
-            f"(tried with elements = {size})."
+            "Your file passes without a GPU, but fails on this GPU: "
+            f"Element 1 of the result was not written by any thread (tried with elements = {size})."
         )
 
-    def test_a_failure_that_cuda_reports_is_told(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
+    def test_cuda_error_is_part_of_the_message(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
         includes = tmp_path / "includes"
         shutil.copytree(cuda_check.INCLUDES, includes)
         header = includes / "cuda_runtime.h"
@@ -272,15 +271,15 @@ class TestWithNvcc:
         )
         script = Path(str(cuda_check.nvcc()))
         script.write_text(script.read_text().replace(str(cuda_check.INCLUDES), str(includes)))
-        found = verdict(replace(silu, twin=None), tmp_path)  # seen at the cases, before anything is timed
+        found = verdict(replace(silu, twin=None), tmp_path)  # the cases fail before anything is timed
         assert found.stage == "speed"
         assert found.message.endswith("The program ended with status 1: out of memory")
 
 
-def test_nvcc_is_found_on_the_path_then_in_cuda_home_then_where_it_is_installed(
+def test_nvcc_is_found_on_path_then_cuda_home_then_usual_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # the stand-in of _no_nvcc
+    monkeypatch.undo()  # undo _no_nvcc
     places = [tmp_path / "path", tmp_path / "home" / "bin", tmp_path / "installed"]
     monkeypatch.setenv("PATH", str(places[0]))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
@@ -292,7 +291,7 @@ def test_nvcc_is_found_on_the_path_then_in_cuda_home_then_where_it_is_installed(
         assert cuda_check.nvcc() == str(place / "nvcc")
 
 
-def test_a_twin_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    shutil.copytree(OURS / "cuda-silu", tmp_path / "cuda-silu")
-    with pytest.raises(ExerciseError, match="its twin is 'silu', which is no exercise beside it"):
-        load(tmp_path / "cuda-silu")
+def test_missing_twin_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(BUILT_IN / "cuda-silu", tmp_path / "cuda-silu")
+    with pytest.raises(ExerciseError, match="the twin is 'silu', but no exercise with this id lies beside it"):
+        load_exercise(tmp_path / "cuda-silu")

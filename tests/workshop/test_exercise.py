@@ -1,4 +1,4 @@
-"""Reading exercises: what is wrong with one is said in a line that names the place."""
+"""Reading exercises: every mistake becomes one line that names the place."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tilesmith.workshop.catalogue import OURS, Catalogue
-from tilesmith.workshop.exercise import ExerciseError, Goal, expectation_of, load
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise import ExerciseError, Goal
+from tilesmith.workshop.course.exercise_file import expectation_of, load_exercise
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     copy = tmp_path / "vector-add"
-    shutil.copytree(OURS / "vector-add", copy)
+    shutil.copytree(BUILT_IN / "vector-add", copy)
     return copy
 
 
@@ -23,54 +24,58 @@ def folder(tmp_path: Path) -> Path:
     [
         ('title = "Add two vectors"', "", "'title' is missing"),
         ('title = "Add two vectors"', "title = 3", "'title' is 3, which is not a str"),
-        ("needs = []", "needs = [1]", "'needs' holds 1, which is not a text"),
-        ("needs = []", "need = []", "nothing is called 'need' here"),
-        ('id = "vector-add"', 'id = "add"', "its id is 'add', but its folder is called 'vector-add'"),
+        ("needs = []", "needs = [1]", "'needs' holds 1, which is not a string"),
+        ("needs = []", "need = []", "unknown key 'need'"),
+        ('id = "vector-add"', 'id = "add"', "the id is 'add', but the folder is called 'vector-add'"),
         ('measured = "four-blocks"', 'measured = "huge"', "measured is 'huge', but the sizes are"),
-        ("[[hidden]]", "[[seen]]", "there must be visible and hidden sizes"),
+        ("[[hidden]]", "[[seen]]", "needs at least one visible and one hidden size"),
         ('name = "four-blocks"', 'name = "many-blocks"', "two sizes have the same name"),
-        ("at_most = 1", "", "give it at_most, at_least or both"),
-        ("at_most = 1", 'at_most = 1\nsize = "huge"', "the goal loads_per_element is on 'huge', which is no size"),
-        ('worked = "3 * 4 * BLOCK_SIZE"', "", "quiz 1: give it worked or between"),
+        ("at_most = 1", "", "a goal needs at_most, at_least or both"),
+        (
+            "at_most = 1",
+            'at_most = 1\nsize = "huge"',
+            "the goal loads_per_element names the size 'huge', which does not exist",
+        ),
+        ('worked = "3 * 4 * BLOCK_SIZE"', "", "quiz 1: a question needs worked or between"),
         ('starter_fails = "parses"', 'starter_fails = "never"', "starter_fails is 'never'"),
         ("needs = []", "needs = [", "exercise.toml: "),
     ],
 )
-def test_a_mistake_in_the_file_is_one_clear_line(folder: Path, old: str, new: str, said: str) -> None:
+def test_mistake_in_exercise_toml_is_one_line(folder: Path, old: str, new: str, said: str) -> None:
     path = folder / "exercise.toml"
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(ExerciseError) as refused:
-        load(folder)
+        load_exercise(folder)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["page.md", "starter.py", "solution.py", "meaning.py", "quiz.py", "exercise.toml"])
-def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+def test_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(ExerciseError, match=f"there is no {name}"):
-        load(folder)
+        load_exercise(folder)
 
 
-def test_a_wrong_variant_says_where_it_fails(folder: Path) -> None:
+def test_first_line_of_wrong_variant_gives_stage_and_words(folder: Path) -> None:
     variant = folder / "wrong" / "new.py"
     variant.write_text("# fails: runs (out of bounds)\n")
     assert (expectation_of(variant).stage, expectation_of(variant).words) == ("runs", "out of bounds")
     variant.write_text("# fails: everywhere\n")
     with pytest.raises(ExerciseError, match="the first line must be"):
-        load(folder)
+        load_exercise(folder)
 
 
-def test_goals_read_as_they_are_meant() -> None:
+def test_goal_bounds_as_text_and_as_test() -> None:
     assert Goal("spills", "", at_most=0).wanted == "≤ 0"
     assert Goal("launches", "", at_most=1, at_least=1).wanted == "= 1"
     assert Goal("launches", "", at_most=1, at_least=1).met_by(1)
     assert not Goal("occupancy", "", at_least=0.5).met_by(0.4)
 
 
-def test_the_course_is_in_order() -> None:
+def test_course_order_follows_needs() -> None:
     catalogue = Catalogue()
     order = list(catalogue)
     assert order[:2] == ["vector-add", "masks"]
@@ -78,7 +83,7 @@ def test_the_course_is_in_order() -> None:
         assert all(order.index(needed) < order.index(exercise.id) for needed in exercise.needs)
 
 
-def test_a_private_set_joins_the_course(folder: Path) -> None:
+def test_private_set_follows_the_course(folder: Path) -> None:
     mine = folder.rename(folder.with_name("my-add"))
     path = mine / "exercise.toml"
     path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace('"beginner"', '"ours"'))
@@ -87,21 +92,22 @@ def test_a_private_set_joins_the_course(folder: Path) -> None:
     assert list(catalogue.tracks())[-1] == "ours"
 
 
-def test_sets_that_cannot_be_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ExerciseError, match="is called the same"):
+def test_invalid_sets_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ExerciseError, match="has the same id"):
         Catalogue([folder.parent])
-    with pytest.raises(ExerciseError, match="no such folder"):
+    with pytest.raises(ExerciseError, match="folder of exercises does not exist"):
         Catalogue([tmp_path / "nowhere"])
-    with pytest.raises(ExerciseError, match="there is no exercise in it"):
+    with pytest.raises(ExerciseError, match="so there is no exercise"):
         Catalogue([folder])
     with pytest.raises(ExerciseError, match="no exercise is called 'vectoradd'"):
         Catalogue()["vectoradd"]
 
 
 @pytest.mark.parametrize(
-    ("needs", "said"), [('["nothing"]', "needs 'nothing', which is no exercise"), ('["my-add"]', "need each other")]
+    ("needs", "said"),
+    [('["nothing"]', "needs 'nothing', but no exercise has this id"), ('["my-add"]', "need each other")],
 )
-def test_needs_that_cannot_be_met_are_refused(folder: Path, needs: str, said: str) -> None:
+def test_unknown_or_circular_needs_are_refused(folder: Path, needs: str, said: str) -> None:
     mine = folder.rename(folder.with_name("my-add"))
     path = mine / "exercise.toml"
     path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace("needs = []", f"needs = {needs}"))

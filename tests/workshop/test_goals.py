@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# A kernel carries no types: Triton reads its annotations as its own.
-"""What goals measure, on kernels whose figures are known."""
+# A kernel has no type annotations: Triton interprets annotations itself.
+"""The metrics of goals, on kernels with known values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 
 from tilesmith.lab.inspect import inspect
-from tilesmith.workshop.attempt import Attempt
-from tilesmith.workshop.exercise import ExerciseError, Goal
-from tilesmith.workshop.goals import METRICS, measure
+from tilesmith.workshop.checking.goals import METRICS, measure
+from tilesmith.workshop.checking.traced_call import TracedCall
+from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
 
 @triton.jit
@@ -23,22 +23,22 @@ def sum_of_two_kernel(x_ptr, out_ptr, distance, BLOCK_SIZE: tl.constexpr):
     tl.store(out_ptr + offsets, once + again)
 
 
-def attempt_with(distance: int) -> Attempt:
+def traced_with(distance: int) -> TracedCall:
     def program() -> None:
         x = torch.ones(1024 * distance)
         sum_of_two_kernel[(4,)](x, torch.empty(1024), distance, BLOCK_SIZE=256)
 
-    return Attempt(inspect(program))
+    return TracedCall(inspect(program))
 
 
 @pytest.fixture(scope="module")
-def packed() -> Attempt:
-    return attempt_with(1)
+def packed() -> TracedCall:
+    return traced_with(1)
 
 
 @pytest.fixture(scope="module")
-def apart() -> Attempt:
-    return attempt_with(8)
+def apart() -> TracedCall:
+    return traced_with(8)
 
 
 @pytest.mark.parametrize(
@@ -50,36 +50,36 @@ def apart() -> Attempt:
         ("candidates", 0), ("requests", 4 * (4 + 4)),  # four warps each; the compiler makes one load of the two
     ],
 )  # fmt: skip
-def test_a_metric_is_what_it_says(packed: Attempt, metric: str, value: float) -> None:
+def test_metric_has_the_known_value(packed: TracedCall, metric: str, value: float) -> None:
     assert measure(Goal(metric, "", at_most=0), packed).value == pytest.approx(value)
 
 
-def test_every_metric_gives_a_number(packed: Attempt) -> None:
+def test_every_metric_gives_a_number(packed: TracedCall) -> None:
     for metric in METRICS:
         assert measure(Goal(metric, "", at_most=0), packed).value >= 0
 
 
-def test_distance_in_memory_shows_in_the_efficiency_and_the_line_is_named(apart: Attempt) -> None:
+def test_strided_load_lowers_sector_efficiency_and_is_named(apart: TracedCall) -> None:
     found = measure(Goal("sector_efficiency", "", at_least=0.9), apart)
     assert found.value == pytest.approx(1 / 8)
     assert found.where.startswith("the load of x_ptr on line ")
     assert measure(Goal("sector_efficiency", "", at_least=0.9, argument="out_ptr"), apart).value == 1
 
 
-def test_a_goal_about_one_argument_is_about_that_one(packed: Attempt) -> None:
+def test_goal_with_argument_measures_only_that_argument(packed: TracedCall) -> None:
     assert measure(Goal("loads_per_element", "", at_most=1, argument="out_ptr"), packed).value == 0
     with pytest.raises(LookupError, match="no kernel takes a tensor called 'z_ptr'"):
         measure(Goal("loads_per_element", "", at_most=1, argument="z_ptr"), packed)
 
 
-def test_targets_differ(packed: Attempt) -> None:
+def test_goal_measures_its_own_target(packed: TracedCall) -> None:
     ours = measure(Goal("registers", "", at_most=1), packed)
     amds = measure(Goal("registers", "", at_most=1, target="hip:gfx942"), packed)
     assert (ours.where, amds.where) == ("on cuda:90", "on hip:gfx942")
-    with pytest.raises(LookupError, match="nothing was compiled for cuda:1"):
+    with pytest.raises(LookupError, match="no kernel was compiled for cuda:1"):
         measure(Goal("registers", "", at_most=1, target="cuda:1"), packed)
 
 
-def test_an_unknown_metric_is_refused(packed: Attempt) -> None:
-    with pytest.raises(ExerciseError, match="no metric is called 'beauty'"):
+def test_unknown_metric_is_refused(packed: TracedCall) -> None:
+    with pytest.raises(ExerciseError, match="there is no metric 'beauty'"):
         measure(Goal("beauty", "", at_least=1), packed)

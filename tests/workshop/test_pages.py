@@ -1,7 +1,7 @@
-"""The pages: every command in them exists, knows its options, and is run as a learner would type it.
+"""The pages: every command in them exists, has the given options, and runs.
 
-What a page leaves to the reader is put in: an id, a folder, a script to inspect. Exercises that a command is about are
-solved, and input ends at once, so that `watch` does too.
+The tests replace placeholders of a page: an id, a folder, a script to inspect. The exercises of a command are solved
+before it runs. Input ends at once, so `watch` ends too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 
 from tilesmith.cli import app
 from tilesmith.cli.learn import learn
-from tilesmith.workshop.catalogue import OURS, Catalogue
-from tilesmith.workshop.exercise import Exercise
-from tilesmith.workshop.folder import Workshop
-from tilesmith.workshop.verdict import Verdict
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise import Exercise
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXERCISES = Catalogue()
 EXAMPLE = "vector-add"
-# What stands in a page for something of the reader's own.
+# Placeholders in the pages, and their values in these tests.
 STAND_INS = {"ID": EXAMPLE, "ID…": EXAMPLE, "DIR": "site", "FILE": "report"}
 NAMED_IN_PASSING = {"inspect": ["script.py"], "check": ["add"]}
 CHEAP = ("list", "start", "hint", "solution", "reset", "export", "watch")
@@ -38,7 +38,7 @@ SECONDS = 900
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a page, as it is run; `exercise` is the one that the page belongs to, or the example."""
+    """A command of a page. `exercise` is the exercise of the page, or the example."""
 
     words: tuple[str, ...]
     exercise: str
@@ -81,7 +81,7 @@ def help_of(words: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
-def test_a_page_has_commands_that_exist_and_know_their_options(exercise: str) -> None:
+def test_commands_and_options_of_a_page_exist(exercise: str) -> None:
     found = list(commands_in(EXERCISES[exercise].page, exercise))
     assert found, "a page without a command leaves its reader alone"
     for command in found:
@@ -90,14 +90,14 @@ def test_a_page_has_commands_that_exist_and_know_their_options(exercise: str) ->
             assert option in known, f"{command}: no option {option}"
 
 
-def test_a_command_that_does_not_exist_is_noticed() -> None:
+def test_help_fails_for_a_command_that_does_not_exist() -> None:
     for words in (["learn", "fly"], ["fly"]):
         with pytest.raises(AssertionError):
             help_of(words)
 
 
 def prepare(folder: Path, command: Command) -> None:
-    """What a reader has at that point: the exercise solved, scripts, and a set of their own."""
+    """Create what a reader has at this point: solved exercises, scripts, and a private set."""
     workshop = Workshop(folder / "tilesmith-workshop", EXERCISES)
     named = [EXERCISES[word] for word in command.words if word in EXERCISES]
     for exercise in [EXERCISES[EXAMPLE], EXERCISES[command.exercise], *named]:
@@ -109,7 +109,7 @@ def prepare(folder: Path, command: Command) -> None:
     for name in ("script.py", "claim.py", "swiglu.py"):
         write_script(EXERCISES[command.exercise], folder / name)
     mine = folder / "my-course" / "my-exercise"
-    shutil.copytree(OURS / EXAMPLE, mine)
+    shutil.copytree(BUILT_IN / EXAMPLE, mine)
     for variant in sorted((mine / "wrong").glob("*.py"))[2:]:
         variant.unlink()
     settings = mine / "exercise.toml"
@@ -117,7 +117,7 @@ def prepare(folder: Path, command: Command) -> None:
 
 
 def write_script(exercise: Exercise, script: Path) -> None:
-    """The model solution with a call at its end, as the pages ask for."""
+    """Write the model solution with a call at its end."""
     shutil.copy(exercise.folder / "meaning.py", script.with_name("meaning.py"))
     sizes = ", ".join(f"{name}={size}" for name, size in exercise.measured.sizes.items())
     call = (
@@ -145,7 +145,7 @@ def run(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
     "command",
     [pytest.param(one, id=str(one), marks=[] if one.is_cheap else [pytest.mark.slow]) for one in every_command()],
 )
-def test_a_command_of_the_pages_does_what_it_says(command: Command, tmp_path: Path) -> None:
+def test_command_of_the_pages_runs(command: Command, tmp_path: Path) -> None:
     prepare(tmp_path, command)
     made = run(command, tmp_path)
     said = made.stdout + made.stderr
@@ -159,12 +159,12 @@ def test_a_command_of_the_pages_does_what_it_says(command: Command, tmp_path: Pa
         assert "solved" in said
 
 
-def test_a_command_that_does_not_work_is_noticed(tmp_path: Path) -> None:
+def test_wrong_command_has_exit_status_2(tmp_path: Path) -> None:
     prepare(tmp_path, Command(("learn", "list"), EXAMPLE))
     assert run(Command(("learn", "start", "nothing"), EXAMPLE), tmp_path).returncode == 2
 
 
-def test_commands_are_found_on_lines_of_their_own_and_in_sentences(tmp_path: Path) -> None:
+def test_commands_are_found_on_own_lines_and_in_sentences(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "Run `tilesmith learn hint [ID]` or\n\n```\ntilesmith learn start ID\n```\n\n`tilesmith inspect` helps.\n"

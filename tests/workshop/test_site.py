@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from tilesmith.workshop import notebook, site
-from tilesmith.workshop.catalogue import OURS, Catalogue
+from tilesmith.workshop import notebook
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.publishing import site
 
 
 @pytest.fixture
 def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     for name in ("vector-add", "masks"):
-        shutil.copytree(OURS / name, tmp_path / "course" / name)
-    monkeypatch.setattr("tilesmith.workshop.catalogue.OURS", tmp_path / "course")
+        shutil.copytree(BUILT_IN / name, tmp_path / "course" / name)
+    monkeypatch.setattr("tilesmith.workshop.course.catalogue.BUILT_IN", tmp_path / "course")
     return Catalogue()
 
 
-def test_every_exercise_has_its_page_with_hints_answers_and_picture(small_course: Catalogue, tmp_path: Path) -> None:
+def test_every_exercise_page_has_hints_answers_and_picture(small_course: Catalogue, tmp_path: Path) -> None:
     assert site.write_site(small_course, tmp_path / "site") == 2
     index = (tmp_path / "site" / "index.html").read_text()
     assert re.findall(r'href="(\S+\.html)"', index) == ["vector-add.html", "masks.html"]
@@ -30,14 +31,14 @@ def test_every_exercise_has_its_page_with_hints_answers_and_picture(small_course
     assert "<code>tl.program_id(0)</code>" in page  # the page's Markdown
     assert "offsets = ..." in page  # the starter
     assert page.count("<details>") == 4 + 2  # hints and answers
-    assert "3072. A block of x" in page  # counted while the page was made
+    assert "3072. A block of x" in page  # counted while the page was generated
     assert 'href="masks.html"' in page
     picture = (tmp_path / "site" / "vector-add-picture.html").read_text()
     assert "add_kernel" in picture
     assert str(tmp_path) not in picture
 
 
-def test_html_in_an_exercise_stays_text(small_course: Catalogue, tmp_path: Path) -> None:
+def test_html_in_a_page_is_escaped(small_course: Catalogue, tmp_path: Path) -> None:
     page = small_course["masks"].page
     page.write_text(page.read_text() + "\n<script>alert(1)</script>\n")
     site.write_site(small_course, tmp_path / "site")
@@ -45,7 +46,7 @@ def test_html_in_an_exercise_stays_text(small_course: Catalogue, tmp_path: Path)
 
 
 class Shell:
-    """As much of IPython's shell as an extension sees."""
+    """The part of IPython's shell that an extension uses."""
 
     def __init__(self) -> None:
         self.magics: dict[tuple[str, str], Any] = {}
@@ -55,7 +56,7 @@ class Shell:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_cell_is_checked_and_counts(
+def test_check_magic_checks_a_cell_and_saves_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -64,7 +65,7 @@ def test_a_cell_is_checked_and_counts(
     check = shell.magics["cell", "check"]
     check("vector-add", "def vector_add(x, y):\n    return ...\n")
     assert "✗ parses" in capsys.readouterr().out
-    check("vector-add", (OURS / "vector-add" / "solution.py").read_text())
+    check("vector-add", (BUILT_IN / "vector-add" / "solution.py").read_text())
     assert "✓ parses  ✓ compiles  ✓ runs  ✓ right  ✓ goals" in capsys.readouterr().out
     assert '"state": "solved"' in (tmp_path / "tilesmith-workshop" / "progress.json").read_text()
     check("nothing", "")

@@ -1,4 +1,4 @@
-"""Files that do harm: the check survives, and says in a line or two what happened."""
+"""Harmful files: the check survives, and explains what happened in one to three lines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from forked import forking
-from tilesmith.workshop.catalogue import OURS
-from tilesmith.workshop.exercise import load
-from tilesmith.workshop.verdict import Verdict
-from tilesmith.workshop.worker import Limits, Outcome, Worker, plain
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.isolation.worker import Limits, Outcome, Worker, without_control_characters
 
-EXERCISE = load(OURS / "vector-add")
+EXERCISE = load_exercise(BUILT_IN / "vector-add")
 SOLUTION = EXERCISE.solution.read_text()
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    with forking(), Worker(Limits(seconds=6, gigabytes=2)) as started:
+    with forking(), Worker(Limits(seconds=60, gigabytes=2)) as started:
         yield started
 
 
@@ -30,7 +30,7 @@ def checked(worker: Worker, folder: Path, source: str) -> Outcome:
 
 
 def inside(line: str) -> str:
-    """The solution, with a line put into its function."""
+    """Return the solution with an extra line in its function."""
     return SOLUTION.replace("    out = torch.empty_like(x)\n", f"    {line}\n    out = torch.empty_like(x)\n")
 
 
@@ -41,7 +41,7 @@ def assert_survived(outcome: Outcome, words: str) -> None:
     assert len(outcome.verdict.message.splitlines()) <= 3
 
 
-def test_the_solution_passes_and_its_printing_comes_through(worker: Worker, tmp_path: Path) -> None:
+def test_solution_passes_and_its_output_is_shown(worker: Worker, tmp_path: Path) -> None:
     outcome = checked(worker, tmp_path, inside('print("\\x1b[2J\\x1b]0;title\\x07looking at", x.shape)'))
     assert outcome.verdict.passed, outcome.verdict.message
     assert "looking at torch.Size([256])" in outcome.printed
@@ -52,51 +52,51 @@ def test_the_solution_passes_and_its_printing_comes_through(worker: Worker, tmp_
 def test_escape_codes_in_a_message_do_not_reach_the_terminal(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A CUDA program's own words are part of the message where its result is wrong."""
+    """The message about a wrong CUDA result contains output of the program."""
     verdict = Verdict("vector-add", False, "right", "\x1b[2JElement 0 is 1\x07")
     monkeypatch.setattr(worker, "_ask", lambda *given, **more: ({"verdict": verdict.as_json(), "quiz": None}, ""))
     assert checked(worker, tmp_path, SOLUTION).verdict.message == "Element 0 is 1"
 
 
-def test_sys_exit_is_told(worker: Worker, tmp_path: Path) -> None:
+def test_sys_exit_fails_at_runs(worker: Worker, tmp_path: Path) -> None:
     assert_survived(checked(worker, tmp_path, inside("raise SystemExit(0)")), "sys.exit: vector_add.py:18")
-    assert_survived(checked(worker, tmp_path, f"import sys\nsys.exit(3)\n{SOLUTION}"), "while the file is being read")
+    assert_survived(checked(worker, tmp_path, f"import sys\nsys.exit(3)\n{SOLUTION}"), "while Python imports the file")
 
 
-def test_an_allocation_that_no_machine_has_is_told(worker: Worker, tmp_path: Path) -> None:
+def test_impossible_allocation_fails_at_runs(worker: Worker, tmp_path: Path) -> None:
     outcome = checked(worker, tmp_path, inside("torch.empty(1 << 52)"))
-    assert_survived(outcome, "GB of memory, which is more than there is: vector_add.py:18")
+    assert_survived(outcome, "GB of memory, more than this machine has: vector_add.py:18")
 
 
-def test_memory_that_is_really_taken_ends_the_file(worker: Worker, tmp_path: Path) -> None:
+def test_memory_limit_ends_the_file(worker: Worker, tmp_path: Path) -> None:
     source = inside("hoard = [torch.ones(1 << 25) for _ in range(800)]")  # 128 MB each, 100 GB in all
     assert_survived(checked(worker, tmp_path, source), "took more than 2 GB of memory, at vector_add.py:18")
 
 
 @pytest.mark.usefixtures("forked")
-def test_an_endless_loop_is_ended_and_its_line_named(tmp_path: Path) -> None:
+def test_time_limit_ends_the_file_and_names_the_line(tmp_path: Path) -> None:
     with Worker(Limits(seconds=2, gigabytes=2)) as worker:
         outcome = checked(worker, tmp_path, inside("while True: pass"))
     assert_survived(outcome, "was still running after 2 s, at vector_add.py:18")
 
 
-def test_ending_the_process_is_told(worker: Worker, tmp_path: Path) -> None:
+def test_os_exit_fails_at_runs(worker: Worker, tmp_path: Path) -> None:
     assert_survived(checked(worker, tmp_path, inside("import os; os._exit(0)")), "status 0")
 
 
-def test_deleting_its_own_folder_leaves_the_work_where_it_is(worker: Worker, tmp_path: Path) -> None:
+def test_deleting_the_copys_folder_keeps_the_work(worker: Worker, tmp_path: Path) -> None:
     source = inside("import pathlib, shutil; shutil.rmtree(pathlib.Path(__file__).parent)")
     assert_survived(checked(worker, tmp_path, source), "deletes the folder it is in")
     assert (tmp_path / "vector_add.py").read_text() == source
 
 
-def test_a_file_that_deletes_the_work_itself_is_put_back(worker: Worker, tmp_path: Path) -> None:
+def test_deleted_work_is_restored(worker: Worker, tmp_path: Path) -> None:
     source = inside(f"import shutil; shutil.rmtree({str(tmp_path)!r})")
-    assert_survived(checked(worker, tmp_path, source), "put back")
+    assert_survived(checked(worker, tmp_path, source), "The check restored vector_add.py")
     assert (tmp_path / "vector_add.py").read_text() == source
 
 
-def test_what_is_saved_while_a_check_runs_is_left_alone(worker: Worker, tmp_path: Path) -> None:
+def test_file_saved_during_a_check_is_kept(worker: Worker, tmp_path: Path) -> None:
     file = tmp_path / "vector_add.py"
     file.write_text(SOLUTION)
 
@@ -108,5 +108,5 @@ def test_what_is_saved_while_a_check_runs_is_left_alone(worker: Worker, tmp_path
     assert file.read_text() == "saved meanwhile"
 
 
-def test_escape_sequences_and_control_characters_are_taken_out() -> None:
-    assert plain("a\x1b[31mred\x1b[0m\x07\x08 b\r\n\tc\x9b") == "ared b\n\tc"
+def test_control_characters_are_removed() -> None:
+    assert without_control_characters("a\x1b[31mred\x1b[0m\x07\x08 b\r\n\tc\x9b") == "ared b\n\tc"

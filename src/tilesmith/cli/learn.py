@@ -17,20 +17,20 @@ from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, w
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tilesmith.workshop.exercise import Exercise
-    from tilesmith.workshop.folder import Workshop
-    from tilesmith.workshop.verdict import Verdict
-    from tilesmith.workshop.worker import Worker
+    from tilesmith.workshop.checking.verdict import Verdict
+    from tilesmith.workshop.course.exercise import Exercise
+    from tilesmith.workshop.isolation.worker import Worker
+    from tilesmith.workshop.learner.workshop_folder import Workshop
 
 learn = typer.Typer(name="learn", rich_markup_mode=None)
 
 Folder = Annotated[
-    Path, typer.Option(metavar="DIR", envvar="TILESMITH_WORKSHOP", help="The learner's folder, one per workshop.")
+    Path, typer.Option(metavar="DIR", envvar="TILESMITH_WORKSHOP", help="The folder for your files and your progress.")
 ]
 Sets = Annotated[
-    list[Path] | None, typer.Option("--exercises", metavar="DIR", help="A private set of exercises; may be repeated.")
+    list[Path] | None, typer.Option("--exercises", metavar="DIR", help="A folder of private exercises; repeatable.")
 ]
-Name = Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: the exercise last worked on.")]
+Name = Annotated[str | None, typer.Argument(metavar="[ID]", help="Default: the exercise that you worked on last.")]
 Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON.")]
 HERE = Path("tilesmith-workshop")
 REPORT = Path("workshop-report")
@@ -38,16 +38,16 @@ GUESSES = 3
 
 
 def _show(what: RenderableType, style: str = "") -> None:
-    """Words are wrapped at the terminal's edge; what is piped keeps its lines. Nothing in a text is read as markup."""
+    """Print a text: wrapped in a terminal, unchanged in a pipe, never read as markup."""
     console.print(what, style=style, markup=False, soft_wrap=not console.is_terminal)
 
 
 @contextmanager
 def opened(folder: Path, sets: list[Path] | None) -> Iterator[Workshop]:
-    """The workshop; what cannot be is one line, and so is a warning."""
-    from tilesmith.workshop.catalogue import Catalogue
-    from tilesmith.workshop.exercise import ExerciseError
-    from tilesmith.workshop.folder import Workshop
+    """Open the learner's workshop. Print errors and warnings as one line each."""
+    from tilesmith.workshop.course.catalogue import Catalogue
+    from tilesmith.workshop.course.exercise import ExerciseError
+    from tilesmith.workshop.learner.workshop_folder import Workshop
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *rest, **options: _show(f"note: {message}")
@@ -63,7 +63,7 @@ def opened(folder: Path, sets: list[Path] | None) -> Iterator[Workshop]:
 def workshop(
     context: typer.Context,
     html: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the whole course as a static site, with its pictures.")
+        Path | None, typer.Option(metavar="DIR", help="Write the course as a static site, with pictures.")
     ] = None,
     exercises: Sets = None,
 ) -> None:
@@ -73,16 +73,16 @@ def workshop(
     if html is None:
         console.print(context.get_help(), markup=False, soft_wrap=True)
         raise typer.Exit(WRONG_USAGE)
-    from tilesmith.workshop.site import write_site
+    from tilesmith.workshop.publishing.site import write_site
 
-    with opened(HERE, exercises) as all_of_it, console.status("running the solutions") as status:
+    with opened(HERE, exercises) as all_of_it, console.status("running the model solutions") as status:
         number = write_site(all_of_it.catalogue, html, entering=lambda name: status.update(f"running {name}"))
     _show(f"wrote {number} exercises to {html / 'index.html'}")
 
 
 @learn.command("list")
 def list_exercises(folder: Folder = HERE, exercises: Sets = None, json: Json = None) -> None:
-    """The course: every exercise with what it needs and how far you are."""
+    """Show all exercises, what each needs, and your progress."""
     with opened(folder, exercises) as workshop:
         kept = workshop.progress()
         _show(learn_text.course(workshop, kept))
@@ -104,7 +104,7 @@ def list_exercises(folder: Folder = HERE, exercises: Sets = None, json: Json = N
 def start(
     exercise: Annotated[str, typer.Argument(metavar="ID")], folder: Folder = HERE, exercises: Sets = None
 ) -> None:
-    """Copies an exercise into your folder. What you have written there stays as it is."""
+    """Copy an exercise into your folder. Your own files stay unchanged."""
     with opened(folder, exercises) as workshop:
         chosen = workshop.catalogue[exercise]
         fresh = workshop.start(chosen)
@@ -113,8 +113,8 @@ def start(
 
 @learn.command()
 def check(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None, json: Json = None) -> None:
-    """Checks your file stage by stage, and explains the first that fails. Exit status 1 if one does."""
-    from tilesmith.workshop.worker import Worker
+    """Check your file stage by stage and explain the first failure. Exit status 1 if a stage fails."""
+    from tilesmith.workshop.isolation.worker import Worker
 
     with opened(folder, exercises) as workshop, Worker() as worker:
         chosen, file = workshop.started(exercise)
@@ -126,8 +126,8 @@ def check(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None, 
 
 
 def _checked(workshop: Workshop, worker: Worker, exercise: Exercise, file: Path) -> Verdict:
-    """Checks, notes and tells."""
-    from tilesmith.workshop.worker import Outcome
+    """Check a file, record the verdict and print it."""
+    from tilesmith.workshop.isolation.worker import Outcome
 
     source = b"" if exercise.is_only_questions else file.read_bytes()
     with console.status("starting") as status:
@@ -142,7 +142,7 @@ def _checked(workshop: Workshop, worker: Worker, exercise: Exercise, file: Path)
 
 @learn.command()
 def hint(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) -> None:
-    """One more hint each time."""
+    """Show one more hint."""
     with opened(folder, exercises) as workshop:
         _hint(workshop, workshop.chosen(exercise))
 
@@ -158,11 +158,11 @@ def quiz(
     folder: Folder = HERE,
     exercises: Sets = None,
     answer: Annotated[
-        list[float] | None, typer.Option(help="Your guesses, one per question, instead of being asked.")
+        list[float] | None, typer.Option(help="Your guess, once per question, instead of a prompt.")
     ] = None,
 ) -> None:
-    """Predict a number, then see it counted. Exit status 1 if a guess given with --answer is wrong."""
-    from tilesmith.workshop.worker import Worker
+    """Predict numbers about your kernel. Exit status 1 if a guess given with --answer is wrong."""
+    from tilesmith.workshop.isolation.worker import Worker
 
     with opened(folder, exercises) as workshop, Worker() as worker:
         chosen = workshop.chosen(exercise)
@@ -171,7 +171,7 @@ def quiz(
             file = workshop.file_of(chosen) if own else chosen.solution
             found = worker.quiz(chosen, None if chosen.is_only_questions else file)
         if not chosen.is_only_questions:
-            _show(f"Counted in {'your kernel' if own else 'the model solution'}.", style="dim")
+            _show(f"The numbers are counted in {'your kernel' if own else 'the model solution'}.", style="dim")
         wrong = 0
         for number, (question, answers) in enumerate(zip(chosen.questions, found, strict=True), 1):
             _show(f"\n{number}. {question.question}")
@@ -191,42 +191,42 @@ def solution(
     exercise: Name = None,
     folder: Folder = HERE,
     exercises: Sets = None,
-    give_up: Annotated[bool, typer.Option("--give-up", help="Show it without an attempt of your own.")] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Show the solution without your own attempt.")] = False,
 ) -> None:
-    """The model solution, once you have tried."""
+    """Show the model solution, after your own attempt."""
     with opened(folder, exercises) as workshop:
         chosen = workshop.chosen(exercise)
         if chosen.is_only_questions:
             refuse(
-                f"{chosen.id} is questions alone: `tilesmith learn quiz {chosen.id}` tells the answers, "
-                f"each after {GUESSES} guesses"
+                f"{chosen.id} has questions only: `tilesmith learn quiz {chosen.id}` shows each answer "
+                f"after {GUESSES} guesses"
             )
         if not workshop.may_see_solution(chosen, give_up):
             refuse(
-                f"try {chosen.id} first: change {workshop.file_of(chosen)} and have it checked, "
-                "take a hint with `tilesmith learn hint`, or ask again with --give-up"
+                f"try {chosen.id} first: edit {workshop.file_of(chosen)} and check it, "
+                "take a hint with `tilesmith learn hint`, or use --give-up"
             )
         _show(learn_text.listing(chosen.solution))
 
 
 @learn.command()
 def reset(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) -> None:
-    """Puts the starter back. What you had is kept beside it."""
+    """Restore the starter. Your work is kept in a file beside it."""
     with opened(folder, exercises) as workshop:
         chosen = workshop.chosen(exercise)
         kept = workshop.reset(chosen)
-        _show(f"{chosen.id} is as it was at the start")
+        _show(f"{chosen.id} is the starter again")
         if kept:
-            _show(f"what you had is in {kept}")
+            _show(f"your work is in {kept}")
 
 
 @learn.command()
 def watch(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) -> None:
-    """Checks whenever you save. Keys: n next exercise, h hint, l list, q quit."""
-    from tilesmith.workshop.watch import key_or_save, single_keys, stamp
-    from tilesmith.workshop.worker import Worker
+    """Check whenever you save. Keys: n next exercise, h hint, l list, q quit."""
+    from tilesmith.workshop.isolation.worker import Worker
+    from tilesmith.workshop.learner.save_or_key import file_stamp, keys_without_return, wait_for_key_or_save
 
-    with opened(folder, exercises) as workshop, Worker() as worker, single_keys():
+    with opened(folder, exercises) as workshop, Worker() as worker, keys_without_return():
         chosen = _begun(
             workshop, workshop.chosen(exercise or workshop.progress().current or next(iter(workshop.catalogue)))
         )
@@ -234,16 +234,16 @@ def watch(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None) 
         while key != "q":
             if key == "":
                 file = workshop.file_of(chosen)
-                seen = stamp(file)
+                seen = file_stamp(file)
                 _checked(workshop, worker, chosen, file)
-                worker.close()  # a file that was checked may have changed its process
+                worker.close()  # the checked file may have changed the process
                 worker.start()
             elif key == "h":
                 _hint(workshop, chosen)
             elif key == "l":
                 _show(learn_text.course(workshop, workshop.progress()))
             _show(learn_text.keys(workshop, chosen))
-            key = key_or_save(file, seen)
+            key = wait_for_key_or_save(file, seen)
             if key == "n":
                 chosen, key = _begun(workshop, workshop.next_open() or chosen), ""
 
@@ -256,31 +256,29 @@ def _begun(workshop: Workshop, exercise: Exercise) -> Exercise:
 
 @learn.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="FILE.json and FILE.md are written.")] = REPORT,
-    learner: Annotated[str, typer.Option(help="A name to put on it.")] = "",
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The command writes FILE.json and FILE.md.")] = REPORT,
+    learner: Annotated[str, typer.Option(help="Your name for the report.")] = "",
     folder: Folder = HERE,
     exercises: Sets = None,
 ) -> None:
-    """A report for the instructor: what was solved, in how many attempts, with how many hints, and your files."""
-    from tilesmith.workshop.export import as_data, as_markdown
+    """Write a report for the instructor: solved exercises, number of checks and hints, and your files."""
+    from tilesmith.workshop.learner.instructor_report import report_data, report_markdown
 
     with opened(folder, exercises) as workshop:
-        report = as_data(workshop, learner)
+        report = report_data(workshop, learner)
     write_json(file.with_suffix(".json"), report)
-    write_result(file.with_suffix(".md"), as_markdown(report))
+    write_result(file.with_suffix(".md"), report_markdown(report))
     _show(f"wrote {file.with_suffix('.json')} and {file.with_suffix('.md')}")
 
 
 @learn.command()
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Default: all.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes side by side. Default: as many as there are cores.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Parallel processes. Default: the number of cores.")] = None,
     exercises: Sets = None,
 ) -> None:
-    """For authors: starters fail where they must, solutions pass, wrong variants fail, questions have answers."""
-    from tilesmith.workshop.verify import verify as verified
+    """For authors: verify that starters and wrong variants fail, solutions pass, and answers are sound."""
+    from tilesmith.workshop.publishing.verify import verify as verified
 
     problems = programs = 0
     with opened(HERE, exercises) as workshop:

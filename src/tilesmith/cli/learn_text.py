@@ -1,4 +1,4 @@
-"""What `tilesmith learn` prints."""
+"""The texts that `tilesmith learn` prints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.text import Text
 from tilesmith.cli.terminal import console
 
 if TYPE_CHECKING:
-    from tilesmith.workshop.exercise import Exercise, Question
-    from tilesmith.workshop.folder import Workshop
-    from tilesmith.workshop.progress import Progress
-    from tilesmith.workshop.verdict import Answers
-    from tilesmith.workshop.verify import Verified
-    from tilesmith.workshop.worker import Outcome
+    from tilesmith.workshop.checking.verdict import QuestionAnswers
+    from tilesmith.workshop.course.exercise import Exercise, Question
+    from tilesmith.workshop.isolation.worker import Outcome
+    from tilesmith.workshop.learner.progress import Progress
+    from tilesmith.workshop.learner.workshop_folder import Workshop
+    from tilesmith.workshop.publishing.verify import Verified
 
 DOING = {
     "parses": "reading your file",
@@ -35,7 +35,7 @@ _MOST_PRINTED_LINES = 12
 
 
 def course(workshop: Workshop, kept: Progress) -> RenderableType:
-    """The tree of exercises, track by track."""
+    """Return the list of exercises, track by track."""
     parts: list[RenderableType] = []
     for track, exercises in workshop.catalogue.tracks().items():
         grid = Table(box=None, show_header=False, pad_edge=False, title=track, title_justify="left", title_style="bold")
@@ -50,10 +50,12 @@ def course(workshop: Workshop, kept: Progress) -> RenderableType:
 
 
 def progress_line(workshop: Workshop) -> Text:
-    """How far: `solved 2 of 5`, and what comes next."""
+    """Return `solved 2 of 5` and the next command."""
     following = workshop.next_open()
     text = Text().append(_solved(workshop))
-    return text.append(f"; next: tilesmith learn start {following.id}" if following else "; that is all", style="dim")
+    return text.append(
+        f"; next: tilesmith learn start {following.id}" if following else "; no exercise is left", style="dim"
+    )
 
 
 def _solved(workshop: Workshop) -> Text:
@@ -69,18 +71,18 @@ def started(workshop: Workshop, exercise: Exercise, fresh: bool) -> RenderableTy
     if exercise.is_only_questions:
         grid.add_row("  answer", Text(f"tilesmith learn quiz {exercise.id}"))
     else:
-        grid.add_row("  write", Text(str(file) + ("" if fresh else "  (your work, as you left it)")))
-        grid.add_row("  check", Text(f"tilesmith learn check {exercise.id}, or learn watch to check whenever you save"))
+        grid.add_row("  write", Text(str(file) + ("" if fresh else "  (your work, unchanged)")))
+        grid.add_row("  check", Text(f"tilesmith learn check {exercise.id}; or learn watch checks whenever you save"))
     return Group(Text(f"{exercise.id}: {exercise.title}", style="bold"), grid)
 
 
 def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> RenderableType:
-    """A verdict: the stages that were passed, the reason for the one that was not, and what to do next."""
+    """Return a verdict as text: the stages, the reason for a failure, and the next step."""
     verdict = found.verdict
     parts: list[RenderableType] = []
     if found.printed.strip():
         lines = found.printed.strip().splitlines()
-        more = f"\n… and {len(lines) - _MOST_PRINTED_LINES} lines more" if len(lines) > _MOST_PRINTED_LINES else ""
+        more = f"\n… and {len(lines) - _MOST_PRINTED_LINES} more lines" if len(lines) > _MOST_PRINTED_LINES else ""
         parts.append(Text("your file printed:\n" + "\n".join(lines[:_MOST_PRINTED_LINES]) + more, style="dim"))
     stages = Text(f"{exercise.id}: ", style="bold")
     for stage in exercise.stages_until(verdict.stage):
@@ -93,9 +95,9 @@ def outcome(workshop: Workshop, exercise: Exercise, found: Outcome) -> Renderabl
     ]
     parts += [Text(f"  {line}") for line in verdict.speed]
     if verdict.table:
-        parts += [Text(), _grid(verdict.table), Text(f"(the table of {workshop.page_of(exercise)})", style="dim")]
+        parts += [Text(), _grid(verdict.table), Text(f"(also in {workshop.page_of(exercise)})", style="dim")]
     if verdict.passed:
-        further = f"solved. Next, its questions: tilesmith learn quiz {exercise.id}" if exercise.questions else "solved"
+        further = f"solved. Next, the questions: tilesmith learn quiz {exercise.id}" if exercise.questions else "solved"
         parts += [Text(further), progress_line(workshop)]
     else:
         parts.append(Text(f"\n{verdict.message}\n"))
@@ -121,9 +123,9 @@ def hints(exercise: Exercise, shown: int) -> Text:
     return text
 
 
-def ask(question: Question, answers: Answers, given: list[float] | None, guesses: int) -> tuple[int, bool]:
-    """Asks until it is right or the guesses are used up; how many were needed, and whether the last was right."""
-    from tilesmith.workshop.quiz import reply_to, revealed
+def ask(question: Question, answers: QuestionAnswers, given: list[float] | None, guesses: int) -> tuple[int, bool]:
+    """Ask until a guess is right or no guess is left. Return the number of guesses and whether the last was right."""
+    from tilesmith.workshop.quizzes.replies import answer_text, reply_to
 
     if given is not None:
         if not given:
@@ -136,7 +138,7 @@ def ask(question: Question, answers: Answers, given: list[float] | None, guesses
         console.print(reply.text, markup=False, soft_wrap=not console.is_terminal)
         if reply.right:
             return number, True
-    console.print(revealed(question, answers), markup=False, soft_wrap=not console.is_terminal)
+    console.print(answer_text(question, answers), markup=False, soft_wrap=not console.is_terminal)
     return guesses, False
 
 
@@ -155,7 +157,7 @@ def keys(workshop: Workshop, exercise: Exercise) -> Text:
 def verified(one: Verified) -> Text:
     text = Text(f"{one.exercise.id}: ")
     if not one.problems:
-        return text.append(f"{one.programs} programs as they should be", style="green")
+        return text.append(f"{one.programs} programs as expected", style="green")
     for problem in one.problems:
         text.append(f"\n  {problem}", style="red")
     return text

@@ -1,4 +1,4 @@
-"""`%%check ID` in Jupyter: the cell is the learner's file, checked as `tilesmith learn check` does.
+"""The `%%check ID` magic for Jupyter: checks the cell as `tilesmith learn check` checks a file.
 
 %load_ext tilesmith.workshop.notebook
 """
@@ -10,21 +10,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tilesmith.workshop.catalogue import Catalogue
-from tilesmith.workshop.exercise import Exercise, ExerciseError
-from tilesmith.workshop.folder import Workshop
-from tilesmith.workshop.worker import Outcome, Worker
+from tilesmith.workshop.course.catalogue import Catalogue
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.isolation.worker import Outcome, Worker
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
 DEFAULT_FOLDER = "tilesmith-workshop"
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by `%load_ext`."""
+    """Register the magic. `%load_ext` calls this function."""
     shell.register_magic_function(check, "cell", "check")
 
 
 def check(line: str, cell: str) -> None:
-    """Checks the cell as an exercise's file: %%check ID. Progress is kept as for files; no file of yours is touched."""
+    """Check the cell as the file of an exercise: %%check ID. Saves the progress, but touches no file of yours."""
     workshop = Workshop(Path(os.environ.get("TILESMITH_WORKSHOP", DEFAULT_FOLDER)), Catalogue())
     try:
         exercise = workshop.chosen(line.strip() or None)
@@ -36,10 +36,10 @@ def check(line: str, cell: str) -> None:
         print(f"%%check: {error}")
         return
     workshop.note_check(exercise, outcome.verdict, cell.encode())
-    print(_told(exercise, outcome))
+    print(_report(exercise, outcome))
 
 
-def _told(exercise: Exercise, outcome: Outcome) -> str:
+def _report(exercise: Exercise, outcome: Outcome) -> str:
     verdict = outcome.verdict
     reached = exercise.stages_until(verdict.stage)
     failed = None if verdict.passed else verdict.stage

@@ -1,8 +1,7 @@
-// Counts what the threads of a kernel touch, as a GPU would: warp by warp, in sectors of global memory and in turns of
-// shared memory's banks.
+// Counts the memory accesses of a kernel per warp, as a GPU would: sectors of global memory, wavefronts of shared memory.
 //
-// The learner's program is compiled as if for the kernel's address sanitizer, which calls one of the functions at the end
-// before every access and needs no library of its own. This file is compiled without, or it would count itself.
+// The compiler instruments the learner's program for the kernel address sanitizer. Before every access, the program calls
+// one of the functions at the end of this file. This file itself is not instrumented, or it would count itself.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -14,7 +13,7 @@
 
 #include "accesses.h"
 
-// The linker gives a section's bounds, where anything is in it.
+// The linker defines the bounds of a section that is not empty.
 extern "C" char __start_shared_memory[] __attribute__((weak));
 extern "C" char __stop_shared_memory[] __attribute__((weak));
 
@@ -30,7 +29,7 @@ struct Touch {
     bool is_store, is_shared;
 };
 
-// One instruction of the program: what its requests moved, and the least that would have done.
+// One instruction of the program: what its requests moved, and the least possible.
 struct Instruction {
     bool is_store = false, is_shared = false;
     long requests = 0, moved = 0, least = 0;
@@ -43,7 +42,7 @@ struct Request {
 
 std::mutex mutex;
 std::map<Address, size_t> allocations;
-std::map<std::tuple<unsigned, Address, unsigned>, Request> requests;  // warp, instruction, how often it ran before
+std::map<std::tuple<unsigned, Address, unsigned>, Request> requests;  // warp, instruction, number of earlier runs
 std::map<Address, Instruction> instructions;
 bool finished = false;
 thread_local std::vector<Touch>* touches = nullptr;
@@ -64,7 +63,7 @@ void note(const void* pointer, size_t bytes, bool is_store, void* instruction) {
     touches->push_back({reinterpret_cast<Address>(instruction), address, bytes, is_store, is_shared(address)});
 }
 
-// Distinct words in a bank take a turn each; a sector is moved whole, whatever is wanted of it.
+// Distinct words in one bank take one wavefront each. A sector moves as a whole.
 void settle(const Request& request) {
     auto& total = instructions[request.touch.instruction];
     total.is_store = request.touch.is_store;
@@ -73,9 +72,9 @@ void settle(const Request& request) {
     const long words = static_cast<long>(request.words.size());
     if (total.is_shared) {
         std::map<Address, long> wanted;
-        long turns = 0;
-        for (const auto word : request.words) turns = std::max(turns, ++wanted[word % BANKS]);
-        total.moved += turns;
+        long wavefronts = 0;
+        for (const auto word : request.words) wavefronts = std::max(wavefronts, ++wanted[word % BANKS]);
+        total.moved += wavefronts;
         total.least += (words + BANKS - 1) / BANKS;
     } else {
         std::set<Address> sectors;
@@ -124,7 +123,7 @@ void case_ends() { finished = true; }
 
 }  // namespace tilesmith
 
-// What the compiler calls before an access of so many bytes.
+// The compiler inserts a call of these functions before every access.
 #define NOTED(bytes)                                                     \
     extern "C" void __asan_load##bytes##_noabort(void* address) {        \
         note(address, bytes, false, __builtin_return_address(0));        \

@@ -1,4 +1,4 @@
-// What a launch tells accesses.cpp, in the program whose accesses are counted; nothing in all others.
+// The events that a launch reports to accesses.cpp in the counting build. In other builds, these functions are empty.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-// CUDA's model on ordinary C++20 threads: enough of it to run the exercises' kernels without a GPU.
+// CUDA's model on ordinary C++20 threads: enough to run the exercises' kernels without a GPU.
 //
-// The blocks of a launch run one after another, the threads of a block all at once, each as a thread of the system. That
-// makes a `__shared__` variable a static one, and lets the sanitizers see what a GPU would not tell: an access outside of
-// what was allocated, and two threads that touch the same place without a __syncthreads() between them.
-// A launch `kernel<<<grid, block>>>(…)` is no C++; the check rewrites it to `launch(kernel, grid, block)(…)`.
+// The blocks of a launch run one after another. The threads of a block run at the same time, each as a system thread. So a
+// `__shared__` variable is a static variable, and the sanitizers find errors that a GPU hides: accesses outside of what
+// was allocated, and two threads that access the same address without a __syncthreads() between them.
+// A launch `kernel<<<grid, block>>>(…)` is not C++; the check rewrites it to `launch(kernel, grid, block)(…)`.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ inline dim3 gridDim, blockDim;
 
 namespace tilesmith {
 
-// The threads of a block that still run. Who is woken takes no mutex again: that would order it after threads that have
-// left meanwhile, and hide a race with them from the sanitizer.
+// A barrier for the threads of a block that still run. A woken thread does not lock the mutex again: the lock would order
+// it after threads that have left in the meantime, and hide a race with them from the sanitizer.
 class Barrier {
   public:
     explicit Barrier(unsigned threads) : expected_(threads) {}
@@ -71,7 +71,7 @@ class Barrier {
     std::atomic<unsigned> round_ = 0;
 };
 
-// What the program did, for questions about it; printed when it ends.
+// The counts of the program, for goals and questions; printed at its end.
 struct Counts {
     long launches = 0, blocks = 0, threads = 0, copies = 0, strided_copies = 0, copied_bytes = 0;
     std::atomic<long> barriers = 0;
@@ -88,7 +88,7 @@ struct Counts {
 };
 inline Counts counts;
 
-// For the harness, whose own copies are not the learner's, and whose first case is the one that accesses are counted in.
+// For the harness: its own copies do not count, and accesses are counted in its first case only.
 #define UNCOUNTED(copy) (tilesmith::counts.paused = true, copy, tilesmith::counts.paused = false)
 #define CASE_ENDS() tilesmith::case_ends()
 
@@ -175,7 +175,7 @@ inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, siz
     return cudaSuccess;
 }
 
-// Launches and copies are over when they return, so an event is the time of day.
+// Launches and copies end before they return, so an event is a clock time.
 using cudaEvent_t = std::chrono::steady_clock::time_point;
 inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return event = std::chrono::steady_clock::now(), cudaSuccess; }

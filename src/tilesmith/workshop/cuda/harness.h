@@ -1,4 +1,4 @@
-// What the exercises' harnesses share: buffers on the GPU, numbers to try, and a comparison that says where it fails.
+// The code that all harnesses share: GPU buffers, input numbers, and a comparison that names the first wrong element.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 #include <cuda_runtime.h>
 
-#ifndef UNCOUNTED  // CUDA's own header counts nothing
+#ifndef UNCOUNTED  // with CUDA's own header, nothing is counted
 #define UNCOUNTED(copy) copy
 #define CASE_ENDS()
 #endif
 
-const int WRONG = 3;  // the exit status by which the check knows a wrong result from a crash
+const int WRONG = 3;  // the exit status for a wrong result, to tell it from a crash
 
-// Memory on the GPU, with a copy of what is in it.
+// GPU memory, filled from a vector and copied back to a vector.
 class Buffer {
   public:
     explicit Buffer(const std::vector<float>& values) : size_(values.size()) {
@@ -48,10 +48,10 @@ inline std::vector<float> numbers(size_t count, unsigned seed = 1) {
     return values;
 }
 
-// An output that nobody has written yet: a value that no result has.
+// An output before the call: NaN, which no right result contains.
 inline std::vector<float> unwritten(size_t count) { return std::vector<float>(count, NAN); }
 
-// On a GPU a kernel fails in silence: who does not ask goes on with whatever was in memory.
+// On a GPU a kernel fails silently, so ask for errors.
 inline void stop_at_errors() {
     cudaError_t error = cudaGetLastError();
     if (error == cudaSuccess) error = cudaDeviceSynchronize();
@@ -74,15 +74,15 @@ inline void expect(const char* tried, const std::vector<float>& found, const std
     }
 }
 
-// The sizes to time, where the check gives some to the program; none where it is to go through its cases.
+// The sizes to time, from the command line. Empty: the program runs its cases.
 inline std::vector<int> sizes_to_time(int words, char** word) {
     std::vector<int> sizes;
     for (int number = 1; number < words; ++number) sizes.push_back(std::atoi(word[number]));
     return sizes;
 }
 
-// How long a call takes on the GPU: the median of several, each after a memset that leaves nothing of its data in the
-// cache and is long enough for the call to be waiting when it ends.
+// Prints the time of a call on the GPU: the median of 25. A memset before each call clears the cache, and runs long enough
+// to hide the launch of the call.
 template <typename Call> void print_time(Call call) {
     const size_t more_than_the_cache = size_t{256} << 20;
     char* scratch = nullptr;

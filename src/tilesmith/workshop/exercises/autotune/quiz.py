@@ -1,4 +1,4 @@
-"""Answers, by counting configurations as Triton would be given them."""
+"""Answers, counted on a list of Triton configurations."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def programs_of_512(facts):

@@ -15,7 +15,7 @@ def add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x + y, for vectors of any length."""
+    """Return x + y, for vectors of any length."""
     out = torch.empty_like(x)
     programs = triton.cdiv(x.numel(), BLOCK_SIZE)
     add_kernel[(programs,)](x, y, out, x.numel(), BLOCK_SIZE=BLOCK_SIZE)

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def operations(facts):
@@ -10,7 +10,7 @@ def operations_of_one_tap(facts):
 
 
 def growth_of_windows(facts):
-    """A row for each place, with every element of its window, over the elements of x."""
+    """The matrix has one row per place, with every element of its window. Divide by the elements of x."""
     sizes = facts.sizes
     places = facts.argument("out_ptr").shape[1] * facts.argument("out_ptr").shape[2]
     return places * channels_times_window(facts) / (sizes["channels"] * sizes["height"] * sizes["width"])

@@ -35,7 +35,7 @@ def conv2d_kernel(
 
 
 def conv2d(x: torch.Tensor, weight: torch.Tensor, padding: int) -> torch.Tensor:
-    """A convolution of one image, channels × height × width, with outputs × channels × window × window; stride 1."""
+    """Return the convolution of an image [channels, height, width]; weight [outputs, channels, window, window]."""
     channels, height, width = x.shape
     outputs, _, window, _ = weight.shape
     out_height, out_width = height + 2 * padding - window + 1, width + 2 * padding - window + 1

@@ -10,15 +10,15 @@ def cross_entropy_kernel(logits_ptr, target_ptr, loss_ptr, columns, row_stride, 
     row_ptr = logits_ptr + row * row_stride
     logits = tl.load(row_ptr + column, mask=column < columns, other=-float("inf"))
     largest = tl.max(logits, axis=0)
-    # The logarithm of the sum of exp(logits), without an exp that can overflow.
+    # The logarithm of the sum of exp(logits). No exp may overflow.
     log_of_sum = largest + ...
-    # The score of the class that is right: one element of the row.
+    # The score of the right class: one element of the row.
     score = ...
     tl.store(loss_ptr + row, log_of_sum - score)
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """-log(softmax(logits)[target]) for each row, which lies in one piece."""
+    """Return -log(softmax(logits)[target]) for each row. The elements of a row are contiguous."""
     rows, columns = logits.shape
     loss = torch.empty(rows, dtype=logits.dtype, device=logits.device)
     cross_entropy_kernel[(rows,)](

@@ -1,4 +1,4 @@
-"""Answers, from what the program did."""
+"""Answers, from the counts of the program."""
 
 MATRICES = ((50, 40), (7, 3), (1, 1))
 FLOAT_BYTES = 4
@@ -9,7 +9,7 @@ def copies(facts):
 
 
 def copies_by_element(facts):
-    """One for each of the elements that the program copied."""
+    """One copy per element that the program copied."""
     return facts.sizes["copied_bytes"] / FLOAT_BYTES
 
 

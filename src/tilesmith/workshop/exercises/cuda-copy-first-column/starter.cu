@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-// The first column of a matrix that lies in the computer's memory, row by row, to `column` in GPU memory.
+// Copies the first column of a row-major matrix in host memory to `column` in GPU memory.
 void copy_first_column(const float* matrix, float* column, int rows, int columns) {
     cudaMemcpy(column, matrix, rows * sizeof(float), cudaMemcpyHostToDevice);
 }

@@ -4,7 +4,7 @@
 
 void try_size(int elements, bool timing = false) {
     auto values = numbers(elements);
-    // A sum of millions that cancel is mostly rounding, and which threads add first is chance.
+    // The order of the additions is random, and a sum of millions that cancel is mostly rounding error.
     for (auto& value : values) value = std::fabs(value);
     Buffer x(values), total(unwritten(1));
     sum(x, total, elements);

@@ -1,8 +1,8 @@
-"""Answers, from what the program did."""
+"""Answers, from the counts of the program."""
 
 
 def rounds(facts):
-    """A block passes a barrier before the rounds, and one in each."""
+    """A block passes one barrier before the rounds, and one in each round."""
     return facts.sizes["barriers"] / facts.sizes["blocks"] - 1
 
 

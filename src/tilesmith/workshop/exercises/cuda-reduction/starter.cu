@@ -8,13 +8,13 @@ __global__ void sum_kernel(const float* x, float* total, int elements) {
     const int element = blockIdx.x * THREADS + thread;
     partial[thread] = element < elements ? x[element] : 0.0f;
     __syncthreads();
-    // TODO: in rounds, half of the threads add what the other half holds
+    // TODO: in rounds, half of the threads add the values of the other half
     if (thread == 0) {
         atomicAdd(total, partial[0]);
     }
 }
 
-// The sum of x; x and total lie in GPU memory.
+// Computes the sum of x; x and total are in GPU memory.
 void sum(const float* x, float* total, int elements) {
     cudaMemset(total, 0, sizeof(float));
     const int blocks = (elements + THREADS - 1) / THREADS;

@@ -1,4 +1,4 @@
-"""Answers, from what the program did, or by counting steps."""
+"""Answers, from the counts of the program or from the steps of a loop."""
 
 
 def blocks(facts):

@@ -24,7 +24,7 @@ __global__ void rms_norm_kernel(const float* x, const float* weight, float* out,
     }
 }
 
-// Each row of x over the root of its mean square, times the weight; all of it in GPU memory.
+// Divides each row of x by the root of its mean square, times the weight; everything is in GPU memory.
 void rms_norm(const float* x, const float* weight, float* out, int rows, int columns, float epsilon) {
     rms_norm_kernel<<<rows, THREADS>>>(x, weight, out, columns, epsilon);
 }

@@ -1,4 +1,4 @@
-"""Answers, from what the program did."""
+"""Answers, from the counts of the program."""
 
 
 def barriers(facts):
@@ -10,7 +10,7 @@ def barriers_of_a_block(facts):
 
 
 def elements_of_a_thread(facts):
-    """The vector over the threads of the block that takes it."""
+    """The length of the vector, divided by the threads of its block."""
     return elements_of_all(facts) / (facts.sizes["threads"] / facts.sizes["blocks"])
 
 

@@ -7,7 +7,7 @@ __global__ void rms_norm_kernel(const float* x, const float* weight, float* out,
     const int thread = threadIdx.x;
     const float* row = x;
     float squares = 0.0f;
-    // TODO: the squares of this thread's elements
+    // TODO: sum the squares of this thread's elements
     partial[thread] = squares;
     __syncthreads();
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -17,10 +17,10 @@ __global__ void rms_norm_kernel(const float* x, const float* weight, float* out,
         __syncthreads();
     }
     const float inverse_rms = 1.0f  /* TODO: one over the root of the mean square */;
-    // TODO: this thread's elements of the result
+    // TODO: store this thread's elements of the result
 }
 
-// x over the root of its mean square, times the weight; all of it in GPU memory.
+// Divides x by the root of its mean square, times the weight; everything is in GPU memory.
 void rms_norm(const float* x, const float* weight, float* out, int columns, float epsilon) {
     rms_norm_kernel<<<1, THREADS>>>(x, weight, out, columns, epsilon);
 }

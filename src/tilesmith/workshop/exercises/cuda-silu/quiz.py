@@ -1,4 +1,4 @@
-"""Answers, from what the program did."""
+"""Answers, from the counts of the program."""
 
 
 def threads(facts):

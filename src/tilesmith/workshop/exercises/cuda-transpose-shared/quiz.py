@@ -1,4 +1,4 @@
-"""Answers, from what the program did to its banks."""
+"""Answers, from the shared-memory accesses of the program."""
 
 BANKS = 32
 
@@ -8,7 +8,7 @@ def turns_of_reading(facts):
 
 
 def turns_without_padding(facts):
-    """Every request goes through all words of one bank."""
+    """Every request accesses all its words in one bank."""
     return BANKS * facts.cuda.access("load", "shared").requests
 
 

@@ -13,10 +13,10 @@ __global__ void transpose_kernel(const float* x, float* out, int rows, int colum
         }
     }
     __syncthreads();
-    // TODO: this thread's places in out, neighbours beside each other, and the elements of the tile that belong there
+    // TODO: store this thread's elements of out from the tile, so that neighbouring threads store neighbours
 }
 
-// out[column, row] = x[row, column]; both lie in GPU memory.
+// Computes out[column, row] = x[row, column]; both are in GPU memory.
 void transpose(const float* x, float* out, int rows, int columns) {
     const dim3 threads(SIDE, ROWS_AT_ONCE);
     const dim3 blocks((columns + SIDE - 1) / SIDE, (rows + SIDE - 1) / SIDE);

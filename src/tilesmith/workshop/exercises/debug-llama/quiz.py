@@ -1,4 +1,4 @@
-"""Answers, from running the stages of the case: the workshop stands beside them and asks through the command."""
+"""Answers, from a run of all stages with `tilesmith debug llama`: the workshop may not import the stages."""
 
 import json
 import subprocess
@@ -61,13 +61,13 @@ def _loss_over_v1(stage):
 
 
 def _found(stage):
-    """Everything that a stage finds, by name."""
+    """Return everything that a stage finds, by name."""
     return _stages()[stage - 1]
 
 
 @cache
 def _stages():
-    """All six in one run: they share the time it takes to begin."""
+    """Run all six stages in one process, which starts only once."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "stages.json"
         words = ["debug", "llama", "--json", str(result)]

@@ -1,15 +1,15 @@
-"""Answers, from what the kernels did."""
+"""Answers, from the trace of the kernels."""
 
 
 def products_per_pair(facts):
-    """Operations of all products, over those of one."""
+    """The operations of all products, divided by those of one."""
     sizes = facts.sizes
     one = 2 * sizes["heads"] * sizes["length"] ** 2 * sizes["width"]
     return sum(kernel.flops_by_kind["dot fp16"] for kernel in facts.kernels) / one
 
 
 def products_without_repeats(facts):
-    """Scores and weight gradients are the same in both kernels."""
+    """Both kernels compute the same scores and weight gradients."""
     return products_per_pair(facts) - 2
 
 

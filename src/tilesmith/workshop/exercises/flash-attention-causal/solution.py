@@ -34,7 +34,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, length, scale, WIDTH: tl.cons
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q · kᵀ / √width) · v over the keys up to each query, for heads × length × width, contiguous."""
+    """Return softmax(q · kᵀ / √width) · v over the keys up to each query, for contiguous [heads, length, width]."""
     heads, length, width = q.shape
     out = torch.empty_like(q)
     grid = (triton.cdiv(length, BLOCK), heads)

@@ -1,8 +1,8 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def bytes_of_scores(facts):
-    """One score for each pair of a query and a key: the first product does two operations per feature for each."""
+    """One score per pair of a query and a key: the first product does two operations per feature and pair."""
     pairs = operations_of_scores(facts) / (2 * facts.sizes["width"])
     return pairs * facts.access("load", "q_ptr").element_bytes
 

@@ -25,7 +25,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, length, scale, WIDTH: tl.cons
         # Keys beyond the length must get no weight.
         scores = tl.where((key < length)[None, :], scores, ...)
         new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-        # What was summed before was weighted against the old largest.
+        # The earlier sums used the old largest score.
         correction = ...
         weights = tl.exp(scores - new_largest[:, None])
         total = total * correction + tl.sum(weights, axis=1)
@@ -36,7 +36,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, length, scale, WIDTH: tl.cons
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q · kᵀ / √width) · v, for heads × length × width, contiguous."""
+    """Return softmax(q · kᵀ / √width) · v, for contiguous [heads, length, width]."""
     heads, length, width = q.shape
     out = torch.empty_like(q)
     grid = (triton.cdiv(length, BLOCK), heads)

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def half_of_it(facts):
@@ -6,7 +6,7 @@ def half_of_it(facts):
 
 
 def bytes_saved(facts):
-    """The result in between: stored like the last one, and loaded like x."""
+    """The intermediate result: stored like the last result, and loaded like x."""
     return facts.argument("out_ptr").stored_bytes + facts.argument("x_ptr").loaded_bytes
 
 

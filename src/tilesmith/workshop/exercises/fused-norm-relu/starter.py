@@ -22,7 +22,7 @@ def relu_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
 
 
 def rms_norm_relu(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """relu(x / √(mean of x² over the row + eps) · weight). Rows may be apart in memory; a row lies in one piece."""
+    """Return relu(x / √(mean of x² over the row + eps) · weight). Rows may have gaps between them in memory."""
     rows, columns = x.shape
     weight = weight.contiguous()
     normalised = torch.empty(x.shape, dtype=x.dtype, device=x.device)

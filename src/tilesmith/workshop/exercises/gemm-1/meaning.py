@@ -1,4 +1,4 @@
-"""What the exercise asks for, in plain PyTorch, and the inputs that it is tried on."""
+"""The reference in plain PyTorch, and the inputs for the check."""
 
 import torch
 
@@ -10,7 +10,7 @@ def reference(a, b):
 
 
 def _order(tiles_down, tiles_across):
-    """Group by group; within a group column by column."""
+    """Return the tiles group by group; within a group, column by column."""
     groups = [range(first, min(first + GROUP, tiles_down)) for first in range(0, tiles_down, GROUP)]
     return [(down, across) for group in groups for across in range(tiles_across) for down in group]
 

@@ -1,17 +1,17 @@
-"""Answers, from the order in which programs take tiles."""
+"""Answers, from the order in which programs handle tiles."""
 
 PROGRAMS = 4
 
 
 def bands_grouped(facts):
-    """From where the first programs store."""
+    """Count the bands from the addresses that the first programs store to."""
     programs = sorted(facts.kernel.program_facts, key=lambda one: one.program)[:PROGRAMS]
     boxes = [tile.box for one in programs for tile in one.tiles if tile.argument == "out_ptr"]
     return len({box[0] for box in boxes}) + len({box[1] for box in boxes})
 
 
 def bands_row_by_row(facts):
-    """One of a, and another of b for each program."""
+    """One band of a, and one band of b per program."""
     return 1 + PROGRAMS
 
 

@@ -24,7 +24,7 @@ def matmul_kernel(
     tiles_down = tl.cdiv(rows, TILE_ROWS)
     tiles_across = tl.cdiv(columns, TILE_COLUMNS)
     group = program // (GROUP * tiles_across)
-    # The last group may have fewer than GROUP rows of tiles: how many of tiles_down are left for this one?
+    # The last group may have fewer than GROUP rows of tiles: how many of tiles_down are left for this group?
     group_height = tl.minimum(tiles_down - ..., GROUP)
     # Within a group, column by column.
     down = group * GROUP + ...
@@ -46,7 +46,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """a · b for contiguous matrices, and for each program the tile that it took: how many down, how many across."""
+    """Return a · b for contiguous matrices, and the tile of each program: how far down, how far across."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did and what the compiler made of it."""
+"""Answers, from the trace and the binary of the kernel."""
 
 
 def shared_bytes(facts):

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did and what its tuner had to choose from."""
+"""Answers, from the trace of the kernel and the candidates of its tuner."""
 
 ROWS = range(100, 164)
 SMALLEST_SIDE = 32  # of the starter's candidates

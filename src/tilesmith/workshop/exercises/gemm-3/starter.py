@@ -37,12 +37,12 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a · b, for contiguous matrices, with the tiles that were measured fastest."""
+    """Return a · b for contiguous matrices, with the fastest measured tiles."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)
 
-    # How many programs there are depends on the tile, and the tile on the configuration that the tuner tries.
+    # The number of programs depends on the tile, and the tile depends on the configuration that the tuner tries.
     grid = ...
     matmul_kernel[grid](a, b, out, rows, inner, columns)
     return out

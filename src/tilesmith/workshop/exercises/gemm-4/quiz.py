@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did, what the starter does, and what is known of the device."""
+"""Answers, from the traces of the kernel and of the starter, and from the data of the device."""
 
 from tilesmith.hardware.devices import device
 

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did, and what the starter does."""
+"""Answers, from the traces of the kernel and of the starter."""
 
 
 def loads_of_one_pass(facts):

@@ -1,4 +1,4 @@
-"""What the exercise asks for, in plain PyTorch, and the inputs that it is tried on."""
+"""The reference in plain PyTorch, and the inputs for the check."""
 
 import torch
 
@@ -10,7 +10,7 @@ def reference(x):
 
 
 def make_inputs(case, dtype, device):
-    """Scores that grow along the row, so that the largest so far is never the largest of all."""
+    """Return scores that grow along the row, so that every block has a larger maximum than the one before."""
     slope = torch.linspace(-1, 1, case.columns, dtype=dtype, device=device) * case.spread
     return {"x": torch.randn(case.rows, case.columns, dtype=dtype, device=device) + slope}
 

@@ -1,4 +1,4 @@
-"""What the exercise asks for, in plain PyTorch, and the inputs that it is tried on."""
+"""The reference in plain PyTorch, and the inputs for the check."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def tiles_of_a_program(facts):

@@ -21,7 +21,7 @@ def matmul_kernel(
 ):
     tiles_across = tl.cdiv(columns, TILE_COLUMNS)
     tiles = tl.cdiv(rows, TILE_ROWS) * tiles_across
-    # Which tiles are this program's? There are PROGRAMS programs.
+    # Which tiles does this program handle? There are PROGRAMS programs.
     for tile in range(..., tiles, ...):
         row = (tile // tiles_across) * TILE_ROWS + tl.arange(0, TILE_ROWS)
         column = (tile % tiles_across) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
@@ -38,7 +38,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a · b, for contiguous matrices, by as many programs as there are multiprocessors."""
+    """Return a · b for contiguous matrices, with one program per multiprocessor."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

@@ -35,7 +35,7 @@ def max_pool_kernel(
 
 
 def max_pool(x: torch.Tensor, window: int, stride: int, padding: int) -> torch.Tensor:
-    """The largest of each window × window, stride apart; x is planes × height × width, contiguous."""
+    """Return the largest element of each window, stride apart; x is contiguous [planes, height, width]."""
     planes, height, width = x.shape
     out_height = (height + 2 * padding - window) // stride + 1
     out_width = (width + 2 * padding - window) // stride + 1

@@ -29,7 +29,7 @@ def max_pool_kernel(
         for across in tl.static_range(WINDOW):
             row = top + down
             column = left + across
-            # Where is there an element at all?
+            # Which places of the window are inside the image?
             inside = ...
             x = tl.load(x_ptr + plane * height * width + row * width + column, mask=inside, other=...)
             largest = tl.maximum(largest, x)
@@ -37,7 +37,7 @@ def max_pool_kernel(
 
 
 def max_pool(x: torch.Tensor, window: int, stride: int, padding: int) -> torch.Tensor:
-    """The largest of each window × window, stride apart; x is planes × height × width, contiguous."""
+    """Return the largest element of each window, stride apart; x is contiguous [planes, height, width]."""
     planes, height, width = x.shape
     out_height = (height + 2 * padding - window) // stride + 1
     out_width = (width + 2 * padding - window) // stride + 1

@@ -1,4 +1,4 @@
-"""Answers, from the datasheet that Tilesmith knows and the figures in the questions."""
+"""Answers, from Tilesmith's datasheet of the device and the numbers in the questions."""
 
 from statistics import mean
 

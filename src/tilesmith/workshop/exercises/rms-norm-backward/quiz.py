@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def bytes_without_weight(facts):
@@ -10,7 +10,7 @@ def bytes_of_forward(facts):
 
 
 def reductions(facts):
-    """Counted in the first program's operations."""
+    """Count the reductions of the first program."""
     operations = facts.kernel.program_facts[0].operations
     return len([one for one in operations if one.kind == "reduce"])
 

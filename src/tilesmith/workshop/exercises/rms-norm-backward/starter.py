@@ -23,13 +23,13 @@ def rms_norm_backward_kernel(
     weight = tl.load(weight_ptr + column, mask=mask, other=0.0)
     inverse_rms = tl.rsqrt(tl.sum(x * x, axis=0) / columns + eps)
     inner = gradient * weight
-    # x is also inside inverse_rms, which the whole row shares: what comes back to x through it?
+    # x is also part of inverse_rms, which the whole row shares: what is the gradient through inverse_rms?
     through_rms = ...
     tl.store(out_ptr + row * columns + column, inverse_rms * (inner - through_rms), mask=mask)
 
 
 def rms_norm_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The gradient for x of rms_norm(x, weight, eps), given that of its result. Rows lie in one piece each."""
+    """Return the gradient of x for rms_norm(x, weight, eps), given the gradient of its result. Rows are contiguous."""
     rows, columns = x.shape
     weight = weight.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

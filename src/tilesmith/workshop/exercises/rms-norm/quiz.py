@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def bytes_without_weight(facts):
@@ -10,7 +10,7 @@ def bytes_read(facts):
 
 
 def crossings_of_separate_steps(facts):
-    """Three steps that do what the kernel does, through the matrix and back, and one that only reads."""
+    """Three steps read and write the matrix like the kernel, and one step only reads it."""
     return 3 * crossings_of_the_kernel(facts) + facts.argument("x_ptr").loads_per_element
 
 

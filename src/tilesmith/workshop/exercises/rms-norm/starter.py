@@ -8,7 +8,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, x_row_stride, out_row_s
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK_SIZE)
     mask = column < columns
-    # The row, in float32. What should lanes beyond the row hold, so that the sum is that of the row?
+    # The row, in float32. What must lanes beyond the row hold, so that they add nothing to the sum?
     x = ...
     weight = tl.load(weight_ptr + column, mask=mask)
     # One number for the whole row.
@@ -17,7 +17,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, x_row_stride, out_row_s
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / √(mean of x² over the row + eps) · weight. Rows may be apart in memory; a row lies in one piece."""
+    """Return x / √(mean of x² over the row + eps) · weight. Rows may have gaps between them in memory."""
     rows, columns = x.shape
     weight = weight.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

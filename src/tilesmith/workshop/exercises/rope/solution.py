@@ -18,7 +18,7 @@ def rope_kernel(x_ptr, cosine_ptr, sine_ptr, out_ptr, half, x_row_stride, BLOCK_
 
 
 def rope(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Each pair (x[i], x[half + i]) of a row, turned by the angle whose cosine and sine are given."""
+    """Rotate each pair (x[i], x[half + i]) of a row by the angle whose cosine and sine are given."""
     rows, width = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rope_kernel[(rows,)](x, cosine, sine, out, width // 2, x.stride(0), BLOCK_SIZE=triton.next_power_of_2(width // 2))

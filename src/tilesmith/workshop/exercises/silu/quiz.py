@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def bytes_moved(facts):
@@ -10,7 +10,7 @@ def bytes_with_x_twice(facts):
 
 
 def crossings_of_two_kernels(facts):
-    """Sigmoid moves what the one kernel moves; the product reads one matrix more."""
+    """Sigmoid moves as much as the single kernel; the product reads one more matrix."""
     return 2 * crossings(facts) + facts.argument("x_ptr").loads_per_element
 
 

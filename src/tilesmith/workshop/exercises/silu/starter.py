@@ -9,13 +9,13 @@ BLOCK_SIZE = 1024
 def silu_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
-    # In which precision should the arithmetic be done?
+    # Which precision should the arithmetic have?
     x = ...
     tl.store(out_ptr + offsets, x * ..., mask=mask)
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
-    """x · σ(x), for a vector of any length."""
+    """Return x · σ(x), for a vector of any length."""
     out = torch.empty_like(x)
     silu_kernel[(triton.cdiv(x.numel(), BLOCK_SIZE),)](x, out, x.numel(), BLOCK_SIZE=BLOCK_SIZE)
     return out

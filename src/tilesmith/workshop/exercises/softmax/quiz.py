@@ -1,8 +1,8 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def crossings_of_steps(facts):
-    """Each step loads the matrix once, as the kernel does; three of the five store it."""
+    """Each of the five steps loads the matrix once, like the kernel; three of them store it."""
     return 5 * facts.argument("x_ptr").loads_per_element + 3 * facts.argument("out_ptr").stores_per_element
 
 
@@ -17,5 +17,5 @@ def lanes_off(facts):
 
 
 def lanes_off_in_the_measured_block(facts):
-    """As if the block for the longer row were used here as well."""
+    """The number with the block of the longer row."""
     return facts.access("load", "x_ptr").shape[0] - facts.on("large-values").sizes["columns"]

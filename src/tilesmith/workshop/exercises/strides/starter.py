@@ -13,7 +13,7 @@ def add_row_numbers_kernel(x_ptr, out_ptr, columns, BLOCK_SIZE: tl.constexpr):
 
 
 def add_row_numbers(x: torch.Tensor) -> torch.Tensor:
-    """x[row, column] + row, for a matrix of any layout; one program for each row."""
+    """Return x[row, column] + row, for a matrix of any layout; one program per row."""
     rows, columns = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     add_row_numbers_kernel[(rows,)](x, out, columns, BLOCK_SIZE=triton.next_power_of_2(columns))

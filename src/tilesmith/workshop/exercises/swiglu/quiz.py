@@ -1,8 +1,8 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def loads_by_rows(facts):
-    """A program with a single row loads all weights for it; so it is each weight once for each row of x."""
+    """A program with a single row loads all weights, so each weight is loaded once per row of x."""
     return facts.argument("x_ptr").shape[0]
 
 

@@ -33,7 +33,7 @@ def swiglu_kernel(
 
 
 def swiglu(x: torch.Tensor, gate_weight: torch.Tensor, up_weight: torch.Tensor) -> torch.Tensor:
-    """silu(x · gate_weight) · (x · up_weight), for contiguous matrices."""
+    """Return silu(x · gate_weight) · (x · up_weight) for contiguous matrices."""
     rows, inner = x.shape
     columns = gate_weight.shape[1]
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)

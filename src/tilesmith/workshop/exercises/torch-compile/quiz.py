@@ -1,4 +1,4 @@
-"""Answers, from what torch.compile does with such functions here."""
+"""Answers, from compiling such functions with torch.compile on this machine."""
 
 import torch
 

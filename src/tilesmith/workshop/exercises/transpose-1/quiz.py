@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 
 def sectors_of_store(facts):
@@ -10,7 +10,7 @@ def sectors_of_load(facts):
 
 
 def sector_bytes(facts):
-    """What is wanted, over the share of the sectors that is wanted."""
+    """The useful bytes, divided by the share of the moved bytes that is useful."""
     return sum(one.bytes / one.efficiency for one in facts.kernel.accesses)
 
 

@@ -1,4 +1,4 @@
-"""Answers, from what the kernel did."""
+"""Answers, from the trace of the kernel."""
 
 SECTOR_BYTES = 32
 
@@ -16,5 +16,5 @@ def floats_in_a_sector(facts):
 
 
 def halves_in_a_sector(facts):
-    """Two of them fit where one float32 does."""
+    """Two float16 take the space of one float32."""
     return 2 * floats_in_a_sector(facts)

@@ -1,8 +1,8 @@
-"""Answers, from the binary that the compiler makes of the starter."""
+"""Answers, from the compiled binary of the starter."""
 
 
 def _exchange(facts):
-    """The shared accesses of the gather: it is the loads that meet in banks."""
+    """Return the shared-memory loads of the gather, which have the bank conflicts."""
     return max(facts.starter.target().shared_accesses, key=lambda one: one.wavefronts)
 
 

@@ -12,7 +12,7 @@ def transpose_kernel(x_ptr, out_ptr, rows, columns, x_row_stride, TILE: tl.const
     x_mask = (row < rows)[:, None] & (column < columns)[None, :]
     out_mask = (column < columns)[:, None] & (row < rows)[None, :]
     x = tl.load(x_ptr + row[:, None] * x_row_stride + column[None, :], mask=x_mask)
-    # The tile as one long row, and for each place of the turned tile the number of the element that belongs there.
+    # The tile as one long row, and for each place of the transposed tile the index of its element in that row.
     down, across = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     places = tl.reshape(across * TILE + down, (TILE * TILE,))
     turned = tl.reshape(tl.gather(tl.reshape(x, (TILE * TILE,)), places, axis=0), (TILE, TILE))
@@ -20,7 +20,7 @@ def transpose_kernel(x_ptr, out_ptr, rows, columns, x_row_stride, TILE: tl.const
 
 
 def transpose(x: torch.Tensor) -> torch.Tensor:
-    """x transposed, as a matrix of its own. Rows of x may be apart in memory; a row lies in one piece."""
+    """Return x transposed, as a new matrix. Rows of x may have gaps between them in memory."""
     rows, columns = x.shape
     out = torch.empty((columns, rows), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(rows, TILE), triton.cdiv(columns, TILE))

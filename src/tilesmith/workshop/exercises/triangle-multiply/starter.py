@@ -27,7 +27,7 @@ def triangle_kernel(a_ptr, b_ptr, mask_ptr, out_ptr, length, TILE: tl.constexpr,
 
 
 def triangle_multiply(a: torch.Tensor, b: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Σ over k of a[c, i, k] · mask[i, k] · b[c, j, k] · mask[j, k], for channels × length × length, contiguous."""
+    """Return Σₖ a[c, i, k] · mask[i, k] · b[c, j, k] · mask[j, k], for contiguous [channels, length, length]."""
     channels, length, _ = a.shape
     out = torch.empty_like(a)
     tiles = triton.cdiv(length, TILE)

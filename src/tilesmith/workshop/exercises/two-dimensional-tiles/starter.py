@@ -21,17 +21,17 @@ def scale_and_shift_kernel(
     column = tl.program_id(1) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     # A tile of truth values, one for each pair of a row and a column.
     mask = ...
-    # A tile of pointers: where does element [row, column] lie?
+    # A tile of pointers: where is element [row, column] in memory?
     x = tl.load(x_ptr + ..., mask=mask)
     scale = tl.load(scale_ptr + row, mask=row < rows)
     shift = tl.load(shift_ptr + column, mask=column < columns)
-    # x is a tile, scale has one number for each row and shift one for each column: make them meet.
+    # x is a tile, scale has one number per row, shift has one number per column: broadcast them.
     result = x * scale + shift
     tl.store(out_ptr + row[:, None] * columns + column[None, :], result, mask=mask)
 
 
 def scale_and_shift(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """x[row, column] · scale[row] + shift[column]. Rows may be apart in memory; a row lies in one piece."""
+    """Return x[row, column] · scale[row] + shift[column]. Rows may have gaps between them in memory."""
     rows, columns = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(rows, TILE_ROWS), triton.cdiv(columns, TILE_COLUMNS))

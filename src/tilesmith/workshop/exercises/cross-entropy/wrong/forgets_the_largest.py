@@ -17,7 +17,7 @@ def cross_entropy_kernel(logits_ptr, target_ptr, loss_ptr, columns, row_stride, 
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """-log(softmax(logits)[target]) for each row, which lies in one piece."""
+    """Return -log(softmax(logits)[target]) for each row. The elements of a row are contiguous."""
     rows, columns = logits.shape
     loss = torch.empty(rows, dtype=logits.dtype, device=logits.device)
     cross_entropy_kernel[(rows,)](

@@ -8,7 +8,7 @@ __global__ void first_column_kernel(const float* matrix, float* column, int rows
     }
 }
 
-// The first column of a matrix that lies in the computer's memory, row by row, to `column` in GPU memory.
+// Copies the first column of a row-major matrix in host memory to `column` in GPU memory.
 void copy_first_column(const float* matrix, float* column, int rows, int columns) {
     float* copied;
     cudaMalloc(&copied, rows * columns * sizeof(float));

@@ -19,7 +19,7 @@ __global__ void sum_kernel(const float* x, float* total, int elements) {
     }
 }
 
-// The sum of x; x and total lie in GPU memory.
+// Computes the sum of x; x and total are in GPU memory.
 void sum(const float* x, float* total, int elements) {
     cudaMemset(total, 0, sizeof(float));
     const int blocks = (elements + THREADS - 1) / THREADS;

@@ -25,7 +25,7 @@ __global__ void rms_norm_kernel(const float* x, const float* weight, float* out,
     }
 }
 
-// x over the root of its mean square, times the weight; all of it in GPU memory.
+// Divides x by the root of its mean square, times the weight; everything is in GPU memory.
 void rms_norm(const float* x, const float* weight, float* out, int columns, float epsilon) {
     rms_norm_kernel<<<1, THREADS>>>(x, weight, out, columns, epsilon);
 }

@@ -8,7 +8,7 @@ __global__ void silu_kernel(const float* x, float* out, int elements) {
     }
 }
 
-// x · σ(x); x and out lie in GPU memory.
+// Computes x · σ(x); x and out are in GPU memory.
 void silu(const float* x, float* out, int elements) {
     const int threads = 64;
     const int blocks = (elements + threads - 1) / threads;

@@ -11,7 +11,7 @@ __global__ void transpose_kernel(const float* x, float* out, int rows, int colum
     }
 }
 
-// out[column, row] = x[row, column]; both lie in GPU memory.
+// Computes out[column, row] = x[row, column]; both are in GPU memory.
 void transpose(const float* x, float* out, int rows, int columns) {
     const dim3 threads(SIDE, SIDE);
     const dim3 blocks((columns + SIDE - 1) / SIDE, (rows + SIDE - 1) / SIDE);

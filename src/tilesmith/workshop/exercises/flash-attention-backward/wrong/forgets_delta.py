@@ -8,7 +8,7 @@ BLOCK = 32
 
 @triton.jit
 def weights_and_score_gradient(q, k, v, out_gradient, log_total, delta, query, key, length, scale):
-    """The tile of attention weights, and the gradient of its scores."""
+    """Return the tile of attention weights, and the gradient of its scores."""
     scores = tl.dot(q, tl.trans(k)) * scale
     seen = (query < length)[:, None] & (key < length)[None, :]
     weights = tl.where(seen, tl.exp(scores - log_total[:, None]), 0.0)
@@ -84,7 +84,7 @@ def attention_backward(
     log_total: torch.Tensor,
     out_gradient: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of q, k and v. log_total[head, query] is log Σ exp(scores), which the forward kept."""
+    """Return the gradients of q, k and v. The forward stored log_total[head, query] = log Σ exp(scores)."""
     heads, length, width = q.shape
     gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     grid = (triton.cdiv(length, BLOCK), heads)

@@ -35,7 +35,7 @@ def attention_kernel(q_ptr, k_ptr, v_ptr, out_ptr, length, scale, WIDTH: tl.cons
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """softmax(q · kᵀ / √width) · v, for heads × length × width, contiguous."""
+    """Return softmax(q · kᵀ / √width) · v, for contiguous [heads, length, width]."""
     heads, length, width = q.shape
     out = torch.softmax(q @ k.mT, dim=-1) @ v
     grid = (triton.cdiv(length, BLOCK), heads)

@@ -33,7 +33,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a · b, for contiguous matrices."""
+    """Return a · b for contiguous matrices."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

@@ -44,7 +44,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """a · b for contiguous matrices, and for each program the tile that it took: how many down, how many across."""
+    """Return a · b for contiguous matrices, and the tile of each program: how far down, how far across."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

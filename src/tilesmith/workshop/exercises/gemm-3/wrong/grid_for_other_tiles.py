@@ -38,7 +38,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a · b, for contiguous matrices, with the tiles that were measured fastest."""
+    """Return a · b for contiguous matrices, with the fastest measured tiles."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

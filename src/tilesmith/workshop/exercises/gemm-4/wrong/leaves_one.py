@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-PROGRAMS_WANTED = 4  # one for each multiprocessor of a small GPU
+PROGRAMS_WANTED = 4  # one per multiprocessor of a small GPU
 CONFIGURATIONS = [
     triton.Config({"TILE_ROWS": side, "TILE_COLUMNS": side, "TILE_INNER": 32}, num_stages=stages, num_warps=4)
     for side in (16, 32, 64)
@@ -14,7 +14,7 @@ CONFIGURATIONS = [
 
 
 def programs(configuration: triton.Config, rows: int, columns: int) -> int:
-    """How many tiles of this configuration the result has."""
+    """Return how many tiles of this configuration the result has."""
     tile = configuration.kwargs
     return triton.cdiv(rows, tile["TILE_ROWS"]) * triton.cdiv(columns, tile["TILE_COLUMNS"])
 
@@ -22,11 +22,11 @@ def programs(configuration: triton.Config, rows: int, columns: int) -> int:
 def worth_measuring(
     configurations: list[triton.Config], arguments: dict[str, Any], **options: Any
 ) -> list[triton.Config]:
-    """Those of the configurations that can win on these sizes."""
+    """Return the configurations that can be fastest on these sizes."""
     rows, columns = arguments["rows"], arguments["columns"]
 
     def rank(configuration: triton.Config) -> tuple[int, int]:
-        """Smaller is better: first multiprocessors without a tile, then programs, as more of them share less."""
+        """Return a sort key: first the idle multiprocessors, then the programs, because more programs share less."""
         number = programs(configuration, rows, columns)
         return max(0, PROGRAMS_WANTED - number), number
 
@@ -66,7 +66,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a · b, for contiguous matrices, with the tiles that were measured fastest."""
+    """Return a · b for contiguous matrices, with the fastest measured tiles."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-PROGRAMS_WANTED = 4  # one for each multiprocessor of a small GPU
+PROGRAMS_WANTED = 4  # one per multiprocessor of a small GPU
 CONFIGURATIONS = [
     triton.Config({"TILE_ROWS": side, "TILE_COLUMNS": side, "TILE_INNER": 32}, num_stages=stages, num_warps=4)
     for side in (16, 32, 64)
@@ -14,7 +14,7 @@ CONFIGURATIONS = [
 
 
 def programs(configuration: triton.Config, rows: int, columns: int) -> int:
-    """How many tiles of this configuration the result has."""
+    """Return how many tiles of this configuration the result has."""
     tile = configuration.kwargs
     return triton.cdiv(rows, tile["TILE_ROWS"]) * triton.cdiv(columns, tile["TILE_COLUMNS"])
 
@@ -22,7 +22,7 @@ def programs(configuration: triton.Config, rows: int, columns: int) -> int:
 def worth_measuring(
     configurations: list[triton.Config], arguments: dict[str, Any], **options: Any
 ) -> list[triton.Config]:
-    """Those of the configurations that can win on these sizes."""
+    """Return the configurations that can be fastest on these sizes."""
     rows, columns = arguments["rows"], arguments["columns"]
     most = max(programs(one, rows, columns) for one in configurations)
     return [one for one in configurations if programs(one, rows, columns) == most]
@@ -60,7 +60,7 @@ def matmul_kernel(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a · b, for contiguous matrices, with the tiles that were measured fastest."""
+    """Return a · b for contiguous matrices, with the fastest measured tiles."""
     rows, inner = a.shape
     columns = b.shape[1]
     out = torch.empty((rows, columns), dtype=a.dtype, device=a.device)

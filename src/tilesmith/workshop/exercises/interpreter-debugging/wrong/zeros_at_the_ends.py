@@ -17,7 +17,7 @@ def smooth_kernel(x_ptr, out_ptr, length, BLOCK_SIZE: tl.constexpr):
 
 
 def smooth(x: torch.Tensor) -> torch.Tensor:
-    """Each element with its neighbours, weighted 1 : 2 : 1; at the ends the element stands in for what is missing."""
+    """Average each element with its neighbours, weights 1 : 2 : 1; at an end, the element replaces the missing one."""
     out = torch.empty_like(x)
     smooth_kernel[(triton.cdiv(x.numel(), BLOCK_SIZE),)](x, out, x.numel(), BLOCK_SIZE=BLOCK_SIZE)
     return out

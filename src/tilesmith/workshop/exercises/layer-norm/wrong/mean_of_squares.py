@@ -21,7 +21,7 @@ def layer_norm_kernel(
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
-    """(x - mean) / √(variance + eps) · weight + bias over each row, which lies in one piece."""
+    """Return (x - mean) / √(variance + eps) · weight + bias over each row. The elements of a row are contiguous."""
     rows, columns = x.shape
     weight, bias = weight.contiguous(), bias.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -15,7 +15,7 @@ def scale_kernel(x_ptr, out_ptr, n_elements, factor, BLOCK_SIZE: tl.constexpr):
 
 
 def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
-    """x · factor, for a vector of any length."""
+    """Return x · factor, for a vector of any length."""
     out = torch.empty_like(x)
     programs = max(1, x.numel() // BLOCK_SIZE)
     scale_kernel[(programs,)](x, out, x.numel(), factor, BLOCK_SIZE=BLOCK_SIZE)

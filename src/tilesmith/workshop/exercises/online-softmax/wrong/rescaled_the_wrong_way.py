@@ -25,7 +25,7 @@ def softmax_kernel(x_ptr, out_ptr, columns, x_row_stride, out_row_stride, BLOCK_
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """exp(x) / sum of exp(x) over the row, which lies in one piece and may be of any length."""
+    """Return exp(x) / sum of exp(x) over the row. A row is contiguous and may have any length."""
     rows, columns = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0), BLOCK_SIZE=BLOCK_SIZE)

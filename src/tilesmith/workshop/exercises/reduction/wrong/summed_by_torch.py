@@ -14,7 +14,7 @@ def sum_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
 
 
 def total(x: torch.Tensor) -> torch.Tensor:
-    """The sum of a vector, as a tensor of one element."""
+    """Return the sum of a vector, as a tensor of one element."""
     programs = triton.cdiv(x.numel(), BLOCK_SIZE)
     partial = torch.empty(programs, dtype=x.dtype, device=x.device)
     sum_kernel[(programs,)](x, partial, x.numel(), BLOCK_SIZE=BLOCK_SIZE)

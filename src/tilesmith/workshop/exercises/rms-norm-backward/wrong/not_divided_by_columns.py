@@ -29,7 +29,7 @@ def rms_norm_backward_kernel(
 
 
 def rms_norm_backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """The gradient for x of rms_norm(x, weight, eps), given that of its result. Rows lie in one piece each."""
+    """Return the gradient of x for rms_norm(x, weight, eps), given the gradient of its result. Rows are contiguous."""
     rows, columns = x.shape
     weight = weight.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

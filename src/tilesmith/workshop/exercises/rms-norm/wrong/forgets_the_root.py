@@ -16,7 +16,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, x_row_stride, out_row_s
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / √(mean of x² over the row + eps) · weight. Rows may be apart in memory; a row lies in one piece."""
+    """Return x / √(mean of x² over the row + eps) · weight. Rows may have gaps between them in memory."""
     rows, columns = x.shape
     weight = weight.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -15,7 +15,7 @@ def silu_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
-    """x · σ(x), for a vector of any length."""
+    """Return x · σ(x), for a vector of any length."""
     out = torch.empty_like(x)
     silu_kernel[(triton.cdiv(x.numel(), BLOCK_SIZE),)](x, out, x.numel(), BLOCK_SIZE=BLOCK_SIZE)
     return out

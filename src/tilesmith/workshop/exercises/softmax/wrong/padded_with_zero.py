@@ -15,7 +15,7 @@ def softmax_kernel(x_ptr, out_ptr, columns, x_row_stride, out_row_stride, BLOCK_
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """exp(x) / sum of exp(x) over the row. Rows may be apart in memory; a row lies in one piece."""
+    """Return exp(x) / sum of exp(x) over the row. Rows may have gaps between them in memory."""
     rows, columns = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0), BLOCK_SIZE=triton.next_power_of_2(columns))

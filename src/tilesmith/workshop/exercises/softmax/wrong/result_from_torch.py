@@ -15,7 +15,7 @@ def softmax_kernel(x_ptr, out_ptr, columns, x_row_stride, out_row_stride, BLOCK_
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    """exp(x) / sum of exp(x) over the row. Rows may be apart in memory; a row lies in one piece."""
+    """Return exp(x) / sum of exp(x) over the row. Rows may have gaps between them in memory."""
     x = torch.softmax(x, dim=-1)
     rows, columns = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

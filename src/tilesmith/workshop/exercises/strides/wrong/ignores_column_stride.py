@@ -23,7 +23,7 @@ def add_row_numbers_kernel(
 
 
 def add_row_numbers(x: torch.Tensor) -> torch.Tensor:
-    """x[row, column] + row, for a matrix of any layout; one program for each row."""
+    """Return x[row, column] + row, for a matrix of any layout; one program per row."""
     rows, columns = x.shape
     out = torch.empty_like(x)
     add_row_numbers_kernel[(rows,)](

@@ -14,7 +14,7 @@ def transpose_kernel(x_ptr, out_ptr, rows, columns, x_row_stride, BLOCK_SIZE: tl
 
 
 def transpose(x: torch.Tensor) -> torch.Tensor:
-    """x transposed, as a matrix of its own. Rows of x may be apart in memory; a row lies in one piece."""
+    """Return x transposed, as a new matrix. Rows of x may have gaps between them in memory."""
     rows, columns = x.shape
     out = torch.empty((columns, rows), dtype=x.dtype, device=x.device)
     transpose_kernel[(columns,)](x, out, rows, columns, x.stride(0), BLOCK_SIZE=triton.next_power_of_2(rows))

@@ -13,7 +13,7 @@ def transpose_kernel(x_ptr, out_ptr, rows, columns, x_row_stride, TILE: tl.const
     x_mask = (row < rows)[:, None] & (column < columns)[None, :]
     out_mask = (column < columns)[:, None] & (row < rows)[None, :]
     x = tl.load(x_ptr + row[:, None] * x_row_stride + column[None, :], mask=x_mask)
-    # Each row is turned round by its own number, so that a column of the tile goes through all banks.
+    # Each row is rotated by its own number, so that a column of the tile uses all banks.
     down, across = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]
     rotated = tl.reshape(down * TILE + (across - down + TILE) % TILE, (TILE * TILE,))
     places = tl.reshape(across * TILE + down, (TILE * TILE,))
@@ -23,7 +23,7 @@ def transpose_kernel(x_ptr, out_ptr, rows, columns, x_row_stride, TILE: tl.const
 
 
 def transpose(x: torch.Tensor) -> torch.Tensor:
-    """x transposed, as a matrix of its own. Rows of x may be apart in memory; a row lies in one piece."""
+    """Return x transposed, as a new matrix. Rows of x may have gaps between them in memory."""
     rows, columns = x.shape
     out = torch.empty((columns, rows), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(rows, TILE), triton.cdiv(columns, TILE))

@@ -29,7 +29,7 @@ def scale_and_shift_kernel(
 
 
 def scale_and_shift(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """x[row, column] · scale[row] + shift[column]. Rows may be apart in memory; a row lies in one piece."""
+    """Return x[row, column] · scale[row] + shift[column]. Rows may have gaps between them in memory."""
     rows, columns = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(rows, TILE_ROWS), triton.cdiv(columns, TILE_COLUMNS))

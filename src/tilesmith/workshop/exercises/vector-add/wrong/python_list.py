@@ -15,7 +15,7 @@ def add_kernel(x_ptr, y_ptr, out_ptr, BLOCK_SIZE: tl.constexpr):
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """x + y, for vectors whose length is a multiple of BLOCK_SIZE."""
+    """Return x + y, for vectors whose length is a multiple of BLOCK_SIZE."""
     out = torch.empty_like(x)
     programs = x.numel() // BLOCK_SIZE
     add_kernel[(programs,)](x, y, out, BLOCK_SIZE=BLOCK_SIZE)

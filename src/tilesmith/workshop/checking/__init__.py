@@ -1,0 +1,14 @@
+"""Checking a learner's Triton file: the stages, the goals and the messages.
+
+Files, in reading order:
+
+- `verdict.py`: the results of a check and of a quiz as plain data.
+- `unfinished_code.py`: the stage "parses": syntax, gaps and the required function.
+- `traced_call.py`: one call of the learner's function in the interpreter, with all accesses recorded.
+- `goals.py`: the metrics that goals are about, computed from a traced call.
+- `failure_messages.py`: the messages for learners whose file fails a stage.
+- `staged_check.py`: the part of a check that Triton and CUDA share.
+- `triton_check.py`: all stages for a Triton file.
+- `constant_sweep.py`: the table of an exercise: one row per value of a constant.
+- `gpu_timing.py`: the stage "speed": times on this machine's GPU.
+"""

@@ -1,0 +1,57 @@
+"""The table of an exercise: the learner's file is traced once for every value of one of its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tilesmith.workshop.checking.goals import measure
+from tilesmith.workshop.checking.verdict import Table
+from tilesmith.workshop.course.exercise import Goal, Size, Sweep
+
+if TYPE_CHECKING:
+    from tilesmith.workshop.checking.triton_check import TritonCheck
+
+
+def sweep_table(check: TritonCheck, sweep: Sweep, timed: Size | None) -> Table:
+    """Return one row per value, with a column of times where there is a GPU.
+
+    The table is empty if the learner's file has no such constant.
+    """
+    constants = getattr(check.spec.op, "__globals__", {})
+    if sweep.constant not in constants:
+        return []
+    timed = timed if torch.cuda.is_available() else None
+    heads = [sweep.constant, *sweep.columns, *([f"µs, measured on {_sizes(timed)}"] if timed else [])]
+    return [heads, *(_row(check, sweep, constants, value, timed) for value in sweep.values)]
+
+
+def _row(check: TritonCheck, sweep: Sweep, constants: dict[str, Any], value: int, timed: Size | None) -> list[str]:
+    with _changed(constants, {sweep.constant: value}):
+        call = check.measured(anew=True)
+        found = [f"{measure(Goal(column, ''), call).value:.4g}" for column in sweep.columns]
+        return [str(value), *found, *([_time(check, timed)] if timed else [])]
+
+
+def _time(check: TritonCheck, size: Size) -> str:
+    from tilesmith.workshop.checking.gpu_timing import device_microseconds
+
+    microseconds = device_microseconds(check.spec, size)
+    return "–" if microseconds is None else f"{microseconds:.1f}"
+
+
+@contextmanager
+def _changed(constants: dict[str, Any], to: Mapping[str, int]) -> Iterator[None]:
+    before = {name: constants[name] for name in to}
+    constants.update(to)
+    try:
+        yield
+    finally:
+        constants.update(before)
+
+
+def _sizes(size: Size) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in size.sizes.items())

@@ -1,0 +1,180 @@
+"""The messages for a learner whose file fails a stage: the line, what happened, and what to think about."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tilesmith.lab.inspect.model import Finding
+from tilesmith.spec import described
+from tilesmith.workshop.checking.goals import Measured
+from tilesmith.workshop.checking.traced_call import TracedCall
+from tilesmith.workshop.course.exercise import Goal
+
+_MOST_REASON = 300
+_ONLY_TRITON = (
+    "The whole kernel becomes GPU code. Inside a kernel, use arithmetic, comparisons, loops and functions of tl; "
+    "Triton does not understand other Python or PyTorch there."
+)
+_FOREIGN = re.compile(r"Unsupported function referenced: <(?:built-in method |function )?(\S+)")
+_NOT_TRITON = re.compile(r"not defined|[Uu]nsupported|no attribute|not supported|global variable")
+_NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
+
+
+def not_compiled(call: TracedCall, file: Path) -> str | None:
+    """Return why a kernel of this call does not compile; None where all do."""
+    for finding in _findings(call, "compile-error"):
+        reason = _plain(finding.message)[:_MOST_REASON]
+        lesson = f"\n{_ONLY_TRITON}" if _NOT_TRITON.search(reason) else ""
+        return f"{_quoted(finding)}{reason}.{lesson}"
+    foreign = _FOREIGN.search(str(call.error)) if isinstance(call.error, RuntimeError) else None
+    if foreign is not None:
+        place = _call_of(foreign[1], file)
+        return f"{place}A kernel calls {foreign[1]}, which is not a Triton function.\n{_ONLY_TRITON}"
+    return None
+
+
+def _call_of(name: str, file: Path) -> str:
+    """Return the line of the first call of a function that is not Triton's; "" where there is none."""
+    call = re.compile(rf"(?<!tl\.)\b{re.escape(name)}\(")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    number = next((number for number, line in enumerate(lines, 1) if call.search(line)), None)
+    return "" if number is None else _line(file, number)
+
+
+def not_run(call: TracedCall, file: Path) -> str | None:
+    """Return why this call fails the stage "runs"; None where it passes."""
+    return next(_reasons(call, file), None)
+
+
+def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
+    if call.error is not None:
+        yield _raised(call.error, file)
+    for finding in _findings(call, "kernel-error"):
+        yield _plain(finding.message)
+    for finding in (one for kernel in call.kernels for one in kernel.errors):
+        yield f"{_quoted(finding)}{finding.message}.\n{finding.advice}"
+    if not call.kernels:
+        yield (
+            "No kernel was launched: the function returned without launching one. A launch looks like "
+            "kernel[grid](arguments), where the grid is the number of programs."
+        )
+    for kernel in call.kernels:
+        if Path(kernel.file) != file:
+            yield (
+                f"The kernel {kernel.name} from {Path(kernel.file).name} does the work. In this exercise, write "
+                "your own kernel in your own file."
+            )
+    for torch_call in call.torch_calls:
+        yield (
+            f"{_line(file, torch_call.line)}PyTorch does this part (`{torch_call.name}`). The numbers may be right, "
+            "but in this exercise the kernel must compute them. Move this part into the kernel."
+        )
+    if not call.outputs:
+        yield f"The function returns {call.returned!r} instead of a tensor. Does it end with a `return`?"
+    yield from _unwritten(call)
+
+
+def _unwritten(call: TracedCall) -> Iterator[str]:
+    for output in call.outputs:
+        missing = call.stored.unwritten(output)
+        if len(missing) and len(missing) == output.numel():
+            yield (
+                "The result does not come from a kernel: no element holds a value that a kernel stored. Return the "
+                "tensor that the kernel's tl.store writes."
+            )
+        elif len(missing):
+            twice = next((f"\n{_capital(one.message)}." for one in _findings(call, "race")), "")
+            yield (
+                f"Element {missing[0].tolist()} of the result was not written by any program; {len(missing)} of "
+                f"{output.numel()} elements were not written.{twice}\n"
+                "Which elements does each program handle? Are there enough programs for all elements?"
+            )
+
+
+def _raised(error: BaseException, file: Path) -> str:
+    text = described(error, None)
+    asked = _NO_MEMORY.search(text)
+    if isinstance(error, MemoryError) or asked:
+        size = f" for {int(asked[1]) / 1e9:,.0f} GB" if asked else ""
+        return f"Your file asks{size} of memory, more than this machine has: {_place(error, file)}"
+    if isinstance(error, SystemExit):
+        return f"Your file ends Python with sys.exit: {_place(error, file)}. Remove this call."
+    return f"{_place(error, file)} raises {text}"
+
+
+def exception_while_importing(error: BaseException, file: Path) -> str:
+    """Return the message for a file that raises while Python imports it."""
+    return f"{_raised(error, file)}.\nThis happens while Python imports the file, before any function is called."
+
+
+def missed_goal(goal: Goal, measured: Measured, sizes: str = "") -> str:
+    """Return the message for a missed goal: the value, its place, the sizes, and why the goal matters."""
+    where = f" ({measured.where})" if measured.where else ""
+    tried = f", on {sizes}" if sizes else ""
+    return (
+        f"The result is right, but {goal.name} is {measured.value:.4g}{where}; wanted {goal.wanted}{tried}.\n{goal.why}"
+    )
+
+
+def with_candidate(candidate: Any) -> str:
+    """Return the configuration of an autotuner as text."""
+    return f"with the candidate {', '.join(f'{name} = {value}' for name, value in candidate.kwargs.items())}"
+
+
+def wrong_result(message: str, file: Path) -> str:
+    """Return the message for a wrong element, with the line that stored it."""
+    place = re.search(rf"{re.escape(file.name)}:(\d+)", message)
+    return f"{_capital(message)}.{'' if place is None else _code(file, int(place[1]))}"
+
+
+def cached(shared: bool) -> str:
+    """Return the message for a function that reuses an earlier call's memory (`shared`) or an earlier result."""
+    if shared:
+        return (
+            "Two calls return the same memory, so the second result overwrites the first, which may still be in use. "
+            "Allocate a new output in every call."
+        )
+    return (
+        "The second call, with other numbers of the same size, gives a wrong result. The function seems to return an "
+        "earlier result. Compute the result in every call."
+    )
+
+
+def _findings(call: TracedCall, kind: str) -> Iterator[Finding]:
+    return (finding for kernel in call.kernels for finding in kernel.findings if finding.kind == kind)
+
+
+def _quoted(finding: Finding) -> str:
+    return _line(Path(finding.file), finding.line) if finding.line else ""
+
+
+def _line(file: Path, line: int) -> str:
+    return f"{file.name}:{line}{_code(file, line)}\n"
+
+
+def _code(file: Path, line: int) -> str:
+    code = linecache.getline(str(file), line).strip()
+    return f"\n    {code}" if code else ""
+
+
+def _place(error: BaseException, file: Path) -> str:
+    """Return the innermost line of the learner's file in an error's traceback."""
+    line, traceback = 0, error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == str(file):
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return f"{file.name}:{line}" if line else file.name
+
+
+def _plain(text: str) -> str:
+    """Return a message on one line, with file names instead of paths."""
+    return re.sub(r"/\S*/([\w.]+\.py)", r"\1", " ".join(text.split()))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,247 @@
+"""All stages of a check for a Triton file, inside the child process. The first stage that fails ends the check."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.check import Trial
+from tilesmith.lab.check import run as compared
+from tilesmith.lab.comparison import compare
+from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS
+from tilesmith.toolchain.interpreter import interpreting
+from tilesmith.workshop.checking import failure_messages
+from tilesmith.workshop.checking.constant_sweep import sweep_table
+from tilesmith.workshop.checking.goals import Measured, measure
+from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
+from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
+from tilesmith.workshop.checking.unfinished_code import first_problem
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
+
+
+class TritonCheck(StagedCheck):
+    """A check of one Triton file."""
+
+    def __init__(self, exercise: Exercise, file: Path, entering: Callable[[str], None] = lambda stage: None) -> None:
+        super().__init__(exercise, file, entering)
+        self._spec: Spec | None = None
+        self._calls: dict[Any, TracedCall] = {}
+
+    def _pass_stages(self) -> tuple[str, list[str]]:
+        self._require_parses()
+        trials = [*self._trials(self.exercise.visible), *self._trials(self.exercise.hidden)]
+        self._entering("compiles")
+        self._require_compiles(trials[0])
+        self._entering("runs")
+        for trial in trials:
+            self._require_runs(trial)
+        self._require_every_candidate_runs(trials[0])
+        self._entering("right")
+        for trial in trials:
+            self._require_right(trial)
+        self._require_nothing_cached(trials[0])
+        self._entering("goals")
+        if self.exercise.sweep is not None:
+            self._table = sweep_table(self, self.exercise.sweep, next(iter(self.exercise.timed), None))
+        self._require_goals(self._worst_over_candidates, lambda goal: _sizes(self.exercise.size(goal.size).sizes))
+        speed = self._measure_speed() if self.exercise.timed and torch.cuda.is_available() else []
+        return "speed" if speed else "goals", speed
+
+    def measured(self, size: Size | None = None, candidate: int | None = None, *, anew: bool = False) -> TracedCall:
+        """Return the traced call that goals and questions are about.
+
+        Default: the measured size, the autotuner's first configuration, and the earlier call if there was one.
+        """
+        spec = self.spec
+        trial = Trial(spec, _case(size or self.exercise.measured), spec.dtypes[0], CONTIGUOUS, "cpu")
+        return self._new_call(trial, candidate) if anew else self._call(trial, candidate)
+
+    @property
+    def spec(self) -> Spec:
+        """Return the exercise's spec with the learner's function as operator."""
+        if self._spec is None:
+            self._spec = _spec(self.exercise, self._function())
+        return self._spec
+
+    def _require_parses(self) -> None:
+        self._entering("parses")
+        source = self.file.read_text(encoding="utf-8", errors="replace")
+        problem = first_problem(source, self.file.name, self.exercise.function)
+        if problem is not None:
+            raise StageFailure("parses", problem)
+
+    def _function(self) -> Callable[..., Any]:
+        try:
+            function = getattr(load_module(self.file), self.exercise.function)
+        except BaseException as error:
+            raise StageFailure("runs", failure_messages.exception_while_importing(error, self.file)) from error
+        if not callable(function):
+            raise StageFailure("runs", f"{self.exercise.function} is {function!r}, which is not a function.")
+        return function  # type: ignore[no-any-return]  # getattr gives Any
+
+    def _trials(self, sizes: Sequence[Size]) -> Iterator[Trial]:
+        """Yield the visible sizes in the first dtype and layout, the hidden sizes in every dtype and layout."""
+        spec = self.spec
+        plain = sizes is self.exercise.visible
+        for size in sizes:
+            for dtype in spec.dtypes[:1] if plain else spec.dtypes:
+                for layout in spec.layouts[:1] if plain else spec.layouts:
+                    yield Trial(spec, _case(size), dtype, layout, "cpu")
+
+    def _call(self, trial: Trial, candidate: int | None = None) -> TracedCall:
+        key = (trial.case.name, trial.dtype, trial.layout.name, candidate)
+        if key not in self._calls:
+            self._calls[key] = self._new_call(trial, candidate)
+        return self._calls[key]
+
+    def _new_call(self, trial: Trial, candidate: int | None) -> TracedCall:
+        exercise = self.exercise
+        # Compiling takes most of the time. The visible sizes already show that the kernels compile for AMD.
+        hidden = trial.case.name in {size.name for size in exercise.hidden if size is not exercise.measured}
+        targets = DEFAULT_TARGETS[:1] if hidden or candidate is not None else DEFAULT_TARGETS
+        inputs = _seeded_inputs(trial, seed=0)
+        return trace_call(trial.spec.op, inputs, self.file, exercise.allow, exercise.forbid, targets, candidate)
+
+    def _require_compiles(self, trial: Trial) -> None:
+        reason = failure_messages.not_compiled(self._call(trial), self.file)
+        if reason is not None:
+            raise StageFailure("compiles", reason)
+
+    def _require_runs(self, trial: Trial) -> None:
+        self._require_compiles(trial)
+        reason = failure_messages.not_run(self._call(trial), self.file)
+        if reason is not None:
+            raise StageFailure("runs", self._with_sizes(trial, reason))
+
+    def _require_every_candidate_runs(self, trial: Trial) -> None:
+        """Run all configurations of an autotuner: which one a GPU would choose is unknown here."""
+        for number, candidate in self._other_candidates(self._call(trial)):
+            reason = failure_messages.not_run(self._call(trial, number), self.file)
+            if reason is not None:
+                message = f"{reason}\n{failure_messages.with_candidate(candidate)}"
+                raise StageFailure("runs", self._with_sizes(trial, message))
+
+    @staticmethod
+    def _other_candidates(call: TracedCall) -> Iterator[tuple[int, Any]]:
+        return ((number, one) for number, one in enumerate(call.candidates) if number > 0)
+
+    def _require_right(self, trial: Trial) -> None:
+        for result in compared(trial):
+            if not result.passed:
+                message = failure_messages.wrong_result(result.message, self.file)
+                raise StageFailure("right", self._with_sizes(trial, message))
+
+    def _require_nothing_cached(self, trial: Trial) -> None:
+        """Call twice with different numbers of one size: the results must be right and in different memory."""
+        first, second = (_seeded_inputs(trial, seed) for seed in (0, 1))
+        with interpreting():
+            before = _tensors(called(trial.spec.op, first))
+            after = _tensors(called(trial.spec.op, second))
+        if {one.data_ptr() for one in before} & {one.data_ptr() for one in after if one.numel()}:
+            raise StageFailure("right", failure_messages.cached(shared=True))
+        exact = _tensors(called(trial.spec.reference, {name: _double(value) for name, value in second.items()}))
+        plain = _tensors(called(trial.spec.reference, second))
+        if not all(compare(*three).passed for three in zip(after, exact, plain, strict=True)):
+            raise StageFailure("right", failure_messages.cached(shared=False))
+
+    def _worst_over_candidates(self, goal: Goal) -> Measured:
+        """Return the value of a goal; with an autotuner, that of the first configuration that misses the goal."""
+        size = self.exercise.size(goal.size)
+        try:
+            call = self.measured(size)
+            found = measure(goal, call)
+            for number, candidate in self._other_candidates(call):
+                if not goal.met_by(found.value):
+                    break
+                other = measure(goal, self.measured(size, number))
+                where = ", ".join(filter(None, [other.where, failure_messages.with_candidate(candidate)]))
+                found = found if goal.met_by(other.value) else replace(other, where=where)
+        except LookupError as error:
+            raise StageFailure("goals", f"{goal.name} cannot be measured: {error.args[0]}.") from error
+        return found
+
+    def _measure_speed(self) -> list[str]:
+        from tilesmith.workshop.checking.gpu_timing import time_on_gpu
+
+        self._entering("speed")
+        lines: list[str] = []
+        for size in self.exercise.timed:
+            speed = time_on_gpu(self.spec, _case(size))
+            if speed.error is not None:
+                raise StageFailure("speed", f"Your file passes without a GPU, but fails on this GPU: {speed.error}")
+            lines += speed.lines
+        return lines
+
+    def _with_sizes(self, trial: Trial, reason: str) -> str:
+        """Return a reason with the sizes that were tried: which sizes fail explains a lot."""
+        dtype = str(trial.dtype).removeprefix("torch.")
+        shown = trial.case.name in {size.name for size in self.exercise.visible}
+        extra = "" if shown else f", {dtype}, {trial.layout.name}: a case that the page does not list"
+        return f"{reason}\n(tried with {_sizes(trial.case.sizes)}{extra})"
+
+
+def _spec(exercise: Exercise, function: Callable[..., Any]) -> Spec:
+    meaning = load_module(exercise.folder / "meaning.py")
+    layouts = {layout.name: layout for layout in LAYOUTS}
+    unknown = [name for name in exercise.layouts if name not in layouts]
+    if unknown:
+        raise ExerciseError(f"{exercise.id}: there is no layout {unknown[0]!r}; the layouts are {', '.join(layouts)}")
+    return Spec(
+        name=exercise.id,
+        op=function,
+        reference=meaning.reference,
+        make_inputs=meaning.make_inputs,
+        cases=[_case(size) for size in (*exercise.visible, *exercise.hidden)],
+        dtypes=[getattr(torch, name) for name in exercise.dtypes],
+        layouts=[layouts[name] for name in exercise.layouts],
+        differentiable=exercise.differentiable,
+        cost=getattr(meaning, "cost", None),
+    )
+
+
+def model_spec(exercise: Exercise) -> Spec:
+    """Return the exercise's spec with the model solution as operator."""
+    return _spec(exercise, getattr(load_module(exercise.solution), exercise.function))
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a file under a unique module name."""
+    name = f"tilesmith_workshop_{path.stem}_{abs(hash(path)):x}"
+    source = importlib.util.spec_from_file_location(name, path)
+    assert source is not None
+    assert source.loader is not None
+    module = importlib.util.module_from_spec(source)
+    sys.modules[name] = module  # Triton finds a kernel's source through its module
+    source.loader.exec_module(module)
+    return module
+
+
+def _case(size: Size) -> Case:
+    return Case(size.name, **size.sizes)
+
+
+def _seeded_inputs(trial: Trial, seed: int) -> Inputs:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    return [made] if isinstance(made, Tensor) else list(made)
+
+
+def _double(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _sizes(sizes: Any) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())

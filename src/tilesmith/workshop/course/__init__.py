@@ -1,0 +1,8 @@
+"""Exercises as data: what an exercise declares, how its folder is read, and the order of the course.
+
+Files, in reading order:
+
+- `exercise.py`: the dataclasses: `Exercise`, its sizes, goals, sweep and questions.
+- `exercise_file.py`: reading and validating `exercise.toml` and the files beside it.
+- `catalogue.py`: all exercises by id, in course order.
+"""

@@ -1,0 +1,242 @@
+"""Reading an exercise's folder: `exercise.toml`, validated key by key, and the files that must lie beside it.
+
+`docs/workshop-authors.md` documents every key. Every error is one line that names the file and the key.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from tilesmith.workshop.course.exercise import (
+    STAGES,
+    CommonMistake,
+    Exercise,
+    ExerciseError,
+    Goal,
+    Question,
+    Size,
+    Sweep,
+)
+
+# Python 3.10 has no TOML reader.
+_toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+_FAILS_AT = "fails:"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The stage at which a wrong variant must fail, and words that the message must contain."""
+
+    stage: str
+    words: str = ""
+
+
+def expectation_of(variant: Path) -> Expectation:
+    """Return the expectation on the first line of a wrong variant: `# fails: runs (out of bounds)`, in CUDA `//`."""
+    comment = "// " if variant.suffix == ".cu" else "# "
+    first = variant.read_text(encoding="utf-8").partition("\n")[0]
+    stage, _, words = first.removeprefix(comment + _FAILS_AT).strip().partition(" ")
+    if not first.startswith(comment + _FAILS_AT) or stage not in STAGES:
+        raise ExerciseError(
+            f"{variant}: the first line must be `{comment}{_FAILS_AT} STAGE (words)`, STAGE one of {STAGES}"
+        )
+    return Expectation(stage, words.strip().removeprefix("(").removesuffix(")"))
+
+
+def load_exercise(folder: Path) -> Exercise:
+    """Return the exercise in a folder. Raises ExerciseError with one line for any mistake in it."""
+    path = folder / "exercise.toml"
+    try:
+        content = _toml.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ExerciseError(f"{folder}: there is no exercise.toml in this folder") from None
+    except (OSError, ValueError) as error:
+        raise ExerciseError(f"{path}: {error}") from None
+    exercise = _read(_Table(content, str(path)), folder)
+    needed = [exercise.page]
+    if not exercise.is_only_questions:
+        needed += [exercise.starter, exercise.solution, folder / ("harness.cu" if exercise.is_cuda else "meaning.py")]
+    needed += [folder / "quiz.py"] if exercise.questions or exercise.is_only_questions else []
+    for file in needed:
+        if not file.is_file():
+            raise ExerciseError(f"{folder}: there is no {file.name} in this folder")
+    if exercise.twin is not None and not (folder.parent / exercise.twin / "exercise.toml").is_file():
+        raise ExerciseError(f"{path}: the twin is {exercise.twin!r}, but no exercise with this id lies beside it")
+    for variant in exercise.wrong_variants:
+        expectation_of(variant)
+    return exercise
+
+
+class _Table:
+    """A TOML table: the reader takes every key with its type; `done` refuses the keys that are left."""
+
+    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+        self._content = dict(content)
+        self.where = where
+
+    def take(self, key: str, kind: type | UnionType, default: Any = None, *, needed: bool = False) -> Any:
+        if key not in self._content:
+            if needed:
+                raise ExerciseError(f"{self.where}: {key!r} is missing")
+            return default
+        value = self._content.pop(key)
+        value = float(value) if kind is float and isinstance(value, int) and not isinstance(value, bool) else value
+        if not isinstance(value, kind):
+            raise ExerciseError(f"{self.where}: {key!r} is {value!r}, which is not a {getattr(kind, '__name__', kind)}")
+        return value
+
+    def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+        values = self.take(key, list, list(default))
+        for value in values:
+            if not isinstance(value, str):
+                raise ExerciseError(f"{self.where}: {key!r} holds {value!r}, which is not a string")
+        return tuple(values)
+
+    def tables(self, key: str) -> list[_Table]:
+        return [_Table(one, f"{self.where}: {key} {number}") for number, one in enumerate(self.take(key, list, []), 1)]
+
+    def rest(self) -> dict[str, Any]:
+        left, self._content = self._content, {}
+        return left
+
+    def done(self) -> None:
+        if self._content:
+            raise ExerciseError(f"{self.where}: unknown key {', '.join(map(repr, self._content))}")
+
+
+def _read(table: _Table, folder: Path) -> Exercise:
+    spec, cuda = table.take("spec", dict), table.take("cuda", dict)
+    exercise = Exercise(
+        folder=folder,
+        id=table.take("id", str, needed=True),
+        title=table.take("title", str, needed=True),
+        track=table.take("track", str, needed=True),
+        needs=table.texts("needs"),
+        starter_fails=table.take("starter_fails", str, "parses"),
+        is_cuda=cuda is not None,
+        twin=_twin(_Table(cuda or {}, f"{table.where}: cuda")),
+        goals=tuple(map(_goal, table.tables("goals"))),
+        sweep=_sweep(table),
+        hints=table.texts("hints"),
+        questions=tuple(map(_question, table.tables("quiz"))),
+        **({} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)),
+    )
+    table.done()
+    if exercise.id != folder.name:
+        raise ExerciseError(f"{table.where}: the id is {exercise.id!r}, but the folder is called {folder.name!r}")
+    if exercise.starter_fails not in STAGES:
+        raise ExerciseError(f"{table.where}: starter_fails is {exercise.starter_fails!r}, but stages are {STAGES}")
+    named = {size.name for size in (*exercise.visible, *exercise.hidden)}
+    for goal in exercise.goals:
+        if goal.size is not None and goal.size not in named:
+            raise ExerciseError(
+                f"{table.where}: the goal {goal.name} names the size {goal.size!r}, which does not exist"
+            )
+    if exercise.is_only_questions and not exercise.questions:
+        raise ExerciseError(f"{table.where}: the exercise has neither a spec nor a question")
+    return exercise
+
+
+def _twin(cuda: _Table) -> str | None:
+    twin: str | None = cuda.take("twin", str)
+    cuda.done()
+    return twin
+
+
+def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:
+    """Return the fields of a Triton exercise: function, sizes, dtypes and layouts."""
+    visible = tuple(map(_size, table.tables("visible")))
+    hidden = tuple(map(_size, table.tables("hidden")))
+    if not visible or not hidden:
+        raise ExerciseError(f"{table.where}: the exercise needs at least one visible and one hidden size")
+    by_name = {size.name: size for size in (*hidden, *visible)}
+    if len(by_name) < len(visible) + len(hidden):
+        raise ExerciseError(f"{table.where}: two sizes have the same name")
+    measured = spec.take("measured", str, visible[0].name)
+    if measured not in by_name:
+        raise ExerciseError(f"{spec.where}: measured is {measured!r}, but the sizes are {', '.join(by_name)}")
+    meaning = {
+        "function": spec.take("function", str, needed=True),
+        "visible": visible,
+        "hidden": hidden,
+        "measured": by_name[measured],
+        "timed": tuple(_timed(spec)),
+        "dtypes": spec.texts("dtypes", ("float32",)),
+        "layouts": spec.texts("layouts", ("contiguous",)),
+        "differentiable": spec.take("differentiable", bool, False),
+        "allow": spec.texts("allow"),
+        "forbid": spec.texts("forbid"),
+    }
+    spec.done()
+    return meaning
+
+
+def _timed(spec: _Table) -> Iterator[Size]:
+    """Yield the timed sizes: the file has one table or a list of tables."""
+    given = spec.take("timed", list | dict, [])
+    for number, sizes in enumerate([given] if isinstance(given, dict) else given, 1):
+        yield Size(f"timed {number}", sizes)
+
+
+def _size(table: _Table) -> Size:
+    return Size(table.take("name", str, needed=True), table.rest())
+
+
+def _goal(table: _Table) -> Goal:
+    goal = Goal(
+        metric=table.take("metric", str, needed=True),
+        why=table.take("why", str, needed=True),
+        at_most=table.take("at_most", float),
+        at_least=table.take("at_least", float),
+        argument=table.take("argument", str),
+        target=table.take("target", str, "cuda:90"),
+        size=table.take("size", str),
+    )
+    table.done()
+    if goal.at_most is None and goal.at_least is None:
+        raise ExerciseError(f"{table.where}: a goal needs at_most, at_least or both")
+    return goal
+
+
+def _sweep(table: _Table) -> Sweep | None:
+    content = table.take("sweep", dict)
+    if content is None:
+        return None
+    inner = _Table(content, f"{table.where}: sweep")
+    sweep = Sweep(
+        inner.take("constant", str, needed=True),
+        tuple(inner.take("values", list, needed=True)),
+        inner.texts("columns"),
+    )
+    inner.done()
+    return sweep
+
+
+def _question(table: _Table) -> Question:
+    between = table.take("between", list)
+    question = Question(
+        question=table.take("question", str, needed=True),
+        answer=table.take("answer", str, needed=True),
+        reply=table.take("reply", str, needed=True),
+        worked=table.take("worked", str),
+        between=(float(between[0]), float(between[1])) if between else None,
+        within=table.take("within", float, 0.0),
+        wrong=tuple(map(_common_mistake, table.tables("wrong"))),
+    )
+    table.done()
+    if question.worked is None and question.between is None:
+        raise ExerciseError(f"{table.where}: a question needs worked or between, so that a changed answer is noticed")
+    return question
+
+
+def _common_mistake(table: _Table) -> CommonMistake:
+    mistake = CommonMistake(table.take("answer", str, needed=True), table.take("reply", str, needed=True))
+    table.done()
+    return mistake

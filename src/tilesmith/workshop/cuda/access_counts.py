@@ -1,0 +1,108 @@
+"""Counts of a CUDA program without a GPU: launches, copies, sectors of global memory, wavefronts of shared memory.
+
+The compiler inserts a function call before every access. `accesses.cpp` defines these functions, groups the accesses of
+the lanes of a warp into requests, and prints one line per instruction.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilesmith.workshop.checking.goals import Measured
+from tilesmith.workshop.course.exercise import ExerciseError, Goal
+
+# Without optimisation, every access in the source is one access in the program. Fixed addresses lead back to lines.
+COMPILE_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-no-pie")
+_ACCESS = re.compile(r"access (\S+) (load|store) (global|shared) requests=(\d+) moved=(\d+) least=(\d+)")
+
+
+def instrumentation_options(compiler: str) -> list[str]:
+    """Return the options with which g++ or clang++ inserts a function call before every access, and nothing else."""
+    settings = {"asan-instrumentation-with-call-threshold": 0, "asan-globals": 0, "asan-stack": 0}
+    if "clang" in Path(compiler).name:
+        given = [word for name, value in settings.items() for word in ("-mllvm", f"-{name}={value}")]
+    else:
+        given = [word for name, value in settings.items() for word in ("--param", f"{name}={value}")]
+    return ["-fsanitize=kernel-address", *given]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store of the source, in the harness's first case.
+
+    `moved` counts sectors of 32 bytes in global memory, or wavefronts in shared memory. `least` is the fewest possible.
+    """
+
+    kind: str
+    memory: str
+    place: str  # file:line; the file alone where the line is unknown
+    requests: int
+    moved: int
+    least: int
+
+
+@dataclass(frozen=True)
+class ProgramCounts:
+    """The counts of a program over all of the harness's cases, and its accesses in the first case."""
+
+    counts: Mapping[str, int]
+    accesses: tuple[Access, ...]
+
+    def access(self, kind: str, memory: str) -> Access:
+        """Return the first load or store of "global" or "shared" memory."""
+        return next(one for one in self.accesses if (one.kind, one.memory) == (kind, memory))
+
+    def measure(self, goal: Goal) -> Measured:
+        """Return the value of a goal's metric."""
+        if goal.metric in self.counts:
+            return Measured(self.counts[goal.metric])
+        if goal.metric not in METRICS:
+            known = sorted({*METRICS, *self.counts})
+            raise ExerciseError(f"there is no metric {goal.metric!r}; the metrics for CUDA are {', '.join(known)}")
+        return METRICS[goal.metric](self)
+
+
+def _sector_efficiency(program: ProgramCounts) -> Measured:
+    found = [(one.least / one.moved, one) for one in program.accesses if one.memory == "global"]
+    if not found:
+        raise ExerciseError("no kernel touches global memory, so there is no sector_efficiency")
+    value, worst = min(found, key=lambda pair: pair[0])
+    return Measured(value, f"the {worst.kind} on {worst.place}")
+
+
+def _bank_conflicts(program: ProgramCounts) -> Measured:
+    shared = [one for one in program.accesses if one.memory == "shared"]
+    worst = max(shared, key=lambda one: one.moved - one.least, default=None)
+    conflicts = sum(one.moved - one.least for one in shared)
+    return Measured(conflicts, f"the {worst.kind} on {worst.place}" if worst and conflicts else "")
+
+
+METRICS: dict[str, Callable[[ProgramCounts], Measured]] = {
+    "sector_efficiency": _sector_efficiency,
+    "bank_conflicts": _bank_conflicts,
+}
+
+
+def read_counts(output: str, program: Path, file: Path) -> ProgramCounts:
+    """Return the counts that the counting program printed."""
+    counts = re.findall(r"(\w+)=(\d+)", output.rpartition("counts ")[2])
+    accesses = []
+    for address, kind, memory, requests, moved, least in _ACCESS.findall(output):
+        place = _place(program, address, file)
+        accesses.append(Access(kind, memory, place, int(requests), int(moved), int(least)))
+    return ProgramCounts({name: int(number) for name, number in counts}, tuple(accesses))
+
+
+def _place(program: Path, address: str, file: Path) -> str:
+    """Return file:line of an instruction; the file name alone where the line is unknown."""
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return file.name
+    found = subprocess.run([tool, "-e", program, address], capture_output=True, text=True).stdout
+    line = re.search(r":(\d+)", found)
+    return f"{file.name}:{line[1]}" if line and file.name in found else file.name

@@ -1,0 +1,207 @@
+"""All stages of a check for a `.cu` file, without a GPU.
+
+g++ or clang++ compiles the file as C++ against `cuda_runtime.h` beside this module, and the sanitizers watch it run.
+Where nvcc is installed, nvcc must compile the same file. Where there is also a GPU, the result must be right on it, and
+its time is shown beside the time of the exercise's Triton twin.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.cuda import access_counts
+from tilesmith.workshop.cuda.access_counts import ProgramCounts
+
+INCLUDES = Path(__file__).parent
+SECONDS_TO_RUN = 20.0
+MOST_MEGABYTES = 2048
+_USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and does not change the path
+_WRONG = 3  # the exit status of harness.h for a wrong result
+_LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
+_GAP = re.compile(r"//.*TODO|/\*.*?TODO")
+_WARNINGS = re.compile(r"(heap|global|stack)-(buffer-overflow|use-after-free)|data race|SEGV|attempting double-free")
+_OUTSIDE = "A thread reads or writes outside of what was allocated. Which threads have no element?"
+_LESSONS = {
+    "buffer-overflow": _OUTSIDE,
+    "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
+    "SEGV": _OUTSIDE,  # further still, in memory that was never allocated
+    "data race": (
+        "Two threads access the same address without a __syncthreads() between them, and at least one of them writes. "
+        "Which access comes first is random."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _ProgramRun:
+    status: int
+    output: str
+
+
+class CudaCheck(StagedCheck):
+    """A check of one `.cu` file."""
+
+    def __init__(self, exercise: Exercise, file: Path, entering: Callable[[str], None] = lambda stage: None) -> None:
+        super().__init__(exercise, file, entering)
+        self._counts: ProgramCounts | None = None
+
+    def _pass_stages(self) -> tuple[str, list[str]]:
+        self._require_parses()
+        self._entering("compiles")
+        program = self._built("address")
+        self._entering("runs")
+        # A race may also make the result wrong, and a race explains more. So both builds run before a result counts.
+        self._require_right(self._run(program), self._run(self._built("thread")))
+        if self.exercise.goals:
+            self._entering("goals")
+            self._require_goals(self.counts().measure, lambda goal: "")
+        on_gpu = self._built_by_nvcc()
+        speed = self._measure_speed(on_gpu) if on_gpu is not None and has_gpu() else []
+        return "speed" if speed else "nvcc" if on_gpu is not None else "goals", speed
+
+    def counts(self) -> ProgramCounts:
+        """Return the counts of a build that counts launches, copies and memory accesses."""
+        if self._counts is None:
+            program = self._built("counting")
+            self._counts = access_counts.read_counts(self._run(program).output, program, self.file)
+        return self._counts
+
+    def _require_parses(self) -> None:
+        self._entering("parses")
+        for number, line in enumerate(self._source().splitlines(), 1):
+            if _GAP.search(line):
+                raise StageFailure("parses", f"{self.file.name}:{number} is a gap to fill:\n    {line.strip()}")
+
+    def _require_right(self, *results: _ProgramRun) -> None:
+        for result in results:
+            if result.status == _WRONG:
+                raise StageFailure("right", result.output.partition("counts ")[0].strip())
+
+    def _source(self) -> str:
+        return self.file.read_text(encoding="utf-8", errors="replace")
+
+    def _built(self, how: str) -> Path:
+        """Build the program with the "address" or the "thread" sanitizer, or "counting" its accesses."""
+        compiler = shutil.which("g++") or shutil.which("clang++")
+        if compiler is None:
+            raise ExerciseError("the CUDA track needs a C++20 compiler, but neither g++ nor clang++ is on the path")
+        rewritten = self.file.with_name("rewritten.cpp")
+        source = _LAUNCH.sub(r"launch(\1, \2)(", self._source())
+        rewritten.write_text(f'#line 1 "{self.file.name}"\n{source}')
+        program = self.file.with_name(f"checked-{how}")
+        options = ["-std=c++20", "-g", "-pthread", f"-I{INCLUDES}"]
+        more: list[str] = []
+        if how == "counting":
+            accesses = self.file.with_name("accesses.o")
+            options += [*access_counts.COMPILE_OPTIONS]
+            self._compile([compiler, "-c", *options, str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
+            options += access_counts.instrumentation_options(compiler)
+            more = ["-x", "none", str(accesses)]
+        else:
+            options += ["-O1", f"-fsanitize={how}"]
+        self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), *more, "-o", str(program)])
+        return program
+
+    def _built_by_nvcc(self) -> Path | None:
+        """Build the program for a GPU; None where nvcc is not installed."""
+        compiler = nvcc()
+        if compiler is None:
+            return None
+        self._entering("nvcc")
+        program = self.file.with_name("checked-on-gpu")
+        # A copy of harness.h alone: our cuda_runtime.h beside the original would replace CUDA's own.
+        shutil.copy(INCLUDES / "harness.h", self.file.parent)
+        options = ["-std=c++17", "-O2", f"-I{self.file.parent}", *(["-arch=native"] if has_gpu() else [])]
+        command = [compiler, *options, *self._harness(self.file), "-o", str(program)]
+        self._compile(command, "nvcc", "Your file compiles as C++, but not with nvcc")
+        return program
+
+    def _measure_speed(self, program: Path) -> list[str]:
+        """Run the same cases on this machine's GPU, and time the program beside its twin."""
+        self._entering("speed")
+        try:
+            self._require_right(self._run(program))
+            return self._timed_beside_twin(program)
+        except StageFailure as failure:
+            raise StageFailure(
+                "speed", f"Your file passes without a GPU, but fails on this GPU: {failure}"
+            ) from failure
+
+    def _timed_beside_twin(self, program: Path) -> list[str]:
+        from tilesmith.workshop.checking.gpu_timing import time_beside_twin
+        from tilesmith.workshop.checking.triton_check import model_spec
+
+        if self.exercise.twin is None:
+            return []
+        twin = load_exercise(self.exercise.folder.parent / self.exercise.twin)
+        lines: list[str] = []
+        for size in twin.timed:
+            ran = self._run(program, *map(str, size.sizes.values()))
+            self._require_right(ran)
+            lines += time_beside_twin(
+                float(ran.output.rpartition("milliseconds ")[2].split()[0]), model_spec(twin), size
+            )
+        return lines
+
+    def _harness(self, learners: Path) -> list[str]:
+        return [f'-DLEARNERS_FILE="{learners}"', str(self.exercise.folder / "harness.cu")]
+
+    def _compile(self, command: list[str], stage: str = "compiles", what: str = "Your file does not compile") -> None:
+        made = subprocess.run(command, capture_output=True, text=True, cwd=self.file.parent)
+        if made.returncode:
+            lines = made.stderr.splitlines() or [f"{command[0]} ended with status {made.returncode}"]
+            reason = next((line for line in lines if "error" in line), lines[0])
+            raise StageFailure(stage, f"{what}: {reason.replace(f'{self.file.parent}/', '')}")
+
+    def _run(self, program: Path, *sizes: str) -> _ProgramRun:
+        limit = f"hard_rss_limit_mb={MOST_MEGABYTES}"
+        quiet = {"ASAN_OPTIONS": f"detect_leaks=0:{limit}", "TSAN_OPTIONS": f"halt_on_error=1:{limit}"}
+        try:
+            made = subprocess.run(
+                [program, *sizes], capture_output=True, text=True, timeout=SECONDS_TO_RUN, env={**os.environ, **quiet}
+            )
+        except subprocess.TimeoutExpired:
+            raise StageFailure(
+                "runs", f"The program was still running after {SECONDS_TO_RUN:g} s. Is there a loop that never ends?"
+            ) from None
+        if "FATAL: ThreadSanitizer" in made.stderr:  # a problem of this machine, not of the learner's file
+            raise ExerciseError(f"the thread sanitizer does not work on this machine: {made.stderr.strip()[:200]}")
+        if "rss limit exhausted" in made.stderr:
+            raise StageFailure("runs", f"The program took more than {MOST_MEGABYTES / 1024:g} GB of memory.")
+        if made.returncode not in (0, _WRONG):
+            raise StageFailure("runs", self._explained(made.stderr, made.returncode))
+        return _ProgramRun(made.returncode, made.stdout)
+
+    def _explained(self, report: str, status: int) -> str:
+        """Return the sanitizer's finding with the learner's line and its meaning."""
+        kind = _WARNINGS.search(report)
+        if kind is None:
+            return f"The program ended with status {status}: {report.strip()[:300]}"
+        place = re.search(rf"{re.escape(self.file.name)}:(\d+)", report)
+        line = self._source().splitlines()[int(place[1]) - 1].strip() if place else ""
+        where = f"{self.file.name}:{place[1]}\n    {line}\n" if place else ""
+        lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
+        return f"{where}{kind[0]}. {lesson}".rstrip()
+
+
+def nvcc() -> str | None:
+    """Return the path of nvcc: from the path, from CUDA_HOME, or from the usual folders; None where there is none."""
+    home = os.environ.get("CUDA_HOME")
+    folders = [os.environ.get("PATH", ""), *([f"{home}/bin"] if home else []), *_USUAL_FOLDERS]
+    return shutil.which("nvcc", path=os.pathsep.join(folders))
+
+
+def has_gpu() -> bool:
+    """Return whether this machine has an NVIDIA GPU."""
+    import torch
+
+    return torch.cuda.is_available() and torch.version.hip is None

@@ -1,0 +1,7 @@
+"""Running learners' files in a child process, so that no file can harm the command or the learner's work.
+
+Files, in reading order:
+
+- `worker.py`: the parent's side: starts the child, sends requests, enforces limits.
+- `worker_process.py`: the child's side: checks one file per request.
+"""

@@ -1,0 +1,281 @@
+"""Runs learners' files in a child process under limits of time and memory.
+
+A file that ends the child becomes a failed verdict of one or two lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.isolation import worker_process
+
+GIGABYTE = 1 << 30
+SECONDS_TO_START = 600.0  # for importing torch and Triton from a slow disk
+SECONDS_FOR_QUESTIONS = 600.0
+POLL_SECONDS = 0.05
+MOST_PRINTED = 1 << 16
+SECONDS_FOR_TRACEBACK = 1.0
+SECONDS_TO_SAVE = 0.3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The time and memory that a learner's file may use."""
+
+    seconds: float = 60.0
+    gigabytes: float = 4.0
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict of a check, the output of the file, and the answers of the quiz if they were requested."""
+
+    verdict: Verdict
+    printed: str = ""
+    quiz: tuple[QuestionAnswers, ...] = ()
+
+
+class _NoAnswer(Exception):
+    """The child ended without an answer. The message completes a sentence that begins with "Your file"."""
+
+
+class Worker:
+    """A child process that checks one file after another. A new child replaces one that a file has ended."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self._limits = limits
+        self._process: _Process | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the child now, because its imports take seconds."""
+        if self._process is None:
+            self._process = _Process()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def check(
+        self,
+        exercise: Exercise,
+        file: Path,
+        *,
+        quiz: bool = False,
+        entering: Callable[[str], None] = lambda stage: None,
+    ) -> Outcome:
+        """Check a copy of the file. Restore the file if running the copy deleted it."""
+        answer, printed = self._ask(exercise, file, check=True, quiz=quiz, entering=entering)
+        if isinstance(answer, Verdict):
+            return Outcome(answer, printed)
+        found = tuple(QuestionAnswers(**one) for one in answer["quiz"] or ())
+        verdict = Verdict.from_json(answer["verdict"])
+        return Outcome(replace(verdict, message=without_control_characters(verdict.message)), printed, found)
+
+    def quiz(self, exercise: Exercise, file: Path | None) -> tuple[QuestionAnswers, ...]:
+        """Return the answers to the exercise's questions for this file. Raises ExerciseError where there are none."""
+        answer, _ = self._ask(exercise, file, check=False, quiz=True, entering=lambda stage: None)
+        if isinstance(answer, Verdict):
+            raise ExerciseError(answer.message)
+        return tuple(QuestionAnswers(**one) for one in answer["quiz"])
+
+    def _ask(
+        self, exercise: Exercise, file: Path | None, *, check: bool, quiz: bool, entering: Callable[[str], None]
+    ) -> tuple[dict[str, Any] | Verdict, str]:
+        content = file.read_bytes() if file is not None else b""
+        with tempfile.TemporaryDirectory(prefix="tilesmith-", ignore_cleanup_errors=True) as scratch:
+            copy = Path(scratch).resolve() / exercise.id / exercise.file_name
+            copy.parent.mkdir()
+            copy.write_bytes(content)
+            self.start()
+            assert self._process is not None
+            request = {"exercise": str(exercise.folder.resolve()), "file": str(copy), "check": check, "quiz": quiz}
+            stages = ["parses"]
+
+            def entered(stage: str) -> None:
+                stages.append(stage)
+                entering(stage)
+
+            try:
+                answer = self._process.answer(request, self._limits_for(file), entered)
+            except _NoAnswer as ended:
+                printed = self._process.printed()
+                self.close()
+                stage = "runs" if stages[-1] in ("parses", "compiles") else stages[-1]
+                return Verdict(
+                    exercise.id, False, stage, _with_harm(f"Your file {ended}", copy, file, content)
+                ), printed
+            printed = self._process.printed()
+            harm = _harm(copy, file, content)
+        if "problem" in answer:
+            raise ExerciseError(answer["problem"])
+        if harm and answer["verdict"] is not None:
+            self.close()
+            return Verdict(exercise.id, False, "runs", harm), printed
+        return answer, printed
+
+    def _limits_for(self, file: Path | None) -> Limits:
+        """Return the limits for a request. Without a learner's file, the exercise's own code may take longer."""
+        return self._limits if file is not None else replace(self._limits, seconds=SECONDS_FOR_QUESTIONS)
+
+
+class _Process:
+    """One child process: requests go over a pipe, its output is collected, and its whole session ends with it."""
+
+    def __init__(self) -> None:
+        self._pipe, childs_end = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, worker_process.__file__, str(childs_end.fileno())],
+            pass_fds=[childs_end.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        childs_end.close()
+        self._ready = False
+        self._output = bytearray()
+        threading.Thread(target=self._collect_output, daemon=True).start()
+
+    def answer(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
+        """Send a request and wait for the answer. Raises _NoAnswer where none comes."""
+        deadline = time.monotonic() + SECONDS_TO_START
+        if not self._ready:
+            self._message(deadline, limits)
+            self._ready = True
+        self._output.clear()
+        with suppress(BrokenPipeError):
+            self._pipe.send_bytes(json.dumps(request).encode())
+        deadline = time.monotonic() + limits.seconds
+        while True:
+            message = self._message(deadline, limits)
+            if "answer" in message:
+                answer: dict[str, Any] = message["answer"]
+                return answer
+            entering(message["stage"])
+
+    def printed(self) -> str:
+        """Return the output of the file without control characters."""
+        time.sleep(POLL_SECONDS)  # the last output may still be in the pipe
+        return without_control_characters(bytes(self._output).decode(errors="replace"))
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._pipe.close()
+
+    def _message(self, deadline: float, limits: Limits) -> dict[str, Any]:
+        while not self._pipe.poll(POLL_SECONDS):
+            if time.monotonic() > deadline:
+                where = self._current_line()
+                raise _NoAnswer(
+                    f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?"
+                )
+            if _resident_bytes(self._process.pid) > limits.gigabytes * GIGABYTE:
+                raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
+        try:
+            message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError, ValueError):
+            raise _NoAnswer(_reason_for_exit(self._process)) from None
+        return message
+
+    def _current_line(self) -> str:
+        """Return the line of the learner's file that the child is executing."""
+        self._output.clear()
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + SECONDS_FOR_TRACEBACK
+        while time.monotonic() < deadline and b"most recent call first" not in self._output:
+            time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
+        trace = re.findall(
+            r'File "[^"]*tilesmith-[^"]*/([^/"]+)", line (\d+)', bytes(self._output).decode(errors="replace")
+        )
+        self._output.clear()
+        return f", at {trace[0][0]}:{trace[0][1]}" if trace else ""
+
+    def _collect_output(self) -> None:
+        assert self._process.stdout is not None
+        while chunk := self._process.stdout.read1(MOST_PRINTED):  # type: ignore[attr-defined]  # a buffered reader
+            self._output += chunk[: max(0, MOST_PRINTED - len(self._output))]
+
+
+def without_control_characters(text: str) -> str:
+    """Return text without escape sequences and other control characters."""
+    text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)", "", text)
+    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())
+
+
+def _with_harm(message: str, copy: Path, file: Path | None, content: bytes) -> str:
+    harm = _harm(copy, file, content)
+    return f"{message}\n{harm}" if harm else message
+
+
+def _harm(copy: Path, file: Path | None, content: bytes) -> str:
+    """Return how the file deleted itself or its folder, and restore it; "" where it did not."""
+    if file is not None and not _is_there(file):
+        # Never overwrite: the learner may have saved the file in the meantime.
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), open(file, "xb") as restored:
+            restored.write(content)
+        return f"Your file deletes {file.name} while it runs. The check restored {file.name}."
+    if not copy.is_file():
+        return (
+            "Your file deletes the folder it is in. The check runs a copy, so your work is safe. Remove the deletion."
+        )
+    return ""
+
+
+def _is_there(file: Path) -> bool:
+    """Return whether the file exists. Some editors delete a file before they save it, so look twice."""
+    if not file.exists():
+        time.sleep(SECONDS_TO_SAVE)
+    return file.exists()
+
+
+def _reason_for_exit(process: subprocess.Popen[bytes]) -> str:
+    try:
+        status = process.wait(SECONDS_TO_START)
+    except subprocess.TimeoutExpired:
+        return "stopped answering."
+    if status >= 0:
+        return f"ended the whole process with status {status}, as os._exit does. Let the function return instead."
+    return f"was ended by {signal.Signals(-status).name}."
+
+
+def _resident_bytes(process_id: int) -> int:
+    """Return the resident memory of a process; 0 where the system does not report it."""
+    try:
+        pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

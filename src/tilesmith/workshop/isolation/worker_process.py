@@ -1,0 +1,75 @@
+"""The child process in which learners' files run. The parent starts this file by its path, with a pipe's descriptor.
+
+The child reads one JSON request after another and answers each. Damage by a learner's file stays inside the child.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder: a learner's `import worker` must not find our module
+
+import faulthandler
+import json
+import os
+import signal
+from contextlib import suppress
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    pipe = Connection(int(sys.argv[1]))
+    # At the time limit, the parent asks for a traceback with this signal.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    # Import before the first request: the imports do not count as the file's time.
+    from tilesmith.workshop.quizzes import answers  # noqa: F401
+
+    _send(pipe, ready=True)
+    while True:
+        try:
+            request = json.loads(pipe.recv_bytes())
+        except EOFError:
+            break
+        _send(pipe, answer=_answered(request, pipe))
+    os._exit(0)  # threads that a file left running must not keep the process alive
+
+
+def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
+    from tilesmith.spec import SpecError
+    from tilesmith.workshop.checking.staged_check import StageFailure
+    from tilesmith.workshop.checking.triton_check import TritonCheck
+    from tilesmith.workshop.course.exercise import ExerciseError
+    from tilesmith.workshop.course.exercise_file import load_exercise
+    from tilesmith.workshop.cuda.check import CudaCheck
+    from tilesmith.workshop.quizzes.answers import compute_answers
+
+    file = Path(request["file"])
+    os.chdir(file.parent)
+    try:
+        exercise = load_exercise(Path(request["exercise"]))
+        check: TritonCheck | CudaCheck | None = None
+        if not exercise.is_only_questions:
+            kind = CudaCheck if exercise.is_cuda else TritonCheck
+            check = kind(exercise, file, entering=lambda stage: _send(pipe, stage=stage))
+        verdict = check.verdict() if check is not None and request["check"] else None
+        asked = request["quiz"] and (verdict is None or verdict.passed)
+        found = [asdict(one) for one in compute_answers(exercise, check)] if asked else None
+    except (ExerciseError, SpecError, StageFailure) as error:
+        return {"problem": str(error)}
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # the learner's file may have closed the stream
+                stream.flush()
+    return {"verdict": verdict and verdict.as_json(), "quiz": found}
+
+
+def _send(pipe: Connection, **message: Any) -> None:
+    pipe.send_bytes(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main()

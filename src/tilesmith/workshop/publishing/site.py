@@ -1,0 +1,100 @@
+"""The course as a static site: one page per exercise, with hints, questions, and a picture of the model solution."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+
+from tilesmith.lab.report.inspect_page import write_html as picture_of
+from tilesmith.storage import write_atomically
+from tilesmith.workshop.checking.triton_check import TritonCheck
+from tilesmith.workshop.course.catalogue import Catalogue
+from tilesmith.workshop.course.exercise import Exercise, Question
+from tilesmith.workshop.cuda.check import CudaCheck
+from tilesmith.workshop.quizzes.answers import compute_answers
+from tilesmith.workshop.quizzes.replies import answer_text
+
+
+@dataclass(frozen=True)
+class _AnsweredQuestion:
+    """A question with its answer, which the page hides until a click."""
+
+    question: Question
+    answer: str
+
+
+def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], None] = lambda exercise: None) -> int:
+    """Write index.html and one page per exercise into a folder. Return the number of exercises."""
+    order = list(catalogue.values())
+    for number, exercise in enumerate(order):
+        entering(exercise.id)
+        asked, picture = _run_solution(exercise)
+        if picture:
+            write_atomically(folder / f"{exercise.id}-picture.html", picture)
+        page = _environment().get_template("exercise.html").render(
+            **_page(exercise.title, f"{exercise.track}: {exercise.id}"),
+            exercise=exercise,
+            text=_html(exercise.page.read_text(encoding="utf-8")),
+            starter=None if exercise.is_only_questions else exercise.starter.read_text(encoding="utf-8"),
+            asked=asked,
+            has_picture=bool(picture),
+            following=order[number + 1] if number + 1 < len(order) else None,
+        )  # fmt: skip
+        write_atomically(folder / f"{exercise.id}.html", page)
+    index = _environment().get_template("course.html").render(
+        **_page("The workshop", "From PyTorch to writing GPU kernels, on any machine."), tracks=catalogue.tracks()
+    )  # fmt: skip
+    write_atomically(folder / "index.html", index)
+    return len(order)
+
+
+def _run_solution(exercise: Exercise) -> tuple[list[_AnsweredQuestion], str]:
+    """Run the model solution. Return the answered questions and the picture as HTML."""
+    if exercise.is_only_questions:
+        return _answered_questions(exercise, None), ""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / exercise.file_name  # pictures show this name to learners
+        shutil.copy(exercise.solution, file)
+        if exercise.is_cuda:
+            return _answered_questions(exercise, CudaCheck(exercise, file)), ""
+        check = TritonCheck(exercise, file)
+        inspection = check.measured().inspection
+        return _answered_questions(exercise, check), picture_of(inspection) if inspection is not None else ""
+
+
+def _answered_questions(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> list[_AnsweredQuestion]:
+    found = compute_answers(exercise, check)
+    return [
+        _AnsweredQuestion(one, answer_text(one, answer)) for one, answer in zip(exercise.questions, found, strict=True)
+    ]
+
+
+def _page(title: str, summary: str) -> dict[str, object]:
+    from tilesmith import __version__
+
+    return {"title": title, "summary": summary, "sections": (), "provenance": {"Tilesmith": __version__}}
+
+
+def _html(markdown: str) -> Markup:
+    """Return a page's text as HTML. The template adds the heading, so it is left out here."""
+    body = markdown.split("\n", 1)[1] if markdown.startswith("# ") else markdown
+    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=ChoiceLoader([PackageLoader("tilesmith.workshop.publishing"), PackageLoader("tilesmith.lab.report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,7 @@
+"""Quizzes: questions with a number as answer.
+
+Files, in reading order:
+
+- `answers.py`: the right and the wrong answers, computed from a trace, a binary or arithmetic.
+- `replies.py`: the reply to a guess, and the problems of a question for its author.
+"""

@@ -1,0 +1,151 @@
+"""Every stage of a check, on files with one mistake each: the stage that fails, and the message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilesmith.workshop.checking.triton_check import TritonCheck
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise_file import load_exercise
+
+SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
+
+
+def verdict_on(source: str, folder: Path, exercise: str = "vector-add") -> Verdict:
+    chosen = load_exercise(BUILT_IN / exercise)
+    file = folder / chosen.file_name
+    file.write_text(source)
+    return TritonCheck(chosen, file).verdict()
+
+
+def changed(old: str, new: str, source: str = SOLUTION) -> str:
+    assert old in source
+    return source.replace(old, new)
+
+
+def with_kernels() -> Iterator[Any]:
+    """Yield the exercises with a kernel. All but the first of each track are slow tests."""
+    tracks: set[str] = set()
+    for exercise in Catalogue().values():
+        if not exercise.is_only_questions and not exercise.is_cuda:
+            marks = (pytest.mark.slow,) if exercise.track in tracks else ()
+            tracks.add(exercise.track)
+            yield pytest.param(exercise.id, marks=marks)
+
+
+@pytest.mark.parametrize("name", list(with_kernels()))
+def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> None:
+    exercise = Catalogue()[name]
+    verdict = verdict_on(exercise.solution.read_text(), tmp_path, name)
+    assert verdict.passed, verdict.message
+    assert [goal.met for goal in verdict.goals] == [True] * len(exercise.goals)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage", "words"),
+    [
+        ("x + y)", "x + y", "parses", ["vector_add.py:13 is not valid Python: '(' was never closed", "^"]),
+        ("x + y)", "...)", "parses", ["vector_add.py:13 is the last gap to fill", "tl.store("]),
+        ("def vector_add", "def add_vectors", "parses", ["no function 'vector_add'", "reset"]),
+        ("x + y)", "x @ unknown)", "compiles", ["vector_add.py:13", "does not compile for cuda:90", "unknown"]),
+        ("x + y)", "torch.add(x, y))", "compiles", ["vector_add.py:13", "A kernel calls add", "functions of tl"]),
+        ("BLOCK_SIZE = 256", "BLOCK_SIZE = 100", "compiles", ["power of 2"]),
+        ("torch.empty_like(x)", "torch.empty(7)", "runs", ["store to out_ptr[7]", "elements = 256", "Mask off"]),
+        ("out = torch", "out = nothing", "runs", ["vector_add.py:18 raises NameError"]),
+        ("    return out", "    pass", "runs", ["returns None", "return"]),
+        ("(programs,)", "(1,)", "runs", ["Element [256] of the result was not written", "elements = 1024"]),
+        ("    return out", "    return torch.add(x, y)", "runs", ["vector_add.py:21", "PyTorch", "`add`"]),
+        ("    return out", "    return out.clone()", "runs", ["does not come from a kernel"]),
+        ("    add_kernel[", "    0 and add_kernel[", "runs", ["No kernel was launched"]),
+        ("x_ptr + offsets)", "out_ptr + offsets)", "runs", ["loads out_ptr[0], which nobody has written"]),
+        ("x + y)", "x - y)", "right", ["program (0, 0, 0) of add_kernel, vector_add.py:13", "tl.store(out_ptr"]),
+        ("    tl.store(", "    tl.store(x_ptr + offsets, x + 1)\n    tl.store(", "right", ["changes its input"]),
+        ("x + y)", "x + y + 0 * tl.load(x_ptr + offsets))", "goals", ["loads_per_element is 2 (x_ptr on lines 11"]),
+    ],
+)  # fmt: skip
+def test_mistake_fails_at_its_stage_with_explanation(
+    tmp_path: Path, old: str, new: str, stage: str, words: list[str]
+) -> None:
+    verdict = verdict_on(changed(old, new), tmp_path)
+    assert (verdict.passed, verdict.stage) == (False, stage), verdict.message
+    for word in words:
+        assert word in verdict.message
+    assert str(tmp_path) not in verdict.message
+
+
+def test_clear_compile_error_gets_no_lesson(tmp_path: Path) -> None:
+    verdict = verdict_on(changed("x_ptr + offsets)", "x_ptr + offsets, other=0)"), tmp_path)
+    assert verdict.stage == "compiles"
+    assert verdict.message.endswith("does not compile for cuda:90: `other` cannot be provided without `mask`.")
+
+
+def test_message_lists_the_lines_of_all_gaps(tmp_path: Path) -> None:
+    source = changed("x + y)", "x + y)  # TODO", changed("tl.load(x_ptr + offsets)", "..."))
+    assert verdict_on(source, tmp_path).message.endswith("2 gaps are left, on lines 11, 13.")
+
+
+def test_ellipsis_in_an_index_is_no_gap(tmp_path: Path) -> None:
+    assert verdict_on(changed("    return out", "    return out[..., :]"), tmp_path).passed
+
+
+def test_cached_result_fails_at_right(tmp_path: Path) -> None:
+    kept = changed("    return out", "    return KEPT.setdefault(x.shape, out)", f"KEPT = {{}}\n{SOLUTION}")
+    verdict = verdict_on(kept, tmp_path)
+    assert verdict.stage == "right"
+    assert "the same memory" in verdict.message
+
+
+def test_reused_output_memory_fails_at_right(tmp_path: Path) -> None:
+    kept = changed("torch.empty_like(x)", "KEPT.setdefault(x.shape, torch.empty_like(x))", f"KEPT = {{}}\n{SOLUTION}")
+    verdict = verdict_on(kept, tmp_path)
+    assert verdict.stage == "right"
+    assert "Allocate a new output" in verdict.message
+
+
+def test_kernel_from_another_file_fails_at_runs(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(SOLUTION)
+    source = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom elsewhere import vector_add\n"
+    verdict = verdict_on(source, tmp_path)
+    assert verdict.stage == "runs"
+    assert "add_kernel from elsewhere.py" in verdict.message
+
+
+TUNED = SOLUTION.replace(
+    "@triton.jit",
+    '@triton.autotune([triton.Config({"BLOCK_SIZE": size}) for size in (256, 128)], key=["x_ptr"])\n@triton.jit',
+).replace(", BLOCK_SIZE=BLOCK_SIZE)", ")")
+
+
+def test_tuned_kernel_must_run_with_every_candidate(tmp_path: Path) -> None:
+    verdict = verdict_on(TUNED, tmp_path)  # its grid is for blocks of 256
+    assert verdict.stage == "runs"
+    assert "Element [128] of the result was not written" in verdict.message
+    assert "with the candidate BLOCK_SIZE = 128" in verdict.message
+    follows = changed("[(programs,)]", '[lambda chosen: (triton.cdiv(x.numel(), chosen["BLOCK_SIZE"]),)]', TUNED)
+    assert verdict_on(follows, tmp_path).passed
+
+
+def test_goals_hold_for_every_candidate(tmp_path: Path) -> None:
+    source = (BUILT_IN / "gemm-3" / "wrong" / "small_tiles_too.py").read_text()
+    verdict = verdict_on(source, tmp_path, "gemm-3")
+    assert verdict.stage == "goals"
+    assert "loads_per_element of a_ptr is 4" in verdict.message
+    assert "with the candidate TILE_ROWS = 32, TILE_COLUMNS = 32" in verdict.message
+    assert [goal.met for goal in verdict.goals] == [True, True, True, False, True]
+
+
+def test_failing_hidden_case_is_described(tmp_path: Path) -> None:
+    source = changed("offsets < n_elements", "offsets <= n_elements", (BUILT_IN / "masks" / "solution.py").read_text())
+    verdict = verdict_on(source, tmp_path, "masks")
+    assert verdict.stage == "runs"
+    assert "elements = 1000" in verdict.message
+
+
+def test_forbidden_copy_is_named(tmp_path: Path) -> None:
+    source = (BUILT_IN / "strides" / "wrong" / "copies_first.py").read_text()
+    assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message
