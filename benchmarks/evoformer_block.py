@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tilesmith.nn.evoformer import EvoformerBlock
 from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
-from tilesmith.training.provenance import stamped
+from tilesmith.training.results.provenance import stamped
 
 SEQUENCES, RESIDUES, MSA, PAIR = 128, 256, 256, 128
 STEPS, WARM_UP = 25, 5

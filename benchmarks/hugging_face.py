@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tilesmith.optim import AdamW
 from tilesmith.patch import patch
-from tilesmith.training.provenance import stamped
+from tilesmith.training.results.provenance import stamped
 
 BATCH, LENGTH, VOCABULARY = 4, 2048, 128256
 STEPS, WARM_UP = 20, 6

@@ -1,4 +1,4 @@
-"""`tilesmith compare`: the versions side by side."""
+"""`tilesmith compare`: parity, times, refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compare(*arguments: str | Path, model: str = "llama") -> Result:
     return result
 
 
-def test_all_versions_mean_the_same_and_learn_alike(tmp_path: Path) -> None:
+def test_all_versions_match_and_have_the_same_losses(tmp_path: Path) -> None:
     files = [tmp_path / "compared.json", tmp_path / "compared.html"]
     result = compare(*TINY, "--json", files[0], "--html", files[1])
     assert result.exit_code == 0, result.output
@@ -44,12 +44,12 @@ def test_all_versions_mean_the_same_and_learn_alike(tmp_path: Path) -> None:
         assert run["losses"] == pytest.approx(runs[0]["losses"], abs=1e-4)
     page = files[1].read_text()
     for text in (result.output, page):
-        for word in ("Training speed", "Batch", "Forward", "Backward", "Throughput", "v4 beside v1", "best possible"):
+        for word in ("Training speed", "Batch", "Forward", "Backward", "Throughput", "v4 against v1", "best possible"):
             assert word in text
     assert page.count("<polyline") == 1 + len(runs), "a curve for each, and the best possible loss"
 
 
-def test_all_versions_of_openfold_mean_the_same_and_learn_alike(tmp_path: Path) -> None:
+def test_all_openfold_versions_match_and_have_the_same_losses(tmp_path: Path) -> None:
     json_file, page = tmp_path / "compared.json", tmp_path / "compared.html"
     result = compare(*TINY_FOLD, "--json", json_file, "--html", page, model="openfold")
     assert result.exit_code == 0, result.output
@@ -63,7 +63,7 @@ def test_all_versions_of_openfold_mean_the_same_and_learn_alike(tmp_path: Path) 
     assert "Tiny OpenFold" in page.read_text()
 
 
-def test_a_version_of_openfold_that_means_something_else_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openfold_version_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_bias(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
         return versions.logits_loss(x, weight, 0 * bias, targets)
 
@@ -71,10 +71,10 @@ def test_a_version_of_openfold_that_means_something_else_gets_no_time(monkeypatc
     monkeypatch.setitem(versions.VERSIONS, "v2", wrong)
     result = compare(*TINY_FOLD, "--variants", "v1,v2", model="openfold")
     assert result.exit_code == 1
-    assert "v2 was not timed: it does not compute what v1 computes." in result.output
+    assert "v2 was not timed: it does not compute the same as v1." in result.output
 
 
-def test_a_version_that_means_something_else_gets_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_version_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def swapped(x: Tensor, weight: Tensor) -> Tensor:
         return parts.jointly_gated(x, weight.roll(weight.shape[0] // 2, dims=0))
 
@@ -82,7 +82,7 @@ def test_a_version_that_means_something_else_gets_no_time(monkeypatch: pytest.Mo
     files = [tmp_path / "compared.json", tmp_path / "compared.html"]
     result = compare(*TINY, "--variants", "v1,v2", "--json", files[0], "--html", files[1])
     assert result.exit_code == 1
-    assert "v2 was not timed: it does not compute what v1 computes." in result.output
+    assert "v2 was not timed: it does not compute the same as v1." in result.output
     assert [run["variant"] for run in json.loads(files[0].read_text())["variants"]] == ["v1"]
     assert "differs" in files[1].read_text()
 
@@ -95,7 +95,7 @@ def test_a_version_that_means_something_else_gets_no_time(monkeypatch: pytest.Mo
         (["--data", "nowhere"], "--data: cannot read nowhere"),
     ],
 )
-def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
+def test_wrong_usage_prints_one_line(arguments: list[str], complaint: str) -> None:
     result = compare(*arguments)
     assert result.exit_code == 2
     assert complaint in result.stderr

@@ -1,4 +1,4 @@
-"""`tilesmith train`: what it writes and tells, and one clear line for everything that cannot be."""
+"""`tilesmith train`: its results and files, and one line for every error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(*arguments: str | Path, model: str = "llama") -> Result:
     return result
 
 
-def test_writes_what_was_found(tmp_path: Path) -> None:
+def test_writes_json_and_html(tmp_path: Path) -> None:
     files = [tmp_path / "run.json", tmp_path / "run.html"]
     result = train(*TINY, "--num-steps", "12", "--variant", "v2", "--json", files[0], "--html", files[1])
     assert result.exit_code == 0, result.output
@@ -52,14 +52,14 @@ def test_writes_what_was_found(tmp_path: Path) -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.output), "piped output has no control characters"
 
 
-def test_eager_is_asked_for_by_name_and_recorded(tmp_path: Path) -> None:
+def test_eager_run_is_recorded(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     assert train(*TINY, "--num-steps", "2", "--variant", "v3", "--eager", "--json", file).exit_code == 0
     content = json.loads(file.read_text())
     assert (content["config"]["eager"], content["captured"]) == (True, "nothing")
 
 
-def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
+def test_resumed_run_has_the_same_losses(tmp_path: Path) -> None:
     saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
     assert train(*TINY, "--num-steps", "9", "--json", json_file).exit_code == 0
     whole = json.loads(json_file.read_text())["losses"]
@@ -68,7 +68,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(tmp_path: Path) -> None:
     assert json.loads(json_file.read_text())["losses"] == pytest.approx(whole, abs=1e-5)
 
 
-def test_openfold_learns_and_goes_on(tmp_path: Path) -> None:
+def test_openfold_learns_and_resumes(tmp_path: Path) -> None:
     saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
     fast = ("--learning-rate", "0.005", "--variant", "v2")
     result = train(*TINY_FOLD, *fast, "--num-steps", "30", "--save", saved, "--json", json_file, model="openfold")
@@ -93,10 +93,10 @@ def test_openfold_learns_and_goes_on(tmp_path: Path) -> None:
     [
         (["--head-dim", "24"], "--head-dim is 24, which does not divide --msa-dim 64"),
         (["--num-residues", "0"], "--num-residues is 0, but must be at least 1"),
-        (["--accumulate", "3"], "--batch-size is 4, which cannot be divided by 1 processes times 3"),
+        (["--accumulate", "3"], "--batch-size is 4, but must be divisible by 1 processes times 3"),
     ],
 )
-def test_wrong_usage_of_openfold_is_one_line(arguments: list[str], complaint: str) -> None:
+def test_wrong_usage_of_openfold_prints_one_line(arguments: list[str], complaint: str) -> None:
     result = train(*arguments, model="openfold")
     assert result.exit_code == 2
     assert complaint in result.stderr
@@ -116,7 +116,7 @@ def test_learns_the_bytes_of_a_file(tmp_path: Path) -> None:
     assert "best possible unknown" in result.output
 
 
-def test_leaves_a_trace_and_a_table(tmp_path: Path) -> None:
+def test_profile_writes_a_trace_and_prints_a_table(tmp_path: Path) -> None:
     result = train(*TINY, "--num-steps", "2", "--profile", tmp_path / "profile")
     assert result.exit_code == 0
     assert (tmp_path / "profile" / "trace.json.gz").stat().st_size > 1000
@@ -131,18 +131,18 @@ def test_leaves_a_trace_and_a_table(tmp_path: Path) -> None:
         (["--num-kv-heads", "3"], "--num-kv-heads is 3, which does not divide --num-heads 8"),
         (["--variant", "v5"], "--variant is 'v5', but must be one of v1, v2, v3, v4"),
         (["--dtype", "int8"], "--dtype is 'int8', but must be one of float32, bfloat16"),
-        (["--learning-rate", "0"], "--learning-rate is 0.0, but must be more than 0"),
-        (["--accumulate", "3"], "--batch-size is 8, which cannot be divided by 1 processes times 3"),
-        (["--shard"], "--shard takes several processes: start it with torchrun"),
+        (["--learning-rate", "0"], "--learning-rate is 0.0, but must be positive"),
+        (["--accumulate", "3"], "--batch-size is 8, but must be divisible by 1 processes times 3"),
+        (["--shard"], "--shard needs several processes: start them with torchrun"),
         (["--data", "{tmp}/nowhere"], "--data: cannot read {tmp}/nowhere: No such file or directory"),
         (["--data", "{tmp}/empty"], "--data: {tmp}/empty is empty"),
-        (["--data", "{tmp}/short"], "--data: {tmp}/short holds 5 bytes, but a sequence takes 129"),
+        (["--data", "{tmp}/short"], "--data: {tmp}/short holds 5 bytes, but a sequence needs 129"),
         (["--resume", "{tmp}/nowhere"], "--resume: {tmp}/nowhere does not exist"),
-        (["--resume", "{tmp}/short"], "--resume: {tmp}/short is damaged or no checkpoint"),
+        (["--resume", "{tmp}/short"], "--resume: {tmp}/short is damaged or not a checkpoint"),
         (["--save", "/proc/nowhere/checkpoint"], "--save: cannot write /proc/nowhere/checkpoint"),
     ],
 )
-def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:
+def test_wrong_usage_prints_one_line(arguments: list[str], complaint: str, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "short").write_text("hello")
     result = train(*(argument.replace("{tmp}", str(tmp_path)) for argument in arguments))
@@ -151,19 +151,19 @@ def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, tmp_path:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_checkpoint_goes_on_as_what_it_is(tmp_path: Path) -> None:
+def test_resuming_rejects_other_sizes_and_no_steps_left(tmp_path: Path) -> None:
     saved = tmp_path / "checkpoint"
     train(*TINY, "--num-steps", "2", "--save", saved)
     for arguments, complaint in (
         (["--hidden-dim", "32"], "--hidden-dim is 32, but the checkpoint has 16"),
-        (["--num-steps", "2"], "--num-steps is 2, but the checkpoint has taken 2 steps already"),
+        (["--num-steps", "2"], "--num-steps is 2, but the checkpoint is already at step 2"),
     ):
         result = train("--resume", saved, *arguments)
         assert result.exit_code == 2
         assert complaint in result.stderr
 
 
-def test_a_full_disk_is_told_after_everything_else(tmp_path: Path) -> None:
+def test_full_disk_is_reported_after_the_result(tmp_path: Path) -> None:
     json_file = tmp_path / "run.json"
     result = train(*TINY, "--num-steps", "2", "--save", "/dev/full", "--json", json_file)
     assert result.exit_code == 2
@@ -172,7 +172,7 @@ def test_a_full_disk_is_told_after_everything_else(tmp_path: Path) -> None:
     assert "Training speed" in result.output
 
 
-def test_a_model_that_does_not_train_fails_with_the_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gradient_fails_and_names_the_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(x: Tensor, weight: Tensor) -> Tensor:
         return parts.separately_gated(x, weight.detach())
 

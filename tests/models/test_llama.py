@@ -13,9 +13,9 @@ import tilesmith as ts
 from tilesmith.models import llama
 from tilesmith.models.llama import Config, Llama, parts
 from tilesmith.models.llama.model import rotations
-from tilesmith.training.distributed import Place
-from tilesmith.training.parity import parities
-from tilesmith.training.tasks import LlamaTask
+from tilesmith.training.running.distributed import Place
+from tilesmith.training.results.parity import parities
+from tilesmith.training.data.tasks import LlamaTask
 
 TINY = Config(vocab_size=50, hidden_dim=32, num_layers=2, num_heads=4, seq_len=12)
 CPU = Place(torch.device("cpu"))

@@ -13,10 +13,10 @@ import tilesmith as ts
 from tilesmith.models import openfold
 from tilesmith.models.openfold import Config, OpenFold
 from tilesmith.ops.triangle_multiply import operator as triangle_multiply
-from tilesmith.training.distributed import Place
-from tilesmith.training.parity import parities
-from tilesmith.training.run import Run, Settings
-from tilesmith.training.tasks import OpenFoldTask
+from tilesmith.training.running.distributed import Place
+from tilesmith.training.results.parity import parities
+from tilesmith.training.running.run import Run, Settings
+from tilesmith.training.data.tasks import OpenFoldTask
 
 SIZES = {"num_residues": 9, "num_sequences": 5, "msa_dim": 16, "pair_dim": 24, "num_blocks": 2, "outer_dim": 4}
 INTERPRETED = {"num_residues": 4, "num_sequences": 2, "msa_dim": 8, "pair_dim": 8, "num_blocks": 1, "outer_dim": 3}

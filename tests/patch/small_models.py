@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import tilesmith.patch.attention
-import tilesmith.patch.feed_forward
-import tilesmith.patch.loss
-import tilesmith.patch.parts
-import tilesmith.patch.residual
+import tilesmith.patch.parts.attention_module
+import tilesmith.patch.parts.attention_registry
+import tilesmith.patch.parts.feed_forward
+import tilesmith.patch.parts.loss
+import tilesmith.patch.parts.norms
+import tilesmith.patch.parts.residual
 
 transformers = pytest.importorskip("transformers", minversion="4.53")
 
@@ -34,11 +35,11 @@ CLASSES = {
     "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
 }
 OPERATORS = {
-    "norm": ((tilesmith.patch.parts, "rms_norm"), (tilesmith.patch.residual, "add_rms_norm")),
-    "rotary": ((tilesmith.patch.parts, "rope"),),
-    "mlp": ((tilesmith.patch.feed_forward, "swiglu"),),
-    "loss": ((tilesmith.patch.loss, "linear_cross_entropy"),),
-    "attention": ((tilesmith.patch.attention, "attention"),),
+    "norm": ((tilesmith.patch.parts.norms, "rms_norm"), (tilesmith.patch.parts.residual, "add_rms_norm")),
+    "rotary": ((tilesmith.patch.parts.attention_module, "rope"),),
+    "mlp": ((tilesmith.patch.parts.feed_forward, "swiglu"),),
+    "loss": ((tilesmith.patch.parts.loss, "linear_cross_entropy"),),
+    "attention": ((tilesmith.patch.parts.attention_registry, "attention"),),
 }
 """Where each part calls its operators."""
 

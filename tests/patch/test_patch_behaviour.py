@@ -249,10 +249,10 @@ def test_models_without_a_vocabulary_have_their_other_parts_patched() -> None:
 def test_refuses_models_that_are_not_known() -> None:
     other = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=9))
     with pytest.raises(
-        ValueError, match=r"GPT2LMHeadModel of type 'gpt2', which is not known; known are .*llama.*qwen3"
+        ValueError, match=r"GPT2LMHeadModel of type 'gpt2', which is not supported; supported are .*llama.*qwen3"
     ):
         patch(other)
-    with pytest.raises(ValueError, match="model is a Linear, which is not known"):
+    with pytest.raises(ValueError, match="model is a Linear, which is not supported"):
         patch(nn.Linear(2, 2))
     with pytest.raises(TypeError, match="model is a str"):
         patch("llama")  # type: ignore[type-var]

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tilesmith as ts
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.patch import patch
-from tilesmith.patch.embedding import embedded
-from tilesmith.patch.embedding_rows import add_rows_, plan_rows_added, rows_added
+from tilesmith.patch.gradients.embedding_rows import add_rows_, plan_rows_added, rows_added
+from tilesmith.patch.gradients.tied_embedding import embedded_inputs
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 
@@ -96,7 +96,7 @@ def test_no_gradient_as_large_as_the_weight_is_made_of_zeros() -> None:
 
 
 def is_joined(model: Any) -> bool:
-    inputs, _ = embedded(model, {"input_ids": few()["input_ids"]})
+    inputs, _ = embedded_inputs(model, {"input_ids": few()["input_ids"]})
     return inputs["input_ids"] is None
 
 
@@ -165,7 +165,7 @@ def test_gradients_can_be_differentiated_again() -> None:
         second: Tensor = torch.autograd.grad(first.square().sum(), model.lm_head.weight)[0]
         return second
 
-    inputs, weight = embedded(model, {"input_ids": tokens})
+    inputs, weight = embedded_inputs(model, {"input_ids": tokens})
     embedding: nn.Embedding = model.model.embed_tokens
     plain = F.embedding(tokens, embedding.weight, embedding.padding_idx)
     torch.testing.assert_close(twice(inputs["inputs_embeds"], weight), twice(plain, embedding.weight))

@@ -17,10 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilesmith as ts
 from tilesmith.patch import patch
-from tilesmith.patch.feed_forward import feed_forward
-from tilesmith.patch.parts import plain_norm
-from tilesmith.patch.projections import projections, together
-from tilesmith.patch.residual import norm_and_input, norm_of_sum
+from tilesmith.patch.gradients.projections import joined_operands, projections
+from tilesmith.patch.parts.attention_module import PROJECTIONS
+from tilesmith.patch.parts.feed_forward import feed_forward
+from tilesmith.patch.parts.norms import plain_norm
+from tilesmith.patch.parts.residual import norm_and_input, norm_of_sum
 from tilesmith.toolchain.interpreter import Launched, handing_over
 
 LAYERS = SIZES["num_hidden_layers"]
@@ -87,7 +88,7 @@ def test_attention_is_given_no_mask_where_there_was_none(monkeypatch: pytest.Mon
         masks.append(mask)
         return torch.zeros_like(tensors[0])
 
-    monkeypatch.setattr("tilesmith.patch.attention.attention", attention)
+    monkeypatch.setattr("tilesmith.patch.parts.attention_registry.attention", attention)
     patch(model_of("mistral"))(batch()["input_ids"])
     assert masks == [None] * LAYERS
 
@@ -242,9 +243,9 @@ def projected(monkeypatch: pytest.MonkeyPatch, family: str) -> list[int]:
         names = {id(layer): name for name, layer in model.model.layers[0].self_attn.named_children()}
         if all(id(layer) in names for layer in layers):
             seen.append([names[id(layer)] for layer in layers])
-        return together(x, *layers)
+        return joined_operands(x, *layers)
 
-    monkeypatch.setattr("tilesmith.patch.projections.together", recorded)
+    monkeypatch.setattr("tilesmith.patch.gradients.projections.joined_operands", recorded)
     found(model, **batch())
     return [len(names) for names in seen]
 
@@ -254,13 +255,12 @@ def test_what_attention_begins_and_ends_with_is_projected_by_us(monkeypatch: pyt
     assert projected(monkeypatch, family) == [3, 1]
 
 
-def test_one_of_both_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesmith.patch.parts.OUTPUT", {"self.out_proj": "nothing"})
-    ts.patch.parts.attention_module.cache_clear()
-    try:
-        assert projected(monkeypatch, "llama") == [3]
-    finally:
-        ts.patch.parts.attention_module.cache_clear()
+@pytest.mark.parametrize(("fusion", "layers"), [("output projection", [3]), ("qkv projections", [1])])
+def test_each_projection_is_fused_without_the_other(
+    monkeypatch: pytest.MonkeyPatch, fusion: str, layers: list[int]
+) -> None:
+    monkeypatch.setitem(PROJECTIONS, fusion, {"self.no_such_proj": "nothing"})
+    assert projected(monkeypatch, "llama") == layers
 
 
 class Doubling(nn.Linear):
@@ -329,15 +329,3 @@ def test_layers_take_and_give_plain_hidden_states() -> None:
     with ts.use("interpret"):
         ours = patched(tokens[:1, :6], output_hidden_states=True).hidden_states
     torch.testing.assert_close(ours, plain(tokens[:1, :6], output_hidden_states=True).hidden_states)
-
-
-def test_layers_that_are_written_differently_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesmith.patch.patching.with_joined_norms", lambda forward: None)
-    monkeypatch.setattr("tilesmith.patch.parts.TOGETHER", {"self.qkv_proj": "nothing"})
-    ts.patch.parts.attention_module.cache_clear()
-    try:
-        model = patch(model_of("llama"))
-    finally:
-        ts.patch.parts.attention_module.cache_clear()
-    assert "forward" not in vars(model.model.layers[0])
-    assert_same(found(model, **batch()), found(model_of("llama"), **batch()))

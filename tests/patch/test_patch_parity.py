@@ -164,7 +164,7 @@ def test_a_family_needs_its_own_form_of_norm() -> None:
     """The parity above would show the wrong one: Gemma's multiplies by 1 + weight."""
     gemma = found(model_of("gemma"), **batch())
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr("tilesmith.patch.parts.rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
+        changed.setattr("tilesmith.patch.parts.norms.rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
         wrong = found(patch(model_of("gemma")), **batch())
     assert abs(wrong["loss"] - gemma["loss"]) > 1e-2
 

@@ -10,7 +10,7 @@ from small_models import CLASSES, assert_same, batch, found, model_of
 from torch import nn
 
 from tilesmith.patch import patch
-from tilesmith.patch.positions import LENGTHS, all_there, places
+from tilesmith.patch.parts.default_positions import LENGTHS, default_positions, full_mask
 
 TOKENS = batch()["input_ids"]
 
@@ -72,7 +72,7 @@ def test_frequencies_that_change_are_seen() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_tables_have_the_dtype_of_what_they_turn(dtype: torch.dtype) -> None:
     rotary = patch(model_of("llama")).model.rotary_emb
-    ids = places(6, torch.device("cpu"))
+    ids = default_positions(6, torch.device("cpu"))
     assert rotary(torch.ones(1, dtype=torch.bfloat16), ids)[0].dtype == torch.bfloat16
     assert {one.dtype for one in rotary(torch.ones(1, dtype=dtype), ids)} == {dtype}
 
@@ -96,7 +96,7 @@ def test_what_was_made_without_gradients_serves_training_too() -> None:
 
 
 def test_a_mask_takes_one_element() -> None:
-    mask = all_there((3, 1000), torch.device("cpu"))
+    mask = full_mask((3, 1000), torch.device("cpu"))
     assert mask.shape == (3, 1000)
     assert mask.untyped_storage().nbytes() == 1
     assert mask.all()
@@ -104,9 +104,9 @@ def test_a_mask_takes_one_element() -> None:
 
 def test_places_are_the_very_same_tensor() -> None:
     device = torch.device("cpu")
-    first = places(7, device)
+    first = default_positions(7, device)
     assert first is not None
-    assert first is places(7, device)
+    assert first is default_positions(7, device)
     assert first.tolist() == [list(range(7))]
 
 
@@ -115,6 +115,6 @@ def test_nothing_of_a_captured_graph_is_kept() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        assert places(7, device) is None
-        first, second = (all_there((1, 7), device) for _ in range(2))
+        assert default_positions(7, device) is None
+        first, second = (full_mask((1, 7), device) for _ in range(2))
         assert first.data_ptr() != second.data_ptr()

@@ -11,11 +11,11 @@ from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json
 from tilesmith.cli.train import end
 
 if TYPE_CHECKING:
-    from tilesmith.training.debugging.case import Seen, Stage
+    from tilesmith.training.debugging.case import Observation, Stage
 
 debug = typer.Typer(
     name="debug",
-    help="A performance-debugging case, stage by stage: each a program with one real fault.",
+    help="A performance-debugging case in stages; each stage is a program with one real fault.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -23,47 +23,47 @@ debug = typer.Typer(
 
 @debug.command("llama")
 def debug_llama(
-    stage: Annotated[int | None, typer.Option(min=1, max=6, metavar="N", help="Only this stage, from 1 to 6.")] = None,
+    stage: Annotated[int | None, typer.Option(min=1, max=6, metavar="N", help="Run one stage, from 1 to 6.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the stage's program instead of running it.")] = False,
-    reveal: Annotated[bool, typer.Option("--reveal", help="Of a single stage: evidence, cause and fix too.")] = False,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON.")] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="With --stage: also show evidence, cause and fix.")] = False,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
 ) -> None:
-    """Tiny LLaMA with five faults, one at a time, and at last with none.
+    """Debug Tiny LLaMA with five faults, one per stage; the sixth stage has none.
 
-    Without --stage it goes through all six: symptom, the command that reveals the fault, evidence, fix. With --stage it
-    shows the symptom and the command, and leaves the rest to you until --reveal. Every number is found as it runs.
+    Without --stage, all six stages run and show symptom, revealing command, evidence, cause and fix. With --stage, one
+    stage shows its symptom and the command; add --reveal for the rest. Every number is computed during the run.
     """
     from tilesmith.training.debugging import case
 
     if show and (stage is None or reveal or json):
-        refuse("--show prints the program of one stage: give --stage N with it, and nothing else")
+        refuse("--show prints the program of one stage: use it with --stage N and nothing else")
     if reveal and stage is None:
-        refuse("--reveal is for one stage: give --stage N with it; without both, all stages are revealed")
+        refuse("--reveal needs --stage N; without both, all stages are revealed")
     if show and stage is not None:
         print(case.stage(stage).program.read_text(encoding="utf-8"), end="")
         return
     numbers = range(1, case.COUNT + 1) if stage is None else [stage]
     try:
-        result = [_told(case.stage(number), reveals=stage is None or reveal) for number in numbers]
+        result = [_shown_stage(case.stage(number), reveals=stage is None or reveal) for number in numbers]
     except case.StageError as error:
         end(str(error), CHECK_FAILED)
     if json:
-        from tilesmith.training.provenance import stamped
+        from tilesmith.training.results.provenance import stamped
 
         write_json(json, stamped({"model": "llama", "stages": result}))
 
 
-def _told(stage: Stage, *, reveals: bool) -> dict[str, Any]:
-    """Run a stage and show it; returns it as `--json` holds it, with null for what was not revealed."""
+def _shown_stage(stage: Stage, *, reveals: bool) -> dict[str, Any]:
+    """Run and show a stage; return it in the format of `--json`, with null where nothing was revealed."""
     from tilesmith.lab.report.content import Listing, Paragraph
     from tilesmith.lab.report.terminal import show_block, show_heading
 
     title = stage.title if reveals else f"python {stage.program}"
     show_heading(console, f"Stage {stage.number}: {title}", stage.symptom)
-    symptom = _shown("What the program shows", "running", stage.run)
-    show_block(console, Paragraph("What reveals it:"))
+    symptom = _observed("What the program shows", "running", stage.run)
+    show_block(console, Paragraph("This command reveals the fault:"))
     show_block(console, Listing(f"  {stage.revealing_command}"))
-    evidence = _shown("Evidence", "looking", stage.look) if reveals else None
+    evidence = _observed("Evidence", "collecting evidence", stage.reveal) if reveals else None
     if reveals:
         show_block(console, Paragraph(f"Cause. {stage.cause}"))
         show_block(console, Paragraph(f"Fix. {stage.fix}"))
@@ -84,18 +84,18 @@ def _told(stage: Stage, *, reveals: bool) -> dict[str, Any]:
     }
 
 
-def _shown(caption: str, doing: str, find: Any) -> Seen:
-    """Find something out, saying meanwhile that it takes a while, and show it as a table."""
+def _observed(caption: str, doing: str, find: Any) -> Observation:
+    """Call `find` with a progress message, and show its result as a table."""
     from tilesmith.lab.report.content import Cell, Column, Paragraph, Table
     from tilesmith.lab.report.terminal import show_block
 
     if console.is_terminal:
         with console.status(f"{doing} …"):
-            seen: Seen = find()
+            observed: Observation = find()
     else:
-        seen = find()
-    rows = [[Cell(fact.name), Cell(fact.text), Cell(fact.kind)] for fact in seen.facts]
+        observed = find()
+    rows = [[Cell(fact.name), Cell(fact.text), Cell(fact.kind)] for fact in observed.facts]
     show_block(console, Table(caption, [Column(""), Column("", "number"), Column("")], rows))
-    for remark in seen.remarks:
+    for remark in observed.remarks:
         show_block(console, Paragraph(remark))
-    return seen
+    return observed

@@ -27,9 +27,9 @@ from tilesmith.cli.options import (
 from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, write_json, write_result
 
 if TYPE_CHECKING:
-    from tilesmith.training.checkpoint import Checkpoint
-    from tilesmith.training.run import Record, Run, Settings
-    from tilesmith.training.tasks import Task
+    from tilesmith.training.data.tasks import Task
+    from tilesmith.training.running.checkpoint import Checkpoint
+    from tilesmith.training.running.run import Record, Run, Settings
 
 train = typer.Typer(
     name="train",
@@ -42,9 +42,9 @@ train = typer.Typer(
 @dataclass(frozen=True)
 class Files:
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a checkpoint at the end.")] = None
-    save_every: Annotated[int | None, typer.Option(min=1, metavar="N", help="And after every N steps.")] = None
-    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from a checkpoint.")] = None
-    profile: Annotated[Path | None, typer.Option(metavar="DIR", help="Leave a trace for Perfetto there.")] = None
+    save_every: Annotated[int | None, typer.Option(min=1, metavar="N", help="Also write after every N steps.")] = None
+    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Resume from a checkpoint.")] = None
+    profile: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a trace for Perfetto.")] = None
 
 
 @train.command("llama")
@@ -52,11 +52,11 @@ class Files:
 def train_llama(
     sizes: LlamaSizes, choices: Choices, schedule: Schedule, data: TextData, files: Files, reports: Reports
 ) -> None:
-    """Tiny LLaMA, on tokens of known entropy or on a file.
+    """Train Tiny LLaMA on tokens of known entropy or on a file.
 
-    Under torchrun the batch is divided among the processes: torchrun --nproc-per-node 2 -m tilesmith train llama …
+    Under torchrun the processes divide the batch: torchrun --nproc-per-node 2 -m tilesmith train llama …
 
-    Exit status 1 if a parameter gets no gradient or one that is not finite, or if the run was interrupted.
+    Exit status 1 if a gradient is missing or not finite, or if the run was interrupted.
     """
     _train("llama", {**given(sizes), **given(data)}, {**given(choices), **given(schedule)}, files, reports)
 
@@ -66,20 +66,20 @@ def train_llama(
 def train_openfold(
     sizes: OpenFoldSizes, choices: Choices, schedule: Schedule, data: Data, files: Files, reports: Reports
 ) -> None:
-    """Tiny OpenFold, on chains whose distances follow from their alignment.
+    """Train Tiny OpenFold on chains whose alignment determines their distances.
 
-    Under torchrun and in its exit status it is as `tilesmith train llama` is.
+    torchrun and the exit status work as for `tilesmith train llama`.
     """
     _train("openfold", {**given(sizes), **given(data)}, {**given(choices), **given(schedule)}, files, reports)
 
 
 def _train(model: str, fixed: dict[str, Any], changing: dict[str, Any], files: Files, reports: Reports) -> None:
-    """`fixed` are options that a checkpoint must agree on, `changing` those that may differ from its own."""
+    """Train a model. A resumed run must keep the `fixed` options and may have other `changing` ones."""
     with one_line_errors():
-        from tilesmith.training.distributed import joined
-        from tilesmith.training.run import Run
+        from tilesmith.training.running.distributed import joined
+        from tilesmith.training.running.run import Run
 
-        task, settings, resumed = _asked_for(model, fixed, changing, files.resume)
+        task, settings, resumed = _requested(model, fixed, changing, files.resume)
         with joined() as place:
             run = Run(task, settings, place, resumed)
             problem = _run(run, files, reports)
@@ -91,13 +91,13 @@ def _train(model: str, fixed: dict[str, Any], changing: dict[str, Any], files: F
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Where training cannot go on, end with one line that names options as the user does."""
+    """On an error of training, exit with one line that names the command line's options."""
     import torch
 
-    from tilesmith.training.checkpoint import CheckpointError
-    from tilesmith.training.guard import GradientError
-    from tilesmith.training.run import SettingsError
-    from tilesmith.training.tokens import DataError
+    from tilesmith.training.data.tokens import DataError
+    from tilesmith.training.running.checkpoint import CheckpointError
+    from tilesmith.training.running.gradient_guard import GradientError
+    from tilesmith.training.running.run import SettingsError
 
     try:
         yield
@@ -110,32 +110,32 @@ def one_line_errors() -> Iterator[None]:
     except GradientError as error:
         end(str(error), CHECK_FAILED)
     except torch.OutOfMemoryError as error:
-        end(f"the GPU's memory is full; a smaller --batch-size takes less: {str(error).splitlines()[0]}", WRONG_USAGE)
+        end(f"out of GPU memory; try a smaller --batch-size: {str(error).splitlines()[0]}", WRONG_USAGE)
 
 
 def end(message: str, status: int) -> NoReturn:
-    """End with one line, also where several processes all come to it."""
+    """Exit with one line on standard error; only the first of several processes prints it."""
     if os.environ.get("RANK", "0") == "0":
         print(f"tilesmith: {message}", file=sys.stderr)
     raise typer.Exit(status)
 
 
-def _asked_for(
+def _requested(
     model: str, fixed: dict[str, Any], changing: dict[str, Any], resume: Path | None
 ) -> tuple[Task, Settings, Checkpoint | None]:
-    from tilesmith.training import checkpoint, setup
+    from tilesmith.training.running import checkpoint, options
 
     if resume is None:
-        task = setup.task_of(model, fixed)
-        return task, setup.settings_of({**task.defaults, **changing}, task.versions), None
+        task = options.task_of(model, fixed)
+        return task, options.settings_of({**task.defaults, **changing}, task.versions), None
     resumed = checkpoint.read(resume)
-    task = setup.resumed_task(model, resumed, fixed)
-    return task, setup.resumed_settings(resumed, changing, task.versions), resumed
+    task = options.resumed_task(model, resumed, fixed)
+    return task, options.resumed_settings(resumed, changing, task.versions), resumed
 
 
 def _run(run: Run, files: Files, reports: Reports) -> str | None:
-    """Train, save, tell. Returns what went wrong with saving: everything else is told before that."""
-    from tilesmith.training.phases import phase_milliseconds
+    """Train, save and report; return the error of saving, so that the report comes first."""
+    from tilesmith.training.running.phase_times import phase_milliseconds
 
     try:
         problem = _trained(run, files)
@@ -145,13 +145,13 @@ def _run(run: Run, files: Files, reports: Reports) -> str | None:
     finally:
         run.close()
     if run.place.is_first:
-        _tell(result, reports)
+        _report(result, reports)
     return problem
 
 
 def _trained(run: Run, files: Files) -> str | None:
-    """Take all steps, with a checkpoint now and then and at the end."""
-    from tilesmith.training import checkpoint
+    """Run all steps and write the checkpoints; return the error of saving, or None."""
+    from tilesmith.training.running import checkpoint
 
     if files.save:
         try:
@@ -169,7 +169,7 @@ def _trained(run: Run, files: Files) -> str | None:
 
 
 def _save(run: Run, path: Path) -> str | None:
-    from tilesmith.training import checkpoint
+    from tilesmith.training.running import checkpoint
 
     taken = run.checkpoint()
     if not run.place.is_first:
@@ -183,7 +183,7 @@ def _save(run: Run, path: Path) -> str | None:
 
 @contextmanager
 def progress_of(run: Run, label: str = "training") -> Iterator[Any]:
-    """A bar with loss, speed and memory; the function to call with the record so far."""
+    """Show a progress bar with loss, speed and memory; yield the function that updates it from the record."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tilesmith.lab.report.bench_result import figure, memory
@@ -208,7 +208,7 @@ def progress_of(run: Run, label: str = "training") -> Iterator[Any]:
 def _profile(run: Run, folder: Path) -> None:
     from tilesmith.lab.profile.summary import blocks
     from tilesmith.lab.report.terminal import show_block
-    from tilesmith.training.profiling import profiled
+    from tilesmith.training.running.profiling import profiled
 
     try:
         summary = profiled(run, folder / f"rank{run.place.rank}" if run.place.processes > 1 else folder)
@@ -221,10 +221,10 @@ def _profile(run: Run, folder: Path) -> None:
             console.print(f"{path}\n  {how}", soft_wrap=True, markup=False)
 
 
-def _tell(result: dict[str, Any], reports: Reports) -> None:
+def _report(result: dict[str, Any], reports: Reports) -> None:
     from tilesmith.lab.report.terminal import show_block
-    from tilesmith.training.provenance import stamped
-    from tilesmith.training.report import run_page, summary
+    from tilesmith.training.results.provenance import stamped
+    from tilesmith.training.results.report import run_page, summary
 
     for block in summary(result):
         show_block(console, block)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tilesmith.cli.chapter import Chapter, Report, Told
 from tilesmith.lab.report.content import Facts, Headline, Paragraph
-from tilesmith.training.distributed import alone
-from tilesmith.training.report import AVERAGED, final_loss, loss_curves
-from tilesmith.training.run import Record, Run, Settings
-from tilesmith.training.tasks import LlamaTask
+from tilesmith.training.data.tasks import LlamaTask
+from tilesmith.training.results.report import AVERAGED, final_loss, loss_curves
+from tilesmith.training.running.distributed import alone
+from tilesmith.training.running.run import Record, Run, Settings
 
 SIZES = {"hidden_dim": 128, "num_layers": 2, "num_heads": 4, "seq_len": 64}
 SETTINGS = Settings(variant="v4", batch_size=16, num_steps=120, learning_rate=3e-3)

@@ -1,19 +1,16 @@
 """Tilesmith's operators inside a Hugging Face model: `patch(model)`, and `unpatch(model)` to go back.
 
-patching.py      what users call
-families.py      the models that are known, and what differs between them
-parts.py         norms, and what attention modules do before attention
-residual.py      a norm together with the sum before it and the gradient that goes past it
-projections.py   linear layers of one input
-feed_forward.py  feed-forward blocks
-attention.py     attention, through transformers' own registry
-loss.py          the loss without logits
-embedding.py     an embedding whose weight is also the head's; embedding_rows.py has its kernel
-rewriting.py     methods of transformers with some statements replaced
-bare.py          which modules may be computed without being called
-gradients.py     gradients that can be differentiated again
+Files, in reading order:
+
+- `patching.py`: `patch`, `unpatch` and `report`, the functions that users call.
+- `report.py`: what `patch` reports: parts and fusions, made or not made, and why.
+- `families.py`: the supported model families and their differences.
+- `rewriting.py`: copies of transformers' methods with some statements replaced.
+- `parts/`: the replacements for norms, attention, feed-forward blocks and the loss.
+- `gradients/`: autograd functions that join several gradients, and the checks of when these apply.
 """
 
-from tilesmith.patch.patching import Report, patch, report, unpatch
+from tilesmith.patch.patching import patch, report, unpatch
+from tilesmith.patch.report import Report
 
 __all__ = ["Report", "patch", "report", "unpatch"]

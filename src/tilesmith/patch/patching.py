@@ -1,47 +1,42 @@
 """Putting the parts into a model, and taking them out again.
 
-A module is patched by a `forward` of its own, which hides its class's. Classes and modules of transformers stay as they
-are, so that of two models in a process one may be patched, and to unpatch is to delete that attribute.
+`patch` gives a module its own `forward`, which hides the method of its class. Classes of transformers stay unchanged,
+so a patched and an unpatched model can live in one process, and `unpatch` only deletes that attribute.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, TypeVar
 
 from torch import nn
 
-from tilesmith.patch.attention import PREFIX, has_mask_registry, registered, saying_that_all_is_there
 from tilesmith.patch.families import Family, family_of
-from tilesmith.patch.feed_forward import feed_forward
-from tilesmith.patch.loss import standard_loss, why_logits, without_logits
-from tilesmith.patch.parts import attention_module, calls_rotary, gemma_norm, plain_norm
-from tilesmith.patch.positions import has_changing_frequencies, with_kept_tables
-from tilesmith.patch.residual import with_joined_norms
+from tilesmith.patch.parts.attention_module import PROJECTIONS, ROTARY, attention_forward, require_projection
+from tilesmith.patch.parts.attention_registry import (
+    PREFIX,
+    REGISTRY,
+    has_mask_registry,
+    register_attention,
+    with_default_positions,
+)
+from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
+from tilesmith.patch.parts.feed_forward import feed_forward, require_known_block
+from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
+from tilesmith.patch.parts.norms import norm_forward
+from tilesmith.patch.parts.residual import with_fused_residual
+from tilesmith.patch.report import Report, Swapped, UnknownCodeError
+from tilesmith.patch.rewriting import names_in
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# Attributes of patched modules. They are copied with the module, so that a copy of a patched model can be unpatched.
+# Attributes of patched modules. They are copied with the module, so a copy of a patched model can be unpatched.
 FORWARD = "_tilesmith_forward"
 REPORT = "_tilesmith_report"
 ATTENTION = "_tilesmith_attention_before"
-
-
-@dataclass
-class Report:
-    """What `patch` has done to a model: how many modules of each part are ours, what is not, and why."""
-
-    model: str
-    swapped: dict[str, int] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        ours = [f"{part} ({count})" for part, count in self.swapped.items()]
-        lines = [f"{self.model}: {', '.join(ours) or 'nothing'} by Tilesmith"]
-        return "\n".join(lines + [f"{part} left to transformers: {reason}" for part, reason in self.left.items()])
 
 
 def patch(
@@ -53,44 +48,50 @@ def patch(
     loss: bool = True,
     attention: bool = True,
 ) -> Model:
-    """Let Tilesmith's operators compute parts of a Hugging Face model, in place; returns the model.
+    """Run parts of a Hugging Face model on Tilesmith's operators, in place; return the model.
 
-    - `norm`: every RMSNorm, together with the sum before it where there is one;
+    - `norm`: every RMSNorm, fused with the addition before it where there is one;
     - `rotary`: the rotation of q and k by their positions, in one launch;
     - `mlp`: the feed-forward blocks, which keep less for the backward;
-    - `loss`: the loss without logits. In training with labels `logits` is then None; `model(..., skip_logits=False)`
-      makes them after all, and `skip_logits=True` leaves them out of evaluation too;
+    - `loss`: the loss without logits. In training with labels `logits` is then None. `model(..., skip_logits=False)`
+      computes the logits anyway, and `skip_logits=True` omits them in evaluation too;
     - `attention`: attention, with padding masks, windows and caches, and the gradients of q, k and v in one sum.
 
-    Parameters and state dict stay as they are. To patch again is to start anew with the parts named then. What cannot
-    be swapped in this model is left to transformers; `report(model)` says what and why. Models that are not known are
-    refused with a ValueError.
+    Parameters and state dict stay unchanged. Patching a patched model starts again with the parts named in the new
+    call. `report(model)` lists the parts and fusions that were made, and the reason for each one that was not. Where
+    the installed transformers is written differently from what Tilesmith knows, `patch` also logs a warning. A model
+    of another family raises a ValueError.
     """
     family = family_of(model)
     unpatch(model)
     done = Report(type(model).__name__)
     if norm:
-        _patch_norms(model, family, done)
-    _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
+        with done.part("norm"):
+            _patch_norms(model, family, done)
+    with done.part("rotary" if rotary else "attention"):
+        _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
     if mlp:
-        _patch_mlps(model, family, done)
+        with done.part("mlp"):
+            _patch_feed_forward_blocks(model, family, done)
     if loss:
-        _patch_loss(model, family, done)
+        with done.part("loss"):
+            _patch_loss(model, family, done)
     if attention:
-        _patch_attention(model, family, done)
+        with done.part("attention"):
+            _patch_attention(model, family, done)
     setattr(model, REPORT, done)
+    done.warn()
     return model
 
 
 def unpatch(model: Model) -> Model:
-    """Undo `patch`, in place; returns the model. A model that is not patched stays as it is."""
+    """Undo `patch`, in place; return the model. A model that is not patched stays unchanged."""
     _require_module("unpatch", model)
     patched = [module for module in model.modules() if FORWARD in vars(module)]
     for module in patched:
         if vars(module).get("forward") is not vars(module)[FORWARD]:
             raise RuntimeError(
-                f"unpatch: something has replaced the forward of a {type(module).__name__} since it was patched; "
-                "undo that first"
+                f"unpatch: other code replaced the forward of a {type(module).__name__} after patch; undo that first"
             )
     for module in patched:
         del module.forward
@@ -99,7 +100,7 @@ def unpatch(model: Model) -> Model:
     if before is not None:
         delattr(model, ATTENTION)
         config: Any = model.config
-        if config._attn_implementation.startswith(PREFIX):  # else it was set anew since, which stays
+        if config._attn_implementation.startswith(PREFIX):  # else the user set another one, which stays
             config._attn_implementation = before
     if REPORT in vars(model):
         delattr(model, REPORT)
@@ -107,7 +108,7 @@ def unpatch(model: Model) -> Model:
 
 
 def report(model: nn.Module) -> Report | None:
-    """What `patch` has done to the model; None where it is not patched."""
+    """Return what `patch` did to the model, or None for a model that is not patched."""
     _require_module("report", model)
     found: Report | None = vars(model).get(REPORT)
     return found
@@ -119,85 +120,107 @@ def _require_module(function: str, model: object) -> None:
 
 
 def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
-    ours = gemma_norm if family.gemma_norm else plain_norm
-    _swap_all(model, family.of("RMSNorm"), ours, "norm", done)
-    layer = family.of("DecoderLayer")
-    joined = with_joined_norms(layer.forward)
-    if joined is not None:
-        _swap(_unchanged(model, layer), joined)
+    kind = family.of("RMSNorm")
+    done.record_part("norm", _swap(model, kind, norm_forward(kind.forward, family.gemma_norm)))
+    with done.fusion("residual"):
+        layer = family.of("DecoderLayer")
+        done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward)))
 
 
 def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, rotary: bool, attention: bool) -> None:
+    """Swap what attention modules compute around attention: rotary positions and projections."""
+    if not rotary and not attention:
+        return
     kind = family.of("Attention")
-    if rotary and not calls_rotary(kind.forward):
-        rotary = False
-        done.left["rotary"] = f"{kind.__name__} of this transformers release turns q and k in a way that is not known"
-    ours = attention_module(kind.forward, rotary, attention and has_mask_registry())
-    if rotary:
-        assert ours is not None
-        _swap_all(model, kind, ours, "rotary", done)
-        tables = family.of("RotaryEmbedding")
-        steady = [one for one in _unchanged(model, tables) if not has_changing_frequencies(one)]
-        _swap(steady, with_kept_tables(tables.forward))
-    elif ours is not None:
-        _swap(_unchanged(model, kind), ours)
+    projections: list[str] = []
+    for name in PROJECTIONS if attention and has_mask_registry() else ():
+        with done.fusion(name):
+            require_projection(kind.forward, name)
+            projections.append(name)
+    rotates = rotary and ROTARY in names_in(kind.forward)
+    if rotates or projections:
+        swapped = _swap(model, kind, attention_forward(kind.forward, rotates, tuple(projections)))
+        for name in projections:
+            done.record_fusion(name, swapped)
+    if rotates:
+        done.record_part("rotary", swapped)
+        with done.fusion("rotary tables"):
+            tables = family.of("RotaryEmbedding")
+            kept = _swap(model, tables, with_kept_tables(tables.forward), why_tables_change)
+            done.record_fusion("rotary tables", kept)
+    elif rotary:
+        raise UnknownCodeError.of(kind.forward)
 
 
-def _patch_mlps(model: nn.Module, family: Family, done: Report) -> None:
+def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -> None:
     activation = getattr(model.config, "hidden_activation", None) or getattr(model.config, "hidden_act", None)
-    if activation in ("silu", "swish"):
-        _swap_all(model, family.of("MLP"), feed_forward, "mlp", done)
-    else:
+    if activation not in ("silu", "swish"):
         done.left["mlp"] = f"the activation is {activation}, and the operators have silu only"
+        return
+    kind = family.of("MLP")
+    require_known_block(kind.forward)
+    done.record_part("mlp", _swap(model, kind, feed_forward))
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
-    if not isinstance(model, family.of("ForCausalLM")):
+    kind = family.of("ForCausalLM")
+    if not isinstance(model, kind):
         done.left["loss"] = f"{type(model).__name__} has no loss over a vocabulary"
         return
+    require_known_loss(kind.forward)
     reason = why_logits(model, standard_loss())
     if reason is not None:
         done.left["loss"] = reason
-    else:
-        kind = family.of("ForCausalLM")
-        _swap_all(model, kind, without_logits(kind.forward), "loss", done)
+        return
+    done.record_part("loss", _swap(model, kind, without_logits(kind.forward)))
+    causal: Any = model
+    embedding = causal.get_input_embeddings()
+    if embedding.weight is causal.lm_head.weight:
+        plain = type(embedding) is nn.Embedding
+        reason = None if plain else f"{type(embedding).__name__} is more than torch's own embedding"
+        done.record_fusion("tied embedding", Swapped(int(plain), reason))
 
 
 def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
     if not has_mask_registry():
         done.left["attention"] = "transformers before 4.53 has no registry for masks"
         return
+    kind = family.of("Attention")
+    if REGISTRY not in names_in(kind.forward):
+        raise UnknownCodeError.of(kind.forward)
     before = model.config
-    config: Any = copy.copy(before)  # other models may have been made from the same one
+    config: Any = copy.copy(before)  # other models may share the configuration
     setattr(model, ATTENTION, config._attn_implementation)
     for module in model.modules():
         if getattr(module, "config", None) is before:
             module.config = config
-    config._attn_implementation = registered(family, config)
-    decoder = family.of(family.decoder)
-    _swap_all(model, decoder, saying_that_all_is_there(decoder.forward), "attention", done)
-    done.swapped["attention"] = sum(isinstance(module, family.of("Attention")) for module in model.modules())
+    config._attn_implementation = register_attention(family, config)
+    done.swapped["attention"] = sum(isinstance(module, kind) for module in model.modules())
+    with done.fusion("default positions"):
+        decoder = family.of(family.decoder)
+        done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward)))
 
 
-def _swap_all(model: nn.Module, kind: type[nn.Module], ours: Callable[..., Any], part: str, done: Report) -> None:
-    """Give every module of a class our forward, unless it has one that is not transformers' own, and report it."""
-    modules = [module for module in model.modules() if isinstance(module, kind)]
-    unchanged = _unchanged(model, kind)
-    _swap(unchanged, ours)
-    if unchanged:
-        done.swapped[part] = len(unchanged)
-    if len(unchanged) < len(modules):
-        done.left[part] = f"{len(modules) - len(unchanged)} of {len(modules)} modules have a forward of their own"
-
-
-def _unchanged(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
-    """The modules of a class whose forward is transformers' own."""
-    modules = (module for module in model.modules() if isinstance(module, kind))
-    return [module for module in modules if type(module).forward is kind.forward and "forward" not in vars(module)]
-
-
-def _swap(modules: Sequence[nn.Module], ours: Callable[..., Any]) -> None:
-    for module in modules:
+def _swap(
+    model: nn.Module,
+    kind: type[nn.Module],
+    ours: Callable[..., Any],
+    why_not: Callable[[Any], str | None] = lambda module: None,
+) -> Swapped:
+    """Give the modules of a class our forward; skip those with their own forward, and those that `why_not` rejects."""
+    count, reasons = 0, Counter[str]()
+    for module in model.modules():
+        if not isinstance(module, kind):
+            continue
+        is_own = type(module).forward is not kind.forward or "forward" in vars(module)
+        reason = "have a forward of their own" if is_own else why_not(module)
+        if reason is not None:
+            reasons[reason] += 1
+            continue
+        count += 1
         method = MethodType(ours, module)
         setattr(module, FORWARD, method)
-        setattr(module, "forward", method)  # noqa: B010  # mypy lets no method be assigned to
+        setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
+    total = count + reasons.total()
+    skipped = [f"{number} of {total} {kind.__name__} modules {reason}" for reason, number in reasons.items()]
+    return Swapped(count, ", ".join(skipped) or None)

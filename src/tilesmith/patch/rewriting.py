@@ -1,7 +1,7 @@
-"""A method of the transformers release at hand, with some of its names or statements replaced by ours.
+"""Copies of transformers' methods in which some names or statements are ours.
 
-A method written anew would fit one release. What is replaced here is found in the source that is installed, so that
-caches, norms, arguments and results stay as they are there; what is not found is left alone.
+A method written from scratch would fit one release of transformers. A copy made from the installed source keeps that
+release's caches, norms, arguments and results.
 """
 
 from __future__ import annotations
@@ -16,44 +16,50 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
+from tilesmith.patch.report import UnknownCodeError
+
+
+def names_in(method: Callable[..., Any]) -> set[str]:
+    """Return the attributes and globals that the method uses."""
+    return set(inspect.unwrap(method).__code__.co_names)
+
 
 def rewritten(
     method: Callable[..., Any], names: Mapping[str, Any], changes: Mapping[str, str] | None = None
-) -> Callable[..., Any] | None:
-    """The method, in which these names mean ours; None where it is not written as the changes expect.
+) -> Callable[..., Any]:
+    """Return a copy of the method in which `names` mean ours and `changes` are made.
 
-    Changes lead from a regular expression to what takes its place, in the source without comments and with every
-    statement on a line of its own. Each has to be found once, after those before it were made.
+    `changes` maps regular expressions to replacements. They are applied in order to the source without comments, which
+    has one statement per line. Each expression must match exactly once, else this raises UnknownCodeError.
 
-    The method gets a namespace of its own: to replace a global of its module would change every model of the process.
+    The copy has its own globals: replacing a global of the module would change every model in the process.
     """
     plain = inspect.unwrap(method)
     assert isinstance(plain, FunctionType)
-    code = _changed(plain, changes) if changes else plain.__code__
-    if code is None:
-        return None
+    code = _changed_code(plain, changes) if changes else plain.__code__
     namespace = {**plain.__globals__, **names}
-    del namespace["__name__"]  # torch.compile looks names up in the module called so, in place of here
+    del namespace["__name__"]  # torch.compile would look names up in the module of that name, not in this namespace
     copy = FunctionType(code, namespace, plain.__name__, plain.__defaults__, plain.__closure__)
     copy.__kwdefaults__ = plain.__kwdefaults__
     return functools.wraps(plain)(copy)
 
 
-def _changed(plain: FunctionType, changes: Mapping[str, str]) -> CodeType | None:
+def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
-    except (OSError, SyntaxError):  # no source, as in a frozen program
-        return None
+    except (OSError, SyntaxError) as error:
+        raise UnknownCodeError(f"the source of {plain.__qualname__} is not available") from error
     if plain.__closure__ or not isinstance(function, ast.FunctionDef):
-        return None
+        raise UnknownCodeError.of(plain)
     function.decorator_list.clear()
-    source = "from __future__ import annotations\n" + ast.unparse(function)  # none of which are looked up then
+    # With this import Python does not evaluate the annotations.
+    source = "from __future__ import annotations\n" + ast.unparse(function)
     for pattern, replacement in changes.items():
         source, found = re.subn(pattern, replacement, source, flags=re.MULTILINE)
         if found != 1:
-            return None
+            raise UnknownCodeError.of(plain)
     file = f"<{plain.__module__}.{plain.__qualname__}, as patched by Tilesmith>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks
-    # The only code inside a module with one function is that function's.
+    # The module holds one function, so its only code constant is that function.
     module = compile(source, file, "exec", dont_inherit=True)
     return next(one for one in module.co_consts if isinstance(one, CodeType))

@@ -1,4 +1,4 @@
-"""What a stage is: a program with a fault, what it shows, and what reveals it. Every number is found when asked for."""
+"""What a stage is: a program with a fault, its symptom, and its evidence. Every number is computed when needed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ COUNT = 6
 
 
 class StageError(Exception):
-    """Why a stage cannot show what it is to show, in one line."""
+    """A stage cannot show its symptom or evidence; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number with its name. Predicted is what comes from a trace, compiled from a binary, counted from sizes."""
+    """A number with its name. `kind` is its origin: a trace (predicted), a binary (compiled) or sizes (counted)."""
 
     name: str
     value: float
@@ -34,8 +34,8 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a look has found: numbers, and what is to be said about them on this machine."""
+class Observation:
+    """Numbers, and remarks about them on this machine."""
 
     facts: Sequence[Fact]
     remarks: Sequence[str] = ()
@@ -46,17 +46,17 @@ class Seen:
 
 @dataclass(frozen=True)
 class Stage:
-    """`run` runs the program and shows its symptom; `look` finds what reveals the fault, and compares with the mend."""
+    """`run` runs the program and shows its symptom; `reveal` finds the evidence and compares with the fix."""
 
     number: int
     title: str
     symptom: str
     command: str
-    """What reveals the fault, with {program} for the program's file."""
+    """The command that reveals the fault, with {program} for the program's file."""
     cause: str
     fix: str
-    run: Callable[[], Seen]
-    look: Callable[[], Seen]
+    run: Callable[[], Observation]
+    reveal: Callable[[], Observation]
     program: Path
 
     @property
@@ -65,18 +65,18 @@ class Stage:
 
 
 def stage(number: int) -> Stage:
-    """The stage of this number, from 1 to COUNT."""
+    """Return the stage of this number, from 1 to COUNT."""
     found: Stage = import_module(f"tilesmith.training.debugging.stage_{number}").STAGE
     return found
 
 
 def main(one: Stage) -> None:
-    """The stage as a program of its own."""
+    """Run the stage as a program."""
     parser = argparse.ArgumentParser(description=f"Stage {one.number}. {one.symptom}")
-    parser.add_argument("--look", action="store_true", help="show what reveals the fault")
-    seen = one.look() if parser.parse_args().look else one.run()
-    width = max(len(fact.name) for fact in seen.facts)
-    for fact in seen.facts:
+    parser.add_argument("--reveal", action="store_true", help="show the evidence of the fault")
+    observed = one.reveal() if parser.parse_args().reveal else one.run()
+    width = max(len(fact.name) for fact in observed.facts)
+    for fact in observed.facts:
         print(f"{fact.name:{width}}  {fact.text}  ({fact.kind})")
-    for remark in seen.remarks:
+    for remark in observed.remarks:
         print(remark)

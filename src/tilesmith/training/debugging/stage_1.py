@@ -1,4 +1,4 @@
-"""Stage 1: the embedding, which is also the head, starts as PyTorch's nn.Embedding would start it: from N(0, 1)."""
+"""Stage 1: the embedding, which is also the head, is drawn from N(0, 1), the default of nn.Embedding."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import nn
 
 from tilesmith.models.llama import Llama
 from tilesmith.models.llama.model import INITIAL_STD
-from tilesmith.training.debugging.case import Fact, Seen, Stage, main
-from tilesmith.training.debugging.small import batch, config, model, task, train
+from tilesmith.training.debugging.case import Fact, Observation, Stage, main
+from tilesmith.training.debugging.small_model import batch, config, model, task, train
 
 STEPS = 20
 
@@ -22,30 +22,30 @@ def initialised(std: float) -> Llama:
     return made
 
 
-def run() -> Seen:
+def run() -> Observation:
     losses = train(initialised(std=1.0), STEPS)
     best = task().best_loss
     assert best is not None
-    return Seen(
+    return Observation(
         [
             Fact("loss of the first step", losses[0]),
             Fact(f"loss of step {STEPS}", losses[-1]),
             Fact("loss of guessing, ln(vocabulary)", math.log(config().vocab_size), kind="counted"),
-            Fact("best loss that the data allows", best, kind="counted"),
+            Fact("best possible loss", best, kind="counted"),
         ]
     )
 
 
-def look() -> Seen:
+def reveal() -> Observation:
     tokens, _ = batch(0)
     with torch.no_grad():
         logits = [initialised(std)(tokens).std().item() for std in (1.0, INITIAL_STD)]
     losses = train(initialised(INITIAL_STD), STEPS)
-    return Seen(
+    return Observation(
         [
             Fact("standard deviation of the embedding", initialised(1.0).embedding.std().item()),
             Fact("standard deviation of the first logits", logits[0]),
-            Fact("√hidden, what the norm before the head makes of N(0, 1)", config().hidden_dim ** 0.5, kind="counted"),
+            Fact("√hidden, the norm of the rows before the head", config().hidden_dim ** 0.5, kind="counted"),
             Fact(f"standard deviation of the first logits, from N(0, {INITIAL_STD})", logits[1]),
             Fact(f"loss of the first step, from N(0, {INITIAL_STD})", losses[0]),
             Fact(f"loss of step {STEPS}, from N(0, {INITIAL_STD})", losses[-1]),
@@ -56,14 +56,14 @@ def look() -> Seen:
 STAGE = Stage(
     1,
     "wrong initialisation",
-    "The loss begins far above that of guessing, and most of training goes into coming down to it.",
-    "python {program} --look",
-    "The embedding is drawn from N(0, 1), as nn.Embedding does by itself, and it is the head too: each logit is a sum "
-    "of as many such numbers as the stream is wide, so the first predictions are confident and wrong.",
-    f"Draw it from N(0, {INITIAL_STD}): nn.init.normal_(model.embedding, std={INITIAL_STD}). Look at the first loss of "
+    "The loss starts far above the loss of guessing, and much of the training is spent on reaching that level.",
+    "python {program} --reveal",
+    "The embedding is drawn from N(0, 1), the default of nn.Embedding, and is also the head. Each logit is then a sum "
+    "of hidden_dim such numbers, so the first predictions are confident and wrong.",
+    f"Draw it from N(0, {INITIAL_STD}): nn.init.normal_(model.embedding, std={INITIAL_STD}). Check the first loss of "
     "every run: it must be near ln(vocabulary).",
     run,
-    look,
+    reveal,
     Path(__file__),
 )
 

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 # Kernels have Triton's types, not Python's.
-"""Stage 2: the stream lies in memory with features before positions, and a norm walks it along its features."""
+"""Stage 2: memory holds the residual stream with positions innermost, and a norm reads it along its features."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tilesmith.lab.inspect.model import AccessFacts
 from tilesmith.models.llama.parts import V1, added, plain_add_norm
-from tilesmith.training.debugging.case import Fact, Seen, Stage, main
-from tilesmith.training.debugging.small import (
+from tilesmith.training.debugging.case import Fact, Observation, Stage, main
+from tilesmith.training.debugging.small_model import (
     NO_GPU,
     SECTOR_BYTES,
     TARGET,
@@ -31,15 +31,15 @@ from tilesmith.training.debugging.small import (
     train,
 )
 
-STEPS, SEQUENCES = 2, 1  # few: without a GPU each row of the stream is a program for the interpreter
-SHAPE = (2, 128, 512)  # batch, positions, features of the stream that is looked at
+STEPS, SEQUENCES = 2, 1  # few: without a GPU the interpreter runs one program per row of the stream
+SHAPE = (2, 128, 512)  # batch, positions, features
 
 
 @triton.jit
 def strided_norm_kernel(
     x_ptr, weight_ptr, y_ptr, batch_stride, position_stride, feature_stride, n_features, eps, BLOCK_SIZE: tl.constexpr
 ):
-    """RMSNorm of one position, wherever its features lie: right for any strides."""
+    """RMSNorm of one position, for any strides."""
     start = tl.program_id(1).to(tl.int64) * batch_stride + tl.program_id(0).to(tl.int64) * position_stride
     features = tl.arange(0, BLOCK_SIZE)
     mask = features < n_features
@@ -50,7 +50,7 @@ def strided_norm_kernel(
 
 
 class StridedNorm(torch.autograd.Function):
-    """The kernel, with a gradient by PyTorch. The result is laid out as x."""
+    """The kernel, with PyTorch's gradient. The result has the strides of x."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -70,7 +70,7 @@ class StridedNorm(torch.autograd.Function):
 
 
 def features_first(stream: Tensor) -> Tensor:
-    """The same tensor [batch, positions, features], seen through memory with each feature's positions together."""
+    """Return the same tensor [batch, positions, features] with the positions innermost in memory."""
     return stream.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -79,21 +79,21 @@ def strided_add_norm(stream: Tensor, branch: Tensor | None, weight: Tensor, eps:
     return StridedNorm.apply(stream, weight, eps), stream
 
 
-def run() -> Seen:
+def run() -> Observation:
     x, weight = examples()
     stream = features_first(x)
-    if is_inspected():  # the kernel on a stream of the model's default width is all there is to see
-        return Seen([Fact("sum of the normed stream", StridedNorm.apply(stream, weight, 1e-6).sum().item())])
+    if is_inspected():  # inspect only needs the kernel on a stream of the default width
+        return Observation([Fact("sum of the normed stream", StridedNorm.apply(stream, weight, 1e-6).sum().item())])
     ours = train(model(replace(V1.parts, add_norm=strided_add_norm)), STEPS, batch_size=SEQUENCES)
     plain = train(model(), STEPS, batch_size=SEQUENCES)
     facts = [Fact(f"loss of step {STEPS}", ours[-1]), Fact(f"loss of step {STEPS} with PyTorch's norm", plain[-1])]
     if has_gpu():
         time = milliseconds(lambda: StridedNorm.apply(stream, weight, 1e-6))
-        return Seen(
+        return Observation(
             [*facts, Fact("the norm", time, "ms"), Fact("a copy of the same tensor", milliseconds(x.clone), "ms")]
         )
     moved = sum(sectors_of(access) * SECTOR_BYTES for access in streamed(stream))
-    return Seen(
+    return Observation(
         [
             *facts,
             Fact(f"bytes that the norm moves on {TARGET}", moved, kind="predicted"),
@@ -108,7 +108,7 @@ def examples() -> tuple[Tensor, Tensor]:
 
 
 def streamed(x: Tensor) -> list[AccessFacts]:
-    """How the kernel reads and writes the stream when it norms x."""
+    """Return the kernel's accesses to the stream for input x."""
     weight = torch.ones(x.shape[-1], device=x.device)
     found = traced(lambda: StridedNorm.apply(x, weight, 1e-6), "strided_norm_kernel")
     return [access for access in found.accesses if access.argument in ("x_ptr", "y_ptr")]
@@ -120,7 +120,7 @@ def sectors_of(access: AccessFacts) -> float:
     return access.requests * access.sectors_per_request
 
 
-def look() -> Seen:
+def reveal() -> Observation:
     x, weight = examples()
     facts = []
     for name, view in (("features first", features_first(x)), ("positions first", x)):
@@ -131,7 +131,7 @@ def look() -> Seen:
             Fact(f"stride between neighbours of a row, {name}", view.stride(2), "elements", "counted"),
             Fact(f"sectors per request, {name}", sectors_of(load) / load.requests, "", "predicted"),
             Fact(f"sectors per request if packed, {name}", load.ideal_sectors_per_request, "", "predicted"),
-            Fact(f"share of the moved bytes that is used, {name}", 100 * (load.efficiency or 0.0), "%", "predicted"),
+            Fact(f"used fraction of the moved bytes, {name}", 100 * (load.efficiency or 0.0), "%", "predicted"),
         ]
         if has_gpu():
             time = milliseconds(partial(StridedNorm.apply, view, weight, 1e-6))
@@ -139,21 +139,21 @@ def look() -> Seen:
     with launching():
         wanted, _ = plain_add_norm(x[:1], None, weight, 1e-6)
         error = (StridedNorm.apply(features_first(x[:1]), weight, 1e-6) - wanted).abs().max().item()
-    return Seen([*facts, Fact("largest error of the strided norm", error)], [] if has_gpu() else [NO_GPU])
+    return Observation([*facts, Fact("largest error of the strided norm", error)], [] if has_gpu() else [NO_GPU])
 
 
 STAGE = Stage(
     2,
-    "a layout that the kernel does not like",
-    "The losses are right, but the norm takes many times as long as moving its bytes should.",
+    "an uncoalesced layout",
+    "The losses are right, but the norm takes many times as long as its bytes need at the memory's bandwidth.",
     "tilesmith inspect {program}",
-    "The stream is a transposed view: neighbours in a row are a whole sequence apart in memory. The kernel takes any "
-    "strides, so it is right, but each of the 32 lanes of a warp touches a sector of its own, for one element of it.",
-    "Keep the stream with its features together, as the projections write it; or let a program take neighbouring "
-    "positions, so that its lanes walk along memory. A copy with .contiguous() before each norm would read and write "
-    "everything once more.",
+    "The stream is a transposed view: in memory, neighbours in a row are a whole sequence apart. The kernel takes any "
+    "strides, so its result is right, but each of a warp's 32 lanes loads its own sector for a single element.",
+    "Keep features innermost in memory, as the projections write them. Or let each program process neighbouring "
+    "positions, so that its lanes read consecutive addresses. A .contiguous() copy before each norm would read and "
+    "write everything once more.",
     run,
-    look,
+    reveal,
     Path(__file__),
 )
 

@@ -1,4 +1,4 @@
-"""Stage 3: the clock is stopped when the work has been handed over, not when it has been done."""
+"""Stage 3: the clock stops when the work is queued, not when it is done."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from tilesmith.training.debugging.case import Fact, Seen, Stage, main
-from tilesmith.training.debugging.small import REPETITIONS, batch, has_gpu, model, wait
+from tilesmith.training.debugging.case import Fact, Observation, Stage, main
+from tilesmith.training.debugging.small_model import REPETITIONS, batch, has_gpu, model, wait
 
-HERE = [
-    "PyTorch on a CPU returns when the work is done, so there the fault cannot mislead. Here a thread takes the place "
-    "of the GPU's stream: it is handed the forward pass, and does it while the program goes on."
+CPU_REMARK = [
+    "On a CPU PyTorch returns when the work is done, so this fault does not occur. Here a thread stands in for the "
+    "GPU's stream: it runs the forward pass while the program goes on."
 ]
 
 
 class Stream:
-    """Takes work and returns at once: a GPU does, and where there is none, a thread that works through a queue."""
+    """Queues work and returns at once: the GPU's stream, or a thread on a machine without a GPU."""
 
     def __init__(self) -> None:
         self._thread = None if has_gpu() else ThreadPoolExecutor(1)
         self._last: Future[Any] | None = None
 
-    def hand_over(self, work: Callable[[], Any]) -> None:
+    def enqueue(self, work: Callable[[], Any]) -> None:
         if self._thread is None:
             work()
         else:
@@ -40,24 +40,24 @@ class Stream:
 
 
 def sequences() -> tuple[int, int]:
-    """Of a small batch and of one four times as large; on a GPU both large enough to keep it busy past the launches."""
+    """Return two batch sizes, one four times the other. On a GPU both take longer to run than to launch."""
     return (64, 256) if has_gpu() else (4, 16)
 
 
 def forward_ms(size: int, *, waits: bool) -> float:
-    """Of a batch of so many sequences. Without `waits`, the program with the fault."""
+    """Return the time of a forward pass of `size` sequences. With waits=False, the program has the fault."""
     stream, (tokens, _), made = Stream(), batch(0, size), model()
 
     def forward() -> None:
         with torch.no_grad():
             made(tokens)
 
-    stream.hand_over(forward)
+    stream.enqueue(forward)
     times = []
     for _ in range(REPETITIONS):
         stream.wait()
         started = time.perf_counter()
-        stream.hand_over(forward)
+        stream.enqueue(forward)
         if waits:
             stream.wait()
         times.append(1000 * (time.perf_counter() - started))
@@ -65,36 +65,36 @@ def forward_ms(size: int, *, waits: bool) -> float:
     return median(times)
 
 
-def run() -> Seen:
+def run() -> Observation:
     facts = [Fact(f"forward of {size} sequences", forward_ms(size, waits=False), "ms") for size in sequences()]
-    return Seen(facts, [] if has_gpu() else HERE)
+    return Observation(facts, [] if has_gpu() else CPU_REMARK)
 
 
-def look() -> Seen:
-    few, many = sequences()
-    careless = {size: forward_ms(size, waits=False) for size in (few, many)}
-    waited = {size: forward_ms(size, waits=True) for size in (few, many)}
+def reveal() -> Observation:
+    small, large = sequences()
+    careless = {size: forward_ms(size, waits=False) for size in (small, large)}
+    waited = {size: forward_ms(size, waits=True) for size in (small, large)}
     facts = [
         *(Fact(f"forward of {size} sequences, not waiting", ms, "ms") for size, ms in careless.items()),
         *(Fact(f"forward of {size} sequences, waiting", ms, "ms") for size, ms in waited.items()),
-        Fact(f"{many} sequences to {few}, not waiting", careless[many] / careless[few], "times"),
-        Fact(f"{many} sequences to {few}, waiting", waited[many] / waited[few], "times"),
-        Fact("work that there is", many / few, "times", "counted"),
+        Fact(f"{large} sequences relative to {small}, not waiting", careless[large] / careless[small], "times"),
+        Fact(f"{large} sequences relative to {small}, waiting", waited[large] / waited[small], "times"),
+        Fact("amount of work", large / small, "times", "counted"),
     ]
-    return Seen(facts, [] if has_gpu() else HERE)
+    return Observation(facts, [] if has_gpu() else CPU_REMARK)
 
 
 STAGE = Stage(
     3,
     "timing without waiting",
-    "The forward pass is unbelievably fast, and four times as many sequences take hardly longer.",
-    "python {program} --look",
-    "Launches return when they are queued. The clock has timed the queueing; the work itself turns up in whatever "
-    "waits next, often the backward pass or loss.item().",
-    "Wait before the clock starts and before it stops: torch.cuda.synchronize(), or use events, or `tilesmith bench`. "
-    "`tilesmith train` times its phases that way.",
+    "The forward pass is implausibly fast, and four times as many sequences take hardly longer.",
+    "python {program} --reveal",
+    "Launches return when they are queued, so the clock timed the queueing. The time of the work itself appears in the "
+    "next operation that waits, often the backward pass or loss.item().",
+    "Call torch.cuda.synchronize() before the clock starts and before it stops, or use CUDA events or "
+    "`tilesmith bench`. `tilesmith train` times its phases that way.",
     run,
-    look,
+    reveal,
     Path(__file__),
 )
 

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 # Kernels have Triton's types, not Python's.
-"""Stage 4: SwiGLU with its two matrix products in one kernel, each program summing up one element of the result."""
+"""Stage 4: SwiGLU with its two GEMMs in one kernel, in which each program computes one element of the result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from tilesmith.lab.inspect.model import Kernel
 from tilesmith.models.llama.parts import V1, separately_gated
-from tilesmith.training.debugging.case import Fact, Seen, Stage, main
-from tilesmith.training.debugging.small import (
+from tilesmith.training.debugging.case import Fact, Observation, Stage, main
+from tilesmith.training.debugging.small_model import (
     NO_GPU,
     TARGET,
     batch,
@@ -31,13 +31,13 @@ from tilesmith.training.debugging.small import (
     traced,
 )
 
-ROWS, INPUTS, OUTPUTS = 1024, 512, 2048  # of the model's defaults: 8 sequences of 128 tokens
-TRACED_ROWS, TRACED_OUTPUTS = 8, 32  # each program does the same, so a small grid tells of the large one
+ROWS, INPUTS, OUTPUTS = 1024, 512, 2048  # the model's defaults: 8 sequences of 128 tokens
+TRACED_ROWS, TRACED_OUTPUTS = 8, 32  # all programs do the same work, so a small grid is enough
 
 
 @triton.jit
 def elementwise_swiglu_kernel(x_ptr, weight_ptr, y_ptr, n_inputs, n_outputs, BLOCK_SIZE: tl.constexpr):
-    """One element of silu(x · gateᵀ) · (x · upᵀ), where the weight holds gate over up."""
+    """Compute one element of silu(x · gateᵀ) · (x · upᵀ); the weight holds the rows of gate, then those of up."""
     row, output = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     inputs = tl.arange(0, BLOCK_SIZE)
     mask = inputs < n_inputs
@@ -48,7 +48,7 @@ def elementwise_swiglu_kernel(x_ptr, weight_ptr, y_ptr, n_inputs, n_outputs, BLO
 
 
 class ElementwiseSwiGLU(torch.autograd.Function):
-    """The kernel, with a gradient by PyTorch."""
+    """The kernel, with PyTorch's gradient."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -72,19 +72,19 @@ def elementwise_gated(x: Tensor, weight: Tensor) -> Tensor:
     return gated
 
 
-def run() -> Seen:
+def run() -> Observation:
     facts = [Fact("loss", loss(elementwise_gated)), Fact("loss with the BLAS", loss(separately_gated))]
     if is_inspected():
         elementwise_gated(*examples(TRACED_ROWS, TRACED_OUTPUTS))
-        return Seen(facts)
+        return Observation(facts)
     facts.append(Fact("programs launched at the model's default size", ROWS * OUTPUTS, kind="counted"))
     if has_gpu():
         x, weight = examples(ROWS, OUTPUTS)
-        return Seen([*facts, Fact("SwiGLU", milliseconds(lambda: elementwise_gated(x, weight)), "ms")])
-    return Seen(
+        return Observation([*facts, Fact("SwiGLU", milliseconds(lambda: elementwise_gated(x, weight)), "ms")])
+    return Observation(
         [
             *facts,
-            Fact("bytes that they ask for", asked_bytes(trace()), kind="predicted"),
+            Fact("bytes that the programs load and store", accessed_bytes(trace()), kind="predicted"),
             Fact("bytes of x, the weight and the result", least_bytes(), kind="counted"),
         ],
         [NO_GPU],
@@ -92,7 +92,7 @@ def run() -> Seen:
 
 
 def loss(gated: Callable[[Tensor, Tensor], Tensor]) -> float:
-    """Of the first few tokens, before training."""
+    """Return the loss of the first few tokens, before training."""
     tokens, targets = batch(0, size=1)
     with torch.no_grad(), launching():
         found: Tensor = model(replace(V1.parts, gated=gated))(tokens[:, :2], targets[:, :2])
@@ -109,8 +109,8 @@ def trace() -> Kernel:
     return traced(lambda: elementwise_gated(x, weight), "elementwise_swiglu_kernel")
 
 
-def asked_bytes(found: Kernel) -> float:
-    """By all programs of the model's default size, each asking for what those of the trace do."""
+def accessed_bytes(found: Kernel) -> float:
+    """Return the bytes that all programs load and store at the default size, scaled up from the trace."""
     return found.bytes / found.programs * ROWS * OUTPUTS
 
 
@@ -118,7 +118,7 @@ def least_bytes() -> int:
     return 4 * (ROWS * INPUTS + 2 * OUTPUTS * INPUTS + ROWS * OUTPUTS)
 
 
-def look() -> Seen:
+def reveal() -> Observation:
     found, flops = trace(), 2 * 2 * ROWS * INPUTS * OUTPUTS
     loads = {one.name: one.loads_per_element for one in found.arguments if one.is_tensor}
     x, weight = examples(ROWS, OUTPUTS)
@@ -127,26 +127,26 @@ def look() -> Seen:
         Fact(f"loads of each element of the weight, {TRACED_ROWS} rows", loads["weight_ptr"], kind="predicted"),
         Fact("tensor cores used (0 no, 1 yes)", found.targets[TARGET].tensor_cores, kind="compiled"),
         Fact("flops of the two products at the default size", flops, kind="counted"),
-        Fact("flops for each byte that the kernel asks for", flops / asked_bytes(found), kind="predicted"),
-        Fact("flops for each byte, if each is moved once", flops / least_bytes(), kind="counted"),
+        Fact("flops per byte that the kernel loads and stores", flops / accessed_bytes(found), kind="predicted"),
+        Fact("flops per byte, if each byte moves once", flops / least_bytes(), kind="counted"),
         Fact("the same by the BLAS of this machine", milliseconds(lambda: separately_gated(x, weight)), "ms"),
     ]
     if has_gpu():
         facts.append(Fact("the kernel", milliseconds(lambda: elementwise_gated(x, weight)), "ms"))
-    return Seen(facts, [] if has_gpu() else [NO_GPU])
+    return Observation(facts, [] if has_gpu() else [NO_GPU])
 
 
 STAGE = Stage(
     4,
-    "a kernel where the BLAS belongs",
-    "The loss is right and everything is fused into one kernel, and the feed-forward block is by far the slowest part.",
+    "a GEMM without tiles",
+    "The loss is right and one kernel computes everything, but the feed-forward block is by far the slowest part.",
     "tilesmith inspect {program}",
-    "Two matrix products hide in that kernel. Each of its programs sums up one element, so every row of x is loaded "
-    "once for each output and every row of the weight once for each token, and no tensor core is used. A matrix "
-    "product in tiles loads each element once for a whole tile.",
-    "Leave products to the BLAS and fuse what lies between them: ops.swiglu(F.linear(x, weight)), as v3 does.",
+    "The kernel contains two GEMMs. Each program computes one element, so every row of x is loaded once per output and "
+    "every row of the weight once per token, and no tensor core is used. A tiled GEMM loads each element once per "
+    "tile.",
+    "Leave GEMMs to the BLAS and fuse the elementwise work between them: ops.swiglu(F.linear(x, weight)), as v3 does.",
     run,
-    look,
+    reveal,
     Path(__file__),
 )
 

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 # Kernels have Triton's types, not Python's.
-"""Stage 5: a kernel is launched into torch.empty_like, and nobody has told autograd."""
+"""Stage 5: a kernel writes into torch.empty_like, and autograd does not know about it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tilesmith.models.llama import Llama
 from tilesmith.models.llama.parts import V1, added
-from tilesmith.training.debugging.case import Fact, Seen, Stage, main
-from tilesmith.training.debugging.small import batch, has_gpu, launching, milliseconds, model, task, train
-from tilesmith.training.guard import GradientError
+from tilesmith.training.debugging.case import Fact, Observation, Stage, main
+from tilesmith.training.debugging.small_model import batch, has_gpu, launching, milliseconds, model, task, train
+from tilesmith.training.running.gradient_guard import GradientError
 
 STEPS = 40
 
@@ -38,9 +38,9 @@ def launched_add_norm(stream: Tensor, branch: Tensor | None, weight: Tensor, eps
     stream = added(stream, branch).contiguous()
     y = torch.empty_like(stream)
     rows, columns = stream.shape[:-1].numel(), stream.shape[-1]
-    together = 4 if has_gpu() else 256  # rows of a program: the interpreter's time is by programs
-    norm_kernel[(triton.cdiv(rows, together),)](
-        stream, weight, y, rows, columns, eps, together, triton.next_power_of_2(columns)
+    rows_per_program = 4 if has_gpu() else 256  # the interpreter's time grows with the number of programs
+    norm_kernel[(triton.cdiv(rows, rows_per_program),)](
+        stream, weight, y, rows, columns, eps, rows_per_program, triton.next_power_of_2(columns)
     )
     return y, stream
 
@@ -49,18 +49,18 @@ def faulty() -> Llama:
     return model(replace(V1.parts, add_norm=launched_add_norm))
 
 
-def run() -> Seen:
+def run() -> Observation:
     losses = train(faulty(), STEPS)
     best = task().best_loss
     assert best is not None
-    return Seen(
+    return Observation(
         [
             Fact("backward", backward_ms(faulty()), "ms"),
             Fact("backward of v1", backward_ms(model()), "ms"),
             Fact("loss of the first step", losses[0]),
             Fact(f"loss of step {STEPS}", losses[-1]),
             Fact(f"loss of step {STEPS} of v1", train(model(), STEPS)[-1]),
-            Fact("best loss that the data allows", best, kind="counted"),
+            Fact("best possible loss", best, kind="counted"),
         ]
     )
 
@@ -71,18 +71,18 @@ def backward_ms(trained: Llama) -> float:
         return milliseconds(lambda: loss.backward(retain_graph=True))
 
 
-def look() -> Seen:
+def reveal() -> Observation:
     trained = faulty()
     with launching():
         trained(*batch(0)).backward()
     without = sum(parameter.grad is None for parameter in trained.parameters())
     missing = sum(parameter.numel() for parameter in trained.parameters() if parameter.grad is None)
     every = sum(parameter.numel() for parameter in trained.parameters())
-    return Seen(
+    return Observation(
         [
             Fact("parameters without a gradient", without),
-            Fact("parameters in all", len(list(trained.parameters())), kind="counted"),
-            Fact("share of the model's numbers that never change", 100 * missing / every, "%"),
+            Fact("all parameters", len(list(trained.parameters())), kind="counted"),
+            Fact("fraction of the model's weights that never change", 100 * missing / every, "%"),
         ],
         [f"The gradient guard says: {verdict()}"],
     )
@@ -98,16 +98,16 @@ def verdict() -> str:
 
 STAGE = Stage(
     5,
-    "gradients that are cut",
-    "The backward pass is many times faster than v1's, and the loss stays far above v1's.",
-    "python {program} --look",
-    "The norm's result is a fresh tensor that a kernel has written into. Autograd knows nothing of that kernel, so the "
-    "graph ends there, silently: the backward pass is fast because there is nothing left of it.",
+    "missing gradients",
+    "The backward pass is many times faster than that of v1, and the loss stays far above that of v1.",
+    "python {program} --reveal",
+    "A kernel writes the norm's result into a new tensor. Autograd does not know this kernel, so the graph ends there "
+    "without a message: the backward pass is fast because most of it does not run.",
     "Give the kernel a backward (torch.autograd.Function or torch.library.register_autograd), or use ops.rms_norm, "
-    "which has one. And train under the guard, as `tilesmith train` does: it stops at the first step and names the "
-    "parameters.",
+    "which has one. Train with the gradient guard, as `tilesmith train` does: it stops at the first step and names "
+    "the parameters.",
     run,
-    look,
+    reveal,
     Path(__file__),
 )
 

@@ -1,0 +1,47 @@
+"""Which modules may be computed together with others, without being called: those that are exactly their formula."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as every_module
+
+from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.operator import only_pytorch_understands
+
+PLAIN = (Tensor, nn.Parameter)
+"""Tensor classes without behaviour of their own."""
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a hook, of this module or of all modules, runs when the module is called."""
+    # One expression without a loop: every projection and norm asks at every step.
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or every_module._global_forward_hooks
+        or every_module._global_forward_pre_hooks
+        or every_module._global_backward_hooks
+        or every_module._global_backward_pre_hooks
+    )
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module is torch's own linear layer: no adapter, no quantised or sharded weight, no hooks."""
+    if type(module) is not nn.Linear or "forward" in vars(module) or has_hooks(module):
+        return False
+    return type(module.weight) in PLAIN and (module.bias is None or type(module.bias) in PLAIN)
+
+
+def kernels_can_take(*tensors: Tensor) -> bool:
+    """Return whether an autograd function around our kernels may take these tensors.
+
+    Under torch.compile this is False: each operator is called by itself, and the compiler fuses the code between them.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and dispatch.kernels_can_run(tensors[0])
+        and not only_pytorch_understands(tensors)
+    )

@@ -1,0 +1,12 @@
+"""The replacements for parts of transformers' models; each takes the place of a module's `forward`.
+
+Files, in reading order:
+
+- `norms.py`: RMSNorm, in Llama's and in Gemma's form.
+- `residual.py`: a norm fused with the addition before it, and with the gradient that bypasses the norm.
+- `attention_module.py`: rotary positions, and the projections to q, k, v and from attention.
+- `attention_registry.py`: attention itself, through transformers' registries of attention and mask functions.
+- `default_positions.py`: masks, positions and rotary tables that are made once and kept.
+- `feed_forward.py`: feed-forward blocks.
+- `loss.py`: the loss without logits.
+"""

@@ -1,0 +1,149 @@
+"""Attention, as an entry of transformers' registries of attention and mask functions.
+
+The registries look up the name in a model's configuration. `patch` sets that name, so caches, masks and windows keep
+working. Each name also selects a fallback for the cases that our operator does not support.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.ops.attention import attention
+from tilesmith.ops.attention.reference import bounds, visible
+from tilesmith.patch.families import Family
+from tilesmith.patch.parts.default_positions import KNOWN_FULL, default_positions, full_mask
+from tilesmith.patch.report import UnknownCodeError
+
+PREFIX = "tilesmith_"
+REGISTRY = "ALL_ATTENTION_FUNCTIONS"
+"""The registry's name in transformers' modules."""
+DEFAULTED = ("attention_mask", "position_ids", "past_key_values")
+"""Arguments of a decoder; where a call gives none of them, mask and positions have default values."""
+
+
+def has_mask_registry() -> bool:
+    """Return whether transformers has a registry of masks. Before 4.53 each model builds full masks by itself."""
+    return find_spec("transformers.masking_utils") is not None
+
+
+def register_attention(family: Family, config: Any) -> str:
+    """Register our attention for a model of this family; return its name, which includes the fallback.
+
+    FlashAttention and FlexAttention take other mask formats than ours, so models with those fall back to PyTorch's
+    attention. PyTorch's attention does not cap scores, so models with capped scores fall back to "eager".
+    """
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    fallback = "eager" if capped or config._attn_implementation == "eager" else "sdpa"
+    name = f"{PREFIX}{family.folder}_{fallback}"
+    attentions = getattr(import_module("transformers.modeling_utils"), REGISTRY)
+    masks = import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
+    fallback_attention = family.modeling.eager_attention_forward if fallback == "eager" else attentions[fallback]
+    attentions.register(name, functools.partial(attention_of_module, fallback_attention))
+    masks.register(name, functools.partial(key_mask, masks[fallback]))
+    return name
+
+
+@functools.cache
+def with_default_positions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decoder's `forward` that, without mask and positions, passes a full mask and default positions.
+
+    Without a mask, transformers checks whether positions restart, as in packed sequences, and waits for the GPU. Under
+    torch.compile, and in some releases always, it builds a full [queries, keys] mask, which only the fallback takes.
+    """
+    names = tuple(inspect.signature(original).parameters)[1:]  # without self
+    if not {"input_ids", "inputs_embeds", *DEFAULTED} <= set(names):
+        raise UnknownCodeError.of(original)
+
+    @functools.wraps(original)
+    def forward(self: Any, *arguments: Any, **named: Any) -> Any:
+        named.update(zip(names, arguments, strict=False))
+        tokens = named.get("input_ids") if named.get("inputs_embeds") is None else named["inputs_embeds"]
+        if tokens is not None and all(named.get(name) is None for name in DEFAULTED):
+            named["attention_mask"] = full_mask((tokens.shape[0], tokens.shape[1]), tokens.device)
+            named["position_ids"] = default_positions(tokens.shape[1], tokens.device)
+        return original(self, **named)
+
+    return forward
+
+
+def key_mask(
+    fallback_mask: Callable[..., Tensor | None],
+    *,
+    kv_length: int,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    **others: Any,
+) -> Tensor | None:
+    """Return which keys are not padding, boolean [batch, keys]; None where all are present.
+
+    Our attention handles causality and windows by itself. For any other mask, and where the last query is not at the
+    last key (static caches), return the fallback's mask, boolean or additive [batch, 1, queries, keys].
+    """
+    plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
+    if plain and (attention_mask is None or hasattr(attention_mask, KNOWN_FULL)):
+        return None
+    if plain and attention_mask is not None and attention_mask.shape[1] == kv_offset + kv_length:
+        return attention_mask[:, kv_offset:]
+    # allow_is_causal_skip=False: None would mean "causal, and the last query is at the last key" to our attention.
+    return fallback_mask(
+        kv_length=kv_length, kv_offset=kv_offset, attention_mask=attention_mask, allow_is_causal_skip=False, **others
+    )  # fmt: skip
+
+
+def _ends_at_last_key(end: int, kv_length: int, others: dict[str, Any]) -> bool:
+    """Return whether the last query is at the last key. Before transformers 5 `cache_position` has the positions."""
+    positions = others.get("cache_position")
+    if positions is None:
+        start = others.get("q_offset", 0)
+        return not isinstance(start, Tensor) and start + others["q_length"] == end
+    if positions.shape[0] == kv_length:
+        return True
+    return not torch.compiler.is_compiling() and int(positions[-1]) + 1 == end
+
+
+def attention_of_module(
+    fallback: Callable[..., tuple[Tensor, Tensor | None]],
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return attention as transformers' modules call it, [batch, queries, heads, head size], and None or the weights.
+
+    `options` may hold sliding_window, softcap, is_causal and output_attentions; the fallback gets all of them.
+    """
+    options = {name: option for name, option in options.items() if option is not None}
+    causal = options.get("is_causal", getattr(module, "is_causal", True))
+    window = (options["sliding_window"] - 1, 0) if "sliding_window" in options else None
+    has_full_mask = attention_mask is not None and attention_mask.ndim != 2
+    wants_weights = bool(options.get("output_attentions"))
+    if causal and not has_full_mask and not wants_weights:
+        output = attention(
+            query, key, value, causal=True, mask=attention_mask, scale=scaling, window=window,
+            softcap=options.get("softcap", 0.0), dropout=dropout,
+        )  # fmt: skip
+        return output.transpose(1, 2), None
+    if causal and not has_full_mask:
+        attention_mask = _additive(query, key, attention_mask, bounds(True, window))
+    return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options)
+
+
+def _additive(query: Tensor, key: Tensor, present: Tensor | None, sides: tuple[int, int]) -> Tensor:
+    """Return the mask of our attention in additive form: zero where a query sees a key, else the lowest number."""
+    seen = visible(query.shape[2], key.shape[2], *sides, device=query.device)[None, None]
+    if present is not None:
+        seen = seen & present[:, None, None, :]
+    return torch.zeros_like(seen, dtype=query.dtype).masked_fill(~seen, torch.finfo(query.dtype).min)

@@ -1,0 +1,94 @@
+"""Default masks, positions and rotary tables, made once and kept.
+
+Each of these is a small launch at the start of every training step, when the GPU has nothing else to do. The kept
+tensors are read-only by convention, and at most `LENGTHS` lengths are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from tilesmith.ops.runtime.kernels import must_be_dispatched
+from tilesmith.patch.report import UnknownCodeError
+
+KNOWN_FULL = "_tilesmith_known_full"
+"""Attribute of a mask that is true everywhere; reading the mask itself would wait for the GPU."""
+LENGTHS = 8
+CHANGING = ("dynamic", "longrope")
+"""Kinds of rotary embedding whose frequencies depend on the length."""
+
+Tables = tuple[Tensor, Tensor]
+
+_tables: WeakKeyDictionary[nn.Module, dict[Any, Tables]] = WeakKeyDictionary()
+
+
+def full_mask(shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Return a mask of [batch, tokens] that is true everywhere and carries `KNOWN_FULL`."""
+    if torch.compiler.is_compiling():
+        return torch.ones(shape, dtype=torch.bool, device=device)
+    one = _kept_true(device) if _may_be_kept() else torch.ones(1, 1, dtype=torch.bool, device=device)
+    mask = one.expand(shape)
+    setattr(mask, KNOWN_FULL, True)
+    return mask
+
+
+def default_positions(length: int, device: torch.device) -> Tensor | None:
+    """Return 0, 1, 2 … as [1, length]; None where no tensor may be kept and the model makes its own."""
+    return _kept_positions(length, device) if _may_be_kept() else None
+
+
+@functools.lru_cache(maxsize=LENGTHS)
+def _kept_true(device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.ones(1, 1, dtype=torch.bool, device=device)
+
+
+@functools.lru_cache(maxsize=LENGTHS)
+def _kept_positions(length: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(length, device=device)[None]
+
+
+def _may_be_kept() -> bool:
+    """Return False while a CUDA graph is captured, which owns its memory, and while a tracer passes fake tensors."""
+    captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return not captured and not torch.compiler.is_compiling() and not must_be_dispatched()
+
+
+def why_tables_change(rotary: Any) -> str | None:
+    """Return why the tables depend on more than the positions, or None where they do not."""
+    kind = getattr(rotary, "rope_type", None)
+    if kind is None:
+        raise UnknownCodeError(f"{type(rotary).__name__} has no rope_type")
+    kinds = kind.values() if isinstance(kind, dict) else (kind,)
+    changes = any(word in kind for kind in kinds for word in CHANGING)
+    return "have frequencies that depend on the length" if changes else None
+
+
+@functools.cache
+def with_kept_tables(original: Callable[..., Tables]) -> Callable[..., Tables]:
+    """Return a rotary embedding's `forward` that computes the tables of default positions once per length."""
+
+    @functools.wraps(original)
+    def forward(self: Any, x: Tensor, position_ids: Tensor, *others: Any) -> Tables:
+        length = position_ids.shape[-1]
+        if not _may_be_kept() or position_ids is not _kept_positions(length, position_ids.device):
+            return original(self, x, position_ids, *others)
+        kept = _tables.setdefault(self, {})
+        # Moving or changing the model gives the frequencies another address or version.
+        frequencies = tuple((one.data_ptr(), one._version) for one in self.buffers())
+        key = length, x.dtype, x.device, others, frequencies
+        if key not in kept:
+            if len(kept) >= LENGTHS:
+                kept.clear()
+            with torch.inference_mode(False):
+                kept[key] = original(self, x, position_ids, *others)
+        return kept[key]
+
+    return forward

@@ -1,0 +1,100 @@
+"""The loss of a causal language model without its logits."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
+from tilesmith.patch.gradients.plain_modules import is_linear
+from tilesmith.patch.gradients.tied_embedding import embedded_inputs
+from tilesmith.patch.report import UnknownCodeError
+from tilesmith.patch.rewriting import names_in
+
+ALONGSIDE = ("past_key_values", "hidden_states", "attentions")
+"""Optional entries of a model's output beside loss and logits."""
+
+
+def require_known_loss(forward: Callable[..., Any]) -> None:
+    """Raise UnknownCodeError where a model's `forward` does not compute its loss from lm_head and loss_function."""
+    if not {"model", "lm_head", "loss_function"} <= names_in(forward):
+        raise UnknownCodeError.of(forward)
+
+
+def why_logits(model: Any, standard_loss: Callable[..., Any]) -> str | None:
+    """Return why the loss of this model needs logits, or None where it does not."""
+    if getattr(model.config, "final_logit_softcapping", None) is not None:
+        return "the model caps its logits (final_logit_softcapping), and linear_cross_entropy does not"
+    if model.loss_function is not standard_loss:
+        return "the model has its own loss function"
+    if not is_linear(model.lm_head):
+        return "lm_head is not a plain linear layer: it has hooks, an adapter, or a quantised or sharded weight"
+    return None
+
+
+def standard_loss() -> Callable[..., Any]:
+    """Return transformers' loss of causal language models, which this module computes without logits."""
+    found: Callable[..., Any] = import_module("transformers.loss.loss_utils").ForCausalLMLoss
+    return found
+
+
+@functools.cache
+def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a causal language model's `forward` that computes the loss without logits.
+
+    It does so for calls with labels in training, or as `skip_logits` says; the original `forward` runs all other
+    calls. In training it keeps no cache of keys and values unless `use_cache` asks for one.
+    """
+    names = tuple(inspect.signature(original).parameters)[1:]  # without self
+    # Imported here and not in `forward`: torch.compile cannot trace an import.
+    standard = standard_loss()
+    make_output = import_module("transformers.modeling_outputs").CausalLMOutputWithPast
+
+    @functools.wraps(original)
+    def forward(self: Any, *arguments: Any, skip_logits: bool | None = None, **named: Any) -> Any:
+        named.update(zip(names, arguments, strict=False))
+        skips = self.training if skip_logits is None else skip_logits
+        kept = named.get("logits_to_keep", 0)
+        needs_all = named.get("labels") is not None and isinstance(kept, int) and kept == 0
+        if not (skips and needs_all) or why_logits(self, standard):
+            return original(self, **named)
+        if self.training and named.get("past_key_values") is None and named.get("use_cache") is None:
+            named["use_cache"] = False  # a cache copies every key and value, and training never reads it
+        return_dict = named.pop("return_dict", None)
+        result = make_output(**_with_loss(self, **named))
+        as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
+        return result if as_dict else result.to_tuple()
+
+    return forward
+
+
+def _with_loss(
+    model: Any,
+    *,
+    labels: Tensor,
+    logits_to_keep: int = 0,
+    shift_labels: Tensor | None = None,
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = -100,
+    **inputs: Any,
+) -> dict[str, Any]:
+    """Return the loss and the optional entries of the model's output, by name."""
+    inputs, weight = embedded_inputs(model, inputs)
+    outputs = model.model(**inputs, return_dict=True)
+    if shift_labels is None:
+        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # each token predicts the next
+    hidden = outputs.last_hidden_state
+    loss = linear_cross_entropy(
+        hidden, weight, shift_labels.to(hidden.device), model.lm_head.bias, ignore_index,
+        reduction="mean" if num_items_in_batch is None else "sum",
+    )  # fmt: skip
+    if num_items_in_batch is not None:
+        items = num_items_in_batch
+        loss = loss / (items.to(loss.device) if isinstance(items, Tensor) else items)
+    return {"loss": loss, **{name: outputs[name] for name in ALONGSIDE if name in outputs}}

@@ -1,0 +1,92 @@
+"""A norm fused with the residual addition before it: one pass instead of two, forward and backward.
+
+In a decoder layer x enters a norm and also bypasses it. PyTorch adds the two gradients of x in a separate pass; the
+norm's backward adds the bypassing gradient while it holds the other in registers. Where x is the sum of a block's input
+and result, the norm's forward computes that sum too. Hidden states between layers stay plain tensors for hooks,
+checkpoints and `output_hidden_states`: each layer computes the sum at its end by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from tilesmith.ops.add_rms_norm import add_rms_norm
+from tilesmith.ops.add_rms_norm import backward as gradients_of_sum
+from tilesmith.ops.rms_norm import rms_norm
+from tilesmith.ops.rms_norm.operator import native
+from tilesmith.patch.gradients.plain_modules import has_hooks, kernels_can_take
+from tilesmith.patch.gradients.second_order import differentiable_gradients
+from tilesmith.patch.parts.norms import SCALES
+from tilesmith.patch.rewriting import rewritten
+
+SUM_AND_NORM = (
+    r"hidden_states = residual \+ hidden_states\n *residual = hidden_states\n"
+    r" *hidden_states = self\.(\w+)\(hidden_states\)"
+)
+NORM = r"residual = hidden_states\n *hidden_states = self\.(\w+)\(hidden_states\)"
+
+
+@functools.cache
+def with_fused_residual(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decoder layer's own `forward` with fused sums and norms; UnknownCodeError where it is not recognised."""
+    return rewritten(
+        forward,
+        {"norm_of_sum": norm_of_sum, "norm_and_input": norm_and_input},
+        {
+            SUM_AND_NORM: r"hidden_states, residual = norm_of_sum(self.\1, residual, hidden_states)",
+            NORM: r"hidden_states, residual = norm_and_input(self.\1, hidden_states)",
+        },
+    )
+
+
+def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
+    """Return norm(residual + branch), and the sum."""
+    # add_rms_norm returns the residual's dtype. PyTorch would return that only where it is the widest of the three.
+    dtype = torch.promote_types(torch.promote_types(residual.dtype, branch.dtype), norm.weight.dtype)
+    if dtype != residual.dtype or not _is_ours(norm):
+        return norm_and_input(norm, residual + branch)
+    normal, total = add_rms_norm(residual, branch, *SCALES[norm.forward.__func__](norm))
+    return normal, total
+
+
+def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return norm(x), and x; the norm's backward adds the gradients of both."""
+    if not torch.is_grad_enabled() or not x.requires_grad or not _is_ours(norm):
+        return norm(x), x
+    if not kernels_can_take(x, norm.weight) or torch.promote_types(x.dtype, norm.weight.dtype) != x.dtype:
+        return norm(x), x
+    scale = SCALES[norm.forward.__func__](norm)
+    normal, same = _NormAndInput.apply(x, *scale)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
+    return normal, same
+
+
+def _is_ours(norm: Any) -> bool:
+    """Return whether a norm has our forward and no hooks."""
+    return getattr(vars(norm).get("forward"), "__func__", None) in SCALES and not has_hooks(norm)
+
+
+class _NormAndInput(Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        context.save_for_backward(x, weight)
+        context.eps = eps
+        context.set_materialize_grads(False)
+        return rms_norm(x, weight, eps), x
+
+    @staticmethod
+    def backward(context: Any, dnormal: Tensor | None, dsame: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, weight = context.saved_tensors
+        needed = context.needs_input_grad
+        if dnormal is None:
+            return dsame, None, None
+        if torch.is_grad_enabled():
+            inputs = x, weight, context.eps
+            return differentiable_gradients(lambda x, *scale: (native(x, *scale), x), inputs, needed, (dnormal, dsame))
+        dx, dweight = gradients_of_sum(dnormal, dsame, x, weight, context.eps, needed[1])
+        return dx, dweight if needed[1] else None, None

@@ -1,0 +1,118 @@
+"""Several processes under torchrun, each with a copy of the model (DDP) or with a shard of it (FSDP2).
+
+The batch size counts the samples of all processes, so one process and several train alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tilesmith.training.running.mixed_precision import Rounded
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process's rank, the number of processes, and this process's device."""
+
+    device: torch.device
+    rank: int = 0
+    processes: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+
+def alone() -> Place:
+    """Return the place of a single process: the GPU if there is one."""
+    has_gpu = torch.cuda.is_available()
+    return Place(torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu"))
+
+
+@contextmanager
+def joined() -> Iterator[Place]:
+    """Yield this process's place among torchrun's processes, or the place of a single process without torchrun."""
+    if "WORLD_SIZE" not in os.environ:
+        yield alone()
+        return
+    has_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(device)
+    ours = not dist.is_initialized()  # else the caller owns the process group
+    if ours:
+        dist.init_process_group("nccl" if has_gpu else "gloo", device_id=device if has_gpu else None)
+    try:
+        yield Place(device, dist.get_rank(), dist.get_world_size())
+    finally:
+        if ours:
+            dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The module that a step calls. `synchronised(last)` surrounds each micro-batch."""
+
+    module: nn.Module
+    synchronised: Callable[[bool], AbstractContextManager[None]]
+
+
+def prepare(model: nn.Module, place: Place, dtype: torch.dtype, *, shard: bool) -> Prepared:
+    """Return the model on its device, computing in `dtype`, with gradients averaged over all processes."""
+    model.to(place.device)
+    if shard:
+        return _sharded(model, place, dtype)
+    module = model if dtype == torch.float32 else Rounded(model, dtype)
+    if place.processes == 1:
+        return Prepared(module, lambda last: nullcontext())
+    replica = DistributedDataParallel(module, device_ids=[place.device] if place.device.type == "cuda" else None)
+    return Prepared(replica, lambda last: nullcontext() if last else replica.no_sync())
+
+
+def _sharded(model: nn.Module, place: Place, dtype: torch.dtype) -> Prepared:
+    """Shard layer by layer: a process gathers the parameters of one layer and of the root at a time."""
+    mesh = init_device_mesh(place.device.type, (place.processes,))
+    # No cast of inputs: activations have the parameters' dtype already, and rotary tables must keep theirs.
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                fully_shard(layer, mesh=mesh, mp_policy=policy)
+    root = fully_shard(model, mesh=mesh, mp_policy=policy)
+
+    def synchronised(last: bool) -> AbstractContextManager[None]:
+        assert isinstance(root, FSDPModule)
+        root.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    return Prepared(model, synchronised)
+
+
+def mean_over_processes(values: Tensor) -> Tensor:
+    """Return the mean of the values of all processes."""
+    if dist.is_initialized():
+        dist.all_reduce(values)
+        values /= dist.get_world_size()
+    return values
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """Return the full tensor on every process; shards are gathered."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def sharded_like(tensor: Tensor, value: Tensor) -> Tensor:
+    """Return a full value on the device of a tensor, sharded like that tensor."""
+    value = value.to(tensor.device)
+    return distribute_tensor(value, tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else value

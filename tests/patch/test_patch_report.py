@@ -1,0 +1,178 @@
+"""What `patch` reports: every part and every fusion, made or not made, and why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from small_models import CLASSES, assert_same, batch, found, model_of, transformers
+from torch import Tensor, nn
+
+from tilesmith.patch import Report, patch, report
+from tilesmith.patch.report import FUSIONS, _warn_once
+
+LAYERS = 2
+MODELING = "transformers.models.llama.modeling_llama"
+
+
+def report_of(model: nn.Module) -> Report:
+    done = report(patch(model))
+    assert done is not None
+    return done
+
+
+def other_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    scaled: Tensor = hidden_states * self.scale
+    return scaled
+
+
+def other_layer(self: Any, hidden_states: Tensor, **others: Any) -> Tensor:
+    normal = self.input_layernorm(hidden_states)
+    hidden_states = hidden_states + self.self_attn(normal, **others)[0]
+    branch: Tensor = self.mlp(self.post_attention_layernorm(hidden_states))
+    return hidden_states + branch
+
+
+def other_attention(self: Any, hidden_states: Tensor, **others: Any) -> tuple[Tensor, None]:
+    return hidden_states + self.o_proj(self.q_proj(hidden_states)), None
+
+
+def other_block(self: Any, x: Tensor) -> Tensor:
+    result: Tensor = self.down_proj(self.dropout(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
+    return result
+
+
+def other_decoder(self: Any, tokens: Tensor) -> Tensor:
+    return tokens
+
+
+def other_causal(self: Any, input_ids: Tensor, labels: Tensor) -> Tensor:
+    return input_ids
+
+
+def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__qualname__ = name
+    return function
+
+
+@pytest.fixture(autouse=True)
+def _forget_warnings() -> None:
+    _warn_once.cache_clear()
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_installed_transformers_is_recognised_for_every_family(family: str, caplog: pytest.LogCaptureFixture) -> None:
+    done = report_of(model_of(family, tie_word_embeddings=False))
+    assert done.unrecognised == []
+    assert done.not_fused == {}
+    assert done.fused == {
+        "residual": LAYERS, "qkv projections": LAYERS, "output projection": LAYERS, "rotary tables": 1,
+        "default positions": 1,
+    }  # fmt: skip
+    assert not caplog.records
+
+
+WRITTEN_DIFFERENTLY = {
+    "norm": ("LlamaRMSNorm", other_norm, "norm"),
+    "residual": ("LlamaDecoderLayer", other_layer, "residual"),
+    "rotary": ("LlamaAttention", other_attention, "rotary"),
+    "attention": ("LlamaAttention", other_attention, "attention"),
+    "qkv projections": ("LlamaAttention", other_attention, "qkv projections"),
+    "output projection": ("LlamaAttention", other_attention, "output projection"),
+    "mlp": ("LlamaMLP", other_block, "mlp"),
+    "loss": ("LlamaForCausalLM", other_causal, "loss"),
+    "default positions": ("LlamaModel", other_decoder, "default positions"),
+}
+
+
+@pytest.mark.parametrize(("kind", "forward", "name"), WRITTEN_DIFFERENTLY.values(), ids=WRITTEN_DIFFERENTLY)
+def test_module_written_differently_is_reported_by_name(
+    kind: str,
+    forward: Callable[..., Any],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = model_of("llama")
+    monkeypatch.setattr(f"{MODELING}.{kind}.forward", named(forward, f"{kind}.forward"))
+    done = report_of(model)
+    reason = (done.left | done.not_fused)[name]
+    assert reason.startswith(f"{kind}.forward is written differently from what this version of Tilesmith knows")
+    assert name in done.unrecognised
+    assert name not in done.swapped | done.fused
+    assert f"{name} {'not fused' if name in FUSIONS else 'left to transformers'}: {reason}" in str(done)
+    assert f"patch: LlamaForCausalLM: {name}: {reason}" in caplog.messages
+
+
+@pytest.mark.parametrize(("kind", "name"), [("RMSNorm", "norm"), ("RotaryEmbedding", "rotary tables"), ("MLP", "mlp")])
+def test_class_that_transformers_does_not_have_is_reported_by_name(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("llama")
+    monkeypatch.delattr(f"{MODELING}.Llama{kind}")
+    done = report_of(model)
+    assert f"this release of transformers has no class Llama{kind}" in (done.left | done.not_fused)[name]
+    assert name in done.unrecognised
+
+
+def test_decoder_layer_written_differently_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, patched = model_of("llama"), model_of("llama")
+    monkeypatch.setattr(f"{MODELING}.LlamaDecoderLayer.forward", other_layer)
+    patch(patched)
+    assert "forward" not in vars(patched.model.layers[0])
+    assert_same(found(patched, **batch()), found(plain, **batch()))
+
+
+def test_warning_is_logged_once_per_process(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(f"{MODELING}.LlamaDecoderLayer.forward", other_layer)
+    patch(model_of("llama"))
+    patch(model_of("llama"))
+    assert [(record.name, record.levelno) for record in caplog.records] == [("tilesmith.patch", logging.WARNING)]
+
+
+def test_switched_off_parts_report_and_warn_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(f"{MODELING}.LlamaDecoderLayer.forward", other_layer)
+    monkeypatch.setattr(f"{MODELING}.LlamaAttention.forward", other_attention)
+    done = report(patch(model_of("llama"), norm=False, rotary=False, attention=False))
+    assert done is not None
+    assert done.left == done.not_fused == {}
+    assert not caplog.records
+
+
+def test_limits_of_the_operators_are_reported_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    done = report_of(model_of("gemma2"))
+    assert set(done.left) == {"mlp", "loss"}
+    assert "gelu" in done.left["mlp"]
+    assert "final_logit_softcapping" in done.left["loss"]
+    assert "mlp left to transformers" in str(done)
+    assert not caplog.records
+
+
+def test_layer_with_its_own_forward_is_reported_as_not_fused() -> None:
+    model = model_of("llama")
+    model.model.layers[0].forward = model.model.layers[0].forward
+    done = report_of(model)
+    assert done.fused["residual"] == 1
+    assert done.not_fused["residual"].startswith("1 of 2 LlamaDecoderLayer modules have a forward of their own; ")
+
+
+def test_rotary_tables_that_depend_on_the_length_are_reported() -> None:
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    done = report_of(model_of("llama", rope_scaling=scaling))
+    assert "have frequencies that depend on the length" in done.not_fused["rotary tables"]
+    assert done.unrecognised == []
+
+
+def test_tied_embedding_is_reported() -> None:
+    assert report_of(model_of("llama", tie_word_embeddings=True)).fused["tied embedding"] == 1
+    reason = report_of(model_of("gemma3", tie_word_embeddings=True)).not_fused["tied embedding"]
+    assert reason.startswith("Gemma3TextScaledWordEmbedding is more than torch's own embedding; ")
+
+
+def test_model_without_vocabulary_reports_its_loss_as_left() -> None:
+    done = report_of(transformers.LlamaModel(model_of("llama").config))
+    assert done.left == {"loss": "LlamaModel has no loss over a vocabulary"}

@@ -1,0 +1,83 @@
+"""Parity of a model with ReLUs: which differences pass and which fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tilesmith.training.results.parity import Parity, parities
+from tilesmith.training.running.distributed import Place
+
+UNITS, FEATURES, SAMPLES = 256, 4, 16384
+
+
+class Hidden(nn.Module):
+    """One hidden layer with `rectify` as its activation."""
+
+    def __init__(self, rectify: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.expand = nn.Parameter(torch.empty(UNITS, FEATURES))
+        self.rectify = rectify
+
+    def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor:
+        predicted = self.rectify(x @ self.expand.t()).mean(1)
+        return predicted if target is None else (predicted - target).square().mean()
+
+
+class Task:
+    """A stand-in for a task; its v2 has the given activation."""
+
+    def __init__(self, rectify: Callable[[Tensor], Tensor], rectified: bool) -> None:
+        self._rectify, self.rectified = rectify, rectified
+
+    def version(self, name: str) -> Any:
+        return SimpleNamespace(name=name)
+
+    def model(self, version: Any) -> nn.Module:
+        return Hidden(torch.relu if version.name == "v1" else self._rectify)
+
+    def batches(self, steps: range, batch_size: int) -> tuple[Tensor, ...]:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(1, SAMPLES, FEATURES, generator=generator)
+        return x, torch.randn(1, SAMPLES, generator=generator)
+
+
+def judged(rectify: Callable[[Tensor], Tensor], rectified: bool = True) -> Parity:
+    task: Any = Task(rectify, rectified)
+    (parity,) = parities(task, ["v2"], torch.float32, Place(torch.device("cpu")), 1)
+    return parity
+
+
+def rounding_down(at: float) -> Callable[[Tensor], Tensor]:
+    """Return a ReLU that zeroes inputs up to `at`: the output hardly changes, but the gradient of the unit jumps."""
+    return lambda x: torch.relu(x) * (x.abs() > at)
+
+
+def test_few_units_beyond_a_kink_pass() -> None:
+    assert judged(torch.relu).passed
+    assert judged(rounding_down(1.5e-6)).passed
+
+
+def test_kinks_fail_in_a_model_without_relu() -> None:
+    parity = judged(rounding_down(1.5e-6), rectified=False)
+    assert not parity.passed
+    assert "of the gradient of expand has an error of" in parity.difference or "norm" in parity.difference
+
+
+@pytest.mark.parametrize("at", [1e-4, 1e-2])
+def test_more_kinks_than_rounding_explains_fail(at: float) -> None:
+    assert not judged(rounding_down(at)).passed
+
+
+def test_unit_without_gradient_fails() -> None:
+    def without_last(x: Tensor) -> Tensor:
+        return torch.cat((torch.relu(x[:, :-1]), torch.relu(x[:, -1:]).detach()), dim=1)
+
+    parity = judged(without_last)
+    assert not parity.passed
+    assert "the gradient of expand" in parity.difference
