@@ -12,7 +12,7 @@ ENTRIES = dict(
 
 
 def test_entries_are_in_alphabetical_order() -> None:
-    terms = [term.strip("`").replace("`", "").casefold() for term in ENTRIES]
+    terms = [term.replace("`", "").casefold() for term in ENTRIES]
     assert len(terms) > 50
     assert terms == sorted(terms)
 
