@@ -15,9 +15,10 @@ from tilesmith.cli import chapters, inspected_chapter, trained_chapter
 from tilesmith.cli.chapter import Chapter, Told
 from tilesmith.cli.tour import tour
 from tilesmith.lab import check
+from tilesmith.lab.bench.output.contests import duration_with_spread
 from tilesmith.lab.bench.result import Row, result
-from tilesmith.lab.report.bench_result import duration, duration_with_spread
 from tilesmith.lab.report.content import Headline, Table, Tone
+from tilesmith.lab.report.number_format import duration
 from tilesmith.spec import Spec, load_file
 
 app = typer.Typer()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tilesmith.lab.bench.result import OURS, Row
-from tilesmith.lab.bench.units import Measurer, Unit
+from tilesmith.lab.bench.running.units import Measurer, Unit
 from tilesmith.spec import Case
 from tilesmith.workshop import speed
 from tilesmith.workshop.catalogue import OURS as EXERCISES

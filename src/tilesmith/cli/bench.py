@@ -14,7 +14,7 @@ import typer
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
-    from tilesmith.lab.bench.children import Job
+    from tilesmith.lab.bench.running.child_process import Job
     from tilesmith.lab.bench.selection import Selection
 
 DEFAULT_DEVICE = "h200"
@@ -117,7 +117,7 @@ def _read_baseline(path: Path | None, measuring: bool) -> Any | None:
 
 def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bool) -> Callable[..., Any]:
     from tilesmith.hardware.devices import device
-    from tilesmith.lab.bench.units import start_measuring, start_predicting
+    from tilesmith.lab.bench.running.units import start_measuring, start_predicting
 
     if measuring:
         return partial(start_measuring, warm=warm, limits_anew=limits_anew)
@@ -132,9 +132,9 @@ def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bo
 def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any]) -> list[Job]:
     from tilesmith.cli.benched import source_of
     from tilesmith.cli.check import chosen_specs
-    from tilesmith.lab.bench.children import Job
+    from tilesmith.lab.bench.measuring.timed_calls import providers
+    from tilesmith.lab.bench.running.child_process import Job
     from tilesmith.lab.bench.selection import SelectionError, units
-    from tilesmith.lab.bench.subjects import providers
     from tilesmith.spec import SpecError
 
     specs = chosen_specs(names)
@@ -162,10 +162,10 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
 def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from tilesmith.lab.bench.children import Event, Started
+    from tilesmith.lab.bench.measuring.sensors import of_first_gpu
     from tilesmith.lab.bench.result import Row
-    from tilesmith.lab.bench.sensors import of_first_gpu
-    from tilesmith.lab.bench.session import collect
+    from tilesmith.lab.bench.running.child_process import Event, Started
+    from tilesmith.lab.bench.running.session import collect
 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting", total=sum(len(job.units) for job in jobs))
@@ -202,14 +202,14 @@ def _csv(path: Path, result: dict[str, Any]) -> None:
 
 
 def _html(path: Path, result: dict[str, Any]) -> None:
-    from tilesmith.lab.report.bench_page import write_html
+    from tilesmith.lab.bench.output.page import write_html
 
     write_result(path, write_html(result))
 
 
 def _png(path: Path, result: dict[str, Any]) -> None:
     from tilesmith import storage
-    from tilesmith.lab.report.bench_chart import ChartError, png
+    from tilesmith.lab.bench.output.charts import ChartError, png
 
     try:
         storage.write_atomically(path, png(result))
@@ -220,7 +220,7 @@ def _png(path: Path, result: dict[str, Any]) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from tilesmith.lab.bench.table import blocks
+    from tilesmith.lab.bench.output.table import blocks
     from tilesmith.lab.report.terminal import show_block
 
     for block in blocks(result):
@@ -234,7 +234,7 @@ def _refused(result: dict[str, Any]) -> bool:
 
 
 def _regressed(old: Any | None, result: dict[str, Any]) -> bool:
-    from tilesmith.lab.bench.baseline import BaselineError, compared, regressions
+    from tilesmith.lab.bench.output.regressions import BaselineError, compared, regressions
 
     if old is None:
         return False

@@ -23,16 +23,17 @@ from tilesmith.cli.trained_chapter import trained_chapter
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.machine import Machine
 from tilesmith.hardware.occupancy import Occupancy, occupancy
-from tilesmith.lab.bench.children import Event, Job, Started
+from tilesmith.lab.bench.measuring.sensors import of_first_gpu
+from tilesmith.lab.bench.output.contests import MODES, Contest, contests
+from tilesmith.lab.bench.output.table import blocks as bench_blocks
 from tilesmith.lab.bench.result import result as bench_result
+from tilesmith.lab.bench.running.child_process import Event, Job, Started
+from tilesmith.lab.bench.running.session import collect
+from tilesmith.lab.bench.running.units import start_measuring, start_predicting
 from tilesmith.lab.bench.selection import Selection, units
-from tilesmith.lab.bench.sensors import of_first_gpu
-from tilesmith.lab.bench.session import collect
-from tilesmith.lab.bench.table import blocks as bench_blocks
-from tilesmith.lab.bench.units import start_measuring, start_predicting
 from tilesmith.lab.check import Result, Trial, run, trials
-from tilesmith.lab.report.bench_result import MODES, Contest, contests, duration, figure, memory
 from tilesmith.lab.report.content import Cell, Column, Facts, Headline, Listing, Paragraph, Points, Table, Tone
+from tilesmith.lab.report.number_format import duration, figure, memory
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch

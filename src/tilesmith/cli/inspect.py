@@ -49,11 +49,11 @@ def inspect(
         refuse(f"{script} is not a file")
     found = _run(script, arguments or [], wishes, timeout, memory)
     if json:
-        from tilesmith.lab.inspect.as_json import as_json
+        from tilesmith.lab.inspect.output.json_output import as_json
 
         write_json(json, as_json(found))
     if html:
-        from tilesmith.lab.report.inspect_page import write_html
+        from tilesmith.lab.inspect.output.page import write_html
 
         write_result(html, write_html(found))
     _show(found, asm)
@@ -89,7 +89,7 @@ def _wishes(
 
 
 def _run(script: Path, arguments: list[str], wishes: Wishes, timeout: float, memory: float) -> Inspection:
-    from tilesmith.lab.inspect.script import Limits, inspect_script
+    from tilesmith.lab.inspect.running.script import Limits, inspect_script
 
     limits = Limits(timeout, memory)
     if not console.is_terminal:
@@ -101,7 +101,7 @@ def _run(script: Path, arguments: list[str], wishes: Wishes, timeout: float, mem
 
 
 def _show(found: Inspection, asm: str | None) -> None:
-    from tilesmith.lab.inspect.terminal import show
+    from tilesmith.lab.inspect.output.terminal import show
 
     if found.ending.traceback:
         console.print(found.ending.traceback, markup=False, soft_wrap=True)

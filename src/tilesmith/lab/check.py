@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.comparison import Comparison, compare, identical, root_mean_square
-from tilesmith.lab.stores import StoreLog
+from tilesmith.lab.store_log import StoreLog
 from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
 from tilesmith.toolchain import interpreter
 

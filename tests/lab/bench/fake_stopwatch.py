@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilesmith.lab.bench.timing import Action, CaptureRefused
+from tilesmith.lab.bench.measuring.timing import Action, CaptureRefused
 
 
 class FakeStopwatch:

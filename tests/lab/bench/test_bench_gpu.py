@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilesmith.lab.bench.gpu import GpuStopwatch
-from tilesmith.lab.bench.limits import COPIED_BYTES, of_this_gpu
-from tilesmith.lab.bench.timing import CaptureRefused, Outputs, Rotation, measure
-from tilesmith.lab.bench.units import Measurer, Source, Unit
+from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch
+from tilesmith.lab.bench.measuring.timing import CaptureRefused, Outputs, Rotation, measure
+from tilesmith.lab.bench.roofline.device_limits import COPIED_BYTES, of_this_gpu
+from tilesmith.lab.bench.running.units import Measurer, Source, Unit
 from tilesmith.ops import SPECS
 from tilesmith.spec import load_file
 

@@ -13,8 +13,8 @@ from fake_stopwatch import FakeStopwatch
 from torch.overrides import TorchFunctionMode
 
 from tilesmith.hardware.devices import device
-from tilesmith.lab.bench import limits
-from tilesmith.lab.bench.limits import Limits, is_disturbed, of_datasheet, of_this_gpu
+from tilesmith.lab.bench.roofline import device_limits as limits
+from tilesmith.lab.bench.roofline.device_limits import Limits, is_disturbed, of_datasheet, of_this_gpu
 
 ABOUT = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11"}
 # As an H200 was measured alone: benchmarks/results/attention-h200.json.

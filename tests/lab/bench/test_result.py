@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tilesmith.lab.bench.baseline import BaselineError, compared, regressions
+from tilesmith.lab.bench.output.regressions import BaselineError, compared, regressions
+from tilesmith.lab.bench.output.table import blocks
 from tilesmith.lab.bench.result import Row, commit, result
-from tilesmith.lab.bench.table import blocks
 from tilesmith.lab.report.content import Points, Table
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilesmith.lab.bench.limits import Limits
 from tilesmith.lab.bench.result import Row
-from tilesmith.lab.bench.roofline import floor, place, power_cap, verdict, work_of
+from tilesmith.lab.bench.roofline.device_limits import Limits
+from tilesmith.lab.bench.roofline.verdict import floor, place, power_cap, verdict, work_of
 from tilesmith.spec import Case, Cost, Spec, Work
 
 LIMITS = Limits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilesmith.lab.bench.sensors import Reading, Sensors, parsed
+from tilesmith.lab.bench.measuring.sensors import Reading, Sensors, parsed
 
 
 def test_reads_a_line_of_nvidia_smi() -> None:

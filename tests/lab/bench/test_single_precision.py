@@ -13,12 +13,12 @@ from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
 from tilesmith.hardware.rates import Rate
-from tilesmith.lab.bench.limits import Limits
+from tilesmith.lab.bench.output.charts import roofline, size_curves
+from tilesmith.lab.bench.output.page import write_html
+from tilesmith.lab.bench.output.table import blocks
 from tilesmith.lab.bench.result import Row, result
-from tilesmith.lab.bench.table import blocks
-from tilesmith.lab.bench.units import Measurer, Source, Unit
-from tilesmith.lab.report.bench_chart import roofline, size_curves
-from tilesmith.lab.report.bench_page import write_html
+from tilesmith.lab.bench.roofline.device_limits import Limits
+from tilesmith.lab.bench.running.units import Measurer, Source, Unit
 from tilesmith.lab.report.content import Points
 from tilesmith.spec import Case, Cost, Spec, Work
 

@@ -9,7 +9,7 @@ import torch
 from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
-from tilesmith.lab.bench.timing import CACHES_FILLED, Call, Rotation, calls_wanted, measure, rotation
+from tilesmith.lab.bench.measuring.timing import CACHES_FILLED, Call, Rotation, calls_wanted, measure, rotation
 
 CACHE = 50 << 20
 

@@ -12,9 +12,9 @@ from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
 from tilesmith.hardware.devices import device
-from tilesmith.lab.bench.limits import of_datasheet
 from tilesmith.lab.bench.result import Row
-from tilesmith.lab.bench.units import Measurer, Predictor, Source, Unit
+from tilesmith.lab.bench.roofline.device_limits import of_datasheet
+from tilesmith.lab.bench.running.units import Measurer, Predictor, Source, Unit
 from tilesmith.spec import Case, Cost, Spec, Work
 
 CASE = Case("small", rows=8, cols=16)

@@ -7,7 +7,7 @@ import torch
 
 from tilesmith.lab.check import interpretable
 from tilesmith.lab.inspect import inspect, session
-from tilesmith.lab.inspect.targets import compiled_or_error
+from tilesmith.lab.inspect.metrics.compiled_targets import compiled_or_error
 from tilesmith.ops import SPECS, use
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.plan import imagining

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from tilesmith.hardware.devices import device
 from tilesmith.lab.inspect import inspect
-from tilesmith.lab.inspect.as_json import as_json
 from tilesmith.lab.inspect.model import Inspection, Kernel, TargetFacts
-from tilesmith.lab.inspect.terminal import show
-from tilesmith.lab.report.inspect_page import write_html
-from tilesmith.lab.report.inspect_roofline import roofline
+from tilesmith.lab.inspect.output.json_output import as_json
+from tilesmith.lab.inspect.output.page import write_html
+from tilesmith.lab.inspect.output.roofline_chart import roofline
+from tilesmith.lab.inspect.output.terminal import show
 
 BLOCK = 64
 TIMES = 64  # so often that no way to multiply is faster than moving the operands

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilesmith.lab.inspect.model import Inspection
-from tilesmith.lab.inspect.script import Limits, inspect_script
+from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.lab.inspect.session import Wishes
 from tilesmith.toolchain.compiler import Target
 

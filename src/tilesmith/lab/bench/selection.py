@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from tilesmith.lab.bench.measuring.timed_calls import providers
 from tilesmith.lab.bench.result import MODES, OURS
-from tilesmith.lab.bench.subjects import providers
+from tilesmith.lab.bench.running.units import Source, Unit, sweepable_arguments
 from tilesmith.lab.bench.sweeps import points
-from tilesmith.lab.bench.units import Source, Unit, sweepable_arguments
 from tilesmith.spec import Case, Spec
 
 # Smaller cases are there to be checked, not to be fast: all they would show is what a launch costs.

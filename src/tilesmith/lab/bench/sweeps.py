@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from tilesmith.lab.report.bench_result import counts
+from tilesmith.lab.bench.output.contests import counts
 
 
 class SweepError(Exception):

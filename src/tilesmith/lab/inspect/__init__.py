@@ -15,10 +15,10 @@ import torch
 import triton
 
 from tilesmith.hardware.devices import Device, device, devices
-from tilesmith.lab.inspect.asserting import assert_coalesced, assert_in_bounds, assert_loads_per_element
+from tilesmith.lab.inspect.assertions import assert_coalesced, assert_in_bounds, assert_loads_per_element
 from tilesmith.lab.inspect.model import Finding, Inspection, Kernel
+from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
 from tilesmith.lab.inspect.session import InspectError, Session, Wishes
-from tilesmith.lab.inspect.stand_in import gpu_stand_in
 from tilesmith.toolchain.compiler import Target
 from tilesmith.toolchain.interpreter import handing_over
 

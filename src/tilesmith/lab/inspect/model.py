@@ -280,6 +280,6 @@ class Inspection:
         )
 
     def _repr_html_(self) -> str:
-        from tilesmith.lab.report.inspect_page import notebook_html
+        from tilesmith.lab.inspect.output.page import notebook_html
 
         return notebook_html(self)

@@ -19,12 +19,8 @@ from typing import Any
 import torch
 
 from tilesmith.hardware.devices import Device
-from tilesmith.lab.inspect.findings import Evidence, findings
-from tilesmith.lab.inspect.looks import compile_look, constants_of, is_plain, look_of
-from tilesmith.lab.inspect.metrics import Metrics
-from tilesmith.lab.inspect.model import Kernel, Program, TargetFacts
-from tilesmith.lab.inspect.shadow import Shadows, named_tensors
-from tilesmith.lab.inspect.targets import (
+from tilesmith.lab.inspect.findings.rules import Evidence, findings
+from tilesmith.lab.inspect.metrics.compiled_targets import (
     aligned,
     compiled,
     compiled_or_error,
@@ -34,9 +30,13 @@ from tilesmith.lab.inspect.targets import (
     unaligned,
     widest_by_line,
 )
-from tilesmith.lab.inspect.tensors import Tensors, tensors_in
-from tilesmith.lab.inspect.timing import explained, measured_us
-from tilesmith.lab.inspect.trace import Trace, sample
+from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
+from tilesmith.lab.inspect.metrics.measured_time import explained, measured_us
+from tilesmith.lab.inspect.model import Kernel, Program, TargetFacts
+from tilesmith.lab.inspect.running.tensor_tracker import Tensors, tensors_in
+from tilesmith.lab.inspect.tracing.launch_signature import compile_look, constants_of, is_plain, look_of
+from tilesmith.lab.inspect.tracing.shadow_memory import Shadows, named_tensors
+from tilesmith.lab.inspect.tracing.trace import Trace, sample
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Binary, Target
 from tilesmith.toolchain.interpreter import KernelError, Launched, interpret, launch_as_usual
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of

@@ -1,0 +1,36 @@
+"""What a call needs beyond its inputs: the allocator's peak while it runs, and what is kept for the backward."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.bench.measuring.timed_calls import Subject, as_outputs, leaves_of, with_arguments
+from tilesmith.lab.bench.measuring.timing import Call
+
+
+def peak_bytes(call: Call) -> int:
+    """How far the call raises the allocator's peak over what was allocated before."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def kept_bytes(subject: Subject) -> int:
+    """Memory that stays alive between forward and backward because the backward needs it, saved inputs included."""
+    saved: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    arguments = subject.sets[0].arguments
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        differentiable = {**arguments, **leaves_of(subject.spec, arguments)}
+        outputs = as_outputs(with_arguments(subject.function, subject.spec, differentiable)())
+    del outputs
+    return sum(saved.values())

@@ -1,0 +1,188 @@
+"""What is timed: an operator or one of its rivals, in one mode, on several sets of inputs of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.bench.measuring.timing import Call, Outputs
+from tilesmith.lab.bench.result import OURS
+from tilesmith.spec import Case, Inputs, Spec
+
+Function = Callable[..., Any]
+COTANGENT = "cotangent_{}"  # the name, among a set's values, of what is multiplied with an output's gradient
+
+
+def providers(spec: Spec) -> list[str]:
+    """Our own first, then what a user would pick instead."""
+    return [OURS, *dict.fromkeys(["torch", "compile", *spec.rivals])]
+
+
+def function_of(spec: Spec, provider: str) -> Function:
+    """What the provider computes the operator with. PyTorch's own is the reference where the spec names no other."""
+    if provider == OURS:
+        return spec.op
+    if provider in spec.rivals:
+        return spec.rivals[provider]
+    plain = spec.rivals.get("torch", spec.reference)
+    if provider == "torch":
+        return plain
+    torch._dynamo.reset()  # sizes seen in earlier cases would make it compile for any size
+    return torch.compile(plain, dynamic=False)
+
+
+@dataclass
+class InputSet:
+    """Values of the arguments, and of the outputs' gradients, in memory of their own."""
+
+    arguments: Inputs
+    cotangents: list[Tensor]
+
+    @property
+    def values(self) -> Inputs:
+        named = {COTANGENT.format(number): cotangent for number, cotangent in enumerate(self.cotangents)}
+        return {**self.arguments, **named}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self.values.values() if isinstance(value, Tensor))
+
+
+@dataclass
+class Subject:
+    """One provider in one mode: a call for each set of inputs."""
+
+    spec: Spec
+    case: Case
+    dtype: torch.dtype
+    device: str
+    mode: str
+    function: Function
+
+    def __post_init__(self) -> None:
+        self.sets: list[InputSet] = []
+        self.calls: list[Call] = []
+        self._refreshed = False
+
+    def add_sets(self, number: int) -> None:
+        """Make inputs, different in every set, and the call that computes on them."""
+        for seed in range(len(self.sets), len(self.sets) + number):
+            made = self._input_set(seed)
+            self.sets.append(made)
+            self.calls.append(self._call(made))
+
+    def refresh(self) -> None:
+        """New values in the same memory: what was computed before is no longer right.
+
+        A backward pass alone works with what its forward kept, so there only the outputs' gradients can change.
+        """
+        self._refreshed = True
+        for place, one in enumerate(self.sets):
+            fresh = self.expected(place)
+            held, new = (one.cotangents, fresh.cotangents)
+            if self.mode != "bwd":
+                held, new = list(one.values.values()), list(fresh.values.values())
+            for value, fresh_value in zip(held, new, strict=True):
+                if isinstance(value, Tensor):
+                    value.copy_(fresh_value)
+
+    def expected(self, place: int) -> InputSet:
+        """What a set of inputs holds now, unless somebody overwrote it."""
+        made = self._input_set(place)
+        if not self._refreshed:
+            return made
+        fresh = self._input_set(len(self.sets) + place)
+        return InputSet(made.arguments if self.mode == "bwd" else fresh.arguments, fresh.cotangents)
+
+    def _input_set(self, seed: int) -> InputSet:
+        looks = () if self.mode == "fwd" else self._outputs_look
+        torch.manual_seed(seed)
+        arguments = self.spec.inputs(self.case, self.dtype, self.device)
+        return InputSet(arguments, [torch.randn(shape, dtype=dtype, device=self.device) for shape, dtype in looks])
+
+    @cached_property
+    def _outputs_look(self) -> tuple[tuple[torch.Size, torch.dtype], ...]:
+        """Shapes and dtypes of the outputs. Found once: a reference may take longer than all that is timed."""
+        with torch.no_grad():
+            outputs = as_outputs(self.spec.reference(**self.spec.inputs(self.case, self.dtype, self.device)))
+        return tuple((one.shape, one.dtype) for one in outputs)
+
+    def _call(self, made: InputSet) -> Call:
+        if self.mode == "fwd":
+            ready = with_arguments(self.function, self.spec, made.arguments)  # so that little but the call is timed
+            return lambda: as_outputs(ready())
+        if self.mode == "both":
+            return partial(computed(self.function, self.spec, self.mode), **made.values)
+        leaves = leaves_of(self.spec, made.arguments)
+        outputs = as_outputs(with_arguments(self.function, self.spec, {**made.arguments, **leaves})())
+        return partial(gradients, outputs, leaves, made.cotangents, retain=True)
+
+
+def computed(function: Function, spec: Spec, mode: str) -> Callable[..., Outputs]:
+    """The function as one of its arguments and cotangents: its outputs (fwd), gradients (bwd), or both."""
+
+    def forward(**values: Any) -> Outputs:
+        with torch.no_grad():
+            return as_outputs(with_arguments(function, spec, values)())
+
+    def differentiated(**values: Any) -> Outputs:
+        cotangents = dict(_cotangents_in(values))
+        arguments = {name: value for name, value in values.items() if name not in cotangents}
+        leaves = leaves_of(spec, arguments)
+        with torch.enable_grad():
+            outputs = as_outputs(with_arguments(function, spec, {**arguments, **leaves})())
+        found = gradients(outputs, leaves, list(cotangents.values()), retain=False)
+        return (*(output.detach() for output in outputs), *found) if mode == "both" else found
+
+    return forward if mode == "fwd" else differentiated
+
+
+def with_arguments(function: Function, spec: Spec, arguments: Mapping[str, Any]) -> Function:
+    """The function ready to be called: by position where that is the operator's own order, since rivals may have other
+    names for the same arguments."""
+    parameters = inspect.signature(spec.op).parameters
+    if list(arguments) != list(parameters)[: len(arguments)]:
+        return partial(function, **arguments)
+    by_name = {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+    return partial(
+        function,
+        *(value for name, value in arguments.items() if name not in by_name),
+        **{name: value for name, value in arguments.items() if name in by_name},
+    )
+
+
+def leaves_of(spec: Spec, arguments: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The arguments that a gradient flows to, ready for it, sharing memory with those given."""
+    return {name: arguments[name].detach().requires_grad_() for name in spec.leaves(dict(arguments))}
+
+
+def gradients(
+    outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], cotangents: Sequence[Tensor], *, retain: bool
+) -> Outputs:
+    """The gradient of every leaf that has one."""
+    followed = [
+        (output, cotangent) for output, cotangent in zip(outputs, cotangents, strict=True) if output.requires_grad
+    ]
+    found = torch.autograd.grad(
+        [output for output, _ in followed],
+        list(leaves.values()),
+        [cotangent for _, cotangent in followed],
+        retain_graph=retain,
+        allow_unused=True,
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def as_outputs(made: Any) -> Outputs:
+    return (made,) if isinstance(made, Tensor) else tuple(made)
+
+
+def _cotangents_in(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    prefix = COTANGENT.format("")
+    return [(name, value) for name, value in values.items() if name.startswith(prefix)]

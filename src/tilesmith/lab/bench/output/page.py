@@ -1,0 +1,258 @@
+"""The page of `tilesmith bench`: who is faster and by how much, how close to the limit, and every figure behind it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tilesmith.lab.bench.output.charts import is_too_small, launch_us, roofline, size_curves
+from tilesmith.lab.bench.output.contests import (
+    MODES,
+    Contest,
+    Row,
+    compared,
+    contests,
+    counts,
+    duration_with_spread,
+    label,
+    single_precision_limits,
+)
+from tilesmith.lab.bench.result import OURS
+from tilesmith.lab.bench.roofline.verdict import ABOVE_THE_LIMIT
+from tilesmith.lab.report.content import Block, Cell, Column, Facts, Headline, Paragraph, Points, Section, Table, Tone
+from tilesmith.lab.report.number_format import duration, figure, memory, percent
+from tilesmith.lab.report.page import render
+
+
+def write_html(result: Mapping[str, Any]) -> str:
+    """A bench result as a page that needs nothing but a browser."""
+    met = contests(result)
+    ops = list(dict.fromkeys(contest.op for contest in met))
+    measured = any(row.get("kind") != "predicted" for row in result["rows"])
+    device = result.get("device") or "this machine"
+    return render(
+        "bench.html",
+        title=f"{_listed(ops)} on {device}",
+        summary="How fast, beside what a user would pick instead, against the limit measured on the same device."
+        if measured
+        else "How fast it could be at best, by the datasheet. Nothing here was measured.",
+        headlines=_headlines(result, met),
+        sections=[section for section in _sections(result, met) if section.blocks],
+        provenance=_provenance(result),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > 4:
+        return f"{len(names)} operators"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names) or "Nothing"
+
+
+def _headlines(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Headline]:
+    headlines = []
+    limits = result.get("limits") or {}
+    if limits.get("copy_tb_per_s") is not None:
+        promised = str(limits.get("source")).startswith("datasheet")
+        origin = "by its datasheet" if promised else "measured"
+        on = result.get("device") or "this device"
+        headlines.append(Headline(figure(limits["copy_tb_per_s"], "TB/s"), f"copy limit of {on}, {origin}"))
+    standings = Counter(contest.standing for contest in met if contest.standing)
+    if standings:
+        total = standings.total()
+        tones: dict[str, Tone] = {"faster": "good", "equal": "plain", "slower": "bad"}
+        for standing, words in (("faster", "faster than"), ("equal", "equal to"), ("slower", "slower than")):
+            number = standings[standing]  # type: ignore[index]  # the keys are these three words
+            tone = tones[standing] if number else "plain"
+            headlines.append(Headline(f"{number} of {total}", f"cases {words} the best rival", tone))
+    wrong = sum(row["provider"] == OURS and _failed(row) for row in result["rows"])
+    if wrong:
+        headlines.append(Headline(str(wrong), "runs of ours that failed and have no time", "bad"))
+    predicted = sum(row.get("kind") == "predicted" for row in result["rows"])
+    if predicted:
+        headlines.append(Headline(str(predicted), "rows predicted, not measured"))
+    return headlines
+
+
+def _failed(row: Row) -> bool:
+    return bool(row.get("error")) or row.get("checked") is False
+
+
+def _sections(result: Mapping[str, Any], met: Sequence[Contest]) -> Iterator[Section]:
+    yield Section("Mind this first", "What keeps these figures from being plain fact.", _warnings(result, met))
+    yield Section(
+        "How close to the limit",
+        "Nothing that takes its data from memory lies above the dashed lines: the bytes and the flops take that long. "
+        "The closer to them, the less there is to gain.",
+        [*_present(roofline(result)), *_not_drawn(result)],
+    )
+    yield Section(
+        "Over sizes",
+        "Small cases are bound by the launch, large ones by memory or arithmetic: one size says little.",
+        _present(size_curves(result)),
+    )
+    yield Section("What limits each case", "The reason for the time, and what to try next.", _verdicts(met))
+    yield Section(
+        "Every figure",
+        "Device time is the median with its interquartile spread; the host's time per call is a figure of its own.",
+        [_table(op, mode, met) for op, mode in dict.fromkeys((contest.op, contest.mode) for contest in met)],
+    )
+    yield Section("Left out of the race", "Who could not be timed, and why.", _left_out(met))
+    yield Section("The limits of this device", "What the percentages are percentages of.", _limits(result))
+
+
+def _not_drawn(result: Mapping[str, Any]) -> list[Block]:
+    number = sum(is_too_small(result, row) for row in result["rows"])
+    if not number:
+        return []
+    launch = figure(launch_us(result), "µs")
+    return [
+        Paragraph(
+            f"Not drawn: {number} rows whose work must take less than the {launch} of a launch, which decides there."
+        )
+    ]
+
+
+def _present(block: Block | None) -> list[Block]:
+    return [block] if block else []
+
+
+def _throttled(entry: Mapping[str, str] | str) -> str:
+    if isinstance(entry, str):
+        return entry
+    whose = " ".join(entry[part] for part in ("op", "case", "dtype", "mode", "provider") if part in entry)
+    return f"{whose} ({entry.get('reasons', 'no reason given')})"
+
+
+def _warnings(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Block]:
+    sentences = []
+    if result.get("partial"):
+        sentences.append("Partial: the run was stopped before its end; what was measured until then is here.")
+    if any(row.get("kind") == "predicted" for row in result["rows"]):
+        sentences.append("Rows marked predicted were computed from a datasheet. Nothing about them was measured.")
+    for entry in result.get("throttled") or ():
+        sentences.append(f"The GPU slowed itself down during {_throttled(entry)}.")
+    for contest in met:
+        over = [row for row in contest.rows if (row.get("percent_of_limit") or 0) > ABOVE_THE_LIMIT]
+        if over:
+            shares = ", ".join(f"{label(row)} {percent(row['percent_of_limit'])}" for row in over)
+            sentences.append(f"Above the limit, so an error in the bytes or flops counted: {contest.name} ({shares}).")
+    return [Points(sentences)] if sentences else []
+
+
+def _verdicts(met: Sequence[Contest]) -> list[Block]:
+    said = [
+        (contest.name, row["verdict"])
+        for contest in met
+        for row in contest.rows
+        if row["provider"] == OURS and row.get("verdict")
+    ]
+    columns = [Column("case"), Column("verdict", "prose")]
+    return [Table("Ours", columns, [[Cell(name), Cell(verdict)] for name, verdict in said])] if said else []
+
+
+_COLUMNS = (
+    Column("case"), Column("provider"), Column("device time", "number"), Column("beside ours"),
+    Column("floor", "number"), Column("of limit", "number"), Column("TB/s", "number"), Column("TFLOP/s", "number"),
+    Column("host", "number"), Column("whole call", "number"), Column("peak memory", "number"),
+    Column("kept for backward", "number"), Column("remarks"),
+)  # fmt: skip
+
+
+def _table(op: str, mode: str, met: Sequence[Contest]) -> Table:
+    rows = [_cells(contest, row) for contest in met if (contest.op, contest.mode) == (op, mode) for row in contest.rows]
+    return Table(f"{op} {MODES.get(mode, mode)}", _COLUMNS, rows)
+
+
+def _cells(contest: Contest, row: Row) -> list[Cell]:
+    named = [Cell(contest.size), Cell(label(row))]
+    if _failed(row):
+        return [*named, Cell("no time", "bad"), *[Cell("–")] * 9, Cell(_reason(row), "bad")]
+    share = row.get("percent_of_limit")
+    return [
+        *named,
+        _time(contest, row),
+        _beside(contest, row),
+        Cell(duration(row.get("floor_ms"))),
+        Cell(percent(share), share=share / 100 if share is not None else None),
+        Cell(figure(row.get("tb_per_s"))),
+        Cell(figure(row.get("tflop_per_s"))),
+        Cell(figure(row.get("host_us"), "µs")),
+        Cell(duration(row.get("wall_ms"))),
+        Cell(memory(row.get("peak_bytes"))),
+        Cell(memory(row.get("kept_bytes"))),
+        Cell(_remarks(row)),
+    ]
+
+
+def _time(contest: Contest, row: Row) -> Cell:
+    """Green for the fastest. What was predicted is no time, only a bound on it."""
+    if row.get("kind") == "predicted":
+        return Cell(f"predicted ≥ {duration(row.get('floor_ms'))}" if row.get("floor_ms") else "predicted: –")
+    fastest = min((one["device_ms"] for one in contest.rows if counts(one)), default=None)
+    return Cell(duration_with_spread(row), "good" if counts(row) and row["device_ms"] == fastest else "plain")
+
+
+def _beside(contest: Contest, row: Row) -> Cell:
+    ours = contest.ours
+    if ours is None or row is ours or not counts(row):
+        return Cell("–")
+    standing = compared(row, ours)
+    if standing == "equal":
+        return Cell("equal")
+    slower, faster = sorted((row["device_ms"], ours["device_ms"]), reverse=True)
+    tone: Tone = "bad" if standing == "faster" else "plain"
+    return Cell(f"{slower / faster:.2f} × {standing}", tone)
+
+
+def _remarks(row: Row) -> str:
+    remarks = [" ".join(f"{name}={value}" for name, value in (row.get("config") or {}).items())]
+    if row.get("throttled"):
+        remarks.append(f"throttled ({', '.join(row['throttled'])})")
+    remarks += row.get("notes") or ()
+    if row.get("method"):
+        remarks.append(f"{row['method']}, {row['samples']} samples" if row.get("samples") else str(row["method"]))
+    return "; ".join(remark for remark in remarks if remark)
+
+
+def _reason(row: Row) -> str:
+    return str(row.get("error") or "its result is wrong")
+
+
+def _left_out(met: Sequence[Contest]) -> list[Block]:
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for contest in met:
+        for row in contest.rows:
+            if _failed(row):
+                reasons.setdefault((label(row), _reason(row)), []).append(contest.name)
+    columns = [Column("provider"), Column("why", "prose"), Column("cases", "prose")]
+    rows = [
+        [Cell(provider), Cell(reason), Cell(f"all {len(met)}" if len(names) == len(met) else "; ".join(names))]
+        for (provider, reason), names in reasons.items()
+    ]
+    return [Table("Missing, failed or wrong", columns, rows)] if rows else []
+
+
+def _limits(result: Mapping[str, Any]) -> list[Block]:
+    limits = result.get("limits") or {}
+    known = {
+        "Copy": figure(limits.get("copy_tb_per_s"), "TB/s"),
+        "Read": figure(limits.get("read_tb_per_s"), "TB/s"),
+        **{
+            f"Matrix product, {name}": figure(rate, "TFLOP/s")
+            for name, rate in (limits.get("matmul_tflop_per_s") or {}).items()
+        },
+        "Matrix product, float32 held against": ", ".join(single_precision_limits(result)) or "–",
+        "Launch": figure(limits.get("launch_us") or None, "µs"),
+        "Source": limits.get("source") or "–",
+    }
+    stated = {name: value for name, value in known.items() if not value.startswith("–")}
+    return [Facts(stated)] if stated else [Paragraph("They were not measured.")]
+
+
+def _provenance(result: Mapping[str, Any]) -> dict[str, str]:
+    names = {
+        "Device": "device", "Driver": "driver", "PyTorch": "torch", "Triton": "triton", "Tilesmith": "tilesmith",
+        "Commit": "commit", "Measured": "date",
+    }  # fmt: skip
+    return {title: str(result.get(key) or "unknown") for title, key in names.items()}

@@ -1,0 +1,189 @@
+"""A result on a terminal: one block per case, with every provider beside the operator and a verdict under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tilesmith.lab.bench.output.contests import (
+    WORTH_TFLOPS,
+    Contest,
+    Row,
+    compared,
+    contests,
+    counts,
+    duration_with_spread,
+    label,
+    single_precision_limits,
+)
+from tilesmith.lab.bench.result import OURS
+from tilesmith.lab.bench.sweeps import best_of, unreached
+from tilesmith.lab.report.content import Block, Cell, Column, Points, Table
+from tilesmith.lab.report.number_format import duration, figure, memory, percent
+
+
+def blocks(result: Mapping[str, Any]) -> Iterator[Block]:
+    """All of a result, for reading from top to bottom."""
+    met = contests(result)
+    swept = [contest for contest in met if any(row["config"] for row in contest.rows)]
+    predicted = [one for one in met if one not in swept and all(row["kind"] == "predicted" for row in one.rows)]
+    for op in dict.fromkeys(contest.op for contest in predicted):
+        yield from _predictions(op, [row for contest in predicted if contest.op == op for row in contest.rows])
+    for contest in met:
+        if contest in swept:
+            yield from _sweep(contest)
+        elif contest not in predicted:
+            yield from _contest(contest)
+    yield from _points(_closing(result))
+
+
+def _points(sentences: Iterable[str]) -> Iterator[Block]:
+    said = list(sentences)
+    if said:
+        yield Points(said)
+
+
+def _contest(contest: Contest) -> Iterator[Block]:
+    shown = [row for row in contest.rows if not row["error"]]
+    by_flops = any((row["intensity"] or 0.0) > WORTH_TFLOPS for row in shown)
+    columns = [
+        Column("provider"), Column("device", "number"), Column("TFLOP/s" if by_flops else "TB/s", "number"),
+        Column("of limit", "number"), Column("host", "number"), Column("whole call", "number"),
+        Column("peak", "number"), Column("kept", "number"),
+        Column(f"{label(contest.ours)} is" if contest.ours else ""),
+    ]  # fmt: skip
+    if shown:
+        yield Table(contest.name, columns, [_cells(contest, row, by_flops) for row in shown])
+    sentences = [f"{label(row)}: {row['error']}" for row in contest.rows if row["error"]]
+    if shown:
+        sentences += [f"{label(row)}: {note}" for row in shown for note in _notes(row)]
+        sentences += [row["verdict"] for row in shown if row["provider"] == OURS and row["verdict"]]
+    yield from _points(sentences if shown else [f"{contest.name}: {sentence}" for sentence in sentences])
+
+
+def _cells(contest: Contest, row: Row, by_flops: bool) -> list[Cell]:
+    return [
+        Cell(label(row)),
+        Cell(duration_with_spread(row)),
+        Cell(figure(row["tflop_per_s"] if by_flops else row["tb_per_s"])),
+        Cell("in L2" if row["in_cache"] else percent(row["percent_of_limit"])),
+        Cell(figure(row["host_us"], "µs")),
+        Cell(duration(row["wall_ms"])),
+        Cell(memory(row["peak_bytes"])),
+        Cell(memory(row["kept_bytes"])),
+        _standing(contest, row),
+    ]
+
+
+def _standing(contest: Contest, row: Row) -> Cell:
+    """How the operator stands to this rival: only where both are right, and a loss as plainly as a win."""
+    ours = contest.ours
+    if ours is None or row is ours or not counts(row):
+        return Cell("")
+    standing = compared(ours, row)
+    if standing == "equal":
+        return Cell("equal")
+    slower, faster = sorted((row["device_ms"], ours["device_ms"]), reverse=True)
+    return Cell(f"{slower / faster:.2f} × {standing}", "good" if standing == "faster" else "bad")
+
+
+def _notes(row: Row) -> Iterator[str]:
+    yield from _own_notes(row)
+    if row.get("auto") == "torch":
+        yield "its kernels were timed; when nobody insists, PyTorch computes this case"
+    if row["throttled"]:
+        yield f"throttled while it ran: {', '.join(row['throttled'])}"
+    if row["method"] and not row["method"].startswith("graph"):
+        yield row["method"]
+
+
+def _own_notes(row: Row) -> Iterator[str]:
+    # That a case fits in L2 stands in the table already.
+    return (note for note in row["notes"] if not (row["in_cache"] and note.startswith("fits in L2")))
+
+
+def _predictions(op: str, rows: Sequence[Row]) -> Iterator[Block]:
+    columns = [
+        Column("case"), Column("dtype"), Column("mode"), Column("must move", "number"), Column("Mflop", "number"),
+        Column("takes at least", "number"), Column("check, in the interpreter"),
+    ]  # fmt: skip
+    yield Table(f"{op}: predicted, not measured", columns, [_predicted_cells(row) for row in rows])
+    yield from _points(f"{row['case']} {row['dtype']} {row['mode']}: {row['error']}" for row in rows if row["error"])
+    yield from _points(dict.fromkeys(note for row in rows for note in row["notes"]))
+
+
+def _predicted_cells(row: Row) -> list[Cell]:
+    checks = {True: Cell("right", "good"), False: Cell("wrong", "bad"), None: Cell("too large")}
+    sizes = " × ".join(str(size) for size in row["sizes"].values())
+    return [
+        Cell(f"{row['case']} {sizes}"),
+        Cell(row["dtype"]),
+        Cell(row["mode"]),
+        Cell(memory(row["bytes"])),
+        Cell(figure(row["flops"] / 1e6 if row["flops"] is not None else None)),
+        Cell(duration(row["floor_ms"])),
+        Cell("failed", "bad") if row["error"] and row["checked"] is None else checks[row["checked"]],
+    ]
+
+
+def _sweep(contest: Contest) -> Iterator[Block]:
+    """One line per point. What a point made of the kernels stands beside its time."""
+    best = best_of(contest.rows)
+    fields = list(contest.rows[0]["config"])
+    columns = [
+        *(Column(name, "number") for name in fields), Column("device", "number"), Column("kernel"),
+        Column("registers", "number"), Column("spilled", "number"), Column("occupancy", "number"),
+        Column("sectors", "number"), Column(""),
+    ]  # fmt: skip
+    rows = []
+    for row in contest.rows:
+        point = [Cell(str(row["config"].get(name))) for name in fields]
+        time = Cell(row["kind"] if row["device_ms"] is None and not row["error"] else duration_with_spread(row))
+        remark = Cell(row["error"], "bad") if row["error"] else Cell("best", "good") if row is best else Cell("")
+        launches = row["launches"] or [{}]
+        for number, launch in enumerate(launches):
+            first = number == 0
+            rows.append([*(point if first else [Cell("")] * len(point)), time if first else Cell(""),
+                         *_launch_cells(launch), remark if first else Cell("")])  # fmt: skip
+    yield Table(f"{contest.name}: sweep", columns, rows)
+    missed = sorted({name for row in contest.rows if row["launches"] for name in unreached(row)})
+    yield from _points(f"{name} reaches no kernel: its times show nothing" for name in missed)
+    notes = dict.fromkeys(note for row in contest.rows for note in (*_own_notes(row), *_sector_notes(row)))
+    yield from _points(notes)
+
+
+def _sector_notes(row: Row) -> Iterator[str]:
+    launches = row["launches"]
+    if not row["error"] and not any("sectors" in launch for launch in launches):
+        yield "sectors: counted where an operator of Tilesmith is swept without a GPU"
+    for launch in launches:
+        if launch.get("sectors_note"):
+            yield f"sectors of {launch['kernel']}: {launch['sectors_note']}"
+
+
+def _launch_cells(launch: Mapping[str, Any]) -> list[Cell]:
+    occupancy = launch.get("occupancy")
+    spilled = launch.get("spill_bytes")
+    sectors = launch.get("sectors")
+    return [
+        Cell(launch.get("kernel", "")),
+        Cell(str(launch.get("registers") or "–")),
+        Cell(memory(spilled), "bad" if spilled else "plain"),
+        Cell(percent(100 * occupancy if occupancy is not None else None)),
+        Cell("–" if sectors is None else f"{sectors:,}"),
+    ]
+
+
+def _closing(result: Mapping[str, Any]) -> Iterator[str]:
+    limits = result["limits"]
+    if limits:
+        rates = ", ".join(f"{name} {figure(rate)}" for name, rate in limits["matmul_tflop_per_s"].items())
+        single = "".join(f", float32 held against {limit}" for limit in single_precision_limits(result))
+        yield (
+            f"{result['device']}: copy {figure(limits['copy_tb_per_s'])} TB/s, read {figure(limits['read_tb_per_s'])} "
+            f"TB/s, matrix product {rates} TFLOP/s{single} ({limits['source']})"
+        )
+    if any(row["kind"] == "predicted" for row in result["rows"]):
+        yield "Nothing here was timed: what is predicted comes from the datasheet, and no kernel reaches it."
+    if result["partial"]:
+        yield "Partial: stopped before its end. What was measured until then is above and in the files."

@@ -1,0 +1,154 @@
+"""The floor under a time, how close a measured time comes to it, and what that says about what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tilesmith.hardware.rates import Rate, single_precision_rate
+from tilesmith.lab.bench.result import Row
+from tilesmith.lab.bench.roofline.device_limits import Limits
+from tilesmith.spec import Case, Spec, Work
+
+ABOVE_THE_LIMIT = 102.0  # per cent; two below are the noise of the limit itself
+ABOVE_ANY_PRODUCT = 125.0
+"""Per cent of the matrix rate. That is what PyTorch's own product reached, at the clock that power allowed: a better
+kernel may be ahead of it, but not by so much."""
+BOUND = 0.6  # of the time explained by moving bytes, or by flops
+NEAR_THE_LIMIT = 0.9
+FULL_CLOCK = 0.95  # of the highest; a GPU that now and then touches its power cap is hardly slower
+LAUNCHES = 3.0  # times the launch floor
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least times that moving the bytes and doing the flops can take; no kernel is faster than the longer one."""
+
+    memory_ms: float
+    compute_ms: float
+
+    @property
+    def ms(self) -> float:
+        return max(self.memory_ms, self.compute_ms)
+
+
+def floor(work: Work, limits: Limits, dtype: torch.dtype) -> Floor:
+    return Floor(work.bytes / limits.bandwidth, work.flops / limits.rate(dtype).flops_per_ms)
+
+
+def work_of(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> Work | None:
+    """What the mode must do at least; None where the spec does not say."""
+    cost = spec.cost(case, dtype) if spec.cost else None
+    if cost is None or mode == "fwd":
+        return cost.forward if cost else None
+    if cost.backward is None:
+        return None
+    return cost.backward if mode == "bwd" else cost.forward + cost.backward
+
+
+def place(row: Row, work: Work, limits: Limits, dtype: torch.dtype) -> None:
+    """Fill in what follows from the least work: floor, rates and share of the limit."""
+    row.bytes, row.flops = work.bytes, work.flops
+    row.intensity = work.flops / work.bytes if work.bytes else None
+    least = floor(work, limits, dtype)
+    row.floor_ms = least.ms
+    rate = limits.rate(dtype)
+    row.matrix_limit, row.matrix_limit_tflop_per_s = rate.name, rate.tflop_per_s
+    row.in_cache = work.bytes <= limits.cache_bytes
+    if not row.device_ms:
+        return
+    row.tb_per_s = work.bytes / row.device_ms / 1e9
+    row.tflop_per_s = work.flops / row.device_ms / 1e9
+    if row.in_cache:
+        row.notes.append("fits in L2: no share of the memory limit is claimed")
+        return
+    row.percent_of_limit = 100 * row.floor_ms / row.device_ms
+    if _is_miscounted(row, least):
+        row.notes.append(
+            f"{row.percent_of_limit:.0f} % of the limit is not possible: the spec's cost counts more bytes or flops "
+            "than are needed"
+        )
+
+
+def _is_miscounted(row: Row, least: Floor) -> bool:
+    """Whether it is faster than can be."""
+    most = ABOVE_ANY_PRODUCT if least.compute_ms > least.memory_ms else ABOVE_THE_LIMIT
+    return row.percent_of_limit is not None and row.percent_of_limit > most
+
+
+def verdict(row: Row, work: Work | None, limits: Limits, dtype: torch.dtype) -> str | None:
+    """One line: what holds this row back, by what evidence, and what to try next."""
+    if not row.device_ms or row.host_us is None:
+        return None
+    device_us = row.device_ms * 1e3
+    if row.host_us > device_us:
+        return (
+            f"launch-bound: the host needs {row.host_us:.1f} µs per call, the device {device_us:.1f}. "
+            "Capture the calls in a CUDA graph, or do more in each."
+        )
+    if limits.launch_us is not None and device_us < LAUNCHES * limits.launch_us:
+        return (
+            f"launch-bound: {device_us:.1f} µs, and launching alone takes {limits.launch_us:.1f}. "
+            "Fuse it with its neighbours, or give it a larger batch."
+        )
+    if work is None:
+        return "not placed: the spec gives no cost for this mode. Add `cost` to see how far from the limit it is."
+    return _bound(row, limits, limits.rate(dtype), floor(work, limits, dtype))
+
+
+def _bound(row: Row, limits: Limits, rate: Rate, least: Floor) -> str:
+    assert row.device_ms, "only a measured row has a verdict"
+    memory, compute = least.memory_ms / row.device_ms, least.compute_ms / row.device_ms
+    if _is_miscounted(row, least):
+        return f"error in the count: {row.notes[-1]}."
+    if compute >= memory and compute >= BOUND:
+        evidence = f"{row.tflop_per_s:.0f} TFLOP/s, {compute:.0%} of the matrix rate"
+        if compute > ABOVE_THE_LIMIT / 100:
+            return f"compute-bound: {evidence}, which is that of PyTorch's own product. Only fewer flops help."
+        if compute >= NEAR_THE_LIMIT:
+            return f"compute-bound: {evidence}. It is at the limit: only a narrower dtype or fewer flops help."
+        return f"compute-bound: {evidence}. Try larger tiles, more stages, --sweep num_warps=4,8."
+    where = "of what HBM gives; it fits in L2" if row.in_cache else "of the memory limit"
+    if memory >= BOUND:
+        evidence = f"{row.tb_per_s:.2f} TB/s, {memory:.0%} {where}"
+        if memory >= NEAR_THE_LIMIT:
+            return (
+                f"memory-bound: {evidence}. It is at the limit: only fewer bytes help, by fusing or a narrower dtype."
+            )
+        return f"memory-bound: {evidence}. Look for bytes moved twice or in narrow loads, and --sweep the block sizes."
+    if rate == single_precision_rate(limits.matmul_tflop_per_s, "bf16x6"):
+        ordinary = _by_ordinary_units(row, limits.matmul_tflop_per_s.get("fp32"), rate)
+        if ordinary:
+            return ordinary
+    return (
+        f"latency-bound: neither bytes ({memory:.0%} {where}) nor flops ({compute:.0%} of the matrix rate) explain the "
+        "time. More independent work must be in flight: more warps or programs, smaller tiles, fewer steps in a row."
+    )
+
+
+def _by_ordinary_units(row: Row, most: float | None, rate: Rate) -> str | None:
+    """What to say of exact products that come as fast as the units outside the tensor cores make them."""
+    share = row.tflop_per_s / most if row.tflop_per_s and most else 0.0
+    if not BOUND <= share <= ABOVE_THE_LIMIT / 100:
+        return None
+    return (
+        f"compute-bound, if it multiplies without tensor cores: {row.tflop_per_s:.0f} TFLOP/s, {share:.0%} of the fp32 "
+        f"rate. Tensor cores reach {rate.tflop_per_s:.0f} as exactly, by {rate.name}: "
+        'input_precision="bf16x6" in tl.dot.'
+    )
+
+
+def power_cap(row: Row, highest_mhz: float | None) -> str | None:
+    """What to add to a verdict where the clocks were lowered to save power, and arithmetic with them."""
+    computes = (row.verdict or "").startswith(("compute-bound", "latency-bound"))
+    if not computes or "power cap" not in row.throttled:
+        return None
+    if not (row.clock_mhz and highest_mhz and row.floor_ms and row.device_ms):
+        return None
+    if row.floor_ms / row.device_ms >= NEAR_THE_LIMIT or row.clock_mhz >= FULL_CLOCK * highest_mhz:
+        return None
+    return (
+        f"But the power cap held the clock at {row.clock_mhz:.0f} of {highest_mhz:.0f} MHz meanwhile, and that "
+        "probably comes first: fewer flops and bytes help, more work in flight does not."
+    )

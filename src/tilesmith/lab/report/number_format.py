@@ -1,0 +1,60 @@
+"""Numbers as text with a unit."""
+
+from __future__ import annotations
+
+_KILO = 1000
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def figure(value: float | None, unit: str = "") -> str:
+    """Three digits that count, never an exponent; a dash where there is nothing."""
+    if value is None:
+        return "–"
+    text = f"{value:#.3g}"
+    if "e" in text or abs(value) >= 100:
+        text = f"{value:,.0f}" if abs(value) >= 1 else f"{value:.6f}"
+    return f"{text.rstrip('.')} {unit}".rstrip()
+
+
+def duration(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return "–"
+    return figure(milliseconds, "ms") if milliseconds >= 1 else figure(1000 * milliseconds, "µs")
+
+
+def memory(size: float | None) -> str:
+    if size is None:
+        return "–"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return figure(size / scale, unit)
+    return f"{size:.0f} B"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} %"
+
+
+def in_bytes(count: float) -> str:
+    """A number of bytes in the unit that fits."""
+    for unit in _BYTE_UNITS:
+        if count < _KILO or unit == _BYTE_UNITS[-1]:
+            return f"{count:.3g} {unit}"
+        count /= _KILO
+    raise AssertionError("the last unit takes all")
+
+
+def in_figures(number: float) -> str:
+    """A number with three figures, in the unit that fits."""
+    for unit in ("", " k", " M", " G", " T"):
+        if number < _KILO or unit == " T":
+            return f"{number:.3g}{unit}"
+        number /= _KILO
+    raise AssertionError("the last unit takes all")
+
+
+def in_time(microseconds: float | None) -> str:
+    """A time in the unit that fits, ? where it is not known."""
+    if microseconds is None:
+        return "?"
+    return f"{microseconds:.3g} µs" if microseconds < _KILO else f"{microseconds / _KILO:.3g} ms"
