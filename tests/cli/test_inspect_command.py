@@ -108,7 +108,7 @@ def test_texts_are_printed_by_source_line(good: Path) -> None:
         ("print('hello')", 2, "launched no Triton kernel"),
         ("def broken(:", 2, "is not Python: SyntaxError"),
         ("import a_module_that_is_not_there", 2, "No module named 'a_module_that_is_not_there'"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 1, "was ended by SIGKILL"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 1, "was killed by SIGKILL"),
         ("raise ValueError('on purpose')", 1, "failed: ValueError: on purpose"),
         ("import sys\nsys.exit(3)", 1, "ended with status 3"),
     ],

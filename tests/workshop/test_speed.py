@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tilesmith.lab.bench.result import OURS, Row
-from tilesmith.lab.bench.running.units import Measurer, Unit
+from tilesmith.lab.bench.running.bench_units import Unit
+from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.spec import Case
 from tilesmith.workshop import speed
 from tilesmith.workshop.catalogue import OURS as EXERCISES

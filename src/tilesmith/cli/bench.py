@@ -117,7 +117,8 @@ def _read_baseline(path: Path | None, measuring: bool) -> Any | None:
 
 def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bool) -> Callable[..., Any]:
     from tilesmith.hardware.devices import device
-    from tilesmith.lab.bench.running.units import start_measuring, start_predicting
+    from tilesmith.lab.bench.running.measurer import start_measuring
+    from tilesmith.lab.bench.running.predictor import start_predicting
 
     if measuring:
         return partial(start_measuring, warm=warm, limits_anew=limits_anew)
@@ -165,7 +166,7 @@ def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
     from tilesmith.lab.bench.measuring.sensors import of_first_gpu
     from tilesmith.lab.bench.result import Row
     from tilesmith.lab.bench.running.child_process import Event, Started
-    from tilesmith.lab.bench.running.session import collect
+    from tilesmith.lab.bench.running.run_jobs import collect
 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting", total=sum(len(job.units) for job in jobs))

@@ -28,8 +28,9 @@ from tilesmith.lab.bench.output.contests import MODES, Contest, contests
 from tilesmith.lab.bench.output.table import blocks as bench_blocks
 from tilesmith.lab.bench.result import result as bench_result
 from tilesmith.lab.bench.running.child_process import Event, Job, Started
-from tilesmith.lab.bench.running.session import collect
-from tilesmith.lab.bench.running.units import start_measuring, start_predicting
+from tilesmith.lab.bench.running.measurer import start_measuring
+from tilesmith.lab.bench.running.predictor import start_predicting
+from tilesmith.lab.bench.running.run_jobs import collect
 from tilesmith.lab.bench.selection import Selection, units
 from tilesmith.lab.check import Result, Trial, run, trials
 from tilesmith.lab.report.content import Cell, Column, Facts, Headline, Listing, Paragraph, Points, Table, Tone

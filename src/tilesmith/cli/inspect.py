@@ -11,7 +11,7 @@ from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, w
 
 if TYPE_CHECKING:
     from tilesmith.lab.inspect.model import Ending, Inspection
-    from tilesmith.lab.inspect.session import Wishes
+    from tilesmith.lab.inspect.options import InspectOptions
 
 TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 
@@ -44,10 +44,10 @@ def inspect(
     Every launch is traced in the interpreter and compiled for NVIDIA's and AMD's GPUs. Exit status 1 if a finding is an
     error, or the script fails.
     """
-    wishes = _wishes(target or [], programs, config, device, asm, kernel or [])
+    options = _options(target or [], programs, config, device, asm, kernel or [])
     if not script.is_file():
         refuse(f"{script} is not a file")
-    found = _run(script, arguments or [], wishes, timeout, memory)
+    found = _run(script, arguments or [], options, timeout, memory)
     if json:
         from tilesmith.lab.inspect.output.json_output import as_json
 
@@ -60,11 +60,11 @@ def inspect(
     _end(found)
 
 
-def _wishes(
+def _options(
     targets: list[str], programs: str, config: str | None, device: str | None, asm: str | None, kernels: list[str]
-) -> Wishes:
+) -> InspectOptions:
     from tilesmith.hardware.devices import device as known_device
-    from tilesmith.lab.inspect.session import Wishes
+    from tilesmith.lab.inspect.options import InspectOptions
     from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 
     if programs not in ("", "all") and not (programs.isdecimal() and int(programs)):
@@ -77,10 +77,10 @@ def _wishes(
         chosen = tuple(map(Target.parse, targets)) or DEFAULT_TARGETS
     except ValueError as error:
         refuse(f"--{error}")
-    return Wishes(
+    return InspectOptions(
         targets=chosen,
         programs=int(programs) if programs.isdecimal() else None,
-        seconds=float("inf") if programs == "all" else Wishes.seconds,
+        seconds=float("inf") if programs == "all" else InspectOptions.seconds,
         config=config,
         kernels=tuple(kernels),
         device=device,
@@ -88,15 +88,15 @@ def _wishes(
     )
 
 
-def _run(script: Path, arguments: list[str], wishes: Wishes, timeout: float, memory: float) -> Inspection:
+def _run(script: Path, arguments: list[str], options: InspectOptions, timeout: float, memory: float) -> Inspection:
     from tilesmith.lab.inspect.running.script import Limits, inspect_script
 
     limits = Limits(timeout, memory)
     if not console.is_terminal:
-        return inspect_script(script, arguments, wishes, limits)
+        return inspect_script(script, arguments, options, limits)
     with console.status(f"starting {script.name}") as status:
         return inspect_script(
-            script, arguments, wishes, limits, progress=lambda text: status.update(f"{script.name}: {text}")
+            script, arguments, options, limits, progress=lambda text: status.update(f"{script.name}: {text}")
         )
 
 

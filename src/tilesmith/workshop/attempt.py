@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 
 from tilesmith.lab.inspect import inspection_of, watching
 from tilesmith.lab.inspect.model import Inspection, Kernel
-from tilesmith.lab.inspect.session import Session, Wishes
+from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.session import Session
 from tilesmith.spec import Inputs, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import Access, Observer, OutOfBounds, interpreting
@@ -151,14 +152,14 @@ def attempt(
     `candidate` is the number of the configuration that an autotuner is to take; by default the first that can run.
     """
     config = None if candidate is None else str(candidate)
-    session = _Session(Wishes(tuple(targets), seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
+    session = _Session(InspectOptions(tuple(targets), seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
     calls = _TorchCalls(file, allow, forbid)
     made = Attempt()
     try:
         with interpreting(made.written), watching(session), calls:
             made.returned = called(function, inputs)
             with torch._C.DisableTorchFunction():
-                session.settle()
+                session.run_deferred()
     except BaseException as error:
         made.error = error
     made.inspection = inspection_of(session, script=file.name)

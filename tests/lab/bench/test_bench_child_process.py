@@ -14,9 +14,10 @@ import torch
 from tilesmith.lab.bench.measuring.sensors import Reading, Sensors
 from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.running import child_process as children
+from tilesmith.lab.bench.running.bench_units import Source, Unit
 from tilesmith.lab.bench.running.child_process import About, Event, Job, Started
-from tilesmith.lab.bench.running.session import collect
-from tilesmith.lab.bench.running.units import Source, Unit, start_predicting
+from tilesmith.lab.bench.running.predictor import start_predicting
+from tilesmith.lab.bench.running.run_jobs import collect
 from tilesmith.lab.bench.selection import Selection, units
 from tilesmith.spec import load_file
 

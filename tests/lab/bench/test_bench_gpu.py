@@ -11,7 +11,8 @@ import torch
 from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch
 from tilesmith.lab.bench.measuring.timing import CaptureRefused, Outputs, Rotation, measure
 from tilesmith.lab.bench.roofline.device_limits import COPIED_BYTES, of_this_gpu
-from tilesmith.lab.bench.running.units import Measurer, Source, Unit
+from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.ops import SPECS
 from tilesmith.spec import load_file
 

@@ -7,7 +7,8 @@ import torch
 
 from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.device_limits import Limits
-from tilesmith.lab.bench.roofline.verdict import floor, place, power_cap, verdict, work_of
+from tilesmith.lab.bench.roofline.floor import floor, place_on_roofline, work_of
+from tilesmith.lab.bench.roofline.verdict import power_cap, verdict
 from tilesmith.spec import Case, Cost, Spec, Work
 
 LIMITS = Limits(
@@ -29,7 +30,7 @@ def row(device_ms: float | None, host_us: float = 1.0) -> Row:
 def said(device_ms: float, work: Work | None, host_us: float = 1.0) -> str:
     one = row(device_ms, host_us)
     if work is not None:
-        place(one, work, LIMITS, BF16)
+        place_on_roofline(one, work, LIMITS, BF16)
     return verdict(one, work, LIMITS, BF16) or ""
 
 
@@ -41,7 +42,7 @@ def test_the_floor_is_the_longer_of_bytes_and_flops() -> None:
 
 def test_the_share_of_the_limit_is_floor_over_time() -> None:
     one = row(device_ms=2.0)
-    place(one, Work(int(4.4e9), 10), LIMITS, BF16)
+    place_on_roofline(one, Work(int(4.4e9), 10), LIMITS, BF16)
     assert one.percent_of_limit == pytest.approx(50.0)
     assert one.tb_per_s == pytest.approx(2.2)
     assert one.notes == []
@@ -50,7 +51,7 @@ def test_the_share_of_the_limit_is_floor_over_time() -> None:
 def test_above_the_limit_is_an_error_in_the_count() -> None:
     one = row(device_ms=0.9)
     work = Work(int(4.4e9), 10)
-    place(one, work, LIMITS, BF16)
+    place_on_roofline(one, work, LIMITS, BF16)
     assert "111 % of the limit is not possible" in one.notes[0]
     assert (verdict(one, work, LIMITS, BF16) or "").startswith("error in the count")
 
@@ -59,7 +60,7 @@ def test_above_the_limit_is_an_error_in_the_count() -> None:
 def test_a_better_product_than_the_measured_one_is_possible_within_reason(device_ms: float, wrong: bool) -> None:
     one = row(device_ms=device_ms)
     work = Work(int(1e9), int(700e9))
-    place(one, work, LIMITS, BF16)
+    place_on_roofline(one, work, LIMITS, BF16)
     said = verdict(one, work, LIMITS, BF16) or ""
     assert bool(one.notes) == wrong
     expected = "error in the count" if wrong else "compute-bound: 778 TFLOP/s, 111% of the matrix rate, which is"
@@ -68,7 +69,7 @@ def test_a_better_product_than_the_measured_one_is_possible_within_reason(device
 
 def test_what_fits_in_the_cache_claims_no_share() -> None:
     one = row(device_ms=0.001)
-    place(one, Work(1 << 20, 10), LIMITS, BF16)
+    place_on_roofline(one, Work(1 << 20, 10), LIMITS, BF16)
     assert one.in_cache
     assert one.percent_of_limit is None
 
@@ -111,7 +112,7 @@ def test_a_power_cap_that_lowered_the_clocks_is_what_holds_arithmetic_back(
     device_ms: float, clock_mhz: float | None, throttled: list[str], held: bool
 ) -> None:
     one, work = row(device_ms), Work(10, int(700e9))
-    place(one, work, LIMITS, BF16)
+    place_on_roofline(one, work, LIMITS, BF16)
     one.verdict, one.clock_mhz, one.throttled = verdict(one, work, LIMITS, BF16), clock_mhz, throttled
     said = power_cap(one, highest_mhz=1980.0)
     assert (said or "").startswith("But the power cap held the clock at 1500 of 1980 MHz") == held
@@ -120,7 +121,7 @@ def test_a_power_cap_that_lowered_the_clocks_is_what_holds_arithmetic_back(
 
 def test_a_power_cap_is_no_excuse_for_moving_bytes_slowly() -> None:
     one, work = row(device_ms=1.25), Work(int(4.4e9), 10)
-    place(one, work, LIMITS, BF16)
+    place_on_roofline(one, work, LIMITS, BF16)
     one.verdict, one.clock_mhz, one.throttled = verdict(one, work, LIMITS, BF16), 1500.0, ["power cap"]
     assert power_cap(one, highest_mhz=1980.0) is None
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilesmith.lab.bench.running.units import Source
+from tilesmith.lab.bench.running.bench_units import Source
 from tilesmith.lab.bench.selection import Selection, SelectionError, units
 from tilesmith.lab.bench.sweeps import SweepError, parse, points
 from tilesmith.spec import Case, Cost, Spec, SpecError, Work

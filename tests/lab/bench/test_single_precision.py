@@ -18,7 +18,8 @@ from tilesmith.lab.bench.output.page import write_html
 from tilesmith.lab.bench.output.table import blocks
 from tilesmith.lab.bench.result import Row, result
 from tilesmith.lab.bench.roofline.device_limits import Limits
-from tilesmith.lab.bench.running.units import Measurer, Source, Unit
+from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.lab.report.content import Points
 from tilesmith.spec import Case, Cost, Spec, Work
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilesmith.lab.bench.measuring.timed_calls import Subject
+from tilesmith.lab.bench.measuring.timed_calls import TimedCalls
 from tilesmith.spec import Case, Spec
 
 MODES = pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
 
 
-def subject(mode: str, calls: list[torch.Size] | None = None) -> Subject:
+def timed(mode: str, calls: list[torch.Size] | None = None) -> TimedCalls:
     def double(x: Tensor) -> Tensor:
         if calls is not None:
             calls.append(x.shape)
@@ -25,13 +25,13 @@ def subject(mode: str, calls: list[torch.Size] | None = None) -> Subject:
         cases=[Case("five", elements=5)],
         make_inputs=lambda case, dtype, device: {"x": torch.randn(case.elements, dtype=dtype, device=device)},
     )
-    return Subject(spec, spec.cases[0], torch.float32, "cpu", mode, spec.op)
+    return TimedCalls(spec, spec.cases[0], torch.float32, "cpu", mode, spec.op)
 
 
 @MODES
 def test_a_slow_reference_is_asked_once_however_many_sets_there_are(mode: str) -> None:
     calls: list[torch.Size] = []
-    made = subject(mode, calls)
+    made = timed(mode, calls)
     made.add_sets(6)
     made.refresh()
     assert len(calls) <= 1
@@ -39,7 +39,7 @@ def test_a_slow_reference_is_asked_once_however_many_sets_there_are(mode: str) -
 
 @MODES
 def test_sets_differ_and_are_known_again_before_and_after_new_values(mode: str) -> None:
-    made = subject(mode)
+    made = timed(mode)
     made.add_sets(2)
     before = {name: value.clone() for name, value in made.sets[0].values.items()}
     assert not torch.equal(made.sets[0].arguments["x"], made.sets[1].arguments["x"])

@@ -18,7 +18,7 @@ from inspected import column_walk, twice_read
 from tilesmith.lab.inspect import Inspection, inspect
 from tilesmith.lab.inspect.model import Kernel, ProgramFacts, SharedAccess, Tile
 from tilesmith.lab.inspect.output.page import notebook_html, write_html
-from tilesmith.lab.inspect.output.page_data import look_of
+from tilesmith.lab.inspect.output.page_data import rating_of
 from tilesmith.lab.inspect.output.roofline_chart import roofline
 
 EVIL = '</script><img src="x" onerror="window.injected = 1">'
@@ -101,10 +101,10 @@ def test_has_three_numbers_the_findings_and_eight_views(found: Inspection) -> No
     page = Page(write_html(found))
     text = " ".join(page.text.split())
     for said in (
-        "of the bytes moved are used", "predicted at least, on NVIDIA H200", "occupancy on cuda:90",
-        "warning: uncoalesced at inspected.py", "12.5% of what is moved is used", "What each program writes",
-        "Where it reads and writes", "How its data flow", "In which order", "Registers and shared memory",
-        "What the colours mean", "How good that is", "The source, and what each line costs",
+        "of the moved bytes are used", "predicted least time on NVIDIA H200", "occupancy on cuda:90",
+        "warning: uncoalesced at inspected.py", "12.5% of the moved bytes are used", "What each program writes",
+        "Where the program reads and writes", "Data flow", "Order of operations", "Registers and shared memory",
+        "What the colours mean", "Efficiency", "Source, with the cost of each line",
     ):  # fmt: skip
         assert said in text
     ordinals = re.findall(
@@ -133,21 +133,21 @@ def test_lines_of_functions_that_a_kernel_calls_are_listed_after_it(found: Inspe
     html = write_html(replace(found, kernels=(kernel, walk)))
     assert re.search(r'id="kernel-1-line-900" class="costs"', html)
     text = Page(html).text
-    assert text.index("and in functions that it calls:") < text.index("near()") < text.index("where.py: far()")
+    assert text.index("called functions:") < text.index("near()") < text.index("where.py: far()")
     assert "kernel-1-line-901" not in html
     assert re.findall(r'<a href="#kernel-\d">([^<]*)</a>', html) == ["column_walk 1", "column_walk 2"]
 
 
 def test_colours_tell_what_matters_most(found: Inspection) -> None:
     walk, twice = found.kernel("column_walk"), found.kernel("twice_read")
-    assert [look_of(walk, one) for one in walk.accesses] == ["uncoalesced", "coalesced"]
-    assert [look_of(twice, one) for one in twice.accesses if one.kind == "load"] == ["coalesced", "reused"]
+    assert [rating_of(walk, one) for one in walk.accesses] == ["uncoalesced", "coalesced"]
+    assert [rating_of(twice, one) for one in twice.accesses if one.kind == "load"] == ["coalesced", "reused"]
     store = next(one for one in twice.accesses if one.kind == "store")
-    assert look_of(twice, store) == "coalesced"
-    assert look_of(twice, replace(store, efficiency=None)) == "unknown"
+    assert rating_of(twice, store) == "coalesced"
+    assert rating_of(twice, replace(store, efficiency=None)) == "unknown"
     clash = SharedAccess("store", store.file, store.line, instructions=4, wavefronts=64, ideal_wavefronts=16)
     targets = {"cuda:90": replace(twice.targets["cuda:90"], shared_accesses=(clash,))}
-    assert look_of(replace(twice, targets=targets), store) == "conflict"
+    assert rating_of(replace(twice, targets=targets), store) == "conflict"
 
 
 def test_places_a_kernel_on_the_roofline_where_it_has_flops(found: Inspection) -> None:
@@ -236,19 +236,19 @@ def test_a_program_is_picked_by_click_slider_and_keys(browser: Browser, found: I
 def test_a_lane_tells_what_it_asks_for(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, found, tmp_path)
     said = "#kernel-1 .access .said[aria-live]"
-    assert "12.5 % of what is moved is used" in page.text("#kernel-1 .access .whole")
-    assert "32 sectors of 32 bytes, 4 would do" in page.text("#kernel-1 .warp")
+    assert "12.5 % of the moved bytes are used" in page.text("#kernel-1 .access .whole")
+    assert "32 sectors of 32 bytes, ideal is 4" in page.text("#kernel-1 .warp")
     rows = {
         lane: offsets[0] // 64
         for lane, offsets in found.kernel("column_walk").program_facts[0].accesses[0].requests[0].lanes
     }
     page.point("#kernel-1 .lane[data-lane='5']")
-    assert page.text(said) == f"Lane 5 asks for 1 element: x_ptr[{rows[5]}, 0]"
+    assert page.text(said) == f"Lane 5 requests 1 element: x_ptr[{rows[5]}, 0]"
     page.ask("document.querySelector('#kernel-1 .lane.picked').focus()")
     page.press("ArrowRight")
-    assert page.text(said) == f"Lane 6 asks for 1 element: x_ptr[{rows[6]}, 0]"
+    assert page.text(said) == f"Lane 6 requests 1 element: x_ptr[{rows[6]}, 0]"
     page.point("#kernel-1 .access canvas.drawing", 0.5 / 64, (rows[10] + 0.5) / 64)
-    assert page.text(said) == f"Lane 10 asks for 1 element: x_ptr[{rows[10]}, 0]"
+    assert page.text(said) == f"Lane 10 requests 1 element: x_ptr[{rows[10]}, 0]"
     page.click("#kernel-1 .chips button:nth-child(2)")
     assert "Coalesced, 100.0 %" in page.text("#kernel-1 .access .whole")
     assert page.complaints == []
@@ -309,7 +309,7 @@ def test_a_tensor_inside_a_tuple_and_a_kernel_that_failed_are_shown_too(
     failed = replace(kernel, program_facts=(), accesses=(), lines=(), targets={})
     page = opened(browser, replace(found, kernels=(replace(kernel, accesses=accesses), failed)), tmp_path)
     page.point("#kernel-1 .lane[data-lane='0']")
-    assert page.text("#kernel-1 .access .said[aria-live]") == "Lane 0 asks for 1 element: pair[0][0]"
+    assert page.text("#kernel-1 .access .said[aria-live]") == "Lane 0 requests 1 element: pair[0][0]"
     page.click("nav.kernels li:nth-child(2) a")
     assert page.text("#kernel-2 .output .said") == "No program was traced to its end."
     assert page.complaints == []

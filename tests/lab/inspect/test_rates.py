@@ -100,7 +100,7 @@ def test_every_report_names_the_rate_that_the_bound_is_made_of() -> None:
     text, page = on_a_terminal(found), write_html(found)
     headline = "H200 SXM, 141 GB: compute-bound by six bf16 products at 165 TFLOP/s"
     caption = (
-        "least time predicted (cuda:90 compute-bound by six bf16 products at 165 TFLOP/s; "
+        "predicted least time (cuda:90 compute-bound by six bf16 products at 165 TFLOP/s; "
         "hip:gfx942 compute-bound by six bf16 products at 218 TFLOP/s)"
     )
     assert headline in text

@@ -30,7 +30,7 @@ def test_overlapping_stores_are_a_race() -> None:
     found = inspect(lambda: planted.overlapping_stores[(2,)](y, BLOCK=256), targets=HOPPER)
     finding = only(found, "race")
     assert (finding.severity, finding.line) == ("error", line_of(planted.overlapping_stores, "tl.store"))
-    assert "(0, 0, 0) and (1, 0, 0) both write y_ptr[128], 128 elements" in finding.message
+    assert "(0, 0, 0) and (1, 0, 0) both write y_ptr[128] (128 elements in total)" in finding.message
 
 
 def test_overlapping_stores_of_one_value_are_a_warning() -> None:
@@ -77,7 +77,7 @@ def test_memory_that_nobody_wrote_may_not_be_read() -> None:
     found = inspect(program, targets=HOPPER)
     finding = only(found, "uninitialised")
     assert finding.severity == "error"
-    assert "x_ptr[0], which nobody has written; 1,024 elements" in finding.message
+    assert "x_ptr[0], which nobody has written (1,024 elements in total)" in finding.message
     assert found.kernels[0].errors
     assert not found.kernels[1].errors
 

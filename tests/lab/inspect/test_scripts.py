@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tilesmith.lab.inspect.model import Inspection
+from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running.script import Limits, inspect_script
-from tilesmith.lab.inspect.session import Wishes
 from tilesmith.toolchain.compiler import Target
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -36,7 +36,7 @@ def double(x):
 def run(tmp_path: Path, text: str, *arguments: str, seconds: float = 120.0) -> Inspection:
     script = tmp_path / "script.py"
     script.write_text(text)
-    return inspect_script(script, arguments, Wishes(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
+    return inspect_script(script, arguments, InspectOptions(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
 
 
 @FORKED

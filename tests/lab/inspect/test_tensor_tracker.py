@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # The events and streams of torch carry no types.
-"""Tensors that say they are on a GPU, and what torch says about it."""
+"""TensorTracker that say they are on a GPU, and what torch says about it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 from tilesmith.hardware.devices import device
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
-from tilesmith.lab.inspect.running.tensor_tracker import Tensors
+from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask instead")
 
 
 @pytest.fixture
 def pretended():  # type: ignore[no-untyped-def]  # a generator of nothing
-    with gpu_stand_in(device("h200")), Tensors(lambda tensors: None, pretend_gpu=True).watching():
+    with gpu_stand_in(device("h200")), TensorTracker(lambda tensors: None, pretend_gpu=True).watching():
         yield
 
 
@@ -134,7 +134,7 @@ class TestWithoutGpu:
 def test_everything_is_as_before_afterwards() -> None:
     modules = torch, torch.Tensor, torch.cuda, torch.accelerator
     before = [dict(vars(module)) for module in modules]
-    with gpu_stand_in(device("h200")), Tensors(lambda tensors: None, pretend_gpu=True):
+    with gpu_stand_in(device("h200")), TensorTracker(lambda tensors: None, pretend_gpu=True):
         torch.ones(3, device="cuda")
     assert [dict(vars(module)) for module in modules] == before
     assert not torch.cuda.is_available()
@@ -144,7 +144,7 @@ def test_everything_is_as_before_afterwards() -> None:
 
 def test_what_a_call_uses_is_told_before() -> None:
     used: list[object] = []
-    watch = Tensors(lambda tensors: used.append(tensors), pretend_gpu=False)
+    watch = TensorTracker(lambda tensors: used.append(tensors), pretend_gpu=False)
     x = torch.ones(4)
     with watch:
         x.shape, x.stride(), x.data_ptr(), x.view(2, 2), x.numel()

@@ -10,7 +10,7 @@ import torch
 
 from tilesmith.lab.bench.measuring.timed_calls import providers
 from tilesmith.lab.bench.result import MODES, OURS
-from tilesmith.lab.bench.running.units import Source, Unit, sweepable_arguments
+from tilesmith.lab.bench.running.bench_units import Source, Unit, sweepable_arguments
 from tilesmith.lab.bench.sweeps import points
 from tilesmith.spec import Case, Spec
 

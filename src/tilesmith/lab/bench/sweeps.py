@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from tilesmith.lab.bench.output.contests import counts
-
 
 class SweepError(Exception):
     """A sweep that cannot be made sense of; the message is one line for the user."""
@@ -29,28 +27,6 @@ def parse(texts: Sequence[str]) -> dict[str, list[Any]]:
 def points(fields: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Every combination; one empty point where nothing is swept."""
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
-
-
-def unreached(row: Mapping[str, Any]) -> list[str]:
-    """Swept fields that no launch has with the swept value, so that the row shows something else."""
-    launches = row["launches"]
-    return [
-        name
-        for name, value in row["config"].items()
-        # A field in small letters may decide the grid alone, or be an argument of another name than the constant.
-        if (name.isupper() or any(_values(one, name) for one in launches))
-        and not any(value in _values(one, name) for one in launches)
-    ]
-
-
-def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The fastest point that is right."""
-    return min((row for row in rows if counts(row)), key=lambda row: float(row["device_ms"]), default=None)
-
-
-def _values(launch: Mapping[str, Any], name: str) -> list[Any]:
-    """What a launch has under this name: as a constant of the kernel, or as an option."""
-    return [place[name] for place in (launch.get("constants") or {}, launch) if name in place]
 
 
 def _value(text: str) -> Any:

@@ -1,25 +1,26 @@
-"""For tests of kernels: assertions about an inspection, with messages that say where."""
+"""Assertions about an inspection, for tests of kernels. Each failure names the kernel and the line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from tilesmith.lab.inspect.inspect_call import inspect
 from tilesmith.lab.inspect.model import Inspection, Kernel
 
 Subject = Inspection | Kernel | Callable[[], Any]
-_ALMOST = 1e-6
+_TOLERANCE = 1e-6
 
 
 def assert_coalesced(subject: Subject, *, at_least: float = 0.9) -> None:
-    """Every access whose layout is known moves little more than it uses.
+    """Assert that every access with a known layout has at least this efficiency.
 
-    `at_least` is the share of the sectors that packed elements would need. `subject` is an inspection, a kernel of one,
-    or a function to inspect.
+    Efficiency is the number of sectors that packed elements need, divided by the number requested. `subject` is an
+    inspection, a kernel of an inspection, or a function to inspect.
     """
     bad = [
         f"{kernel.name}, line {access.line}: {access.kind} of {access.argument} takes "
-        f"{access.sectors_per_request:.1f} sectors per request, packed {access.ideal_sectors_per_request:.1f} "
+        f"{access.sectors_per_request:.1f} sectors per request, ideal is {access.ideal_sectors_per_request:.1f} "
         f"({access.efficiency:.1%})"
         for kernel in _kernels(subject)
         for access in kernel.accesses
@@ -29,7 +30,7 @@ def assert_coalesced(subject: Subject, *, at_least: float = 0.9) -> None:
 
 
 def assert_loads_per_element(subject: Subject, argument: str, expected: float) -> None:
-    """The kernels that take an argument of this name load each of its elements so many times."""
+    """Assert how often each kernel with this argument loads each element of it."""
     found = [
         (kernel.name, one.loads_per_element)
         for kernel in _kernels(subject)
@@ -37,12 +38,12 @@ def assert_loads_per_element(subject: Subject, argument: str, expected: float) -
         if one.name == argument and one.is_tensor
     ]
     assert found, f"no kernel takes a tensor called {argument!r}"
-    bad = [f"{name}: {loads:.4g}" for name, loads in found if abs(loads - expected) > _ALMOST * max(1.0, expected)]
+    bad = [f"{name}: {loads:.4g}" for name, loads in found if abs(loads - expected) > _TOLERANCE * max(1.0, expected)]
     assert not bad, f"loads per element of {argument}, expected {expected:g}: " + "; ".join(bad)
 
 
 def assert_in_bounds(subject: Subject) -> None:
-    """No access leaves its tensor."""
+    """Assert that no access leaves its tensor."""
     bad = [
         f"{kernel.name} ({finding.file}:{finding.line}): {finding.message}"
         for kernel in _kernels(subject)
@@ -56,8 +57,6 @@ def _kernels(subject: Subject) -> tuple[Kernel, ...]:
     if isinstance(subject, Kernel):
         return (subject,)
     if not isinstance(subject, Inspection):
-        from tilesmith.lab.inspect import inspect
-
         subject = inspect(subject)
     assert subject.kernels, "no kernel was launched"
     return subject.kernels

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tilesmith.lab.bench.measuring.timed_calls import InputSet, Subject, computed
+from tilesmith.lab.bench.measuring.timed_calls import InputSet, TimedCalls, computed
 from tilesmith.lab.bench.measuring.timing import Outputs
 from tilesmith.lab.check import Trial, run
 from tilesmith.spec import CONTIGUOUS
@@ -32,7 +32,7 @@ class Judgement:
     overwritten: str | None = None
 
 
-def judged(subject: Subject, outputs: Sequence[Outputs]) -> Judgement:
+def judged(timed: TimedCalls, outputs: Sequence[Outputs]) -> Judgement:
     """Hold what timed calls returned against the reference, by the rule that `check` has.
 
     The inputs differ from set to set and have changed since the first call, so that an output which was kept instead
@@ -40,35 +40,35 @@ def judged(subject: Subject, outputs: Sequence[Outputs]) -> Judgement:
     no right answer, and one call on new inputs is judged instead.
     """
     # The last sets: whatever a provider keeps from its first calls must not pass.
-    places = range(len(subject.sets))[-SETS_CHECKED:]
+    places = range(len(timed.sets))[-SETS_CHECKED:]
     for place in places:
-        expected = subject.expected(place)
-        overwritten = _changed(subject.sets[place], expected)
+        expected = timed.expected(place)
+        overwritten = _changed(timed.sets[place], expected)
         if overwritten:
-            return Judgement(_wrong_when_new(subject), overwritten)
-        wrong = _first_wrong(_trial(subject, expected, outputs[place]))
+            return Judgement(_wrong_when_new(timed), overwritten)
+        wrong = _first_wrong(_trial(timed, expected, outputs[place]))
         if wrong:
             return Judgement(f"what the timed calls returned is wrong: {wrong}")
     return Judgement()
 
 
-def _wrong_when_new(subject: Subject) -> str | None:
-    once = replace(subject)
+def _wrong_when_new(timed: TimedCalls) -> str | None:
+    once = replace(timed)
     once.add_sets(1)
     return _first_wrong(_trial(once, once.expected(0), once.calls[0]()))
 
 
-def _trial(subject: Subject, expected: InputSet, outputs: Outputs) -> Trial:
+def _trial(timed: TimedCalls, expected: InputSet, outputs: Outputs) -> Trial:
     """A trial whose operator gives what was recorded, and whose reference does in this mode what was timed."""
-    spec = subject.spec
+    spec = timed.spec
     recorded = replace(
         spec,
         op=lambda **_: outputs,
-        reference=computed(spec.reference, spec, subject.mode),
+        reference=computed(spec.reference, spec, timed.mode),
         make_inputs=lambda *_: expected.values,
         differentiable=False,
     )
-    return Trial(recorded, subject.case, subject.dtype, CONTIGUOUS, subject.device)
+    return Trial(recorded, timed.case, timed.dtype, CONTIGUOUS, timed.device)
 
 
 def _first_wrong(trial: Trial) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tilesmith.lab.bench.measuring.timed_calls import Subject, as_outputs, leaves_of, with_arguments
+from tilesmith.lab.bench.measuring.timed_calls import TimedCalls, as_outputs, leaves_of, with_arguments
 from tilesmith.lab.bench.measuring.timing import Call
 
 
@@ -19,7 +19,7 @@ def peak_bytes(call: Call) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def kept_bytes(subject: Subject) -> int:
+def kept_bytes(timed: TimedCalls) -> int:
     """Memory that stays alive between forward and backward because the backward needs it, saved inputs included."""
     saved: dict[int, int] = {}
 
@@ -28,9 +28,9 @@ def kept_bytes(subject: Subject) -> int:
         saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    arguments = subject.sets[0].arguments
+    arguments = timed.sets[0].arguments
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        differentiable = {**arguments, **leaves_of(subject.spec, arguments)}
-        outputs = as_outputs(with_arguments(subject.function, subject.spec, differentiable)())
+        differentiable = {**arguments, **leaves_of(timed.spec, arguments)}
+        outputs = as_outputs(with_arguments(timed.function, timed.spec, differentiable)())
     del outputs
     return sum(saved.values())

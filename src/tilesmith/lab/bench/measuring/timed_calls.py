@@ -55,7 +55,7 @@ class InputSet:
 
 
 @dataclass
-class Subject:
+class TimedCalls:
     """One provider in one mode: a call for each set of inputs."""
 
     spec: Spec

@@ -19,7 +19,7 @@ from tilesmith.lab.bench.output.contests import (
     single_precision_limits,
 )
 from tilesmith.lab.bench.result import OURS
-from tilesmith.lab.bench.roofline.verdict import ABOVE_THE_LIMIT
+from tilesmith.lab.bench.roofline.floor import ABOVE_THE_LIMIT
 from tilesmith.lab.report.content import Block, Cell, Column, Facts, Headline, Paragraph, Points, Section, Table, Tone
 from tilesmith.lab.report.number_format import duration, figure, memory, percent
 from tilesmith.lab.report.page import render

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tilesmith.lab.bench.output.contests import (
@@ -16,9 +16,9 @@ from tilesmith.lab.bench.output.contests import (
     label,
     single_precision_limits,
 )
+from tilesmith.lab.bench.output.sweep_table import own_notes, points, sweep_table
 from tilesmith.lab.bench.result import OURS
-from tilesmith.lab.bench.sweeps import best_of, unreached
-from tilesmith.lab.report.content import Block, Cell, Column, Points, Table
+from tilesmith.lab.report.content import Block, Cell, Column, Table
 from tilesmith.lab.report.number_format import duration, figure, memory, percent
 
 
@@ -31,16 +31,10 @@ def blocks(result: Mapping[str, Any]) -> Iterator[Block]:
         yield from _predictions(op, [row for contest in predicted if contest.op == op for row in contest.rows])
     for contest in met:
         if contest in swept:
-            yield from _sweep(contest)
+            yield from sweep_table(contest)
         elif contest not in predicted:
             yield from _contest(contest)
-    yield from _points(_closing(result))
-
-
-def _points(sentences: Iterable[str]) -> Iterator[Block]:
-    said = list(sentences)
-    if said:
-        yield Points(said)
+    yield from points(_closing(result))
 
 
 def _contest(contest: Contest) -> Iterator[Block]:
@@ -58,7 +52,7 @@ def _contest(contest: Contest) -> Iterator[Block]:
     if shown:
         sentences += [f"{label(row)}: {note}" for row in shown for note in _notes(row)]
         sentences += [row["verdict"] for row in shown if row["provider"] == OURS and row["verdict"]]
-    yield from _points(sentences if shown else [f"{contest.name}: {sentence}" for sentence in sentences])
+    yield from points(sentences if shown else [f"{contest.name}: {sentence}" for sentence in sentences])
 
 
 def _cells(contest: Contest, row: Row, by_flops: bool) -> list[Cell]:
@@ -88,7 +82,7 @@ def _standing(contest: Contest, row: Row) -> Cell:
 
 
 def _notes(row: Row) -> Iterator[str]:
-    yield from _own_notes(row)
+    yield from own_notes(row)
     if row.get("auto") == "torch":
         yield "its kernels were timed; when nobody insists, PyTorch computes this case"
     if row["throttled"]:
@@ -97,19 +91,14 @@ def _notes(row: Row) -> Iterator[str]:
         yield row["method"]
 
 
-def _own_notes(row: Row) -> Iterator[str]:
-    # That a case fits in L2 stands in the table already.
-    return (note for note in row["notes"] if not (row["in_cache"] and note.startswith("fits in L2")))
-
-
 def _predictions(op: str, rows: Sequence[Row]) -> Iterator[Block]:
     columns = [
         Column("case"), Column("dtype"), Column("mode"), Column("must move", "number"), Column("Mflop", "number"),
         Column("takes at least", "number"), Column("check, in the interpreter"),
     ]  # fmt: skip
     yield Table(f"{op}: predicted, not measured", columns, [_predicted_cells(row) for row in rows])
-    yield from _points(f"{row['case']} {row['dtype']} {row['mode']}: {row['error']}" for row in rows if row["error"])
-    yield from _points(dict.fromkeys(note for row in rows for note in row["notes"]))
+    yield from points(f"{row['case']} {row['dtype']} {row['mode']}: {row['error']}" for row in rows if row["error"])
+    yield from points(dict.fromkeys(note for row in rows for note in row["notes"]))
 
 
 def _predicted_cells(row: Row) -> list[Cell]:
@@ -123,54 +112,6 @@ def _predicted_cells(row: Row) -> list[Cell]:
         Cell(figure(row["flops"] / 1e6 if row["flops"] is not None else None)),
         Cell(duration(row["floor_ms"])),
         Cell("failed", "bad") if row["error"] and row["checked"] is None else checks[row["checked"]],
-    ]
-
-
-def _sweep(contest: Contest) -> Iterator[Block]:
-    """One line per point. What a point made of the kernels stands beside its time."""
-    best = best_of(contest.rows)
-    fields = list(contest.rows[0]["config"])
-    columns = [
-        *(Column(name, "number") for name in fields), Column("device", "number"), Column("kernel"),
-        Column("registers", "number"), Column("spilled", "number"), Column("occupancy", "number"),
-        Column("sectors", "number"), Column(""),
-    ]  # fmt: skip
-    rows = []
-    for row in contest.rows:
-        point = [Cell(str(row["config"].get(name))) for name in fields]
-        time = Cell(row["kind"] if row["device_ms"] is None and not row["error"] else duration_with_spread(row))
-        remark = Cell(row["error"], "bad") if row["error"] else Cell("best", "good") if row is best else Cell("")
-        launches = row["launches"] or [{}]
-        for number, launch in enumerate(launches):
-            first = number == 0
-            rows.append([*(point if first else [Cell("")] * len(point)), time if first else Cell(""),
-                         *_launch_cells(launch), remark if first else Cell("")])  # fmt: skip
-    yield Table(f"{contest.name}: sweep", columns, rows)
-    missed = sorted({name for row in contest.rows if row["launches"] for name in unreached(row)})
-    yield from _points(f"{name} reaches no kernel: its times show nothing" for name in missed)
-    notes = dict.fromkeys(note for row in contest.rows for note in (*_own_notes(row), *_sector_notes(row)))
-    yield from _points(notes)
-
-
-def _sector_notes(row: Row) -> Iterator[str]:
-    launches = row["launches"]
-    if not row["error"] and not any("sectors" in launch for launch in launches):
-        yield "sectors: counted where an operator of Tilesmith is swept without a GPU"
-    for launch in launches:
-        if launch.get("sectors_note"):
-            yield f"sectors of {launch['kernel']}: {launch['sectors_note']}"
-
-
-def _launch_cells(launch: Mapping[str, Any]) -> list[Cell]:
-    occupancy = launch.get("occupancy")
-    spilled = launch.get("spill_bytes")
-    sectors = launch.get("sectors")
-    return [
-        Cell(launch.get("kernel", "")),
-        Cell(str(launch.get("registers") or "–")),
-        Cell(memory(spilled), "bad" if spilled else "plain"),
-        Cell(percent(100 * occupancy if occupancy is not None else None)),
-        Cell("–" if sectors is None else f"{sectors:,}"),
     ]
 
 

@@ -2,79 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from tilesmith.hardware.rates import Rate, single_precision_rate
 from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.device_limits import Limits
-from tilesmith.spec import Case, Spec, Work
+from tilesmith.lab.bench.roofline.floor import ABOVE_THE_LIMIT, Floor, floor, is_miscounted
+from tilesmith.spec import Work
 
-ABOVE_THE_LIMIT = 102.0  # per cent; two below are the noise of the limit itself
-ABOVE_ANY_PRODUCT = 125.0
-"""Per cent of the matrix rate. That is what PyTorch's own product reached, at the clock that power allowed: a better
-kernel may be ahead of it, but not by so much."""
 BOUND = 0.6  # of the time explained by moving bytes, or by flops
 NEAR_THE_LIMIT = 0.9
 FULL_CLOCK = 0.95  # of the highest; a GPU that now and then touches its power cap is hardly slower
 LAUNCHES = 3.0  # times the launch floor
-
-
-@dataclass(frozen=True)
-class Floor:
-    """The least times that moving the bytes and doing the flops can take; no kernel is faster than the longer one."""
-
-    memory_ms: float
-    compute_ms: float
-
-    @property
-    def ms(self) -> float:
-        return max(self.memory_ms, self.compute_ms)
-
-
-def floor(work: Work, limits: Limits, dtype: torch.dtype) -> Floor:
-    return Floor(work.bytes / limits.bandwidth, work.flops / limits.rate(dtype).flops_per_ms)
-
-
-def work_of(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> Work | None:
-    """What the mode must do at least; None where the spec does not say."""
-    cost = spec.cost(case, dtype) if spec.cost else None
-    if cost is None or mode == "fwd":
-        return cost.forward if cost else None
-    if cost.backward is None:
-        return None
-    return cost.backward if mode == "bwd" else cost.forward + cost.backward
-
-
-def place(row: Row, work: Work, limits: Limits, dtype: torch.dtype) -> None:
-    """Fill in what follows from the least work: floor, rates and share of the limit."""
-    row.bytes, row.flops = work.bytes, work.flops
-    row.intensity = work.flops / work.bytes if work.bytes else None
-    least = floor(work, limits, dtype)
-    row.floor_ms = least.ms
-    rate = limits.rate(dtype)
-    row.matrix_limit, row.matrix_limit_tflop_per_s = rate.name, rate.tflop_per_s
-    row.in_cache = work.bytes <= limits.cache_bytes
-    if not row.device_ms:
-        return
-    row.tb_per_s = work.bytes / row.device_ms / 1e9
-    row.tflop_per_s = work.flops / row.device_ms / 1e9
-    if row.in_cache:
-        row.notes.append("fits in L2: no share of the memory limit is claimed")
-        return
-    row.percent_of_limit = 100 * row.floor_ms / row.device_ms
-    if _is_miscounted(row, least):
-        row.notes.append(
-            f"{row.percent_of_limit:.0f} % of the limit is not possible: the spec's cost counts more bytes or flops "
-            "than are needed"
-        )
-
-
-def _is_miscounted(row: Row, least: Floor) -> bool:
-    """Whether it is faster than can be."""
-    most = ABOVE_ANY_PRODUCT if least.compute_ms > least.memory_ms else ABOVE_THE_LIMIT
-    return row.percent_of_limit is not None and row.percent_of_limit > most
 
 
 def verdict(row: Row, work: Work | None, limits: Limits, dtype: torch.dtype) -> str | None:
@@ -100,7 +39,7 @@ def verdict(row: Row, work: Work | None, limits: Limits, dtype: torch.dtype) -> 
 def _bound(row: Row, limits: Limits, rate: Rate, least: Floor) -> str:
     assert row.device_ms, "only a measured row has a verdict"
     memory, compute = least.memory_ms / row.device_ms, least.compute_ms / row.device_ms
-    if _is_miscounted(row, least):
+    if is_miscounted(row, least):
         return f"error in the count: {row.notes[-1]}."
     if compute >= memory and compute >= BOUND:
         evidence = f"{row.tflop_per_s:.0f} TFLOP/s, {compute:.0%} of the matrix rate"

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from tilesmith.lab.bench.measuring.sensors import Sensors
 from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.verdict import power_cap
-from tilesmith.lab.bench.running.units import Source, Unit
+from tilesmith.lab.bench.running.bench_units import Source, Unit
 
 POLL_SECONDS = 0.1
 LONGEST_FAREWELL_SECONDS = 10.0

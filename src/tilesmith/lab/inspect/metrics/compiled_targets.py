@@ -1,15 +1,12 @@
-"""What the compiler makes of a launch for each target, GPU or not, and what the hardware makes of that."""
+"""Compile a launch for each target; derive occupancy, waves and the predicted least time."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from tilesmith.hardware.devices import Device, devices, for_target
 from tilesmith.hardware.occupancy import occupancy
@@ -20,14 +17,12 @@ from tilesmith.toolchain.compiler.shared import shared_accesses
 from tilesmith.toolchain.compiler.texts import barriers, by_source_line
 from tilesmith.toolchain.interpreter import Launched
 
-ALIGNMENT = 16  # bytes, and what an integer must be a multiple of, for the compiler to count on it
-
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch must do at least: bytes to move once, and flops by the rate they run at.
+    """The least work of a launch: bytes to move once, and flops by the rate at which they run.
 
-    Dots of single precision are under Triton's names for how exactly they are done, everything else under a dtype.
+    fp32 dots are listed under Triton's input precision ("tf32", "ieee", …), everything else under a dtype.
     """
 
     bytes: int
@@ -35,30 +30,30 @@ class Work:
 
 
 def compiled(launched: Launched, target: Target) -> Binary:
-    """The launch compiled for a target. Raises CompileError."""
+    """Compile the launch for a target. Raises CompileError."""
     options = accepted_options(target, {"enable_fp_fusion": True, **launched.options})
     return compile_kernel(launched.kernel, target, launched.arguments, **options)  # type: ignore[arg-type]
 
 
 def compiled_or_error(launched: Launched, target: Target) -> Binary | str:
-    """The binary, or why there is none."""
+    """Return the binary, or the reason why compilation failed."""
     try:
         return compiled(launched, target)
     except CompileError as error:
         return str(error)
-    except Exception as error:  # an internal failure of the compiler is the kernel's problem too
+    except Exception as error:  # an internal compiler error counts as a compile error
         return f"{launched.kernel.__name__} does not compile for {target}: {type(error).__name__}: {error}"
 
 
 def device_of(target: str) -> Device | None:
-    """The device that stands for a target."""
+    """Return the device whose datasheet represents a target."""
     return next((one for one in devices() if one.architecture.target == target), None)
 
 
 def facts_of(
     target: Target, binary: Binary | str, programs: int, device: Device | None, kernel_file: str, texts: bool
 ) -> TargetFacts:
-    """What is known of a launch on this target, but for the prediction."""
+    """Return the facts of a launch on this target, without the prediction."""
     title = device.title if device else None
     if isinstance(binary, str):
         return TargetFacts(str(target), title, error=binary)
@@ -95,27 +90,36 @@ def facts_of(
     return replace(facts, waves=waves, tail=ceil(waves) - waves if waves else 0.0)
 
 
-def predicted(facts: TargetFacts, work: Work, device: Device | None) -> TargetFacts:
-    """With the time that no launch on the device can beat, by its datasheet."""
+def with_prediction(facts: TargetFacts, work: Work, device: Device | None) -> TargetFacts:
+    """Add the least time that the device's datasheet allows."""
     if device is None or facts.error:
         return facts
     memory_us = work.bytes / (device.memory_tb_per_s * 1e6)
-    taken_us: defaultdict[Rate, float] = defaultdict(float)
+    compute_times: defaultdict[Rate, float] = defaultdict(float)
     for kind, flops in work.flops.items():
         rate = _rate(device, kind)
-        taken_us[rate] += flops / (rate.tflop_per_s * 1e6)
-    compute_us = sum(taken_us.values())
+        compute_times[rate] += flops / (rate.tflop_per_s * 1e6)
+    compute_us = sum(compute_times.values())
+    slowest_first = sorted(compute_times, key=lambda rate: -compute_times[rate])
     return replace(
         facts,
         predicted_memory_us=memory_us,
         predicted_compute_us=compute_us,
         predicted_floor_us=max(memory_us, compute_us),
-        predicted_rates={rate.name: rate.tflop_per_s for rate in sorted(taken_us, key=lambda rate: -taken_us[rate])},
+        predicted_rates={rate.name: rate.tflop_per_s for rate in slowest_first},
     )
 
 
+def is_memory_bound(targets: Sequence[TargetFacts]) -> bool:
+    """Return whether memory sets the predicted floor of the first target that has a prediction."""
+    for facts in targets:
+        if facts.predicted_memory_us is not None and facts.predicted_compute_us is not None:
+            return facts.predicted_memory_us >= facts.predicted_compute_us
+    return True
+
+
 def widest_by_line(binary: Binary, file: str) -> dict[int, int]:
-    """The widest instruction of each line of the kernel's file that touches global memory."""
+    """Return the widest global access of each line in the kernel's file, in bytes."""
     widest: dict[int, int] = {}
     for access in binary.accesses:
         if Path(access.file).name == Path(file).name:
@@ -123,50 +127,15 @@ def widest_by_line(binary: Binary, file: str) -> dict[int, int]:
     return widest
 
 
-def unaligned(launched: Launched) -> dict[str, str]:
-    """Arguments on whose alignment the compiler cannot count, with what they are."""
-    found = {}
-    for parameter in launched.kernel.params:
-        value = launched.arguments[parameter.name]
-        if parameter.is_constexpr or isinstance(value, bool):
-            continue
-        if isinstance(value, torch.Tensor) and value.data_ptr() % ALIGNMENT:
-            found[parameter.name] = f"starts {value.data_ptr() % ALIGNMENT} bytes past a multiple of {ALIGNMENT}"
-        elif isinstance(value, int) and value > 1 and value % ALIGNMENT:
-            found[parameter.name] = f"{value}"
-    return found
-
-
-def aligned(launched: Launched, but: str | None = None) -> Launched:
-    """The same launch, had all its integers and addresses been multiples of 16; or all but one."""
-    changed: dict[str, Any] = {}
-    for name in unaligned(launched):
-        if name == but:
-            continue
-        value = launched.arguments[name]
-        changed[name] = -(-value // ALIGNMENT) * ALIGNMENT if isinstance(value, int) else _Aligned(value.dtype)
-    return replace(launched, arguments={**launched.arguments, **changed})
-
-
-@dataclass(frozen=True)
-class _Aligned:
-    """A tensor at an address that is a multiple of anything, as far as the compiler asks."""
-
-    dtype: torch.dtype
-
-    def data_ptr(self) -> int:
-        return 0
-
-
 def _rate(device: Device, kind: str) -> Rate:
-    """The rate of flops of a kind of `Work`."""
+    """Return the device's rate for one kind of flops in `Work`."""
     rates = device.tflop_per_s
     if kind == "fp64":
         return Rate("fp64", rates["fp32"] / 2)
     if kind in SINGLE_PRECISIONS:
-        # A kernel that asks for nothing gets tf32 where there is such a thing, and exact products elsewhere.
+        # Triton's default is tf32 on devices that have it, exact products elsewhere.
         rate = single_precision_rate(rates, kind) or single_precision_rate(rates, "ieee")
-        assert rate is not None, "every datasheet has a rate of fp32"
+        assert rate is not None, "every datasheet has an fp32 rate"
         return rate
     return Rate(kind, rates[kind]) if kind in rates else Rate("fp32", rates["fp32"])
 

@@ -1,5 +1,4 @@
-"""Figures of a launch: its trace, scaled from the programs that were traced to the whole grid, joined with the layout
-that the compiler gave each access."""
+"""Figures of a launch: the trace, scaled from the traced programs to the grid, joined with the compiler's layouts."""
 
 from __future__ import annotations
 
@@ -23,21 +22,21 @@ from tilesmith.toolchain.compiler.layouts import LaidOutAccess, owners
 from tilesmith.toolchain.interpreter import Launched
 
 MOST_RUNS = 1024
-MOST_REQUESTS_SHOWN = 8  # of one execution
+MOST_REQUESTS_SHOWN = 8  # of one execution of an access
 _COUNTED_AS_FLOPS = ("float", "special", "reduce")
 _BY_NAME = {"fp16": "fp16", "bf16": "bf16", "fp64": "fp64", "int8": "fp8"}
 
 
 @dataclass(frozen=True)
-class Laid:
-    """How the compiler laid an access out, and with how wide instructions."""
+class CompiledAccess:
+    """The compiler's layout of an access, and the width of its instructions."""
 
     layout: LaidOutAccess
     vector_bytes: int
 
 
 class Metrics:
-    """All figures of one launch that follow from its trace and one binary; without a binary, those that need none."""
+    """All figures of one launch from its trace and one binary. Without a binary, sectors and requests are unknown."""
 
     def __init__(self, launched: Launched, trace: Trace, binary: Binary | None, sector_bytes: int) -> None:
         self._launched = launched
@@ -62,8 +61,7 @@ class Metrics:
         return sum(one.unique_loaded_bytes + one.unique_stored_bytes for one in self.arguments())
 
     def flops_by_kind(self) -> dict[str, float]:
-        """Arithmetic over the whole grid: dots by the format of their operands, single precision also by how exactly it
-        is multiplied, and everything else by kind."""
+        """Return the flops of the whole grid: dots by operand format (fp32 also by input precision), others by kind."""
         found: Counter[str] = Counter()
         for (_, _, dot_format), flops in self._trace.dot_flops.items():
             found[f"dot {dot_format}"] += round(flops * self.scale)
@@ -85,7 +83,7 @@ class Metrics:
         return Work(self.unique_bytes, dict(rates))
 
     def lines(self, memory_bound: bool) -> tuple[LineCost, ...]:
-        """What each line costs."""
+        """Return the cost of each source line."""
         moved: Counter[tuple[str, int]] = Counter()
         sectors: Counter[tuple[str, int]] = Counter()
         flops: defaultdict[tuple[str, int], float] = defaultdict(float)
@@ -106,16 +104,13 @@ class Metrics:
             for key in sorted({*moved, *flops})
         )
 
-    def laid(self, place: Place) -> Laid | None:
-        return self._laid.get(place)
-
     def requested_of(self, place: Place) -> Requested | None:
-        """Requests and sectors of one access over the whole grid."""
+        """Return requests and sectors of one access over the whole grid."""
         asked = self._requested[place]
         return None if asked is None else Requested(*(round(number * self.scale) for number in asked))
 
     def program_facts(self) -> tuple[ProgramFacts, ...]:
-        """Every traced program with what it stores; some in full."""
+        """Return every traced program with its stored tiles; some programs in full."""
         trace = self._trace
         programs = sorted(trace.traced, key=trace.program_number)
         return tuple(
@@ -129,7 +124,7 @@ class Metrics:
             if program in trace.tiles or program in trace.shown
         )
 
-    def _join(self, compiled: CompiledPlaces) -> dict[Place, Laid]:
+    def _join(self, compiled: CompiledPlaces) -> dict[Place, CompiledAccess]:
         columns: defaultdict[tuple[str, str, int], set[int]] = defaultdict(set)
         for place in self.places:
             columns[place.kind, place.file, place.line].add(place.column)
@@ -139,11 +134,11 @@ class Metrics:
             layout = compiled.laid_out(place, prod(place.shape), on_line)
             if layout is not None:
                 vector_bytes = compiled.vector_bytes(place, layout.column) or place.element_bytes
-                found[place] = Laid(layout, vector_bytes)
+                found[place] = CompiledAccess(layout, vector_bytes)
         return found
 
     def _requests_of(self, site: Site) -> Requested | None:
-        """Summed over the traced executions; those whose pattern was not kept count as the others on average."""
+        """Return the sum over the traced executions. Executions without a kept pattern count as the average."""
         laid = self._laid.get(site.place)
         if laid is None or (laid.layout.layout is None and not laid.layout.bulk):
             return None
@@ -194,7 +189,7 @@ class Metrics:
         )
 
     def _scaled_unique(self, elements: int, argument: str | None) -> int:
-        """Distinct elements over the whole grid: no more than the tensor has."""
+        """Return the distinct elements over the whole grid, at most the size of the tensor."""
         if self.scale <= 1:
             return elements
         tensor = self._trace.shadows.tensors.get(argument or "")
@@ -212,7 +207,7 @@ class Metrics:
         unique_loaded, unique_stored = (
             self._scaled_unique(sum(one.new for one in group), name) for group in (loads, stores)
         )
-        # What was loaded under another name for the same tensor is not loaded for the first time under this one.
+        # Two arguments may be the same tensor: a load of one counts as a load of the other.
         aliases = self._aliases(tensor)
         named = [
             one for one in self._trace.sites.values() if one.place.kind == "load" and one.place.argument in aliases
@@ -238,10 +233,10 @@ class Metrics:
         )
 
     def _aliases(self, tensor: torch.Tensor) -> set[str]:
-        """The arguments that are this tensor, as where a matrix is multiplied by itself."""
-        look = tensor.data_ptr(), tensor.shape, tensor.stride()
+        """Return the arguments that are this tensor, as when a matrix is multiplied by itself."""
+        memory = tensor.data_ptr(), tensor.shape, tensor.stride()
         tensors = self._trace.shadows.tensors.items()
-        return {name for name, one in tensors if (one.data_ptr(), one.shape, one.stride()) == look}
+        return {name for name, one in tensors if (one.data_ptr(), one.shape, one.stride()) == memory}
 
     def _shown_accesses(self, program: tuple[int, int, int]) -> tuple[ProgramAccess, ...]:
         numbers = {place: number for number, place in enumerate(self.places)}
@@ -277,7 +272,7 @@ class Metrics:
         warp, lane, register = (array.reshape(-1) for array in owners(shape, layout))
         flat_mask, flat_offsets = mask.reshape(-1), offsets.reshape(-1)
         flat_addresses = addresses.reshape(-1).astype(np.int64)
-        # The first instruction of every warp, then further ones of the first.
+        # The first instruction of every warp, then the second ones.
         order = sorted({(int(register[i] // vector), int(warp[i]), int(numbers[i])) for i in _firsts(numbers)})
         for instruction, warp_number, number in order[:MOST_REQUESTS_SHOWN]:
             chosen = np.flatnonzero((numbers == number) & flat_mask)
@@ -302,7 +297,7 @@ def _firsts(numbers: NDArray[np.int64]) -> list[int]:
 
 
 def _runs(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Sorted offsets as (first, how many in a row)."""
+    """Return sorted offsets as runs (first offset, length)."""
     if not offsets.size:
         return []
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
@@ -314,14 +309,14 @@ def _alignment(address: int) -> int:
 
 
 def _rate_name(dot_format: str) -> str:
-    """The rate at which dots of a format run, as `Work` names it."""
+    """Return the name that `Work` uses for the rate of dots of this format."""
     if dot_format.startswith("fp32 "):
         return dot_format.removeprefix("fp32 ")
     return "fp8" if dot_format.startswith("fp8") else _BY_NAME.get(dot_format, "fp32")
 
 
 def element_name(tensor: torch.Tensor, offset: int) -> str:
-    """An element by its indices, from its distance to the first."""
+    """Return an element's indices as text, such as "[3, 17]", from its offset."""
     if not tensor.is_contiguous() or not 0 <= offset < tensor.numel():
         return f"[{offset}]"
     return f"[{', '.join(map(str, np.unravel_index(offset, tuple(tensor.shape))))}]" if tensor.dim() else "[0]"

@@ -1,4 +1,4 @@
-"""With a GPU, what a launch really takes, and why that is more than was predicted."""
+"""Time a launch on a GPU and explain why it takes longer than predicted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tilesmith.lab.inspect.model import TargetFacts
 from tilesmith.toolchain.interpreter import Launched, launch_as_usual
 
 REPETITIONS = 7
-LAUNCH_BOUND_US = 5.0  # a launch takes about as long on any GPU, whatever it does
-CLOSE = 1.3
+LAUNCH_BOUND_US = 5.0  # the launch itself takes about this long on any GPU
+CLOSE_TO_FLOOR = 1.3
 
 
 def measured_us(launched: Launched) -> float | None:
-    """The median time of a launch, on copies of its tensors; None where it cannot be timed."""
+    """Return the median time of a launch on copies of its tensors; None where the launch fails."""
     try:
         copied = Launched(launched.kernel, launched.grid, _copies(launched.arguments), launched.options)
         launch_as_usual(copied)  # compiles
@@ -35,22 +35,22 @@ def measured_us(launched: Launched) -> float | None:
 
 
 def explained(measured: float, facts: TargetFacts) -> str:
-    """The difference between the measured and the predicted time in one line."""
+    """Return one line that compares the measured with the predicted time and names the likely cause."""
     floor = facts.predicted_floor_us
     if floor is None:
-        return f"{measured:.1f} µs measured; nothing is predicted for this target"
-    times = f"{measured:.1f} µs measured, {floor:.1f} µs predicted at least: "
-    if measured <= CLOSE * floor:
-        return times + "at the limit of the hardware"
+        return f"{measured:.1f} µs measured; no prediction for this target"
+    times = f"{measured:.1f} µs measured, at least {floor:.1f} µs predicted: "
+    if measured <= CLOSE_TO_FLOOR * floor:
+        return times + "at the hardware limit"
     if floor < LAUNCH_BOUND_US:
-        return times + "too little work for its time to show above that of launching"
+        return times + "launch-bound, the work is shorter than the launch"
     if facts.waves is not None and facts.waves < 1:
-        return times + f"its programs fill only {facts.waves:.0%} of the GPU"
+        return times + f"the grid fills only {facts.waves:.0%} of the GPU"
     if facts.spill_bytes:
-        return times + "registers are spilled to memory"
+        return times + "registers spill to local memory"
     if facts.predicted_memory_us == floor:
-        return times + "bytes are moved more than once, or too few are under way at a time"
-    return times + "the arithmetic units wait: for data, or for each other"
+        return times + "bytes move more than once, or too few loads are in flight"
+    return times + "the arithmetic units wait for data or for each other"
 
 
 def _copies(arguments: dict[str, Any]) -> dict[str, Any]:

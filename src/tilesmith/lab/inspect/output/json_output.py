@@ -1,4 +1,4 @@
-"""An inspection as the JSON that other programs read."""
+"""An inspection as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
 
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
-    """The fields that users rely on, and more beside them. Addresses and texts are left to the page."""
+    """Return the inspection as JSON data, without addresses, operations and the compiler's texts."""
     return {
         "tilesmith": inspection.tilesmith,
         "torch": inspection.torch,

@@ -1,7 +1,7 @@
-"""The page of `tilesmith inspect`: for each kernel three numbers, what to mend, and eight views of what it does.
+"""The HTML page of `tilesmith inspect`: for each kernel three headline figures, the findings, and eight views.
 
-What can be read is written as HTML, so that it is there without a script. The pictures of one program are drawn by the
-page's own script from data that stand in the page once, as JSON.
+All text is plain HTML, readable without JavaScript. The page's script draws the pictures of one program from JSON data
+inside the page.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tilesmith.hardware.devices import for_target
-from tilesmith.lab.inspect.findings.rules import UNCOALESCED
+from tilesmith.lab.inspect.findings.evidence import UNCOALESCED
 from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
-from tilesmith.lab.inspect.output.page_data import LOOKS, conflicts, embedded, look_of, page_data
+from tilesmith.lab.inspect.output.page_data import RATINGS, conflicts, embedded, page_data, rating_of
 from tilesmith.lab.inspect.output.roofline_chart import roofline
 from tilesmith.lab.inspect.output.terminal import access_table, bound_in_words, lead, overall_efficiency, target_table
 from tilesmith.lab.report.content import Block, Cell, Column, Headline, Paragraph, Table, Tone
@@ -27,15 +27,14 @@ from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
 from tilesmith.lab.report.page import render, template_text
 
 _SCRIPTS = ("drawing.js", "output.js", "access.js", "flow.js", "timeline.js", "page.js")
-_NOTEBOOK_HEIGHT = 900  # pixels of a notebook's cell
+_NOTEBOOK_HEIGHT = 900  # pixels
 _FROM_BEST_TO_WORST = ("unknown", "coalesced", "reused", "conflict", "uncoalesced")
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line with its part of the cost; `heat` is that part of the dearest line's, `note` the cost in words.
-
-    A line of a function that the kernel calls is `called`; `file` is given where that is another file.
+    """A source line with its share of the cost. `heat` is relative to the most expensive line; `note` is the cost in
+    words. `called` marks lines of functions that the kernel calls; `file` is set where they are in another file.
     """
 
     number: int
@@ -43,17 +42,17 @@ class SourceLine:
     share: float
     heat: float
     note: str
-    look: str | None  # that of the accesses on the line
+    rating: str | None  # the worst rating of the accesses on this line
     called: bool = False
     file: str = ""
 
 
 @dataclass(frozen=True)
 class KernelView:
-    """What the page says of one kernel before anything is picked."""
+    """The static part of the page for one kernel."""
 
     name: str
-    label: str  # the name, numbered where several looks of a kernel have it
+    label: str  # the name, numbered where several kernels share it
     place: str
     lead: str
     errors: int
@@ -67,7 +66,7 @@ class KernelView:
 
 @dataclass(frozen=True)
 class FindingView:
-    """A finding in words. `line` is given where it lies in the source that is shown, `program` where one was named."""
+    """A finding in words. `line` is set where the page shows that line, `program` where the finding names one."""
 
     severity: str
     kind: str
@@ -81,22 +80,22 @@ class FindingView:
 
 
 def write_html(inspection: Inspection) -> str:
-    """An inspection as a page that needs nothing but a browser."""
+    """Return an inspection as one HTML file without external resources."""
     script = "".join(template_text(f"inspect/{name}") for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     kernels = len(inspection.kernels)
     return render(
         "inspect/page.html",
-        title=f"What {Path(inspection.script).name} does",
+        title=f"Kernels of {Path(inspection.script).name}",
         summary=f"{kernels} kernel{'' if kernels == 1 else 's'}, "
-        + (f"on {inspection.device}." if inspection.has_gpu else "seen without a GPU. Times are predicted."),
+        + (f"on {inspection.device}." if inspection.has_gpu else "inspected without a GPU. Times are predicted."),
         sections=[],
         provenance=_provenance(inspection),
         kernels=[
             _view(kernel, label, inspection.sector_bytes)
             for kernel, label in zip(inspection.kernels, _labels(inspection.kernels), strict=True)
         ],
-        looks=LOOKS,
+        ratings=RATINGS,
         trouble=inspection.ending.message,
         notes=inspection.notes,
         data=embedded(page_data(inspection)),
@@ -106,7 +105,7 @@ def write_html(inspection: Inspection) -> str:
 
 
 def notebook_html(inspection: Inspection) -> str:
-    """The page in a frame of its own, so that neither its style nor its script meets the notebook's."""
+    """Return the page in an iframe, which separates its style and script from the notebook's."""
     page = escape(write_html(inspection), quote=True)
     return (
         f'<iframe title="Inspection" sandbox="allow-scripts" srcdoc="{page}" width="100%" '
@@ -139,20 +138,20 @@ def _labels(kernels: Sequence[Kernel]) -> Iterator[str]:
 
 
 def _headlines(kernel: Kernel) -> Iterator[Headline]:
-    """How well it moves bytes, how fast it could be, how full the GPU is."""
+    """Yield the headline figures: efficiency of memory accesses, predicted and measured time, occupancy."""
     used = overall_efficiency(kernel)
     tone: Tone = "plain" if used is None or used >= UNCOALESCED else "bad"
-    yield Headline("not known" if used is None else f"{used:.0%}", "of the bytes moved are used", tone)
+    yield Headline("unknown" if used is None else f"{used:.0%}", "of the moved bytes are used", tone)
     work = f"{in_bytes(kernel.unique_bytes)} to move, {in_figures(kernel.flops)} flops"
     timed = next((one for one in kernel.targets.values() if one.predicted_floor_us is not None), None)
     if timed is not None:
-        meaning = f"predicted at least, on {timed.device}: {bound_in_words(timed)}, {work}"
+        meaning = f"predicted least time on {timed.device}: {bound_in_words(timed)}, {work}"
         yield Headline(in_time(timed.predicted_floor_us), meaning)
     if kernel.measured_us is not None:
         yield Headline(in_time(kernel.measured_us), f"measured. {kernel.measured_note or ''}")
     filled = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
     if filled is not None:
-        waves = "" if filled.waves is None else f"; the grid is {filled.waves:.2g} waves"
+        waves = "" if filled.waves is None else f"; the grid has {filled.waves:.2g} waves"
         yield Headline(
             f"{filled.occupancy:.0%}", f"occupancy on {filled.target}, limited by {filled.limited_by}{waves}"
         )
@@ -160,7 +159,7 @@ def _headlines(kernel: Kernel) -> Iterator[Headline]:
 
 def _finding(kernel: Kernel, finding: Finding) -> FindingView:
     name = Path(finding.file).name
-    cost = f"{in_bytes(finding.cost_bytes)} moved for nothing" if finding.cost_bytes else ""
+    cost = f"{in_bytes(finding.cost_bytes)} moved needlessly" if finding.cost_bytes else ""
     if cost and finding.cost_us is not None:
         cost += f", predicted {in_time(finding.cost_us)}"
     return FindingView(
@@ -178,20 +177,20 @@ def _finding(kernel: Kernel, finding: Finding) -> FindingView:
 
 def _source(kernel: Kernel) -> Iterator[SourceLine]:
     costs = {(cost.file, cost.line): cost for cost in kernel.lines}
-    looks: dict[tuple[str, int], str] = {}
+    ratings: dict[tuple[str, int], str] = {}
     for access in kernel.accesses:
-        key, look = (access.file, access.line), look_of(kernel, access)
-        looks[key] = max(looks.get(key, look), look, key=_FROM_BEST_TO_WORST.index)
-    dearest = max((cost.share for cost in costs.values()), default=0.0) or 1.0
+        key, rating = (access.file, access.line), rating_of(kernel, access)
+        ratings[key] = max(ratings.get(key, rating), rating, key=_FROM_BEST_TO_WORST.index)
+    highest = max((cost.share for cost in costs.values()), default=0.0) or 1.0
 
     def line(file: str, number: int, code: str, called: bool = False) -> SourceLine:
         cost = costs.pop((file, number), None)
-        said = [f"{in_bytes(cost.bytes)}"] if cost and cost.bytes else []
-        said += [f"{in_figures(cost.flops)} flops"] if cost and cost.flops else []
+        words = [f"{in_bytes(cost.bytes)}"] if cost and cost.bytes else []
+        words += [f"{in_figures(cost.flops)} flops"] if cost and cost.flops else []
         share = cost.share if cost else 0.0
         place = Path(file).name if file != kernel.file else ""
-        look = looks.get((file, number))
-        return SourceLine(number, code, share, share / dearest, ", ".join(said), look, called, place)
+        rating = ratings.get((file, number))
+        return SourceLine(number, code, share, share / highest, ", ".join(words), rating, called, place)
 
     for number, code in enumerate(kernel.source.splitlines(), kernel.line):
         yield line(kernel.file, number, code)
@@ -211,8 +210,8 @@ def _resources(kernel: Kernel) -> Iterator[Block]:
     touched = [(facts.target, one) for facts in compiled for one in facts.shared_accesses]
     if touched:
         yield Table(
-            "Shared memory: turns of its banks for each line, against what the bytes need",
-            [Column("target"), Column("access"), Column("turns", "number"), Column("needed", "number")],
+            "Shared memory: wavefronts of each line against the ideal",
+            [Column("target"), Column("access"), Column("wavefronts", "number"), Column("ideal", "number")],
             [
                 [
                     Cell(target),
@@ -226,14 +225,14 @@ def _resources(kernel: Kernel) -> Iterator[Block]:
 
 
 def _budget_table(compiled: Sequence[TargetFacts]) -> Table:
-    """What one program takes of what a multiprocessor has."""
-    headings = ("of all registers", "of shared memory", "programs at once", "stages", "barriers")
+    """Return a table of the resources that one program takes from a multiprocessor."""
+    headings = ("registers", "shared memory", "programs at once", "stages", "barriers")
     rows = []
     for facts in compiled:
         registers, shared = _shares(facts)
         features = [
             name
-            for name, there in (("tensor cores", facts.tensor_cores), ("copies ahead", facts.async_copies))
+            for name, there in (("tensor cores", facts.tensor_cores), ("async copies", facts.async_copies))
             if there
         ]
         rows.append(
@@ -244,12 +243,12 @@ def _budget_table(compiled: Sequence[TargetFacts]) -> Table:
                 Cell("?" if facts.blocks_per_multiprocessor is None else str(facts.blocks_per_multiprocessor)),
                 Cell("–" if facts.num_stages is None else str(facts.num_stages)),
                 Cell(str(facts.barriers)),
-                Cell(", ".join(features) or "neither"),
+                Cell(", ".join(features) or "–"),
             ]
         )
     return Table(
-        "What one program takes of a multiprocessor",
-        [Column("target"), *(Column(heading, "number") for heading in headings), Column("tensor cores, copies ahead")],
+        "Share of a multiprocessor that one program takes",
+        [Column("target"), *(Column(heading, "number") for heading in headings), Column("features")],
         rows,
     )
 
@@ -267,7 +266,7 @@ def _metrics(kernel: Kernel, sector_bytes: int) -> Iterator[Block]:
     if kernel.accesses:
         yield access_table(kernel)
     chart = roofline(kernel, sector_bytes)
-    yield chart or Paragraph("It has no place on a roofline: it does no arithmetic, so only its bytes count.")
+    yield chart or Paragraph("No roofline: the kernel does no arithmetic, so only its bytes count.")
 
 
 def _provenance(inspection: Inspection) -> dict[str, str]:

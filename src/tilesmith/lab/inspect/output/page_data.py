@@ -1,4 +1,4 @@
-"""What the script of `tilesmith inspect`'s page draws from, and the colours that it and the page give to accesses."""
+"""The data that the script of the inspect page draws, and the rating that colours each access."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tilesmith.lab.inspect.findings.rules import BANK_CONFLICT, FEW_WAVEFRONTS, REDUNDANT, UNCOALESCED
+from tilesmith.lab.inspect.findings.evidence import BANK_CONFLICT, FEW_WAVEFRONTS, REDUNDANT, UNCOALESCED
 from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel, ProgramFacts, SharedAccess
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a colour says of an access."""
+class Rating:
+    """The meaning of a colour."""
 
     word: str
     meaning: str
 
 
-LOOKS = {
-    "coalesced": Look("Coalesced", "a warp's request takes about as few sectors as its bytes need"),
-    "uncoalesced": Look("Not coalesced", f"less than {UNCOALESCED:.0%} of what is moved is used"),
-    "conflict": Look("Bank conflict", "lanes wait for each other at shared memory on this line"),
-    "reused": Look("Reused from cache", "loaded before, by this program or by others"),
-    "unknown": Look("Not known", "the compiler's layout could not be read"),
+RATINGS = {
+    "coalesced": Rating("Coalesced", "a request of a warp takes about the ideal number of sectors"),
+    "uncoalesced": Rating("Not coalesced", f"less than {UNCOALESCED:.0%} of the moved bytes are used"),
+    "conflict": Rating("Bank conflict", "lanes wait for each other in shared memory on this line"),
+    "reused": Rating("Reused from cache", "this program or another one loaded the data before"),
+    "unknown": Rating("Unknown", "the compiler's layout could not be read"),
 }
 
 
-def look_of(kernel: Kernel, access: AccessFacts) -> str:
-    """The colour of an access, by what matters most about it."""
+def rating_of(kernel: Kernel, access: AccessFacts) -> str:
+    """Return the worst rating that applies to an access."""
     if access.efficiency is not None and access.efficiency < UNCOALESCED:
         return "uncoalesced"
     if any(one.line == access.line and one.file == access.file for one in conflicts(kernel)):
@@ -42,7 +42,7 @@ def look_of(kernel: Kernel, access: AccessFacts) -> str:
 
 
 def conflicts(kernel: Kernel) -> Iterator[SharedAccess]:
-    """Shared memory accesses at which lanes wait for each other long enough to matter."""
+    """Yield the shared-memory accesses with a bank conflict that matters."""
     for facts in kernel.targets.values():
         for one in facts.shared_accesses:
             if one.wavefronts >= max(FEW_WAVEFRONTS, BANK_CONFLICT * one.ideal_wavefronts):
@@ -50,17 +50,17 @@ def conflicts(kernel: Kernel) -> Iterator[SharedAccess]:
 
 
 def embedded(data: Any) -> Markup:
-    """Data as JSON that may stand inside a script element, whatever names and comments it holds."""
+    """Return data as JSON that is safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c"))
 
 
 def page_data(inspection: Inspection) -> dict[str, Any]:
-    """What the page's script draws from."""
+    """Return the data for the page's script."""
     return {
         "sectorBytes": inspection.sector_bytes,
         "uncoalescedBelow": UNCOALESCED,
-        "looks": {name: look.word for name, look in LOOKS.items()},
+        "ratings": {name: rating.word for name, rating in RATINGS.items()},
         "kernels": [_kernel_data(kernel) for kernel in inspection.kernels],
     }
 
@@ -83,10 +83,10 @@ def _kernel_data(kernel: Kernel) -> dict[str, Any]:
             {
                 "kind": one.kind,
                 "line": one.line,
-                "shown": one.file == kernel.file,  # whether the line is in the source beside
+                "shown": one.file == kernel.file,  # whether the page shows the line
                 "argument": one.argument,
                 "elementBytes": one.element_bytes,
-                "look": look_of(kernel, one),
+                "rating": rating_of(kernel, one),
                 "efficiency": one.efficiency,
                 "pipelined": one.pipelined,
                 "bulk": one.bulk,

@@ -1,4 +1,4 @@
-"""Where an inspected kernel lies under its device's roofline. All of it is predicted, but for a measured time."""
+"""The roofline chart of an inspected kernel. All points are predicted, except a measured time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tilesmith.lab.inspect.model import Kernel, TargetFacts
 from tilesmith.lab.report.content import Axis, Ceiling, Cell, Chart, Charts, Column, Mark, Series, Table
 from tilesmith.lab.report.number_format import in_bytes, in_time
 
-_Placed = tuple[str, float, float, bool]  # what it is, bytes, microseconds, whether that was measured
+_Placed = tuple[str, float, float, bool]  # label, bytes, microseconds, whether measured
 
 
 def roofline(kernel: Kernel, sector_bytes: int) -> Charts | None:
-    """Flops per byte against flops per second; None where there are no flops or no datasheet."""
+    """Return the chart of TFLOP/s over flops per byte; None without flops or without a datasheet."""
     facts = next((one for one in kernel.targets.values() if one.predicted_floor_us), None)
     device = next((one for one in devices() if facts is not None and one.title == facts.device), None)
     if facts is None or device is None or not kernel.flops or not kernel.unique_bytes:
@@ -39,17 +39,17 @@ def roofline(kernel: Kernel, sector_bytes: int) -> Charts | None:
 def _placed(kernel: Kernel, facts: TargetFacts, device: Device, sector_bytes: int) -> Iterator[_Placed]:
     assert facts.predicted_floor_us is not None
     assert facts.predicted_compute_us is not None
-    yield "at best: each byte moved once", kernel.unique_bytes, facts.predicted_floor_us, False
+    yield "best case: each byte moves once", kernel.unique_bytes, facts.predicted_floor_us, False
     asked = sector_bytes * sum(line.sectors for line in kernel.lines)
     if asked > kernel.unique_bytes:
         time = max(asked / device.memory_tb_per_s / 1e6, facts.predicted_compute_us)
-        yield "if no cache helped: each sector that is asked for", asked, time, False
+        yield "worst case: every requested sector comes from memory", asked, time, False
     if kernel.measured_us:
         yield "measured", kernel.unique_bytes, kernel.measured_us, True
 
 
 def _rates(device: Device, facts: TargetFacts) -> dict[str, float]:
-    """Those that everyone knows a device by, and those that the prediction is made of."""
+    """Return the well-known rates of the device, and the rates behind the prediction."""
     landmarks = {"fp32": "fp32", "bf16 matrix": "bf16"}
     known = {words: device.tflop_per_s[name] for words, name in landmarks.items() if name in device.tflop_per_s}
     return known | {name: rate for name, rate in facts.predicted_rates.items() if rate not in known.values()}
@@ -73,7 +73,7 @@ def _axis(label: str, low: float, high: float) -> Axis:
 
 def _figures(kernel: Kernel, placed: _Placed) -> list[str]:
     name, moved, time, measured = placed
-    return [name, in_bytes(moved), in_time(time) if measured else f"predicted at least {in_time(time)}"]
+    return [name, in_bytes(moved), in_time(time) if measured else f"at least {in_time(time)}, predicted"]
 
 
 def _table(kernel: Kernel, placed: list[_Placed], title: str) -> Table:

@@ -1,4 +1,4 @@
-"""An inspection on a terminal: three numbers for each kernel, what to mend, then the rest."""
+"""The text report: for each kernel three headline figures, the findings, then tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_FINDINGS = 12
 
 
 def show(console: Console, inspection: Inspection) -> None:
-    """Print everything that was found."""
+    """Print the report of all kernels."""
     for kernel in inspection.kernels:
         show_heading(console, f"{kernel.name}  {Path(kernel.file).name}:{kernel.line}", lead(kernel))
         for block in blocks(kernel):
@@ -26,7 +26,7 @@ def show(console: Console, inspection: Inspection) -> None:
 
 
 def blocks(kernel: Kernel) -> Iterator[Block]:
-    """The parts of a kernel's report."""
+    """Yield the parts of a kernel's report."""
     yield Facts(dict(headlines(kernel)))
     yield from _findings(kernel)
     if kernel.accesses:
@@ -38,28 +38,28 @@ def blocks(kernel: Kernel) -> Iterator[Block]:
 
 
 def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
-    """The three numbers that matter most: how well it moves bytes, how fast it could be, how full the GPU is."""
+    """Yield the headline figures: efficiency of memory accesses, predicted time, occupancy."""
     efficiency = overall_efficiency(kernel)
-    yield "bytes used of those moved", "not known" if efficiency is None else f"{efficiency:.0%}"
+    yield "moved bytes used", "unknown" if efficiency is None else f"{efficiency:.0%}"
     facts = next((one for one in kernel.targets.values() if one.predicted_floor_us is not None), None)
     intensity = kernel.arithmetic_intensity
     work = f"{in_bytes(kernel.unique_bytes)} to move, {in_figures(kernel.flops)} flops"
     ratio = f", {intensity:.2g} flops per byte" if intensity is not None else ""
     if facts is not None:
         floor = f"{in_time(facts.predicted_floor_us)} on {facts.device}"
-        yield "predicted, at least", f"{floor}: {bound_in_words(facts)} ({work}{ratio})"
+        yield "predicted least time", f"{floor}: {bound_in_words(facts)} ({work}{ratio})"
     else:
         yield "work", f"{work}{ratio}"
     if kernel.measured_note:
         yield "measured", kernel.measured_note
     first = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
     if first is not None:
-        waves = "" if first.waves is None else f"; the grid is {first.waves:.2g} waves"
+        waves = "" if first.waves is None else f"; the grid has {first.waves:.2g} waves"
         yield "occupancy", f"{first.occupancy:.0%} on {first.target}, limited by {first.limited_by}{waves}"
 
 
 def bound_in_words(facts: TargetFacts) -> str:
-    """What sets the predicted floor; of arithmetic, at which rates."""
+    """Return what sets the predicted time: memory, or arithmetic with its rates."""
     if facts.predicted_floor_us == facts.predicted_memory_us:
         return "memory-bound"
     rates = " and ".join(f"{name} at {rate:.3g}" for name, rate in facts.predicted_rates.items())
@@ -67,7 +67,7 @@ def bound_in_words(facts: TargetFacts) -> str:
 
 
 def overall_efficiency(kernel: Kernel) -> float | None:
-    """Sectors that packed elements would take, by those that were asked for, over all accesses."""
+    """Return the ideal number of sectors divided by the requested number, over all accesses."""
     known = [one for one in kernel.accesses if one.requests and one.sectors_per_request]
     asked = sum((one.requests or 0) * (one.sectors_per_request or 0.0) for one in known)
     packed = sum((one.requests or 0) * (one.ideal_sectors_per_request or 0.0) for one in known)
@@ -75,7 +75,7 @@ def overall_efficiency(kernel: Kernel) -> float | None:
 
 
 def lead(kernel: Kernel) -> str:
-    """What was launched, how often, and how much of it was traced."""
+    """Return one line: launches, grid, traced programs and constants."""
     times = "launch" if kernel.launches == 1 else "launches"
     constants = ", ".join(f"{name}={value}" for name, value in kernel.constants.items())
     grid = " × ".join(str(size) for size in kernel.grid)
@@ -87,7 +87,7 @@ def _findings(kernel: Kernel) -> Iterator[Block]:
         yield Listing(_sentence(finding), tone="bad" if finding.severity == "error" else "plain")
     left = len(kernel.findings) - MOST_FINDINGS
     if left > 0:
-        yield Paragraph(f"… and {left} more; --json FILE has them all")
+        yield Paragraph(f"… and {left} more; --json FILE writes all of them")
 
 
 def _sentence(finding: Finding) -> str:
@@ -100,10 +100,10 @@ def _sentence(finding: Finding) -> str:
 
 
 def access_table(kernel: Kernel) -> Table:
-    """One line for each access of the source."""
+    """Return a table with one row per access in the source."""
     headings = ("line", "access", "argument", "bytes", "times", "sectors", "ideal", "used", "width", "masked")
     return Table(
-        "What each access moves, all programs together: bytes, how often each element, sectors per request",
+        "Memory accesses of all programs: bytes, accesses per element, sectors per request",
         [Column(text, "text" if text in ("access", "argument") else "number") for text in headings],
         [_access_row(access) for access in kernel.accesses],
     )
@@ -113,7 +113,7 @@ def _access_row(access: AccessFacts) -> list[Cell]:
     used = access.efficiency
     return [
         Cell(str(access.line)),
-        Cell(access.kind + (" ahead" if access.pipelined else "")),
+        Cell(access.kind + (" (async)" if access.pipelined else "")),
         Cell(access.argument or "?"),
         Cell(in_bytes(access.bytes)),
         Cell(f"{access.accesses_per_element:.4g}×"),
@@ -126,11 +126,11 @@ def _access_row(access: AccessFacts) -> list[Cell]:
 
 
 def target_table(kernel: Kernel) -> Table:
-    """One line for each target."""
-    headings = ("target", "registers", "spilled", "shared", "warps", "full", "limited by", "floor")
+    """Return a table with one row per target."""
+    headings = ("target", "registers", "spilled", "shared", "warps", "occupancy", "limited by", "least time")
     bounds = [f"{one.target} {bound_in_words(one)}" for one in kernel.targets.values() if one.predicted_floor_us]
     return Table(
-        "What the compiler made of it: bytes per thread spilled, share of the warps in use, least time predicted"
+        "Compiled kernel: bytes spilled per thread, shared memory per program, occupancy, predicted least time"
         + (f" ({'; '.join(bounds)})" if bounds else ""),
         [Column(text, "text" if text in ("target", "limited by") else "number") for text in headings],
         [_target_row(facts) for facts in kernel.targets.values()],

@@ -1,6 +1,6 @@
-"""The process in which a script runs while it is inspected. Started by its path, with the number of a pipe.
+"""The child process in which an inspected script runs. Started by its path, with the file descriptor of a pipe.
 
-What is found goes through the pipe as it is found, so that it outlives a script that does not.
+Each result goes through the pipe at once, so results survive a script that crashes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder: a script must not find our modules under the names of its own
+    del sys.path[0]  # this folder: its modules must not shadow the script's modules
 
 import os
 import runpy
@@ -19,15 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-MOST_FRAMES = 20  # the innermost; a recursion without end has a thousand
+MOST_FRAMES = 20  # the innermost frames; an endless recursion has a thousand
 
 
 def main() -> None:
     pipe = Connection(int(sys.argv[1]))
-    wishes, script, arguments = pipe.recv()
-    ending, session = _run(pipe, wishes, script, arguments)
+    options, script, arguments = pipe.recv()
+    ending, session = _run(pipe, options, script, arguments)
     if session is not None:
-        from tilesmith.lab.inspect import inspection_of
+        from tilesmith.lab.inspect.running.watch import inspection_of
 
         found = inspection_of(session, script, arguments)
         pipe.send(("summary", {"device": found.device, "notes": found.notes, "launches": dict(session.launches)}))
@@ -35,22 +35,23 @@ def main() -> None:
     pipe.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Whatever the script left behind, such as threads, must not keep the process; nor need anything be taken down.
+    # Threads that the script left behind must not keep the process alive.
     os._exit(0)
 
 
-def _run(pipe: Connection, wishes: Any, script: str, arguments: Sequence[str]) -> tuple[Any, Any]:
+def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) -> tuple[Any, Any]:
     import torch
 
-    from tilesmith.lab.inspect import watching
     from tilesmith.lab.inspect.model import Ending
-    from tilesmith.lab.inspect.session import InspectError, Session
+    from tilesmith.lab.inspect.options import InspectError
+    from tilesmith.lab.inspect.running.watch import watching
+    from tilesmith.lab.inspect.session import Session
 
     session = Session(
-        wishes,
+        options,
         has_gpu=torch.cuda.is_available(),
         report=lambda number, kernel: pipe.send(("kernel", number, kernel)),
-        about_to=lambda kernel, target: pipe.send(("compiling", kernel, target)),
+        before_compiling=lambda kernel, target: pipe.send(("compiling", kernel, target)),
     )
     pipe.send(("started", session.has_gpu, session.sector_bytes))
     sys.argv = [script, *arguments]
@@ -73,7 +74,7 @@ def _message(error: BaseException) -> str:
 
 
 def _own_traceback(error: BaseException, script: str) -> str:
-    """The traceback as Python would have printed it: without what stands above the script."""
+    """Return the traceback as Python prints it: without the frames above the script."""
     frame: TracebackType | None = error.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).resolve() != Path(script).resolve():
         frame = frame.tb_next

@@ -1,5 +1,7 @@
-"""`torch.cuda` and `torch.accelerator` where there is no GPU: questions about a device are answered from the datasheet
-of one, and what would wait for it returns at once."""
+"""Stand-ins for `torch.cuda` and `torch.accelerator` on a machine without a GPU.
+
+Questions about the device are answered from a datasheet. Functions that wait for the GPU return at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _FREE_AND_TOTAL_BYTES = (64 * _GIGABYTE, 80 * _GIGABYTE)
 
 
 class Event:
-    """Records nothing: the time between two is not a number."""
+    """An event that records nothing; the time between two events is NaN."""
 
     def __init__(self, *unused: Any, **options: Any) -> None:
         pass
@@ -42,7 +44,7 @@ class Event:
 
 
 class Stream:
-    """Work is done when it is launched, whatever the stream."""
+    """A stream without order: every launch runs at once."""
 
     cuda_stream = stream_id = device_index = 0
     device = torch.device("cuda", 0)
@@ -76,7 +78,7 @@ class Stream:
 
 
 class Graph:
-    """What is captured runs once, as it is captured."""
+    """A CUDA graph whose calls run once, during capture."""
 
     def __init__(self, *unused: Any, **options: Any) -> None:
         pass
@@ -98,7 +100,7 @@ _new_generator: Any = torch.Generator.__new__
 
 
 class Generator(torch.Generator):
-    """A generator of the host's, wherever it is asked to be."""
+    """A CPU generator, whichever device the program asks for."""
 
     def __new__(cls, device: Any = "cpu") -> Generator:
         return _new_generator(cls, "cpu")  # type: ignore[no-any-return]
@@ -106,11 +108,11 @@ class Generator(torch.Generator):
 
 @contextmanager
 def gpu_stand_in(device: Device) -> Iterator[None]:
-    """Inside, torch and Triton speak of this device as if it were here."""
+    """Make torch and Triton answer as if this machine had this device."""
     with ExitStack() as changes:
         for module, answers in _answers(device):
             for name, value in answers.items():
-                if hasattr(module, name):  # each release of PyTorch has a few more
+                if hasattr(module, name):  # PyTorch releases differ in a few names
                     changes.enter_context(patch.object(module, name, value))
         if device.architecture.target.startswith("cuda"):
             changes.enter_context(patch.object(torch.version, "cuda", torch.version.cuda or "13.0"))
@@ -119,14 +121,14 @@ def gpu_stand_in(device: Device) -> Iterator[None]:
 
 
 def _not_compiled(model: Any = None, **options: Any) -> Any:
-    """`torch.compile` changes how a program runs, not what its own kernels do."""
+    """Stand in for `torch.compile`, which does not change the program's own kernels."""
     return model if model is not None else lambda function: function
 
 
 def _answers(device: Device) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """By module, what its names stand for."""
+    """Yield each module with the replacements of its attributes."""
     yield torch, {"Generator": Generator, "Event": Event, "Stream": Stream, "compile": _not_compiled}
-    # A loader of data pins it in a thread of its own, where nobody watches the tensors.
+    # A data loader pins memory in its own thread, where the tensor tracker sees nothing.
     yield torch.Tensor, {"pin_memory": lambda tensor, device=None: tensor}
     yield torch.cuda, _torch_cuda(device)
     yield torch.accelerator, _torch_accelerator()
@@ -194,7 +196,7 @@ def _torch_accelerator() -> dict[str, Any]:
 
 
 def _memory() -> dict[str, Any]:
-    """What both modules call by the same names."""
+    """Return the memory functions that both modules have."""
     return {
         "empty_cache": _returning(None),
         "memory_stats": _returning({}),
@@ -224,7 +226,7 @@ def _seed(seed: int) -> None:
 
 
 def _returning(value: Any) -> Any:
-    """A function of its own for each name: PyTorch's tracer refuses two names for one function."""
+    """Return a new function that returns `value`. PyTorch's tracer refuses one function under two names."""
     return lambda *unused, **options: value
 
 

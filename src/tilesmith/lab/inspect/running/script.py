@@ -1,4 +1,4 @@
-"""Runs a script in a child process and gathers what is found, whatever becomes of the script."""
+"""Run a script in a child process and gather its inspection, even if the script crashes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from tilesmith.lab.inspect.model import Ending, Inspection, Kernel
+from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running import child_process
-from tilesmith.lab.inspect.session import Wishes
 
 POLL_SECONDS = 0.2
-SECONDS_TO_START = 600.0  # importing torch and Triton, on a slow disk
+SECONDS_TO_START = 600.0  # importing torch and Triton from a slow disk
 SECONDS_TO_END = 10.0
 GIGABYTE = 1 << 30
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a script may take before it is ended."""
+    """Time and memory after which a script is killed."""
 
     seconds: float = 300.0
     gigabytes: float = 8.0
@@ -34,7 +34,7 @@ class Limits:
 
 @dataclass
 class _Gathered:
-    """What has come through the pipe."""
+    """Everything received through the pipe."""
 
     kernels: dict[int, Kernel] = field(default_factory=dict)
     launches: dict[int, int] = field(default_factory=dict)
@@ -49,23 +49,23 @@ class _Gathered:
 def inspect_script(
     script: Path,
     arguments: Sequence[str] = (),
-    wishes: Wishes | None = None,
+    options: InspectOptions | None = None,
     limits: Limits | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Inspection:
-    """Runs `python script arguments…` and explains every kernel it launches. Never raises because of the script."""
-    wishes, limits = wishes or Wishes(), limits or Limits()
+    """Run `python script arguments…` and explain every kernel that it launches. The script never makes this raise."""
+    options, limits = options or InspectOptions(), limits or Limits()
     while True:
-        gathered = _run_once(script, arguments, wishes, limits, progress)
+        gathered = _run_once(script, arguments, options, limits, progress)
         crashed = gathered.ending is not None and gathered.ending.kind == "signal"
-        if not crashed or not gathered.compiling[0] or gathered.compiling in wishes.not_compiled:
+        if not crashed or not gathered.compiling[0] or gathered.compiling in options.not_compiled:
             return _inspection(script, arguments, gathered)
-        # The compiler took the script down with it: once more, without that one.
-        wishes = replace(wishes, not_compiled=(*wishes.not_compiled, gathered.compiling))
+        # The compiler crashed: run the script again without this compilation.
+        options = replace(options, not_compiled=(*options.not_compiled, gathered.compiling))
 
 
 def _run_once(
-    script: Path, arguments: Sequence[str], wishes: Wishes, limits: Limits, progress: Callable[[str], None]
+    script: Path, arguments: Sequence[str], options: InspectOptions, limits: Limits, progress: Callable[[str], None]
 ) -> _Gathered:
     ours, theirs = _pipe()
     process = subprocess.Popen(
@@ -74,10 +74,10 @@ def _run_once(
     theirs.close()
     gathered = _Gathered()
     try:
-        ours.send((wishes, str(script), list(arguments)))
+        ours.send((options, str(script), list(arguments)))
         gathered.ending = _gather(ours, process, gathered, limits, progress)
     except BrokenPipeError:
-        gathered.ending = _obituary(process.wait())
+        gathered.ending = _unexpected_end(process.wait())
     finally:
         process.kill()
         process.wait()
@@ -104,11 +104,11 @@ def _gather(
             if time.monotonic() > deadline:
                 return Ending("timeout", 1, f"was still running after {limits.seconds:g} s")
             if _resident_bytes(process.pid) > limits.gigabytes * GIGABYTE:
-                return Ending("memory", 1, f"took more than {limits.gigabytes:g} GB of memory")
+                return Ending("memory", 1, f"used more than {limits.gigabytes:g} GB of memory")
         try:
             message = pipe.recv()
         except (EOFError, ConnectionResetError):
-            return _obituary(process.wait(SECONDS_TO_END))
+            return _unexpected_end(process.wait(SECONDS_TO_END))
         if message[0] == "ended":
             ending: Ending = message[1]
             return ending
@@ -131,18 +131,18 @@ def _note(message: Any, gathered: _Gathered, progress: Callable[[str], None]) ->
             gathered.device, gathered.notes, gathered.launches = facts["device"], facts["notes"], facts["launches"]
 
 
-def _obituary(status: int) -> Ending:
+def _unexpected_end(status: int) -> Ending:
     if status >= 0:
         return Ending("signal", status, f"ended its process with status {status}")
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return Ending("signal", status, f"was ended by {name}")
+    return Ending("signal", status, f"was killed by {name}")
 
 
 def _resident_bytes(process_id: int) -> int:
-    """Memory that a process really uses; 0 where the system does not say."""
+    """Return the resident memory of a process; 0 where the system does not report it."""
     try:
         pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
     except (OSError, IndexError):

@@ -1,7 +1,7 @@
-"""What a program does with its tensors while it is inspected.
+"""Track the tensors of an inspected program by seeing every torch call.
 
-Two things depend on it. Where there is no GPU, tensors that should be on one are kept in host memory, and say that they
-are on `cuda:0` all the same. And memory that nobody has written, or whose contents a kernel still owes, is known.
+Without a GPU, tensors that the program puts on a GPU stay in host memory and report `cuda:0` as their device. The
+tracker also knows which bytes were never written, and asks for deferred results before torch reads them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _weak: Callable[[Any], Any] = reductions.StorageWeakRef
 GPU = torch.device("cuda", 0)
 HOST = torch.device("cpu")
 
-# They look at a tensor's form, or make a view of it: what it holds is neither needed nor changed.
-_ONLY_LOOK = frozenset(
+# Calls that read a tensor's shape or make a view: they neither need nor change its contents.
+_NO_CONTENTS = frozenset(
     {
         *("size", "stride", "dim", "ndimension", "numel", "nelement", "__len__", "storage_offset", "element_size"),
         *("data_ptr", "untyped_storage", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_sparse"),
@@ -36,7 +36,7 @@ _ONLY_LOOK = frozenset(
         "__getitem__",
     }
 )
-_ONLY_READ = frozenset({"reshape", "flatten", "contiguous"})  # a copy of nothing is as empty as the original
+_ONLY_READ = frozenset({"reshape", "flatten", "contiguous"})  # a copy of unwritten memory counts as unwritten
 _EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _BACKWARD = frozenset({"backward", "grad"})
 _FORGET_FREED_ABOVE = 4096
@@ -44,9 +44,9 @@ _FORGET_FREED_ABOVE = 4096
 
 @dataclass
 class _Storage:
-    """What is known of one piece of memory. `written` marks the bytes that hold something; None where all do."""
+    """One storage. `written` marks the bytes that were written; None means all of them."""
 
-    reference: Any  # torch's weak reference to a storage, without types
+    reference: Any  # torch's weak reference to a storage, which has no types
     on_gpu: bool
     written: NDArray[np.bool_] | None = None
 
@@ -55,8 +55,8 @@ class _Storage:
         return bool(self.reference.expired())
 
 
-class Tensors(TorchFunctionMode):
-    """Sees every call of torch. `before_use` is told which tensors a call needs the contents of; None means all."""
+class TensorTracker(TorchFunctionMode):
+    """Sees every torch call. `before_use` receives the tensors whose contents a call needs; None means all."""
 
     def __init__(self, before_use: Callable[[Sequence[torch.Tensor] | None], None], pretend_gpu: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Tensors(TorchFunctionMode):
             self._before_use(None)
             return func(*args, **kwargs)
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if name not in _ONLY_LOOK:
+        if name not in _NO_CONTENTS:
             self._before_use(inputs)
             if name not in _ONLY_READ:
                 self._now_written(inputs)
@@ -96,8 +96,7 @@ class Tensors(TorchFunctionMode):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Sees what is done inside, and in the backward functions of the program's own, where autograd would not let
-        a mode see it."""
+        """Track the calls inside, also in the program's own backward functions, where autograd disables modes."""
         stock: Callable[..., Any] = BackwardCFunction.apply
 
         def apply(node: Any, *gradients: Any) -> Any:
@@ -112,12 +111,12 @@ class Tensors(TorchFunctionMode):
             yield
 
     def written_bytes(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
-        """Which bytes of a tensor's storage were written; None where all were, or nobody knows."""
+        """Return which bytes of a tensor's storage were written; None where all were, or where that is unknown."""
         storage = self._storages.get(tensor.untyped_storage()._cdata)
         return None if storage is None or storage.is_gone else storage.written
 
     def all_written(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Somebody may have written these without telling where."""
+        """Note that these tensors may be written everywhere."""
         self._now_written(tensors)
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
@@ -135,7 +134,7 @@ class Tensors(TorchFunctionMode):
     def _without_gpu(
         self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor]
     ) -> tuple[Any, bool]:
-        """The call on host memory, and whether its results would be on the GPU."""
+        """Run the call on host memory. Return its result, and whether the result would be on the GPU."""
         asked = _device_asked_for(name, args, kwargs)
         on_gpu = asked.type == "cuda" if asked else any(map(self._is_on_gpu, inputs))
         if name in ("cpu", "cuda", "to") and asked is not None:
@@ -155,7 +154,7 @@ class Tensors(TorchFunctionMode):
         return func(*args, **kwargs), on_gpu
 
     def _moved(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], to: torch.device) -> Any:
-        """A copy where the original is on the other side, as there would be on a GPU."""
+        """Return a copy where the move crosses between host and GPU, else what torch returns."""
         tensor = args[0]
         crosses = self._is_on_gpu(tensor) != (to.type == "cuda")
         if name == "to":
@@ -177,7 +176,7 @@ class Tensors(TorchFunctionMode):
         except (NotImplementedError, RuntimeError):  # sparse tensors have no storage
             return False
         if storage is None or storage.is_gone:
-            # In a backward autograd has made it, from what was on the GPU, if anything was.
+            # In a backward pass autograd made this tensor, from GPU tensors if the program has any.
             return self._in_backward > 0 and self._any_on_gpu
         return storage.on_gpu
 
@@ -207,7 +206,7 @@ class Tensors(TorchFunctionMode):
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors among a launch's arguments, those behind descriptors included."""
+    """Yield the tensors among a launch's arguments, including those behind descriptors."""
     for leaf in tree_leaves(values):
         value = getattr(leaf, "base", leaf) if not isinstance(leaf, torch.Tensor) else leaf
         if isinstance(value, torch.Tensor):
@@ -225,7 +224,7 @@ def _names_device(value: Any) -> bool:
 
 
 def _device_asked_for(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
-    """The device that a call names, if it names one."""
+    """Return the device that a call names; None where it names none."""
     if name == "cpu":
         return HOST
     if name == "cuda":

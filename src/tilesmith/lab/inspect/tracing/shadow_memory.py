@@ -1,6 +1,6 @@
-"""Shadows of a launch's memory: for every element, which program loaded and stored it.
+"""Shadow memory of a launch: for every element, which programs loaded and stored it.
 
-The arrays are as long as the tensors, but take memory only where programs reach.
+The arrays are as long as the tensors, but occupy memory only where programs access them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 from tilesmith.lab.inspect.running.tensor_tracker import tensors_in
 
 Places = NDArray[np.int64]
-Where = NDArray[np.int64] | slice  # places in a row are a slice, which is several times faster
+Where = NDArray[np.int64] | slice  # consecutive places are a slice, which is several times faster
 Lanes = NDArray[np.bool_]
 Programs = NDArray[np.int32]
 
 
 @dataclass
-class Shadow:
-    """One storage. Places are numbers of its smallest elements from its start; programs count from one, 0 is nobody."""
+class StorageShadow:
+    """The shadow of one storage.
+
+    A place is an index in units of `granule` bytes, the smallest element size. Programs count from 1; 0 means none.
+    """
 
     start: int
     end: int
@@ -41,13 +44,13 @@ class Shadow:
             setattr(self, name, np.zeros(places, dtype=np.int32))
 
     def places(self, addresses: NDArray[Any], element_bytes: int) -> Places:
-        """The places of elements at these addresses; of elements wider than the smallest, each of their places."""
+        """Return the places of the elements at these addresses; a wide element has several places."""
         places: Places = (addresses.astype(np.int64) - self.start) // self.granule
         width = max(1, element_bytes // self.granule)
         return places if width == 1 else (places[:, None] + np.arange(width)).reshape(-1)
 
     def load(self, places: Where, program: int) -> tuple[int, int, Programs | None]:
-        """Notes a load: how many of the places are new, how many this program had loaded, and who else wrote them."""
+        """Note a load. Return how many places are new, how many this program loaded before, and their other writers."""
         readers = self.reader[places]
         new, again = readers.size - int(np.count_nonzero(readers)), 0
         if new < readers.size:
@@ -58,7 +61,7 @@ class Shadow:
         return new, again, self._others_at(places, program, self.writer, self.updater)
 
     def store(self, places: Where, program: int) -> tuple[int, Programs | None, Programs | None]:
-        """Notes a store: how many of the places are new, who else wrote them, and who else read them."""
+        """Note a store. Return how many places are new, their other writers, and their other readers."""
         writers = self.writer[places]
         new = writers.size - int(np.count_nonzero(writers))
         written = self._others_at(places, program, self.writer, self.updater)
@@ -67,7 +70,7 @@ class Shadow:
         return new, written, read
 
     def update(self, places: Where, program: int) -> tuple[int, Programs | None]:
-        """Notes an atomic operation: how many of the places are new, and who else wrote them without one."""
+        """Note an atomic. Return how many places are new, and the other programs that wrote them without an atomic."""
         updaters = self.updater[places]
         new = updaters.size - int(np.count_nonzero(updaters))
         written = self._others_at(places, program, self.writer, self.writer)
@@ -76,7 +79,7 @@ class Shadow:
 
     @staticmethod
     def _others_at(places: Where, program: int, one: Programs, another: Programs) -> Programs | None:
-        """The other programs noted at these places, in one array or else in another; None where there are none."""
+        """Return the other programs at these places, from one array or else another; None if there are none."""
         first, second = one[places], another[places]
         if not first.any() and not second.any():
             return None
@@ -84,7 +87,7 @@ class Shadow:
         return others if others.any() else None
 
     def unwritten(self, places: Where) -> Lanes | None:
-        """Which of the places nobody has ever written; None where all hold something."""
+        """Return which places were never written; None where all were written before the launch."""
         if self.written is None:
             return None
         places = self.numbered(places)
@@ -92,7 +95,7 @@ class Shadow:
         return untouched & ~self.written[places * self.granule]
 
     def contents(self, addresses: NDArray[Any]) -> NDArray[np.float64]:
-        """What the memory holds at these addresses, as elements of the tensor."""
+        """Return the elements at these addresses."""
         storage = self.tensor.untyped_storage()
         elements = torch.empty(0, dtype=self.tensor.dtype).set_(storage)
         places = (addresses.astype(np.int64) - self.start) // self.tensor.element_size()
@@ -115,7 +118,7 @@ class Shadow:
 
 
 def _others(programs: Programs, program: int) -> Programs:
-    """The programs but this one, for which 0 stands."""
+    """Return the programs with this one replaced by 0."""
     return np.where(programs == program, 0, programs)
 
 
@@ -123,34 +126,34 @@ def _first(programs: Programs, otherwise: Programs) -> Programs:
     return np.where(programs != 0, programs, otherwise)
 
 
-class Shadows:
-    """All the memory that a launch's arguments reach."""
+class ShadowMemory:
+    """The shadows of all storages of a launch's arguments."""
 
     def __init__(self, arguments: dict[str, Any], written_bytes: Callable[[str], NDArray[np.bool_] | None]) -> None:
-        """`written_bytes` says of an argument which bytes of its storage hold something; None where all do."""
-        self._by_argument: dict[str, Shadow] = {}
+        """`written_bytes(argument)` returns which bytes of its storage were written; None where all were."""
+        self._by_argument: dict[str, StorageShadow] = {}
         self.tensors = dict(named_tensors(arguments))
         granules: dict[int, int] = {}
         for tensor in self.tensors.values():
             start = tensor.untyped_storage().data_ptr()
             granules[start] = min(granules.get(start, 16), tensor.element_size())
-        self.all: dict[int, Shadow] = {}
+        self.all: dict[int, StorageShadow] = {}
         for name, tensor in self.tensors.items():
             storage = tensor.untyped_storage()
             start = storage.data_ptr()
             if start not in self.all:
                 end = start + storage.nbytes()
-                self.all[start] = Shadow(start, end, granules[start], tensor, written_bytes(name))
+                self.all[start] = StorageShadow(start, end, granules[start], tensor, written_bytes(name))
             self._by_argument[name] = self.all[start]
 
-    def of(self, argument: str | None, first_address: int) -> Shadow | None:
-        """The memory that an access reaches: that of its argument, else the one that holds the address."""
+    def of(self, argument: str | None, first_address: int) -> StorageShadow | None:
+        """Return the shadow of an access: that of its argument, else that of the storage with the address."""
         if argument is not None:
             return self._by_argument.get(argument)
         return next((one for one in self.all.values() if one.start <= first_address < one.end), None)
 
     def argument_at(self, address: int) -> str | None:
-        """The argument in whose memory an address lies."""
+        """Return the argument whose storage contains the address."""
         for name, shadow in self._by_argument.items():
             if shadow.start <= address < shadow.end:
                 return name
@@ -158,7 +161,7 @@ class Shadows:
 
 
 def named_tensors(arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors among a launch's arguments, by the name that the interpreter gives them."""
+    """Yield the tensors among a launch's arguments with the names that the interpreter gives them."""
     for name, value in arguments.items():
         found = list(tensors_in(value))
         for index, tensor in enumerate(found):

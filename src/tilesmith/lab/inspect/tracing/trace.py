@@ -1,7 +1,7 @@
-"""What the programs of one launch do in the interpreter, gathered as they run.
+"""Record what the programs of one launch do in the interpreter.
 
-Nothing grows with the grid: accesses are counted, and only their distinct patterns are kept, which the programs of a
-launch mostly share. Some programs are shown in full.
+Memory use does not grow with the grid: the trace counts accesses and keeps distinct address patterns only, which most
+programs of a launch share. A few programs are kept in full.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.model import Operation, Program, Tile
 from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
-from tilesmith.lab.inspect.tracing.shadow_memory import Shadow, Shadows, Where
+from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
 
-MOST_PATTERNS = 48  # of one access; kernels that gather have a new one in every program
+MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
 MOST_PATTERN_BYTES = 24 << 20
 MOST_OPERATIONS_SHOWN = 400
 MOST_EXECUTIONS_SHOWN = 2  # of one access in one program
 MOST_TILES = 16384
-_LINE_BYTES = 128  # two patterns are one if they lie alike to the lines of a cache
+_LINE_BYTES = 128  # patterns that differ by whole cache lines are the same
 
 
 class Place(NamedTuple):
-    """Where in the source an access stands, and what it reaches."""
+    """Source position, argument and shape of an access."""
 
     kind: str
     file: str
@@ -44,12 +44,12 @@ class Place(NamedTuple):
 
 @dataclass
 class Pattern:
-    """Addresses of one execution as distances from the start of a cache line, and how often they occurred."""
+    """Addresses of one execution as distances from the start of a cache line, and how often this pattern occurred."""
 
     distances: NDArray[Any]
     mask: NDArray[np.bool_]
     all_differ: bool
-    in_a_row: bool  # every active lane the next element, in order
+    in_a_row: bool  # each active lane accesses the element after the previous lane's
     count: int = 0
 
 
@@ -61,9 +61,9 @@ class Site:
     executions: int = 0
     lanes: int = 0
     active: int = 0
-    unique: int = 0  # elements that this access reaches
-    new: int = 0  # those that no access of its kind had reached before
-    again: int = 0  # those that the same program had reached before
+    unique: int = 0  # distinct elements of this access
+    new: int = 0  # elements that no access of this kind touched before
+    again: int = 0  # elements that the same program touched before
     reaches_end: bool = False
     bounded: bool = False
     values: tuple[float, float] | None = None
@@ -78,7 +78,7 @@ class Site:
 
 @dataclass
 class Shown:
-    """A program kept in full: each access with its lanes' addresses, and its operations."""
+    """A program kept in full: the addresses of each access, and the operations."""
 
     accesses: list[tuple[Place, NDArray[np.uint64], NDArray[np.bool_]]] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
@@ -86,10 +86,10 @@ class Shown:
 
 
 class Trace(Observer):
-    """Watches one launch. Programs in `followed` show their operations; those in `shown` are kept in full."""
+    """Observes one launch. Operations are counted in `followed` programs; `shown` programs are kept in full."""
 
     def __init__(
-        self, grid: Program, shadows: Shadows, followed: Collection[Program], shown: Collection[Program]
+        self, grid: Program, shadows: ShadowMemory, followed: Collection[Program], shown: Collection[Program]
     ) -> None:
         self.grid = grid
         self.shadows = shadows
@@ -98,7 +98,7 @@ class Trace(Observer):
         self.traced: dict[Program, None] = {}
         self.tiles: dict[Program, dict[str, list[tuple[int, int]]]] = {}
         self.dot_flops: Counter[tuple[str, int, str]] = Counter()
-        self.work: Counter[tuple[str, int, str]] = Counter()  # by file, line and kind, of programs that are followed
+        self.work: Counter[tuple[str, int, str]] = Counter()  # by file, line and kind; followed programs only
         self.followed_seen: dict[Program, None] = {}
         self.shown = {program: Shown() for program in shown}
         self._followed = frozenset(followed)
@@ -144,15 +144,15 @@ class Trace(Observer):
         self.sanitizer.out_of_bounds(error)
 
     def program_number(self, program: Program) -> int:
-        """Programs as shadows count them, from one."""
+        """Return the program's number in the shadow memory, counted from 1."""
         return 1 + program[0] + self.grid[0] * (program[1] + self.grid[1] * program[2])
 
     def tiles_of(self, program: Program) -> tuple[Tile, ...]:
         return tuple(Tile(name, tuple(box)) for name, box in self.tiles.get(program, {}).items())
 
     def _access(self, access: Access) -> None:
-        whole = bool(access.mask.all())
-        active = access.addresses.reshape(-1) if whole else access.addresses[access.mask]
+        unmasked = bool(access.mask.all())
+        active = access.addresses.reshape(-1) if unmasked else access.addresses[access.mask]
         argument = access.argument
         if argument is None and active.size:
             argument = self.shadows.argument_at(int(active[0]))
@@ -169,18 +169,18 @@ class Trace(Observer):
         site.active += active.size
         if active.size == 0:
             return
-        pattern = self._pattern(site, access, active, whole)
+        pattern = self._pattern(site, access, active, unmasked)
         shadow = self.shadows.of(argument, int(active[0]))
         if shadow is not None:
             self._note(site, access, shadow, active, pattern)
         self._show(site, access, shadow, active)
 
-    def _pattern(self, site: Site, access: Access, active: NDArray[np.uint64], whole: bool) -> Pattern | None:
-        """The pattern this execution follows; None where there are too many to keep."""
+    def _pattern(self, site: Site, access: Access, active: NDArray[np.uint64], unmasked: bool) -> Pattern | None:
+        """Count and return this execution's pattern; None once too many patterns are kept."""
         start = int(active.min()) // _LINE_BYTES * _LINE_BYTES
         distances = access.addresses.astype(np.int64) - start
-        distances = distances if whole else np.where(access.mask, distances, 0)
-        key = (distances.tobytes(), b"" if whole else np.packbits(access.mask).tobytes())
+        distances = distances if unmasked else np.where(access.mask, distances, 0)
+        key = (distances.tobytes(), b"" if unmasked else np.packbits(access.mask).tobytes())
         pattern = site.patterns.get(key)
         if pattern is None:
             if len(site.patterns) >= MOST_PATTERNS or site.pattern_bytes > MOST_PATTERN_BYTES:
@@ -195,7 +195,7 @@ class Trace(Observer):
         return pattern
 
     def _note(
-        self, site: Site, access: Access, shadow: Shadow, active: NDArray[np.uint64], pattern: Pattern | None
+        self, site: Site, access: Access, shadow: StorageShadow, active: NDArray[np.uint64], pattern: Pattern | None
     ) -> None:
         where = self._places(access, shadow, active, pattern)
         count = where.stop - where.start if isinstance(where, slice) else where.size
@@ -217,8 +217,8 @@ class Trace(Observer):
             self._tile(access.program, site.place.argument, active)
 
     @staticmethod
-    def _places(access: Access, shadow: Shadow, active: NDArray[np.uint64], pattern: Pattern | None) -> Where:
-        """The places that an access reaches inside the memory, each once."""
+    def _places(access: Access, shadow: StorageShadow, active: NDArray[np.uint64], pattern: Pattern | None) -> Where:
+        """Return the places inside the storage that an access touches, each once."""
         first, last = int(active[0]), int(active[-1])
         if pattern is not None and pattern.in_a_row and access.element_bytes == shadow.granule:
             start = max(0, (first - shadow.start) // shadow.granule)
@@ -241,7 +241,7 @@ class Trace(Observer):
             box = [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(old, box, strict=True)]
         boxes[argument or ""] = box
 
-    def _show(self, site: Site, access: Access, shadow: Shadow | None, active: NDArray[np.uint64]) -> None:
+    def _show(self, site: Site, access: Access, shadow: StorageShadow | None, active: NDArray[np.uint64]) -> None:
         if access.program in self._followed and shadow is not None:
             site.values = _widened(site.values, _values(access, shadow, active))
         shown = self.shown.get(access.program)
@@ -253,7 +253,7 @@ class Trace(Observer):
 
 
 def box_around(offsets: NDArray[np.int64], tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """Per dimension of a tensor the first index and one past the last of the elements at these offsets."""
+    """Return, per dimension, the first index and one past the last index of the elements at these offsets."""
     box = [(0, 1)] * tensor.dim()
     rest = offsets
     strides = tensor.stride()
@@ -267,8 +267,8 @@ def box_around(offsets: NDArray[np.int64], tensor: torch.Tensor) -> list[tuple[i
     return box
 
 
-def _values(access: Access, shadow: Shadow, active: NDArray[np.uint64]) -> tuple[float, float] | None:
-    """The least and the greatest finite value that a program loads or stores."""
+def _values(access: Access, shadow: StorageShadow, active: NDArray[np.uint64]) -> tuple[float, float] | None:
+    """Return the smallest and the largest finite value of an access."""
     if access.value is not None:
         values = np.broadcast_to(access.value, access.mask.shape)[access.mask].astype(np.float64)
     else:
@@ -284,7 +284,7 @@ def _widened(one: tuple[float, float] | None, other: tuple[float, float] | None)
 
 
 def sample(grid: Program, most: int) -> list[Program]:
-    """The first and the last program, the corners of the grid, and some spread between."""
+    """Return the first and the last program, the corners of the grid, and programs spread between."""
     count = prod(grid)
     corners = {(x, y, z) for x in {0, grid[0] - 1} for y in {0, grid[1] - 1} for z in {0, grid[2] - 1}}
     numbers = np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()

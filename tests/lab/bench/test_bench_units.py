@@ -14,7 +14,9 @@ from torch import Tensor
 from tilesmith.hardware.devices import device
 from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.device_limits import of_datasheet
-from tilesmith.lab.bench.running.units import Measurer, Predictor, Source, Unit
+from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.measurer import Measurer
+from tilesmith.lab.bench.running.predictor import Predictor
 from tilesmith.spec import Case, Cost, Spec, Work
 
 CASE = Case("small", rows=8, cols=16)

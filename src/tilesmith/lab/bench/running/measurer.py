@@ -1,0 +1,167 @@
+"""Measure benchmark units on a GPU."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from tilesmith.hardware.devices import Architecture, for_target
+from tilesmith.hardware.occupancy import occupancy
+from tilesmith.lab.bench.measuring import memory
+from tilesmith.lab.bench.measuring.correctness_gate import judged, refusal
+from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about
+from tilesmith.lab.bench.measuring.timed_calls import TimedCalls, function_of
+from tilesmith.lab.bench.measuring.timing import Stopwatch, measure, rotation
+from tilesmith.lab.bench.result import OURS, Row
+from tilesmith.lab.bench.roofline.device_limits import Limits, of_this_gpu
+from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of
+from tilesmith.lab.bench.roofline.verdict import verdict
+from tilesmith.lab.bench.running.bench_units import Source, Unit, check_key, configuration, with_arguments
+from tilesmith.lab.check import Trial
+from tilesmith.spec import CONTIGUOUS, Spec, Work
+from tilesmith.toolchain.launches import SeenLaunch, seen_launches
+
+
+def start_measuring(source: Source, *, warm: bool, limits_anew: bool) -> tuple[Measurer, dict[str, Any]]:
+    """In the child: take the GPU, know its limits."""
+    stopwatch, facts = GpuStopwatch(), about()
+    limits = of_this_gpu(stopwatch, facts, stopwatch.cache_bytes, anew=limits_anew)
+    return Measurer(source, stopwatch, limits, warm=warm), {**facts, "limits": asdict(limits)}
+
+
+class Measurer:
+    """Measures units of one spec on a GPU. Everything that can go wrong with a provider ends up in its row."""
+
+    def __init__(
+        self, source: Source, stopwatch: Stopwatch, limits: Limits, *, warm: bool, device: str = "cuda"
+    ) -> None:
+        self.source = source
+        self.spec = source.load()
+        self._stopwatch = stopwatch
+        self._limits = limits
+        self._warm = warm
+        self._device = device
+        self._checked: dict[str, tuple[str | None, list[dict[str, Any]]]] = {}
+
+    def row(self, unit: Unit) -> Row:
+        row = unit.row(self.spec.name, self.source)
+        try:
+            with configuration(self.source, unit.config):
+                self._fill(row, unit)
+        except ImportError as error:
+            row.error = f"not installed: {error}"
+        except Exception as error:
+            row.error = f"{type(error).__name__}: {error}"
+        finally:
+            gc.collect()
+            if self._device == "cuda":
+                torch.cuda.empty_cache()
+        return row
+
+    def healthy(self) -> bool:
+        """After an illegal access, or a capture that broke off badly, no call on this device works any more."""
+        if self._device != "cuda":
+            return True
+        try:
+            torch.randn(1, device="cuda").item()
+        except RuntimeError:
+            return False
+        return True
+
+    def _fill(self, row: Row, unit: Unit) -> None:
+        spec = with_arguments(self.spec, self.source, unit.config)
+        if unit.mode != "fwd" and not spec.differentiable:
+            row.error = "has no gradient"
+            return
+        work = work_of(spec, unit.case, unit.dtype, unit.mode)
+        if work == Work(0, 0):
+            row.bytes = row.flops = 0
+            row.error = "nothing to time: it moves no bytes and does no flops"
+            return
+        if unit.provider == OURS:
+            wrong, row.launches = self._gate(spec, unit)
+            if wrong:
+                row.checked, row.error = False, f"refused, because it is wrong: {wrong}"
+                return
+            if self.source.taken is not None:
+                row.auto = self.source.taken(spec, unit.case, unit.dtype, unit.mode)
+            if not row.launches and self._device == "cuda":
+                row.notes.append("launches no Triton kernel: PyTorch computes this case")
+        timed = TimedCalls(spec, unit.case, unit.dtype, self._device, unit.mode, function_of(spec, unit.provider))
+        self._time(row, timed)
+        if work is not None:
+            place_on_roofline(row, work, self._limits, unit.dtype)
+        row.verdict = verdict(row, work, self._limits, unit.dtype) if row.error is None else None
+
+    def _gate(self, spec: Spec, unit: Unit) -> tuple[str | None, list[dict[str, Any]]]:
+        """What the check finds wrong, and what was launched meanwhile: once for all modes of a case."""
+        key = check_key(unit)
+        if key not in self._checked:
+            with seen_launches() as seen:
+                wrong = refusal(Trial(spec, unit.case, unit.dtype, CONTIGUOUS, self._device))
+            self._checked[key] = wrong, [_facts(launch) for launch in seen]
+        return self._checked[key]
+
+    def _time(self, row: Row, timed: TimedCalls) -> None:
+        timed.add_sets(1)
+        first = timed.calls[0]()
+        output_bytes = sum(output.nbytes for output in first)
+        del first
+        rotated = rotation(timed.sets[0].nbytes, output_bytes, self._limits.cache_bytes, warm=self._warm)
+        timed.add_sets(rotated.sets - 1)
+        if self._device == "cuda":
+            row.peak_bytes = memory.peak_bytes(timed.calls[0])
+            row.kept_bytes = memory.kept_bytes(timed) if row.mode != "fwd" else None
+        measured = measure(self._stopwatch, timed.calls, rotated, timed.refresh)
+        judgement = judged(timed, measured.outputs)
+        row.checked = judgement.wrong is None
+        if judgement.wrong:
+            # Its time would tempt to a comparison: what is wrong was not computed.
+            row.error = f"refused, because it is wrong: {judgement.wrong}"
+            return
+        if judgement.overwritten:
+            row.notes.append(f"overwrites its input {judgement.overwritten}: only its first call was checked")
+        timing = measured.timing
+        row.device_ms, row.device_ms_spread, row.noise = timing.device_ms, timing.spread_ms, timing.noise
+        row.samples, row.method = timing.samples, timing.method
+        row.host_us, row.wall_ms = timing.host_us, timing.wall_ms
+
+
+def _facts(launch: SeenLaunch) -> dict[str, Any]:
+    """A launch as a row holds it, with the occupancy that its binary allows on this GPU."""
+    facts: dict[str, Any] = {
+        "kernel": launch.kernel,
+        "grid": list(launch.grid) if launch.grid else None,
+        "constants": {name: _plain(value) for name, value in launch.constants.items()},
+        "num_warps": launch.num_warps,
+        "num_stages": launch.num_stages,
+        "registers": launch.registers,
+        "spill_bytes": launch.spill_bytes,
+        "shared_bytes": launch.shared_bytes,
+        "occupancy": None,
+    }
+    architecture = _this_architecture()
+    if architecture is not None and launch.registers:
+        filled = occupancy(
+            architecture, num_warps=launch.num_warps, registers=launch.registers, shared_bytes=launch.shared_bytes
+        )
+        facts["occupancy"], facts["limited_by"] = filled.occupancy, filled.limited_by
+    return facts
+
+
+def _this_architecture() -> Architecture | None:
+    properties = torch.cuda.get_device_properties()
+    amd = torch.version.hip is not None
+    try:
+        return for_target(
+            f"hip:{properties.gcnArchName.split(':')[0]}" if amd else f"cuda:{properties.major}{properties.minor}"
+        )
+    except ValueError:
+        return None
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str | type(None)) else str(value)
