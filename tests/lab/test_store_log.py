@@ -45,17 +45,17 @@ def numbered(log: StoreLog, tensor: torch.Tensor, elements: int, first: int = 1)
     return tensor
 
 
-def test_writer_is_the_program_and_the_line() -> None:
+def test_writer_names_program_and_line() -> None:
     log = StoreLog()
     x = numbered(log, torch.zeros(5, 7), elements=35)
     writer = log.writer_of(x, (2, 3))
     assert writer is not None
     assert (writer.kernel, writer.program, writer.line) == ("numbers_kernel", (1, 0, 0), line_of("numbers"))
-    assert str(writer) == f"program (1, 0, 0) of numbers_kernel, test_stores.py:{writer.line}"
+    assert str(writer) == f"program (1, 0, 0) of numbers_kernel, test_store_log.py:{writer.line}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8], ids=str)
-def test_writer_is_known_in_every_dtype(dtype: torch.dtype) -> None:
+def test_writer_is_found_in_every_dtype(dtype: torch.dtype) -> None:
     log = StoreLog()
     x = numbered(log, torch.zeros(20, dtype=dtype), elements=20)
     assert str(log.writer_of(x, [17])).startswith("program (1, 0, 0)")
@@ -67,7 +67,7 @@ def test_writer_is_found_through_a_strided_view() -> None:
     assert str(log.writer_of(x.t()[::2], (2, 5))).startswith("program (2, 0, 0)")  # the element [5, 4], number 34
 
 
-def test_the_last_of_two_writers_counts() -> None:
+def test_writer_is_the_last_of_two_stores() -> None:
     log = StoreLog()
     x = torch.zeros(BLOCK_SIZE)
     numbered(log, x, elements=16)
@@ -77,7 +77,7 @@ def test_the_last_of_two_writers_counts() -> None:
     assert (writer.kernel, writer.line) == ("count_kernel", line_of("counts"))
 
 
-def test_questions_between_launches_see_what_came_since() -> None:
+def test_writer_of_sees_stores_of_later_launches() -> None:
     log = StoreLog()
     x, y = torch.zeros(8), torch.zeros(8)
     numbered(log, x, elements=8)
@@ -96,7 +96,7 @@ def test_masked_lanes_write_nothing() -> None:
     assert log.writer_of(x, [15]) is None
 
 
-def test_store_that_was_overwritten_elsewhere_is_not_the_writer() -> None:
+def test_store_overwritten_by_torch_is_not_the_writer() -> None:
     log = StoreLog()
     x = numbered(log, torch.zeros(10), elements=10)
     x[4] = 100
@@ -104,7 +104,7 @@ def test_store_that_was_overwritten_elsewhere_is_not_the_writer() -> None:
     assert log.writer_of(x, [4]) is None
 
 
-def test_stored_nan_has_its_writer() -> None:
+def test_writer_of_stored_nan_is_found() -> None:
     @triton.jit
     def nan_kernel(x_ptr):
         tl.store(x_ptr, float("nan"))
@@ -115,7 +115,7 @@ def test_stored_nan_has_its_writer() -> None:
     assert log.writer_of(x, [0]) is not None
 
 
-def test_wrote_into_tells_a_forgotten_element_from_memory_no_kernel_touched() -> None:
+def test_wrote_into_is_true_only_for_tensors_a_kernel_stored_into() -> None:
     log = StoreLog()
     x = numbered(log, torch.zeros(BLOCK_SIZE), elements=10)
     assert log.wrote_into(x)
@@ -123,19 +123,19 @@ def test_wrote_into_tells_a_forgotten_element_from_memory_no_kernel_touched() ->
     assert not log.wrote_into(torch.zeros(BLOCK_SIZE))
 
 
-def test_wrote_into_forgets_what_was_written_for_another_tensor() -> None:
+def test_wrote_into_ignores_stores_to_an_earlier_tensor_at_the_address() -> None:
     log = StoreLog()
     x = numbered(log, torch.zeros(BLOCK_SIZE), elements=10)
     x.fill_(0)  # as if the memory had been given to someone else
     assert not log.wrote_into(x)
 
 
-def test_empty_log_knows_nobody() -> None:
+def test_empty_log_has_no_writer() -> None:
     assert StoreLog().writer_of(torch.zeros(3), [0]) is None
     assert not StoreLog().wrote_into(torch.zeros(3))
 
 
-def test_a_question_looks_at_few_of_many_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_of_searches_few_of_many_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     log = StoreLog()
     x = torch.arange(64.0 * BLOCK_SIZE)
     addresses = x.data_ptr() + np.arange(64 * BLOCK_SIZE, dtype=np.uint64) * np.uint64(4)

@@ -1,4 +1,4 @@
-"""`tilesmith bench`: how fast, beside what a user would pick instead, against the hardware's limit."""
+"""`tilesmith bench`: measure operators beside their rivals and against the limits of the device."""
 
 from __future__ import annotations
 
@@ -27,31 +27,37 @@ def bench(
         typer.Argument(metavar="[OP… | FILE.py…]", help="Operators, or files with a SPEC. Default: all."),
     ] = None,
     cases: Annotated[
-        str | None, typer.Option(help="Cases by name, with commas, or all. Default: the large ones.")
+        str | None, typer.Option(help="Case names, comma-separated, or all. Default: the large cases.")
     ] = None,
     size: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=N", help="A size of the cases; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=N", help="Set a size of the cases; may be repeated.")
     ] = None,
     rows: Annotated[int | None, typer.Option(min=0, help="Short for --size rows=N.")] = None,
     cols: Annotated[int | None, typer.Option(min=0, help="Short for --size cols=N.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16, with commas, or all.")] = None,
-    mode: Annotated[str | None, typer.Option(help="fwd, bwd, both, with commas. Default: fwd,bwd.")] = None,
-    against: Annotated[str | None, typer.Option(help="Rivals by name, with commas, or none. Default: all.")] = None,
-    sweep: Annotated[list[str] | None, typer.Option(metavar="FIELD=A,B", help="Try values; may be repeated.")] = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Let inputs stay in the L2 cache.")] = False,
-    measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure this GPU's limits anew.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16, comma-separated, or all.")] = None,
+    mode: Annotated[str | None, typer.Option(help="fwd, bwd, both, comma-separated. Default: fwd,bwd.")] = None,
+    against: Annotated[str | None, typer.Option(help="Rival names, comma-separated, or none. Default: all.")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=A,B", help="Measure each value; may be repeated.")
+    ] = None,
+    warm: Annotated[bool, typer.Option("--warm", help="Keep the inputs in the L2 cache.")] = False,
+    measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure the GPU's limits again.")] = False,
     device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, 4090.")] = None,
-    baseline: Annotated[Path | None, typer.Option(metavar="OLD.json", help="Compare with an older --json.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="OLD.json", help="Compare with the JSON of an older run.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows as CSV.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the charts as an image.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the charts as an image (needs matplotlib).")
+    ] = None,
 ) -> None:
-    """How fast, beside what a user would pick instead, against the hardware's limit.
+    """Measure operators beside their rivals and against the limits of the device.
 
-    Every operator is checked first, and what is wrong gets no time. Without a GPU, or with --device, the floor that a
-    datasheet allows is predicted instead. Exit status 1 if an operator is refused, slower than
-    --baseline, or the run was interrupted.
+    Every operator is checked first; a wrong result gets no time. Without a GPU, or with --device, the least time that
+    the datasheet allows is predicted instead. Exit status 1 if an operator is wrong or slower than --baseline, or if
+    the run was interrupted.
     """
     import torch
 
@@ -106,9 +112,7 @@ def _read_baseline(path: Path | None, measuring: bool) -> Any | None:
     if path is None:
         return None
     if not measuring:
-        refuse(
-            "--baseline compares measured times, and nothing is measured here: there is no GPU, or --device is given"
-        )
+        refuse("--baseline compares measured times, but this run measures nothing: no GPU, or --device is given")
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -155,8 +159,8 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
         except (SelectionError, SpecError) as error:
             refuse(str(error))
         if chosen.takes_largest_case(source):
-            taken = f"swept on {jobs[-1].units[0].case.name}, the largest of its {len(spec.cases)} cases"
-            console.print(f"{spec.name}: {taken}; --cases names others, or all", markup=False, soft_wrap=True)
+            swept = f"swept on {jobs[-1].units[0].case.name}, the largest of {len(spec.cases)} cases"
+            console.print(f"{spec.name}: {swept}; --cases chooses others", markup=False, soft_wrap=True)
     return jobs
 
 

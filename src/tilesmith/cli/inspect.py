@@ -1,4 +1,4 @@
-"""`tilesmith inspect`: what does a kernel do, and why is it slow? Without a GPU if there is none."""
+"""`tilesmith inspect`: explain the kernels that a script launches, with or without a GPU."""
 
 from __future__ import annotations
 
@@ -17,32 +17,37 @@ TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 
 
 def inspect(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Any Python script that launches kernels.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Handed to the script.")] = None,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A script that launches Triton kernels.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Arguments of the script.")
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(help="Compile for: cuda:80, cuda:90, cuda:100, hip:gfx90a, hip:gfx942; may be repeated."),
     ] = None,
-    kernel: Annotated[list[str] | None, typer.Option(help="Only kernels of this name; may be repeated.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Inspect only this kernel; may be repeated.")] = None,
     programs: Annotated[
-        str, typer.Option(metavar="N|all", help="How many programs of a grid to trace. Default: as time allows.")
+        str,
+        typer.Option(
+            metavar="N|all", help="How many programs of a grid to trace. Default: as many as a few seconds allow."
+        ),
     ] = "",
     config: Annotated[
-        str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="Which configuration of an autotuner to take.")
+        str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="The configuration of an autotuner to use.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, …")] = None,
     asm: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Print a text by source line: {', '.join(TEXTS)}.")
+        str | None, typer.Option(metavar="NAME", help=f"Print the compiler's text by source line: {', '.join(TEXTS)}.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds before the script is ended.")] = 300.0,
-    memory: Annotated[float, typer.Option(min=1, help="GB before the script is ended.")] = 8.0,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Stop the script after this many seconds.")] = 300.0,
+    memory: Annotated[float, typer.Option(min=1, help="Stop the script at this much memory, in GB.")] = 8.0,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
 ) -> None:
-    """What does each kernel of a script do, and what to change? Runs it as it is, without a GPU if there is none.
+    """Explain what each kernel of a script does and what to change. The script runs unmodified; a GPU is optional.
 
-    Every launch is traced in the interpreter and compiled for NVIDIA's and AMD's GPUs. Exit status 1 if a finding is an
-    error, or the script fails.
+    Every launch is traced in the interpreter and compiled for NVIDIA and AMD GPUs. Exit status 1 if a finding is an
+    error, or if the script fails.
     """
     options = _options(target or [], programs, config, device, asm, kernel or [])
     if not script.is_file():
@@ -127,7 +132,7 @@ def _show_texts(found: Inspection, asm: str) -> None:
 
 
 def _end(found: Inspection) -> None:
-    """One line about what went wrong, and the status that says so."""
+    """Print one line about the failure, if any, and exit with its status."""
     problem, status = _problem(found)
     if problem:
         typer.echo(f"tilesmith: {problem}", err=True)
@@ -141,36 +146,39 @@ def _end(found: Inspection) -> None:
 def _problem(found: Inspection) -> tuple[str, int]:
     ending = found.ending
     seen = len(found.kernels)
-    until_then = f"{seen} kernel{'' if seen == 1 else 's'} traced until then"
+    traced_before = f"{seen} kernel{'' if seen == 1 else 's'} traced before that"
     match ending.kind:
         case "exception":
-            return _failure(found.script, ending, until_then)
+            return _failure(found.script, ending, traced_before)
         case "timeout":
             return (
-                f"{found.script} {ending.message} and was ended; {until_then}. --timeout gives it longer",
+                f"{found.script} {ending.message} and was stopped; {traced_before}. --timeout sets the limit",
                 CHECK_FAILED,
             )
         case "memory":
-            return f"{found.script} {ending.message} and was ended; {until_then}. --memory gives it more", CHECK_FAILED
+            return (
+                f"{found.script} {ending.message} and was stopped; {traced_before}. --memory sets the limit",
+                CHECK_FAILED,
+            )
         case "signal":
-            return f"{found.script} {ending.message}; {until_then}", CHECK_FAILED
+            return f"{found.script} {ending.message}; {traced_before}", CHECK_FAILED
     if ending.status:
         said = f": {ending.message}" if ending.message else ""
-        return f"{found.script} ended with status {ending.status}{said}; {until_then}", CHECK_FAILED
+        return f"{found.script} ended with status {ending.status}{said}; {traced_before}", CHECK_FAILED
     if not seen:
-        return f"{found.script} launched no Triton kernel, so there is nothing to inspect", WRONG_USAGE
+        return f"{found.script} launched no Triton kernel: nothing to inspect", WRONG_USAGE
     return "", 0
 
 
-def _failure(script: str, ending: Ending, until_then: str) -> tuple[str, int]:
+def _failure(script: str, ending: Ending, traced_before: str) -> tuple[str, int]:
     kind, _, message = ending.message.partition(": ")
     if kind == "InspectError":
         return message, WRONG_USAGE
     if kind in ("SyntaxError", "IndentationError", "TabError"):
         return f"{script} is not Python: {ending.message}", WRONG_USAGE
     if kind == "ModuleNotFoundError":
-        return f"{script} cannot be run: {message}. Install it for {_python()}", WRONG_USAGE
-    return f"{script} failed: {ending.message}; {until_then}", CHECK_FAILED
+        return f"{script} cannot run: {message}. Install it for {_python()}", WRONG_USAGE
+    return f"{script} failed: {ending.message}; {traced_before}", CHECK_FAILED
 
 
 def _python() -> str:

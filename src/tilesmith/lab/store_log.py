@@ -1,4 +1,4 @@
-"""Who wrote what: every store of the kernels that ran in the interpreter, to be asked by element."""
+"""Remember every store of interpreted kernels, to find the program that stored an element."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilesmith.toolchain.interpreter import Access, Observer
 
 @dataclass(frozen=True)
 class Writer:
-    """The program and the line that stored an element last."""
+    """The program and the source line that stored an element last."""
 
     kernel: str
     program: tuple[int, int, int]
@@ -31,8 +31,8 @@ class Writer:
 class StoreLog(Observer):
     """Remembers every store and atomic.
 
-    Memory is used again: an address may have been written while it belonged to another tensor. So a store counts only
-    where its value is still what is found there.
+    Memory is reused: a store may have gone to another tensor at the same address. So a store counts only where memory
+    still holds its value.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class StoreLog(Observer):
         self._accesses.append(access)
 
     def writer_of(self, tensor: Tensor, index: Sequence[int]) -> Writer | None:
-        """Who stored this element; None where that was no kernel."""
+        """Return who stored this element; None where no kernel did."""
         offset = sum(place * stride for place, stride in zip(index, tensor.stride(), strict=True))
         address = tensor.data_ptr() + offset * tensor.itemsize
         for access in self._latest_between(address, address + 1):
@@ -57,7 +57,7 @@ class StoreLog(Observer):
         return None
 
     def wrote_into(self, tensor: Tensor) -> bool:
-        """Whether a kernel stored into this tensor, so that an element without a writer was forgotten."""
+        """Return whether a kernel stored into this tensor, so that an element without a writer was missed."""
         storage = tensor.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         elements = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
@@ -70,7 +70,7 @@ class StoreLog(Observer):
         return False
 
     def _latest_between(self, start: int, end: int) -> Iterator[Access]:
-        """The accesses that may reach there, the last one first."""
+        """Yield the accesses that may touch these addresses, latest first."""
         if len(self._spans) < len(self._accesses):
             fresh = [_span(access) for access in self._accesses[len(self._spans) :]]
             self._spans = np.concatenate([self._spans, np.array(fresh, dtype=np.uint64)])
@@ -79,7 +79,7 @@ class StoreLog(Observer):
 
 
 def _span(access: Access) -> tuple[int, int]:
-    """First byte an access touches, and the first beyond it."""
+    """Return the first byte of an access, and the first byte after it."""
     active = access.addresses[access.mask]
     return (int(active.min()), int(active.max()) + access.element_bytes) if active.size else (0, 0)
 
@@ -97,7 +97,7 @@ def _only_first(lanes: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _left(access: Access, lanes: NDArray[np.bool_], found: Any, element_bytes: int) -> bool:
-    """Whether what is found in memory now can be what these lanes left there."""
+    """Return whether the value in memory can come from these lanes."""
     if access.kind == "atomic" or access.value is None or access.element_bytes != element_bytes:
         return True
     stored = np.broadcast_to(access.value, lanes.shape)[lanes]

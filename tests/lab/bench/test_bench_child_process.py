@@ -13,7 +13,7 @@ import torch
 
 from tilesmith.lab.bench.measuring.sensors import Reading, Sensors
 from tilesmith.lab.bench.result import Row
-from tilesmith.lab.bench.running import child_process as children
+from tilesmith.lab.bench.running import child_process
 from tilesmith.lab.bench.running.bench_units import Source, Unit
 from tilesmith.lab.bench.running.child_process import About, Event, Job, Started
 from tilesmith.lab.bench.running.predictor import start_predicting
@@ -59,27 +59,27 @@ def deadly(tmp_path: Path) -> Path:
 
 
 @FORKED
-def test_a_crash_is_reported_with_its_case_and_the_run_goes_on(deadly: Path) -> None:
-    rows = [event for event in children.run(job(deadly, "one", "two", "three")) if isinstance(event, Row)]
+def test_crash_becomes_a_row_and_the_run_continues(deadly: Path) -> None:
+    rows = [event for event in child_process.run_job(job(deadly, "one", "two", "three")) if isinstance(event, Row)]
     assert [(row.case, row.checked, row.error) for row in rows] == [
         ("one", True, None),
-        ("two", None, "its process was ended by SIGSEGV"),
+        ("two", None, "its process was killed by SIGSEGV"),
         ("three", True, None),
     ]
 
 
 @FORKED
-def test_what_hangs_is_given_up(deadly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "LONGEST_UNIT_SECONDS", 3.0)
-    rows = [event for event in children.run(job(deadly, "four", "one")) if isinstance(event, Row)]
-    assert [row.error for row in rows] == ["no result after 3 s: given up", None]
+def test_hanging_unit_is_stopped(deadly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "LONGEST_UNIT_SECONDS", 3.0)
+    rows = [event for event in child_process.run_job(job(deadly, "four", "one")) if isinstance(event, Row)]
+    assert [row.error for row in rows] == ["no result after 3 s: stopped", None]
 
 
 @FORKED
 def test_a_spec_that_cannot_be_loaded_again_fails_every_unit_once(deadly: Path) -> None:
     loaded = job(deadly, "one", "three")
     deadly.unlink()
-    rows = [event for event in children.run(loaded) if isinstance(event, Row)]
+    rows = [event for event in child_process.run_job(loaded) if isinstance(event, Row)]
     assert [row.error for row in rows] == [f"SpecError: {deadly}: no such file"] * 2
 
 
@@ -95,8 +95,8 @@ def test_an_interrupt_keeps_what_was_measured(deadly: Path) -> None:
 
 
 @FORKED
-def test_says_what_it_runs_on(deadly: Path) -> None:
-    first = next(iter(children.run(job(deadly, "one"))))
+def test_first_event_describes_the_device(deadly: Path) -> None:
+    first = next(iter(child_process.run_job(job(deadly, "one"))))
     assert isinstance(first, About)
     assert first.facts["torch"] == torch.__version__
     assert first.facts["limits"]["copy_tb_per_s"] == 4.8
@@ -106,7 +106,7 @@ class Busy:
     """A worker whose one row is compute-bound at 80 %, and takes long enough for the sensors to be read."""
 
     def row(self, unit: Unit) -> Row:
-        time.sleep(5 * children.POLL_SECONDS)
+        time.sleep(5 * child_process.POLL_SECONDS)
         known: dict[str, Any] = {"device_ms": 1.0, "floor_ms": 0.8, "verdict": "compute-bound: 80%."}
         return Row("busy", unit.case.name, {}, "float32", unit.mode, unit.provider, **known)
 
@@ -119,7 +119,7 @@ def start_busy(source: Source) -> tuple[Busy, dict[str, Any]]:
 
 
 @FORKED
-def test_a_verdict_tells_of_the_power_cap_that_the_sensors_saw(deadly: Path) -> None:
+def test_verdict_mentions_the_power_cap_seen_by_sensors(deadly: Path) -> None:
     readings = [Reading(1500, 700, 0x4)] * 100 + [Reading(1980, 100, 0x1)]
     sensors = Sensors(readings.pop, seconds_apart=0.0)
     sensors.sample()

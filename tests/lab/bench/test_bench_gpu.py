@@ -33,7 +33,7 @@ def test_the_same_work_timed_twice_agrees_within_the_stated_noise() -> None:
     assert first.method.startswith("graph")
 
 
-def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same() -> None:
+def test_call_that_synchronizes_is_timed_without_a_graph() -> None:
     stopwatch = GpuStopwatch()
     x = torch.randn(1 << 20, device="cuda")
 
@@ -49,7 +49,7 @@ def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same(
 
 
 @pytest.mark.alone
-def test_limits_are_plausible_and_kept() -> None:
+def test_limits_are_plausible_and_stored() -> None:
     stopwatch = GpuStopwatch()
     limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=True)
     assert 10 * stopwatch.cache_bytes < COPIED_BYTES, "the copy comes from memory"

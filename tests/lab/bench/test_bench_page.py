@@ -69,7 +69,7 @@ def test_counts_wins_draws_and_losses_against_the_best_rival() -> None:
     assert headlines["cases equal to the best rival"] == "4 of 12"
     assert headlines["cases slower than the best rival"] == "3 of 12"
     assert headlines["copy limit of NVIDIA H200, measured"] == "4.27 TB/s"
-    assert headlines["runs of ours that failed and have no time"] == "1"
+    assert headlines["of our runs failed and have no time"] == "1"
     assert headlines["rows predicted, not measured"] == "1"
 
 
@@ -82,11 +82,11 @@ def test_counts_wins_draws_and_losses_against_the_best_rival() -> None:
         ({"device_ms": 1.0, "device_ms_spread": 0.1}, {"device_ms": 1.05, "device_ms_spread": 0.0}, "equal"),
     ],
 )
-def test_calls_equal_what_lies_within_noise(ours: dict[str, Any], rival: dict[str, Any], standing: str) -> None:
+def test_difference_within_noise_is_equal(ours: dict[str, Any], rival: dict[str, Any], standing: str) -> None:
     assert compared(ours, rival) == standing
 
 
-def test_a_rival_whose_result_is_wrong_is_no_rival() -> None:
+def test_wrong_rival_is_not_compared() -> None:
     changed = result()
     for row in changed["rows"]:
         if (row["case"], row["mode"], row["provider"]) == ("large", "fwd", "liger"):
@@ -96,17 +96,17 @@ def test_a_rival_whose_result_is_wrong_is_no_rival() -> None:
     assert contest.best_rival["provider"] == "quack"
     row = Page(write_html(changed)).row("large 16384 × 4096 bf16", "liger")
     assert row[2] == "no time"
-    assert row[-1] == "its result is wrong"
+    assert row[-1] == "the result is wrong"
 
 
-def test_of_a_sweep_the_fastest_of_ours_is_compared() -> None:
+def test_fastest_point_of_a_sweep_is_compared() -> None:
     changed = result()
     slow = {**changed["rows"][0], "device_ms": 1.0, "config": {"BLOCK_SIZE": 64}}
     changed["rows"].insert(0, slow)
     assert contests(changed)[0].ours == changed["rows"][1]
 
 
-def test_the_table_says_what_was_measured() -> None:
+def test_table_shows_measured_figures() -> None:
     page = Page(write_html(FIXTURE))
     assert page.row("large 16384 × 4096 bf16", "tilesmith")[2:] == [
         "63.8 ± 0.38 µs", "–", "62.9 µs", "99 %", "4.21", "4.21", "14.0 µs", "77.8 µs", "128 MiB", "64.0 KiB",
@@ -117,18 +117,18 @@ def test_the_table_says_what_was_measured() -> None:
     assert page.row("wide 16384 × 8192 bf16", "compile")[3] == "equal"
 
 
-def test_names_who_is_missing_and_who_failed() -> None:
+def test_lists_providers_without_a_time() -> None:
     text = Page(write_html(FIXTURE)).text
-    assert "Left out of the race" in text
+    assert "Without a time" in text
     assert "not installed: pip install apex" in text
     assert "gradient x: error 0.4, allowed 0.01" in text
 
 
-def test_marks_what_is_predicted_and_claims_no_time_for_it() -> None:
+def test_predictions_are_marked_and_have_no_time() -> None:
     page = Page(write_html(FIXTURE))
     row = page.row("large 16384 × 4096 fp32", "tilesmith")
     assert row[2] == "predicted ≥ 112 µs"
-    assert "Nothing about them was measured." in page.text
+    assert "come from a datasheet, not from a measurement." in page.text
     shown = [attributes for _, attributes in page.elements if "mark" in (attributes.get("class") or "").split()]
     open_marks = [attributes for attributes in shown if "open" in (attributes["class"] or "").split()]
     assert ["predicted, at best 112 µs" in (attributes["aria-label"] or "") for attributes in open_marks] == [True]
@@ -139,14 +139,14 @@ def test_a_page_of_nothing_but_predictions_names_the_datasheet() -> None:
     limits = {"copy_tb_per_s": 4.8, "source": "datasheet: example"}
     text = Page(write_html(result(rows=rows, limits=limits, throttled=[], partial=False))).text
     assert "copy limit of NVIDIA H200, by its datasheet" in text
-    assert "Nothing here was measured." in text
+    assert "Nothing was measured." in text
     assert "faster than" not in text
 
 
-def test_warns_of_what_makes_figures_doubtful() -> None:
+def test_page_warns_of_partial_throttled_and_impossible_rows() -> None:
     text = Page(write_html(FIXTURE)).text
-    assert "Partial: the run was stopped before its end" in text
-    assert "slowed itself down during rms_norm wide bfloat16 bwd tilesmith: power cap" in text
+    assert "Partial: the run was stopped" in text
+    assert "throttled during rms_norm wide bfloat16 bwd tilesmith: power cap" in text
     assert "Above the limit" in text
     assert "(compile 104 %)" in text
     assert Page(write_html(FIXTURE)).row("wide 16384 × 8192 bf16", "tilesmith")  # forward, which was not throttled
@@ -154,12 +154,12 @@ def test_warns_of_what_makes_figures_doubtful() -> None:
     assert [row[:2] for row in throttled] == [["wide 16384 × 8192 bf16", "tilesmith"]]
 
 
-def test_has_no_warnings_where_there_is_nothing_to_warn_of() -> None:
+def test_page_without_problems_has_no_warnings() -> None:
     rows = [row for row in FIXTURE["rows"] if row["case"] == "large" and row["kind"] == "measured"]
     assert "Mind this first" not in write_html(result(rows=rows, throttled=[], partial=False))
 
 
-def test_takes_null_for_any_value() -> None:
+def test_page_accepts_null_for_any_value() -> None:
     rows = [
         {name: value if name in ("op", "case", "provider") else None for name, value in row.items()}
         for row in FIXTURE["rows"]
@@ -187,7 +187,7 @@ def test_the_same_figures_are_in_the_chart_and_in_its_table() -> None:
         assert 0 < chart.y.share(mark.y) < 1
 
 
-def test_leaves_a_ceiling_out_that_lies_beyond_the_drawing() -> None:
+def test_ceiling_outside_the_chart_is_left_out() -> None:
     rows = [row for row in FIXTURE["rows"] if row["op"] == "rms_norm"]
     drawn = roofline(result(rows=rows))
     assert drawn is not None
@@ -203,9 +203,9 @@ def test_a_kernel_that_fails_its_check_is_not_drawn() -> None:
         assert count[0] - count[1] == 1
 
 
-def test_leaves_out_of_the_roofline_what_the_launch_decides() -> None:
+def test_launch_bound_rows_are_not_drawn() -> None:
     html = write_html(with_row(floor_ms=0.002))
-    assert "Not drawn: 1 rows whose work must take less than the 2.10 µs of a launch" in html
+    assert "Not drawn: 1 launch-bound rows, whose work takes less than the 2.10 µs of a launch" in html
     assert "Not drawn" not in write_html(FIXTURE)
     before, after = roofline(FIXTURE), roofline(with_row(floor_ms=0.002))
     assert before is not None
@@ -221,14 +221,14 @@ def test_leaves_out_of_the_roofline_what_the_launch_decides() -> None:
         ((4, 800_000_000), ["1 KB", "1 MB", "1 GB"]),
     ],
 )
-def test_names_few_enough_places_on_an_axis(sizes: tuple[int, int], ticks: list[str]) -> None:
+def test_axis_has_few_ticks(sizes: tuple[int, int], ticks: list[str]) -> None:
     rows = [{**FIXTURE["rows"][0], "case": str(size), "bytes": size} for size in sizes]
     drawn = size_curves(result(rows=rows))
     assert drawn is not None
     assert [text for _, text in drawn.charts[0].x.ticks] == ticks
 
 
-def test_curves_show_the_rate_that_binds() -> None:
+def test_size_curves_show_the_bounding_rate() -> None:
     drawn = size_curves(FIXTURE)
     assert drawn is not None
     assert [(chart.title, chart.y.label) for chart in drawn.charts] == [
@@ -241,7 +241,7 @@ def test_curves_show_the_rate_that_binds() -> None:
     assert len(ours.line) == 3  # 16384 × 8192 and 4096 × 32768 are the same size
 
 
-def test_every_mark_can_be_reached_and_read_without_seeing_or_pointing() -> None:
+def test_marks_are_accessible_by_keyboard_and_label() -> None:
     elements = Page(write_html(FIXTURE)).elements
     marks = [attributes for _, attributes in elements if "mark" in (attributes.get("class") or "").split()]
     assert len(marks) > 100
@@ -253,14 +253,14 @@ def test_every_mark_can_be_reached_and_read_without_seeing_or_pointing() -> None
     ) in labels
 
 
-def test_needs_nothing_outside_itself_and_no_script() -> None:
+def test_page_needs_no_requests_and_no_script() -> None:
     html = write_html(with_row(provider=EVIL, case=EVIL, verdict=EVIL, error=None))
     elements = [tag for tag, _ in Page(html).elements]
     assert not {"script", "link", "img", "iframe"} & set(elements)
     assert not re.search(r"https?:|//\w|@import|url\(", html)
 
 
-def test_says_with_what_it_was_measured() -> None:
+def test_page_shows_provenance() -> None:
     text = Page(write_html(FIXTURE)).text
     for said in ("NVIDIA H200", "580.00", "2.11.0", "3.6.0", "f1x7ure", "2026-11-14"):
         assert said in text
@@ -273,21 +273,21 @@ def test_figures_have_three_digits_and_no_exponent(value: float | None, text: st
     assert figure(value) == text
 
 
-def test_times_are_in_the_unit_that_fits() -> None:
+def test_times_use_ms_or_microseconds() -> None:
     assert duration_with_spread({"device_ms": 0.0638, "device_ms_spread": 0.00038}) == "63.8 ± 0.38 µs"
     assert duration_with_spread({"device_ms": 1.234, "device_ms_spread": 0.01}) == "1.23 ± 0.01 ms"
     assert duration_with_spread({"device_ms": None}) == "–"
     assert memory(3 << 30) == "3.00 GiB"
 
 
-def test_a_picture_needs_matplotlib_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_without_matplotlib_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ChartError, match="pip install matplotlib"):
         png(FIXTURE)
 
 
-def test_draws_a_picture() -> None:
+def test_png_is_drawn() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     assert png(FIXTURE).startswith(b"\x89PNG")
     with pytest.raises(ChartError, match="nothing to draw"):
@@ -295,7 +295,7 @@ def test_draws_a_picture() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_shows_it_without_complaint(tmp_path: Path) -> None:
+def test_browser_renders_the_bench_page(tmp_path: Path) -> None:
     assert CHROMIUM is not None
     (tmp_path / "page.html").write_text(write_html(FIXTURE), encoding="utf-8")
     command = [

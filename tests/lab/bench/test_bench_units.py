@@ -47,7 +47,7 @@ def measured(spec: Spec, provider: str = "tilesmith", mode: str = "fwd", warm: b
 
 @pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
 @pytest.mark.parametrize("provider", ["tilesmith", "torch"])
-def test_a_right_operator_gets_a_time(provider: str, mode: str) -> None:
+def test_correct_operator_gets_a_time(provider: str, mode: str) -> None:
     row = measured(spec_with(), provider, mode)
     assert row.error is None
     assert row.checked
@@ -60,20 +60,20 @@ def test_a_mode_without_work_gets_no_time() -> None:
     spec = replace(spec_with(), cost=lambda case, dtype: Cost(Work(1, 1), Work(0, 0)))
     row = measured(spec, mode="bwd")
     assert row.device_ms is None
-    assert row.error == "nothing to time: it moves no bytes and does no flops"
+    assert row.error == "nothing to time: no bytes and no flops"
     assert measured(spec, mode="fwd").device_ms is not None
 
 
-def test_a_wrong_operator_is_refused_and_told_why() -> None:
+def test_wrong_operator_gets_no_time_and_a_reason() -> None:
     row = measured(spec_with(lambda x: torch.cat([2 * x[:-1], x[-1:]])))
     assert row.device_ms is None
     assert row.checked is False
     assert row.error is not None
-    assert "refused, because it is wrong: forward" in row.error
+    assert "refused, because the result is wrong: forward" in row.error
     assert row.verdict is None
 
 
-def test_a_wrong_gradient_is_refused_in_the_forward_too() -> None:
+def test_wrong_gradient_also_refuses_the_forward() -> None:
     class Halved(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, x: Tensor) -> Tensor:
@@ -114,13 +114,13 @@ def keeps_output_by_address() -> Callable[..., Any]:
 
 @pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("caching", [keeps_first_output, keeps_output_by_address])
-def test_an_operator_that_keeps_its_output_is_caught(caching: Callable[[], Callable[..., Any]], warm: bool) -> None:
+def test_cached_output_is_detected(caching: Callable[[], Callable[..., Any]], warm: bool) -> None:
     row = measured(spec_with(caching()), warm=warm)
     assert row.device_ms is None
-    assert "what the timed calls returned is wrong" in (row.error or "")
+    assert "the timed calls return a wrong result" in (row.error or "")
 
 
-def test_a_backward_that_keeps_its_result_is_caught() -> None:
+def test_cached_gradient_is_detected() -> None:
     kept: list[Tensor] = []
 
     class Keeping(torch.autograd.Function):
@@ -135,16 +135,16 @@ def test_a_backward_that_keeps_its_result_is_caught() -> None:
 
     row = measured(spec_with(Keeping.apply), mode="bwd")
     assert row.device_ms is None
-    assert "what the timed calls returned is wrong" in (row.error or "")
+    assert "the timed calls return a wrong result" in (row.error or "")
 
 
-def test_a_wrong_rival_is_named_and_has_no_time() -> None:
+def test_wrong_rival_gets_no_time() -> None:
     row = measured(spec_with(quick=lambda x: 2 * x.bfloat16().float()), "quick")
     assert row.device_ms is None
     assert row.checked is False
 
 
-def test_a_missing_rival_is_named() -> None:
+def test_missing_rival_is_reported() -> None:
     def absent(x: Tensor) -> Tensor:
         raise ModuleNotFoundError("No module named 'absent'")
 
@@ -164,19 +164,19 @@ def test_a_rival_that_overwrites_its_input_is_timed_and_noted() -> None:
 
     row = measured(spec_with(in_place=in_place), "in_place")
     assert row.error is None
-    assert row.notes[0] == "overwrites its input x: only its first call was checked"
+    assert row.notes[0] == "overwrites its input x: only the first call was checked"
 
 
-def test_a_rival_that_overwrites_its_input_with_something_wrong_is_refused() -> None:
+def test_wrong_rival_that_overwrites_its_input_gets_no_time() -> None:
     def in_place(x: Tensor) -> Tensor:
         return x.mul_(3).clone()
 
     assert measured(spec_with(in_place=in_place), "in_place").device_ms is None
 
 
-def test_a_mode_that_does_not_exist_says_so() -> None:
+def test_backward_without_gradient_is_an_error() -> None:
     row = measured(replace(spec_with(), differentiable=False), mode="bwd")
-    assert row.error == "has no gradient"
+    assert row.error == "no gradient: the operator is not differentiable"
 
 
 def test_swept_fields_of_a_users_operator_are_its_arguments() -> None:
@@ -213,7 +213,7 @@ def test_a_swept_point_is_checked_on_small_cases_where_its_own_is_too_large(fact
     )
     if factor == 2:
         assert (row.error, row.checked) == (None, None)
-        assert row.notes == ["too large for the interpreter: the points were checked on small"]
+        assert row.notes == ["too large for the interpreter: the sweep's points were checked on small"]
     else:
         assert row.checked is False
-        assert str(row.error).startswith("refused, because it is wrong: on small: ")
+        assert str(row.error).startswith("refused, because the result is wrong: on small: ")

@@ -37,17 +37,17 @@ def read(anew: bool = False) -> Limits:
     return of_this_gpu(stopwatch, ABOUT, 1, anew=anew)
 
 
-def test_are_measured_once(measured: list[Limits]) -> None:
+def test_limits_are_measured_once(measured: list[Limits]) -> None:
     measured.extend([ALONE, replace(ALONE, copy_tb_per_s=4.0)])
     assert read() == read() == ALONE
     assert read(anew=True).copy_tb_per_s == 4.0
 
 
-def test_of_a_gpu_in_use_say_so_and_are_measured_again(measured: list[Limits]) -> None:
+def test_disturbed_limits_are_marked_and_not_stored(measured: list[Limits]) -> None:
     measured.extend([CROWDED, ALONE])
     first = read()
     assert first.copy_tb_per_s == CROWDED.copy_tb_per_s
-    assert "something else used the GPU" in first.source
+    assert "another process used the GPU" in first.source
     assert read() == read() == ALONE
 
 
@@ -60,14 +60,14 @@ def test_of_a_gpu_in_use_say_so_and_are_measured_again(measured: list[Limits]) -
         {"matmul_tflop_per_s": {"fp16": 390.0}},
     ],
 )
-def test_far_from_the_datasheet_were_disturbed(change: dict[str, Any]) -> None:
+def test_limits_far_below_the_datasheet_are_disturbed(change: dict[str, Any]) -> None:
     h200 = device("h200")
     assert not is_disturbed(ALONE, h200)
     assert not is_disturbed(of_datasheet(h200), h200)
     assert is_disturbed(replace(ALONE, **change), h200)
 
 
-def test_of_an_unknown_device_are_believed_if_they_go_together() -> None:
+def test_consistent_limits_of_an_unknown_device_are_accepted() -> None:
     slow = replace(ALONE, copy_tb_per_s=0.3, read_tb_per_s=0.3, matmul_tflop_per_s={"bf16": 20.0})
     assert not is_disturbed(slow, None)
     assert is_disturbed(replace(slow, read_tb_per_s=0.1), None)
@@ -100,7 +100,7 @@ def switch() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("precision", ["none", "ieee", "tf32"])
-def test_single_precision_is_measured_both_ways_whatever_a_file_has_set(
+def test_fp32_and_tf32_rates_ignore_the_current_switch(
     precision: str, switch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))

@@ -29,7 +29,7 @@ def timed(mode: str, calls: list[torch.Size] | None = None) -> TimedCalls:
 
 
 @MODES
-def test_a_slow_reference_is_asked_once_however_many_sets_there_are(mode: str) -> None:
+def test_reference_runs_once_for_all_input_sets(mode: str) -> None:
     calls: list[torch.Size] = []
     made = timed(mode, calls)
     made.add_sets(6)
@@ -38,7 +38,7 @@ def test_a_slow_reference_is_asked_once_however_many_sets_there_are(mode: str) -
 
 
 @MODES
-def test_sets_differ_and_are_known_again_before_and_after_new_values(mode: str) -> None:
+def test_expected_inputs_match_before_and_after_refresh(mode: str) -> None:
     made = timed(mode)
     made.add_sets(2)
     before = {name: value.clone() for name, value in made.sets[0].values.items()}

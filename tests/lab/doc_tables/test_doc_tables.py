@@ -32,7 +32,7 @@ def test_the_tables_of_this_project_are_up_to_date() -> None:
     assert main(["--check", "--root", str(REPOSITORY)]) == 0
 
 
-def test_writes_what_was_measured_and_where_it_comes_from(project: Path) -> None:
+def test_writes_measurements_with_provenance(project: Path) -> None:
     store(project, "h200.json")
     text = renewed(project)
     assert (
@@ -57,9 +57,7 @@ def test_writing_twice_changes_nothing(project: Path) -> None:
     assert renewed(project) == renewed(project)
 
 
-def test_check_tells_stale_pages_from_fresh_ones_and_writes_nothing(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_reports_outdated_pages_without_writing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store(project, "h200.json")
     assert main(["--check", "--root", str(project)]) == 1
     assert "README.md: out of date" in capsys.readouterr().out
@@ -68,7 +66,7 @@ def test_check_tells_stale_pages_from_fresh_ones_and_writes_nothing(
     assert main(["--check", "--root", str(project)]) == 0
 
 
-def test_takes_the_newest_result_of_each_device(project: Path) -> None:
+def test_uses_the_newest_result_of_each_device(project: Path) -> None:
     store(project, "a-new.json", date="2026-12-01T00:00:00+00:00", commit="newer")
     store(project, "b-old.json")
     store(project, "other.json", device="NVIDIA H100")
@@ -78,7 +76,7 @@ def test_takes_the_newest_result_of_each_device(project: Path) -> None:
     assert text.index("NVIDIA H100") < text.index("NVIDIA H200")
 
 
-def test_what_a_newer_run_did_not_measure_stays_below_it(project: Path) -> None:
+def test_unmeasured_cases_of_the_newest_run_follow_from_an_older_run(project: Path) -> None:
     store(project, "old.json")
     before = renewed(project)
     sizes = [line.split("|")[1:3] for line in before.splitlines() if line.startswith("|")][2:]
@@ -99,7 +97,7 @@ def test_a_newer_result_of_another_operator_does_not_hide_an_older_one(project: 
     assert "old.json" in renewed(project)
 
 
-def test_says_so_where_nothing_was_measured(project: Path) -> None:
+def test_operator_without_results_is_marked_not_measured(project: Path) -> None:
     (project / "docs/silu.md").write_text("<!-- figures: silu of float8 -->\n<!-- end figures -->\n")
     store(project, "h200.json")  # its silu rows failed or are predicted
     renewed(project)
@@ -112,7 +110,7 @@ def test_works_before_there_are_any_results_or_pages(tmp_path: Path) -> None:
     assert main(["--check", "--root", str(tmp_path)]) == 0
 
 
-def test_a_case_of_ours_that_failed_is_not_hidden(project: Path) -> None:
+def test_failed_case_stays_in_the_table(project: Path) -> None:
     rows = json.loads(json.dumps(FIXTURE["rows"]))
     rows[0].update(device_ms=None, checked=False, error="wrong")
     store(project, "h200.json", rows=rows)
@@ -120,9 +118,7 @@ def test_a_case_of_ours_that_failed_is_not_hidden(project: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["<!-- figures: silu -->\nno end", f"<!-- figures: silu -->\n{PAGE}"])
-def test_refuses_a_page_whose_marker_is_not_closed(
-    project: Path, page: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unclosed_marker_is_an_error(project: Path, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "README.md").write_text(page)
     assert main(["--root", str(project)]) == 2
     assert "<!-- figures: silu --> is not followed by <!-- end figures -->" in capsys.readouterr().err
@@ -130,10 +126,10 @@ def test_refuses_a_page_whose_marker_is_not_closed(
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}'])
-def test_refuses_a_file_that_is_no_result(project: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_is_not_a_result_is_an_error(project: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "benchmarks/results/broken.json").write_text(content)
     assert main(["--root", str(project)]) == 2
-    assert "broken.json holds no result" in capsys.readouterr().err
+    assert "broken.json is not a result" in capsys.readouterr().err
 
 
 def store_model(project: Path, name: str, **content: Any) -> None:
@@ -142,7 +138,7 @@ def store_model(project: Path, name: str, **content: Any) -> None:
     (project / "benchmarks/results/models" / name).write_text(json.dumps({**stamp, **content}))
 
 
-def test_versions_of_a_model_stand_side_by_side(project: Path) -> None:
+def test_model_versions_are_columns(project: Path) -> None:
     (project / "README.md").write_text(PAGE.replace("rms_norm", "models.llama"))
     assert "_Not measured yet._" in renewed(project)
     times = {"forward_ms": 1.5, "backward_ms": 3.0, "optimizer_ms": 0.3, "samples_per_s": 1592.8, "peak_bytes": 2**30}
@@ -159,7 +155,7 @@ def test_versions_of_a_model_stand_side_by_side(project: Path) -> None:
     assert "commit abc000000000 and changes; 2026-11-15; `benchmarks/results/models/new.json`" in text
 
 
-def test_versions_of_somebody_elses_model_stand_one_under_the_other(project: Path) -> None:
+def test_third_party_model_versions_are_rows(project: Path) -> None:
     (project / "README.md").write_text(PAGE.replace("rms_norm", "models.llama-1b"))
     row = {"version": "tilesmith", "milliseconds": 127.3, "peak_bytes": 2**34, "losses": [12.1738, 10.9872]}
     store_model(project, "hf.json", model="llama-1b", commit="0" * 40, rows=[row])
@@ -173,7 +169,7 @@ def test_versions_of_somebody_elses_model_stand_one_under_the_other(project: Pat
     assert "| compile | 8.88 ms | 5.50 ms | 2.00 GiB |\n" in text
 
 
-def test_a_page_may_ask_for_one_dtype_of_a_model(project: Path) -> None:
+def test_model_marker_selects_a_dtype(project: Path) -> None:
     for dtype, date in (("float32", "2026-11-14"), ("bfloat16", "2026-11-15")):
         row = {"version": dtype, "milliseconds": 1.0, "peak_bytes": 2**30}
         store_model(project, f"{dtype}.json", model="block", commit="0" * 40, date=date, dtype=dtype, rows=[row])
@@ -184,7 +180,7 @@ def test_a_page_may_ask_for_one_dtype_of_a_model(project: Path) -> None:
     assert "_Not measured yet._" in renewed(project)
 
 
-def test_a_damaged_result_of_a_model_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_model_result_error_names_the_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store_model(project, "broken.json")
     assert main(["--root", str(project)]) == 2
-    assert "broken.json holds no result of a model" in capsys.readouterr().err
+    assert "broken.json is not a result of a model" in capsys.readouterr().err

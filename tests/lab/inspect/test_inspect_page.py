@@ -97,7 +97,7 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_has_three_numbers_the_findings_and_eight_views(found: Inspection) -> None:
+def test_page_has_headlines_findings_and_eight_views(found: Inspection) -> None:
     page = Page(write_html(found))
     text = " ".join(page.text.split())
     for said in (
@@ -113,7 +113,7 @@ def test_has_three_numbers_the_findings_and_eight_views(found: Inspection) -> No
     assert sorted(ordinals) == list("12345678")
 
 
-def test_every_line_that_costs_has_a_bar_in_its_colour(found: Inspection) -> None:
+def test_source_lines_with_cost_have_a_coloured_bar(found: Inspection) -> None:
     html = write_html(replace(found, kernels=found.kernels[:1]))
     walk = found.kernel("column_walk")
     load, store = (next(one.line for one in walk.accesses if one.kind == kind) for kind in ("load", "store"))
@@ -126,7 +126,7 @@ def test_every_line_that_costs_has_a_bar_in_its_colour(found: Inspection) -> Non
     assert f"<code>{walk.source.splitlines()[0]}</code>" in html
 
 
-def test_lines_of_functions_that_a_kernel_calls_are_listed_after_it(found: Inspection) -> None:
+def test_called_functions_are_listed_after_the_kernel(found: Inspection) -> None:
     walk = found.kernel("column_walk")
     near, far = (replace(walk.lines[0], line=number, code=code) for number, code in ((900, "near()"), (901, "far()")))
     kernel = replace(walk, lines=(*walk.lines, near, replace(far, file="/else/where.py")))
@@ -138,7 +138,7 @@ def test_lines_of_functions_that_a_kernel_calls_are_listed_after_it(found: Inspe
     assert re.findall(r'<a href="#kernel-\d">([^<]*)</a>', html) == ["column_walk 1", "column_walk 2"]
 
 
-def test_colours_tell_what_matters_most(found: Inspection) -> None:
+def test_rating_is_the_worst_that_applies(found: Inspection) -> None:
     walk, twice = found.kernel("column_walk"), found.kernel("twice_read")
     assert [rating_of(walk, one) for one in walk.accesses] == ["uncoalesced", "coalesced"]
     assert [rating_of(twice, one) for one in twice.accesses if one.kind == "load"] == ["coalesced", "reused"]
@@ -167,13 +167,13 @@ def test_places_a_kernel_on_the_roofline_where_it_has_flops(found: Inspection) -
     assert roofline(found.kernel("column_walk"), 32) is None
 
 
-def test_asks_for_nothing_outside_itself(found: Inspection) -> None:
+def test_page_makes_no_requests(found: Inspection) -> None:
     html = write_html(found).replace("http://www.w3.org/2000/svg", "")  # the name of SVG
     assert not re.search(r"https?:|src=|@import|url\(|fetch\(|XMLHttp", html)
     assert not {"link", "img", "iframe"} & {tag for tag, _ in Page(html).elements}
 
 
-def test_text_of_the_script_cannot_become_markup(found: Inspection) -> None:
+def test_names_of_the_script_cannot_become_markup(found: Inspection) -> None:
     page = Page(write_html(with_evil_names(found)))
     assert "img" not in [tag for tag, _ in page.elements]
     assert len([tag for tag, _ in page.elements if tag == "script"]) == 2
@@ -182,7 +182,7 @@ def test_text_of_the_script_cannot_become_markup(found: Inspection) -> None:
     assert page.text.count(EVIL) >= 6
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own(found: Inspection) -> None:
+def test_notebook_shows_the_page_in_an_iframe(found: Inspection) -> None:
     (frame,) = Page(notebook_html(found)).elements
     assert frame[0] == "iframe"
     assert frame[1]["sandbox"] == "allow-scripts"
@@ -190,7 +190,7 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(found: Inspection) -> None:
     assert found._repr_html_() == notebook_html(found)
 
 
-def test_a_script_that_failed_is_said_so(found: Inspection) -> None:
+def test_failed_script_is_reported_on_the_page(found: Inspection) -> None:
     ending = replace(found.ending, kind="exception", message="ValueError: on purpose")
     assert "ValueError: on purpose" in Page(write_html(replace(found, ending=ending, kernels=()))).text
 
@@ -213,7 +213,7 @@ def pixels(browser: Browser, selector: str) -> Any:
 
 
 @in_a_browser
-def test_a_program_is_picked_by_click_slider_and_keys(browser: Browser, found: Inspection, tmp_path: Path) -> None:
+def test_click_slider_and_keys_select_a_program(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, found, tmp_path)
     canvas = "#kernel-1 .output canvas"
     assert page.text("#kernel-1 .output output") == "(0, 0, 0)"
@@ -233,7 +233,7 @@ def test_a_program_is_picked_by_click_slider_and_keys(browser: Browser, found: I
 
 
 @in_a_browser
-def test_a_lane_tells_what_it_asks_for(browser: Browser, found: Inspection, tmp_path: Path) -> None:
+def test_lane_shows_the_elements_it_requests(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, found, tmp_path)
     said = "#kernel-1 .access .said[aria-live]"
     assert "12.5 % of the moved bytes are used" in page.text("#kernel-1 .access .whole")
@@ -275,7 +275,7 @@ def test_one_kernel_is_shown_at_a_time(browser: Browser, found: Inspection, tmp_
 
 
 @in_a_browser
-def test_a_large_grid_does_not_freeze_it(browser: Browser, found: Inspection, tmp_path: Path) -> None:
+def test_large_grid_does_not_freeze_the_page(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     many = replace(found, kernels=(with_many_programs(found.kernel("column_walk")),))
     page = opened(browser, many, tmp_path)
     slider = "document.querySelector('#kernel-1 input')"
@@ -291,7 +291,7 @@ def test_a_large_grid_does_not_freeze_it(browser: Browser, found: Inspection, tm
 
 
 @in_a_browser
-def test_evil_names_do_nothing_in_a_browser(browser: Browser, found: Inspection, tmp_path: Path) -> None:
+def test_markup_in_names_is_harmless_in_a_browser(browser: Browser, found: Inspection, tmp_path: Path) -> None:
     page = opened(browser, with_evil_names(found), tmp_path)
     assert page.ask("window.injected") is None
     assert page.ask("document.images.length") == 0
@@ -317,9 +317,7 @@ def test_a_tensor_inside_a_tuple_and_a_kernel_that_failed_are_shown_too(
 
 @in_a_browser
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1400, True)])
-def test_nothing_is_cut_off_on_a_phone_or_in_the_dark(
-    found: Inspection, tmp_path: Path, width: int, dark: bool
-) -> None:
+def test_page_fits_a_phone_in_light_and_dark(found: Inspection, tmp_path: Path, width: int, dark: bool) -> None:
     with Browser(tmp_path, width=width, dark=dark) as page:
         opened(page, found, tmp_path)
         assert page.ask("document.documentElement.scrollWidth") <= width

@@ -90,7 +90,7 @@ def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
+def test_unused_results_are_not_computed(tmp_path: Path) -> None:
     # A grid that would take the interpreter hours, and whose tensors take no memory until they are touched.
     found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 30)\n"
                 "y = torch.empty(1 << 30, device='cuda', dtype=torch.int8)\n"
@@ -102,7 +102,7 @@ def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) -> None:
+def test_exception_keeps_traceback_and_traced_kernels(tmp_path: Path) -> None:
     found = run(tmp_path, KERNEL + "double(torch.ones(512, device='cuda'))\nraise ValueError('on purpose')\n")
     assert (found.ending.kind, found.ending.message) == ("exception", "ValueError: on purpose")
     assert "raise ValueError('on purpose')" in found.ending.traceback
@@ -118,7 +118,7 @@ def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) ->
         ("import sys\nsys.exit('enough')", "finished", "enough"),
     ],
 )
-def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message: str) -> None:
+def test_ending_describes_the_failure(tmp_path: Path, text: str, kind: str, message: str) -> None:
     found = run(tmp_path, text)
     assert found.kernels == ()
     assert found.ending.kind == kind
@@ -126,14 +126,14 @@ def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message
 
 
 @FORKED
-def test_a_script_without_end_is_ended(tmp_path: Path) -> None:
+def test_endless_script_is_stopped(tmp_path: Path) -> None:
     endless = "double(torch.ones(512, device='cuda'))\nimport time\nwhile True: time.sleep(1)\n"
     found = run(tmp_path, KERNEL + endless, seconds=6)
     assert found.ending.kind == "timeout"
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
-def test_a_script_that_eats_memory_is_ended(tmp_path: Path) -> None:
+def test_script_over_the_memory_limit_is_stopped(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\nkept = []\nwhile True: kept.append(torch.ones(1 << 25))\n")
     found = inspect_script(script, limits=Limits(gigabytes=1.0))
@@ -141,7 +141,7 @@ def test_a_script_that_eats_memory_is_ended(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_a_compiler_that_crashes_is_a_finding(tmp_path: Path) -> None:
+def test_compiler_crash_becomes_a_finding(tmp_path: Path) -> None:
     # Ends the process the first time a kernel is compiled, as a failed assertion of LLVM does.
     text = KERNEL + (
         "import os, pathlib\nfrom tilesmith.lab.inspect import session\nproper = session.compiled_or_error\n"

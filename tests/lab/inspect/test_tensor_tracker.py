@@ -42,7 +42,7 @@ class TestWithoutGpu:
             lambda: torch.randn(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),
         ],
     )
-    def test_a_tensor_asked_for_on_the_gpu_says_it_is_there(self, make) -> None:  # type: ignore[no-untyped-def]
+    def test_tensor_created_on_the_gpu_reports_cuda(self, make) -> None:  # type: ignore[no-untyped-def]
         tensor = make()
         assert tensor.is_cuda
         assert tensor.device == torch.device("cuda", 0)
@@ -57,18 +57,18 @@ class TestWithoutGpu:
             lambda: torch.ones(3, pin_memory=True),
         ],
     )
-    def test_a_tensor_on_the_host_says_it_is_there(self, make) -> None:  # type: ignore[no-untyped-def]
+    def test_tensor_on_the_host_reports_cpu(self, make) -> None:  # type: ignore[no-untyped-def]
         assert not make().is_cuda
         assert make().device == torch.device("cpu")
 
-    def test_a_copy_to_the_other_side_is_a_copy(self) -> None:
+    def test_move_between_host_and_gpu_copies(self) -> None:
         here = torch.ones(3)
         there = here.cuda()
         here.zero_()
         assert there.sum() == 3
         assert there.cuda() is there
 
-    def test_a_backward_sees_the_gpu_too(self) -> None:
+    def test_backward_function_sees_cuda_tensors(self) -> None:
         class Twice(torch.autograd.Function):
             @staticmethod
             def forward(context, x):  # type: ignore[no-untyped-def]
@@ -85,7 +85,7 @@ class TestWithoutGpu:
         assert x.grad.is_cuda
         assert x.grad.tolist() == [2, 2, 2]
 
-    def test_questions_about_the_device_are_answered(self) -> None:
+    def test_device_queries_follow_the_datasheet(self) -> None:
         assert torch.cuda.is_available()
         assert torch.cuda.device_count() == 1
         assert torch.cuda.get_device_name() == "NVIDIA H200"
@@ -100,11 +100,11 @@ class TestWithoutGpu:
             torch.cuda.manual_seed_all(3)
 
     @pytest.mark.parametrize("name", torch.accelerator.__all__)
-    def test_nothing_of_the_accelerator_asks_for_a_driver(self, name: str) -> None:
+    def test_torch_accelerator_needs_no_driver(self, name: str) -> None:
         argument = {"set_stream": torch.Stream, "set_device_index": int, "set_device_idx": int, "device_index": int}
         getattr(torch.accelerator, name)(*[make() for key, make in argument.items() if key == name])
 
-    def test_the_accelerator_is_the_gpu(self) -> None:
+    def test_current_accelerator_is_cuda(self) -> None:
         assert torch.accelerator.is_available()
         assert torch.accelerator.device_count() == 1
         there = torch.ones(3, device=torch.accelerator.current_accelerator())
@@ -118,20 +118,20 @@ class TestWithoutGpu:
             torch.accelerator.synchronize()
         assert start.elapsed_time(end) != start.elapsed_time(end)
 
-    def test_an_optimiser_that_may_be_captured_takes_its_step(self) -> None:
+    def test_capturable_optimiser_steps(self) -> None:
         weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
         weight.sum().backward()
         torch.optim.AdamW([weight], lr=0.5).step()
         assert (weight < 1).all()
 
     @pytest.mark.parametrize("workers", [0, 1])
-    def test_a_loader_of_pinned_data_loads(self, workers: int) -> None:
+    def test_pinned_data_loader_works(self, workers: int) -> None:
         data = torch.utils.data.TensorDataset(torch.arange(4.0))
         loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=workers, pin_memory=True)
         assert [batch.to("cuda", non_blocking=True).tolist() for (batch,) in loader] == [[0, 1], [2, 3]]
 
 
-def test_everything_is_as_before_afterwards() -> None:
+def test_torch_is_restored_after_watching() -> None:
     modules = torch, torch.Tensor, torch.cuda, torch.accelerator
     before = [dict(vars(module)) for module in modules]
     with gpu_stand_in(device("h200")), TensorTracker(lambda tensors: None, pretend_gpu=True):
@@ -142,7 +142,7 @@ def test_everything_is_as_before_afterwards() -> None:
         torch.ones(3, device="cuda")
 
 
-def test_what_a_call_uses_is_told_before() -> None:
+def test_before_use_receives_the_tensors_of_a_call() -> None:
     used: list[object] = []
     watch = TensorTracker(lambda tensors: used.append(tensors), pretend_gpu=False)
     x = torch.ones(4)

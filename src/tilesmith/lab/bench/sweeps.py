@@ -1,4 +1,4 @@
-"""Sweeps: every combination of some fields of a kernel's configuration, and what each made of the kernel."""
+"""Sweeps: all combinations of values of some fields of a kernel's configuration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class SweepError(Exception):
-    """A sweep that cannot be made sense of; the message is one line for the user."""
+    """The sweep is not valid. The message is one line for the user."""
 
 
 def parse(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """`["BLOCK_SIZE=64,128", "num_warps=4"]` by field."""
+    """Parse `["BLOCK_SIZE=64,128", "num_warps=4"]` into values by field. Raises SweepError."""
     fields: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -25,7 +25,7 @@ def parse(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def points(fields: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination; one empty point where nothing is swept."""
+    """Return all combinations; one empty point where nothing is swept."""
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 

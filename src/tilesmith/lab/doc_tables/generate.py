@@ -1,6 +1,6 @@
-"""The tables in README and docs, made from stored results: `python -m tilesmith.lab.doc_tables.generate`.
+"""Generate the tables of README and docs from stored results: `python -m tilesmith.lab.doc_tables.generate`.
 
-A page says where a table belongs with two comments, and everything between them is written anew:
+Two comments in a page mark the place of a table; everything between them is replaced:
 
     <!-- figures: rms_norm -->
     <!-- end figures -->
@@ -30,36 +30,36 @@ _CLOSING = "<!-- end figures -->"
 
 
 class FiguresError(Exception):
-    """What is wrong with a page or a stored result, in one line."""
+    """A page or a stored result is wrong. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A result of `tilesmith bench --json`, and the name of the file that holds it."""
+    """A result of `tilesmith bench --json`, and the name of its file."""
 
     name: str
     result: Mapping[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="figures", description="Write the tables of README.md and docs/ anew.")
+    parser = argparse.ArgumentParser(prog="figures", description="Regenerate the tables of README.md and docs/.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
     chosen = parser.parse_args(arguments)
     try:
-        stale = _stale(chosen.root)
+        outdated = _outdated(chosen.root)
     except FiguresError as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
-    for page, text in stale.items():
+    for page, text in outdated.items():
         if not chosen.check:
             storage.write_atomically(page, text)
         print(f"{page}: {'out of date; run `make figures`' if chosen.check else 'written'}")
-    return 1 if stale and chosen.check else 0
+    return 1 if outdated and chosen.check else 0
 
 
-def _stale(root: Path) -> dict[Path, str]:
-    """The pages whose tables are not what the stored results say, with what they should hold."""
+def _outdated(root: Path) -> dict[Path, str]:
+    """Return the pages whose tables are out of date, with their new text."""
     stored = [_read(path) for path in sorted((root / RESULTS).glob("*.json"))]
     models = {path.name: _read_model(path) for path in sorted((root / RESULTS / "models").glob("*.json"))}
     pages = [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]
@@ -73,7 +73,7 @@ def _read(path: Path) -> Stored:
         result = json.loads(path.read_text(encoding="utf-8"))
         return Stored(path.name, {**result, "rows": list(result["rows"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FiguresError(f"{path} holds no result of `tilesmith bench --json`: {error!r}") from error
+        raise FiguresError(f"{path} is not a result of `tilesmith bench --json`: {error!r}") from error
 
 
 def _read_model(path: Path) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ def _read_model(path: Path) -> Mapping[str, Any]:
         result = json.loads(path.read_text(encoding="utf-8"))
         return {**result, "model": result["model"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FiguresError(f"{path} holds no result of a model: {error!r}") from error
+        raise FiguresError(f"{path} is not a result of a model: {error!r}") from error
 
 
 def _renewed(text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[str, Any]], page: str) -> str:
@@ -102,8 +102,10 @@ def _renewed(text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[s
 
 
 def tables(op: str, stored: Sequence[Stored]) -> str:
-    """The newest measurements of an operator, device by device. Those of each run are a table with where they come
-    from: one that measured less than the run before it has the rest of that below."""
+    """Return the newest measurements of an operator, device by device: one table per run, with its provenance.
+
+    Cases that the newest run did not measure follow in a table of an older run.
+    """
     newest_first = sorted(stored, key=lambda one: (str(one.result.get("date")), one.name), reverse=True)
     made: dict[str, list[str]] = {}
     shown: set[tuple[str, str, str]] = set()

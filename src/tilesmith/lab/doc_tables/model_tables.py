@@ -1,7 +1,7 @@
-"""Tables of whole models for README and docs, from what `tilesmith compare` and the runs beside it stored.
+"""Tables of whole models, from stored results of `tilesmith compare` and of `benchmarks/hugging_face.py`.
 
-A page asks for one by `<!-- figures: models.llama.float32 -->`: then the newest file of results for that model and that
-dtype is shown. Without a dtype any will do.
+`<!-- figures: models.llama.float32 -->` in a page asks for the newest result of that model and dtype; the dtype is
+optional.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PREFIX = "models."
 Result = Mapping[str, Any]
 
 
-# Of one version of somebody else's model: what is shown of it, and what it has to have for that.
+# Columns for a third-party model: the key in the result, and how to format it.
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "step": ("milliseconds", duration),
     "as a CUDA graph": ("graph_milliseconds", duration),
@@ -26,7 +26,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def model_tables(model: str, stored: Mapping[str, Result]) -> str | None:
-    """The newest result of a model, of `stored` by file name; None where there is none."""
+    """Return the table of a model's newest result; None where there is none. `stored` is by file name."""
     named, _, dtype = model.partition(".")
     found = {
         name: result
@@ -42,7 +42,7 @@ def model_tables(model: str, stored: Mapping[str, Result]) -> str | None:
 
 
 def _of_versions(variants: Sequence[Result]) -> list[str]:
-    """One column for each version, as `tilesmith compare` shows them."""
+    """Return a table with one column per version, as `tilesmith compare` shows them."""
     rows = {
         "step": [duration(one["step_ms"]) for one in variants],
         "forward": [duration(one["forward_ms"]) for one in variants],
@@ -57,7 +57,7 @@ def _of_versions(variants: Sequence[Result]) -> list[str]:
 
 
 def _of_rows(rows: Sequence[Result]) -> list[str]:
-    """One line for each version of somebody else's model."""
+    """Return a table with one row per version of a third-party model."""
     shown = {name: (key, show) for name, (key, show) in COLUMNS.items() if all(key in row for row in rows)}
     return [
         _line(["", *shown]),
@@ -67,7 +67,7 @@ def _of_rows(rows: Sequence[Result]) -> list[str]:
 
 
 def _dtype_of(result: Result) -> str | None:
-    """What it computed in: a comparison of versions says so with each of them."""
+    """Return the dtype of a result; a comparison stores the dtype with each version."""
     versions = result.get("variants")
     found: Result = versions[0].get("config", {}) if versions else result
     return found.get("dtype")
@@ -89,5 +89,5 @@ def _provenance(name: str, result: Result) -> str:
 
 
 def _short(commit: str) -> str:
-    """Twelve digits, and whether something was changed since."""
+    """Return twelve digits of the commit, and whether files were changed."""
     return commit[:12] + (" and changes" if commit.endswith("-dirty") else "")

@@ -7,7 +7,7 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def figure(value: float | None, unit: str = "") -> str:
-    """Three digits that count, never an exponent; a dash where there is nothing."""
+    """Return three significant digits without an exponent; a dash for None."""
     if value is None:
         return "–"
     text = f"{value:#.3g}"
@@ -17,12 +17,14 @@ def figure(value: float | None, unit: str = "") -> str:
 
 
 def duration(milliseconds: float | None) -> str:
+    """Return a time in ms or µs; a dash for None."""
     if milliseconds is None:
         return "–"
     return figure(milliseconds, "ms") if milliseconds >= 1 else figure(1000 * milliseconds, "µs")
 
 
 def memory(size: float | None) -> str:
+    """Return a number of bytes with a binary unit, such as "12.3 MiB"; a dash for None."""
     if size is None:
         return "–"
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -36,7 +38,7 @@ def percent(value: float | None) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """A number of bytes in the unit that fits."""
+    """Return a number of bytes with three digits and a decimal unit, such as "12.3 MB"."""
     for unit in _BYTE_UNITS:
         if count < _KILO or unit == _BYTE_UNITS[-1]:
             return f"{count:.3g} {unit}"
@@ -45,7 +47,7 @@ def in_bytes(count: float) -> str:
 
 
 def in_figures(number: float) -> str:
-    """A number with three figures, in the unit that fits."""
+    """Return a number with three digits and a prefix, such as "12.3 M"."""
     for unit in ("", " k", " M", " G", " T"):
         if number < _KILO or unit == " T":
             return f"{number:.3g}{unit}"
@@ -54,7 +56,7 @@ def in_figures(number: float) -> str:
 
 
 def in_time(microseconds: float | None) -> str:
-    """A time in the unit that fits, ? where it is not known."""
+    """Return a time in µs or ms; "?" for None."""
     if microseconds is None:
         return "?"
     return f"{microseconds:.3g} µs" if microseconds < _KILO else f"{microseconds / _KILO:.3g} ms"

@@ -1,4 +1,4 @@
-"""No time without a right answer: the operator's check before it is timed, and a check of what the timed calls gave."""
+"""No time for a wrong result: check the operator before timing, and the results of the timed calls."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ SETS_CHECKED = 2
 
 
 def refusal(trial: Trial) -> str | None:
-    """Why an operator gets no time: what its check found wrong; None where it is right."""
+    """Return what the operator's check finds wrong; None where it passes."""
     try:
         return _first_wrong(trial)
-    except Exception as error:  # the reference or the inputs fail: the case cannot be judged
+    except Exception as error:  # the reference or the inputs fail: the case cannot be checked
         return f"the check cannot run: {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a check of timed calls found wrong, and which input the calls have overwritten."""
+    """What is wrong with the timed results, and which input the calls overwrote."""
 
     wrong: str | None = None
     overwritten: str | None = None
 
 
 def judged(timed: TimedCalls, outputs: Sequence[Outputs]) -> Judgement:
-    """Hold what timed calls returned against the reference, by the rule that `check` has.
+    """Compare the results of timed calls with the reference, by the rule of `check`.
 
-    The inputs differ from set to set and have changed since the first call, so that an output which was kept instead
-    of computed is wrong here. Where a provider overwrites its inputs, as some do to save memory, repeated calls have
-    no right answer, and one call on new inputs is judged instead.
+    Input sets differ and change between the two rounds, so a cached output is wrong here. Where a provider overwrites
+    its inputs, repeated calls have no correct result, and one call on new inputs is checked instead.
     """
-    # The last sets: whatever a provider keeps from its first calls must not pass.
+    # The last sets, so that a result cached from the first calls does not pass.
     places = range(len(timed.sets))[-SETS_CHECKED:]
     for place in places:
         expected = timed.expected(place)
@@ -48,7 +47,7 @@ def judged(timed: TimedCalls, outputs: Sequence[Outputs]) -> Judgement:
             return Judgement(_wrong_when_new(timed), overwritten)
         wrong = _first_wrong(_trial(timed, expected, outputs[place]))
         if wrong:
-            return Judgement(f"what the timed calls returned is wrong: {wrong}")
+            return Judgement(f"the timed calls return a wrong result: {wrong}")
     return Judgement()
 
 
@@ -59,7 +58,7 @@ def _wrong_when_new(timed: TimedCalls) -> str | None:
 
 
 def _trial(timed: TimedCalls, expected: InputSet, outputs: Outputs) -> Trial:
-    """A trial whose operator gives what was recorded, and whose reference does in this mode what was timed."""
+    """Return a trial whose operator returns the recorded outputs, and whose reference computes this mode."""
     spec = timed.spec
     recorded = replace(
         spec,
@@ -82,7 +81,7 @@ def _first_wrong(trial: Trial) -> str | None:
 
 
 def _changed(one: InputSet, other: InputSet) -> str | None:
-    """The first value in which the two differ."""
+    """Return the name of the first value in which two input sets differ."""
     for name, value in other.values.items():
         if isinstance(value, Tensor) and not torch.equal(_bytes(value), _bytes(one.values[name])):
             return name
@@ -90,5 +89,5 @@ def _changed(one: InputSet, other: InputSet) -> str | None:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """What equals itself whatever it holds, in every dtype: NaN does not, and of float8 PyTorch compares nothing."""
+    """Return the tensor's bytes, which compare equal for NaN and for float8 too."""
     return tensor.reshape(-1).contiguous().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""The stopwatch of a real GPU, and what that GPU and its software are."""
+"""Time calls on a GPU with CUDA graphs and events; report the GPU and the software versions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tilesmith.lab.bench.measuring.timing import CACHES_FILLED, Action, CaptureR
 
 
 class GpuStopwatch:
-    """Times on the current device. From here on this process works on a stream of its own.
+    """Times calls on the current device. Creating it moves this process to a new stream.
 
-    A backward pass runs on the stream of its forward, and the default stream cannot be captured: so all share this one.
+    A backward runs on its forward's stream, and the default stream cannot be captured: so all calls share this one.
     """
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch has no types here
         torch.cuda.set_stream(self._stream)
         self.cache_bytes: int = torch.cuda.get_device_properties().L2_cache_size
         self._cleared_by: torch.Tensor | None = None
@@ -31,14 +31,14 @@ class GpuStopwatch:
         before = generator.clone_state()
         graph = torch.cuda.CUDAGraph()
         try:
-            # Backward passes run in threads of PyTorch's own, which the other modes would refuse.
+            # Backward passes run in PyTorch's own threads, which the other capture modes refuse.
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 for call in calls:
                     call()
         except Exception as error:
             with suppress(Exception):
                 torch.cuda.synchronize()
-            generator.graphsafe_set_state(before)  # a capture that breaks off may leave the generator unusable
+            generator.graphsafe_set_state(before)  # a failed capture may leave the generator unusable
             raise CaptureRefused(f"{type(error).__name__}: {error}".splitlines()[0]) from error
         torch.cuda.synchronize()
         return graph.replay
@@ -56,7 +56,7 @@ class GpuStopwatch:
     def clear_cache(self) -> None:
         if self._cleared_by is None:
             self._cleared_by = torch.zeros(CACHES_FILLED * self.cache_bytes, dtype=torch.int8, device="cuda")
-        # Read, not written: what a write leaves in the cache would go to memory during the timed run.
+        # A read, not a write: dirty cache lines would be written back during the timed run.
         self._cleared_by.view(torch.int32).amax()
 
     def synchronize(self) -> None:
@@ -67,11 +67,11 @@ class GpuStopwatch:
 
 
 def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch has no types here
 
 
 def about() -> dict[str, Any]:
-    """Device, driver and versions, as every stored result carries them."""
+    """Return device, driver and versions, which every stored result carries."""
     machine = examine()
     return {
         "device": machine.gpu.name if machine.gpu else None,

@@ -1,4 +1,4 @@
-"""What a call needs beyond its inputs: the allocator's peak while it runs, and what is kept for the backward."""
+"""Memory of a call beyond its inputs: the allocator's peak, and what is kept for the backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilesmith.lab.bench.measuring.timing import Call
 
 
 def peak_bytes(call: Call) -> int:
-    """How far the call raises the allocator's peak over what was allocated before."""
+    """Return how many bytes the call's peak lies above the memory allocated before."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -20,7 +20,7 @@ def peak_bytes(call: Call) -> int:
 
 
 def kept_bytes(timed: TimedCalls) -> int:
-    """Memory that stays alive between forward and backward because the backward needs it, saved inputs included."""
+    """Return the bytes that the forward saves for the backward, saved inputs included."""
     saved: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Clocks, power and reasons for throttling, read while a benchmark runs: a throttled run must be marked as one."""
+"""Read clocks, power and throttle reasons while a benchmark runs, to mark throttled rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 IDLE = 0x01
-# NVML's bits. Idle clocks, clocks set by an administrator and a display's needs are no throttling.
+# NVML's bits. Idle clocks and clocks set by an administrator are not throttling.
 REASONS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -25,6 +25,8 @@ _QUERY = ("clocks.sm", "power.draw", "clocks_throttle_reasons.active")
 
 @dataclass(frozen=True)
 class Reading:
+    """One reading of the sensors."""
+
     clock_mhz: float
     power_w: float
     reasons: int
@@ -32,16 +34,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read over a stretch of time."""
+    """Medians of the readings over a period."""
 
     clock_mhz: float | None
     power_w: float | None
     throttled: list[str]
-    highest_mhz: float | None = None  # of all clocks read so far, in earlier stretches too
+    highest_mhz: float | None = None  # of all readings so far, earlier periods included
 
 
 class Sensors:
-    """Collects readings. Asked by the process that waits, so that it costs the timed one nothing."""
+    """Collects readings in the parent process, which costs the timed process nothing."""
 
     def __init__(self, read: Callable[[], Reading | None], seconds_apart: float) -> None:
         self._read = read
@@ -51,7 +53,7 @@ class Sensors:
         self._highest_mhz: float | None = None
 
     def sample(self) -> None:
-        """Take a reading if the last one is long enough ago."""
+        """Read the sensors if the interval has passed."""
         if time.monotonic() < self._next:
             return
         reading = self._read()
@@ -61,8 +63,8 @@ class Sensors:
             self._highest_mhz = max(reading.clock_mhz, self._highest_mhz or 0.0)
 
     def taken(self) -> Seen:
-        """What was seen since the last time this was asked."""
-        # An idle GPU, while a kernel compiles or the host prepares inputs, has clocks that no timed call ran at.
+        """Return what was seen since the last call."""
+        # No timed call ran at the clocks of an idle GPU.
         readings, self._readings = [one for one in self._readings if not one.reasons & IDLE], []
         if not readings:
             return Seen(None, None, [])
@@ -76,12 +78,12 @@ class Sensors:
 
 
 def of_first_gpu() -> Sensors:
-    """Through NVML where its Python package is installed, else through nvidia-smi; silent where neither answers."""
+    """Return sensors that use NVML if pynvml is installed, else nvidia-smi; without both there are no readings."""
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    except Exception:  # not installed, no driver, no permission: each raises something else
+    except Exception:  # not installed, no driver, no permission: exceptions differ
         return Sensors(_from_nvidia_smi, seconds_apart=1.0)
 
     def read() -> Reading | None:
@@ -91,7 +93,7 @@ def of_first_gpu() -> Sensors:
                 nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
                 nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
             )
-        except (nvml.NVMLError, AttributeError):  # not every driver and package knows every question
+        except (nvml.NVMLError, AttributeError):  # not every driver and package supports every query
             return None
 
     return Sensors(read, seconds_apart=0.1)
@@ -109,7 +111,7 @@ def _from_nvidia_smi() -> Reading | None:
 
 
 def parsed(line: str) -> Reading | None:
-    """A reading as nvidia-smi prints it: `1980, 412.50, 0x0000000000000004`."""
+    """Parse a line of nvidia-smi: `1980, 412.50, 0x0000000000000004`."""
     try:
         clock, power, reasons = (part.strip() for part in line.strip().split(","))
         return Reading(float(clock), float(power), int(reasons, 16))

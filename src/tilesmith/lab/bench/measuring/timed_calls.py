@@ -1,4 +1,4 @@
-"""What is timed: an operator or one of its rivals, in one mode, on several sets of inputs of its own."""
+"""The calls to time: one provider in one mode, on several sets of inputs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tilesmith.lab.bench.result import OURS
 from tilesmith.spec import Case, Inputs, Spec
 
 Function = Callable[..., Any]
-COTANGENT = "cotangent_{}"  # the name, among a set's values, of what is multiplied with an output's gradient
+COTANGENT = "cotangent_{}"  # the name of an output's cotangent among the values of an input set
 
 
 def providers(spec: Spec) -> list[str]:
-    """Our own first, then what a user would pick instead."""
+    """Return all providers: ours first, then PyTorch, torch.compile and the spec's rivals."""
     return [OURS, *dict.fromkeys(["torch", "compile", *spec.rivals])]
 
 
 def function_of(spec: Spec, provider: str) -> Function:
-    """What the provider computes the operator with. PyTorch's own is the reference where the spec names no other."""
+    """Return the function of a provider. For "torch" it is the reference unless the spec names another."""
     if provider == OURS:
         return spec.op
     if provider in spec.rivals:
@@ -33,13 +33,13 @@ def function_of(spec: Spec, provider: str) -> Function:
     plain = spec.rivals.get("torch", spec.reference)
     if provider == "torch":
         return plain
-    torch._dynamo.reset()  # sizes seen in earlier cases would make it compile for any size
+    torch._dynamo.reset()  # earlier sizes would make it compile for dynamic shapes
     return torch.compile(plain, dynamic=False)
 
 
 @dataclass
 class InputSet:
-    """Values of the arguments, and of the outputs' gradients, in memory of their own."""
+    """Arguments and cotangents in their own memory."""
 
     arguments: Inputs
     cotangents: list[Tensor]
@@ -56,7 +56,7 @@ class InputSet:
 
 @dataclass
 class TimedCalls:
-    """One provider in one mode: a call for each set of inputs."""
+    """One provider in one mode: one call per set of inputs."""
 
     spec: Spec
     case: Case
@@ -71,16 +71,16 @@ class TimedCalls:
         self._refreshed = False
 
     def add_sets(self, number: int) -> None:
-        """Make inputs, different in every set, and the call that computes on them."""
+        """Create input sets with different values, and a call for each."""
         for seed in range(len(self.sets), len(self.sets) + number):
             made = self._input_set(seed)
             self.sets.append(made)
             self.calls.append(self._call(made))
 
     def refresh(self) -> None:
-        """New values in the same memory: what was computed before is no longer right.
+        """Put new values into the same memory, so that earlier results become wrong.
 
-        A backward pass alone works with what its forward kept, so there only the outputs' gradients can change.
+        A backward alone uses what its forward saved, so only the cotangents can change there.
         """
         self._refreshed = True
         for place, one in enumerate(self.sets):
@@ -93,7 +93,7 @@ class TimedCalls:
                     value.copy_(fresh_value)
 
     def expected(self, place: int) -> InputSet:
-        """What a set of inputs holds now, unless somebody overwrote it."""
+        """Return the values that an input set must hold now."""
         made = self._input_set(place)
         if not self._refreshed:
             return made
@@ -101,21 +101,21 @@ class TimedCalls:
         return InputSet(made.arguments if self.mode == "bwd" else fresh.arguments, fresh.cotangents)
 
     def _input_set(self, seed: int) -> InputSet:
-        looks = () if self.mode == "fwd" else self._outputs_look
+        outputs = () if self.mode == "fwd" else self._output_shapes
         torch.manual_seed(seed)
         arguments = self.spec.inputs(self.case, self.dtype, self.device)
-        return InputSet(arguments, [torch.randn(shape, dtype=dtype, device=self.device) for shape, dtype in looks])
+        return InputSet(arguments, [torch.randn(shape, dtype=dtype, device=self.device) for shape, dtype in outputs])
 
     @cached_property
-    def _outputs_look(self) -> tuple[tuple[torch.Size, torch.dtype], ...]:
-        """Shapes and dtypes of the outputs. Found once: a reference may take longer than all that is timed."""
+    def _output_shapes(self) -> tuple[tuple[torch.Size, torch.dtype], ...]:
+        """Shapes and dtypes of the outputs. Computed once, since the reference may be slow."""
         with torch.no_grad():
             outputs = as_outputs(self.spec.reference(**self.spec.inputs(self.case, self.dtype, self.device)))
         return tuple((one.shape, one.dtype) for one in outputs)
 
     def _call(self, made: InputSet) -> Call:
         if self.mode == "fwd":
-            ready = with_arguments(self.function, self.spec, made.arguments)  # so that little but the call is timed
+            ready = with_arguments(self.function, self.spec, made.arguments)  # binds arguments outside the timed call
             return lambda: as_outputs(ready())
         if self.mode == "both":
             return partial(computed(self.function, self.spec, self.mode), **made.values)
@@ -125,7 +125,7 @@ class TimedCalls:
 
 
 def computed(function: Function, spec: Spec, mode: str) -> Callable[..., Outputs]:
-    """The function as one of its arguments and cotangents: its outputs (fwd), gradients (bwd), or both."""
+    """Return a function of arguments and cotangents that returns outputs (fwd), gradients (bwd), or both."""
 
     def forward(**values: Any) -> Outputs:
         with torch.no_grad():
@@ -144,8 +144,7 @@ def computed(function: Function, spec: Spec, mode: str) -> Callable[..., Outputs
 
 
 def with_arguments(function: Function, spec: Spec, arguments: Mapping[str, Any]) -> Function:
-    """The function ready to be called: by position where that is the operator's own order, since rivals may have other
-    names for the same arguments."""
+    """Bind the arguments: by position where the order is the operator's, since rivals may name them differently."""
     parameters = inspect.signature(spec.op).parameters
     if list(arguments) != list(parameters)[: len(arguments)]:
         return partial(function, **arguments)
@@ -158,14 +157,14 @@ def with_arguments(function: Function, spec: Spec, arguments: Mapping[str, Any])
 
 
 def leaves_of(spec: Spec, arguments: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The arguments that a gradient flows to, ready for it, sharing memory with those given."""
+    """Return the differentiable arguments as leaves that require gradients and share memory with the originals."""
     return {name: arguments[name].detach().requires_grad_() for name in spec.leaves(dict(arguments))}
 
 
 def gradients(
     outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], cotangents: Sequence[Tensor], *, retain: bool
 ) -> Outputs:
-    """The gradient of every leaf that has one."""
+    """Return the gradient of every leaf that has one."""
     followed = [
         (output, cotangent) for output, cotangent in zip(outputs, cotangents, strict=True) if output.requires_grad
     ]

@@ -1,8 +1,8 @@
-"""How long a call takes: on the device, on the host, and from start to end.
+"""Device time, host time and wall time of a call.
 
-Device time comes from replaying a CUDA graph of many calls: launches inside a graph leave no gaps, which events around
-single calls would count. The calls go round several sets of inputs, more than the L2 cache holds, so that inputs come
-from memory as they do in a model. What needs a GPU is behind `Stopwatch`; the rest is arithmetic.
+Device time comes from replaying a CUDA graph of many calls: a graph has no launch gaps, which events around single
+calls would count. The calls rotate over several input sets, larger than L2 together, so inputs come from HBM as in a
+model. `Stopwatch` hides the GPU.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Outputs = tuple[Tensor, ...]
 Call = Callable[[], Outputs]
 Action = Callable[[], object]
 
-CACHES_FILLED = 2  # the sets together hold this many times what the L2 cache does
+CACHES_FILLED = 2  # size of all input sets in multiples of L2
 MOST_SETS = 256
-MOST_BYTES = 4 << 30  # for all sets and their results
-SHORTEST_REPLAY_MS = 0.5  # the launch of a graph, a few µs, disappears in it
+MOST_BYTES = 4 << 30  # of all input sets and outputs
+SHORTEST_REPLAY_MS = 0.5  # makes the few µs of a graph launch negligible
 LONGEST_REPLAY_MS = 50.0
 USUAL_CALLS = 10
 WARM_UP_SECONDS = 0.1
 LONGEST_WARM_UP_SECONDS = 0.5
 STEADY = 0.01
-SAMPLING_MS = 80.0  # in each of two rounds
-LEAST_NOISE = 0.01  # clocks and addresses move times by this much even where one run repeats itself exactly
+SAMPLING_MS = 80.0  # in each of the two rounds
+LEAST_NOISE = 0.01  # between runs, clocks and addresses change times by this share
 
 
 class CaptureRefused(Exception):
@@ -38,26 +38,26 @@ class CaptureRefused(Exception):
 
 
 class Stopwatch(Protocol):
-    """What timing needs of a device."""
+    """The device functions that timing needs."""
 
     def capture(self, calls: Sequence[Action]) -> Action:
-        """A graph of these calls; calling it replays them. Raises CaptureRefused."""
+        """Return a function that replays these calls as one graph. Raises CaptureRefused."""
 
     def milliseconds(self, action: Action, repetitions: int, before: Action) -> list[float]:
-        """Device time of each repetition, without that of what comes before it."""
+        """Return the device time of each repetition, without the time of `before`."""
 
     def clear_cache(self) -> None:
-        """Push everything out of L2."""
+        """Evict everything from L2."""
 
     def synchronize(self) -> None: ...
 
     def seconds(self) -> float:
-        """The host's clock."""
+        """Return the host's clock."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """How many sets of inputs calls go round. `clears`: all of them fit in L2, so it is cleared before each replay."""
+    """The number of input sets. `clears`: all sets fit in L2, so L2 is cleared before each replay."""
 
     sets: int
     clears: bool = False
@@ -68,7 +68,7 @@ class Rotation:
 
 
 def rotation(input_bytes: int, output_bytes: int, cache_bytes: int, *, warm: bool) -> Rotation:
-    """Enough sets for the inputs to come from memory, few enough to fit there. One set where they may stay in cache."""
+    """Return how many input sets make the inputs come from HBM; one set where inputs may stay in cache."""
     if warm:
         return Rotation(1)
     wanted = CACHES_FILLED * cache_bytes // max(input_bytes, 1) + 1
@@ -79,10 +79,10 @@ def rotation(input_bytes: int, output_bytes: int, cache_bytes: int, *, warm: boo
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one call. `noise` is a share: two results that differ by less of it are equal."""
+    """Times of one call. Two results that differ by less than the share `noise` are equal."""
 
     device_ms: float
-    spread_ms: float  # between the quartiles
+    spread_ms: float  # interquartile range
     noise: float
     samples: int
     method: str
@@ -92,7 +92,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """The times, and what the last timed call on each set of inputs returned."""
+    """The times, and the outputs of the last timed call on each input set."""
 
     timing: Timing
     outputs: list[Outputs]
@@ -103,8 +103,8 @@ def measure(
 ) -> Measured:
     """Time calls that do the same work on different inputs.
 
-    Everything is timed twice, which gives the noise. `refresh` runs in between and may put new values into the inputs:
-    outputs are those of the second time, so that a result kept from the first does not pass for a new one.
+    Two rounds are timed; their difference gives the noise. `refresh` runs between them and may change the inputs: the
+    outputs are those of the second round, so a result cached in the first is detected.
     """
     for call in calls:
         call()
@@ -135,7 +135,7 @@ def _prepared(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation) ->
 
     def recording(place: int) -> Action:
         def call() -> None:
-            outputs[place] = None  # so that the new result may take the old one's place
+            outputs[place] = None  # frees the memory for the new result
             outputs[place] = calls[place]()
 
         return call
@@ -156,13 +156,13 @@ def _prepared(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation) ->
 
 
 def calls_wanted(call_ms: float) -> int:
-    """How many calls a graph should hold: ten, more of short ones, fewer of long ones."""
+    """Return how many calls a graph holds: ten, more for short calls, fewer for long ones."""
     call_ms = max(call_ms, 1e-4)
     return max(math.ceil(SHORTEST_REPLAY_MS / call_ms), min(USUAL_CALLS, math.ceil(LONGEST_REPLAY_MS / call_ms)))
 
 
 def _sampled(stopwatch: Stopwatch, run: _Run, warm_up_seconds: float) -> list[float]:
-    """Times per call, after warming up until clocks are steady."""
+    """Return times per call, after a warm-up until times are steady."""
     started, last = stopwatch.seconds(), math.inf
     while True:
         current = median(stopwatch.milliseconds(run.action, 5, run.before))
@@ -171,14 +171,14 @@ def _sampled(stopwatch: Stopwatch, run: _Run, warm_up_seconds: float) -> list[fl
         if (steady and elapsed >= warm_up_seconds) or elapsed >= LONGEST_WARM_UP_SECONDS:
             break
         last = current
-    # Without a graph one action is one call: few repetitions would leave sets of inputs out.
+    # Without a graph one action is one call: every input set needs its repetition.
     fewest = max(7, len(run.outputs) if run.calls == 1 else 0)
     repetitions = max(fewest, min(100, math.ceil(SAMPLING_MS / current)))
     return [time / run.calls for time in stopwatch.milliseconds(run.action, repetitions, run.before)]
 
 
 def _host_us(stopwatch: Stopwatch, calls: Sequence[Call], device_ms: float) -> float:
-    """What one call costs the host, which does not wait for the device: the best of several repetitions."""
+    """Return the host time of one call without waiting for the device: the best of five rounds."""
     number = max(3, min(50, math.ceil(LONGEST_REPLAY_MS / max(device_ms, 1e-4))))
     best = math.inf
     for _ in range(5):
@@ -192,7 +192,7 @@ def _host_us(stopwatch: Stopwatch, calls: Sequence[Call], device_ms: float) -> f
 
 
 def _wall_ms(stopwatch: Stopwatch, calls: Sequence[Call], device_ms: float) -> float:
-    """From the call until its result is there."""
+    """Return the median time from the call to the finished result."""
     times = []
     for turn in range(max(3, min(20, math.ceil(LONGEST_REPLAY_MS / max(device_ms, 1e-4))))):
         stopwatch.synchronize()

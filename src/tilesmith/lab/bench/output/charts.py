@@ -1,4 +1,4 @@
-"""The drawings of a bench result: how close each case comes to the limit, and how speed changes with size."""
+"""Charts of a bench result: the roofline, and speed over size."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tilesmith.lab.report.number_format import duration, figure, percent
 
 _MATPLOTLIB_SHAPES = "os^DvPHd"
 _PNG_COLOURS = ("#0b6470", "#c2410c", "#6d4bc3", "#9a6a00", "#b0246e", "#2563a8", "#4d7c0f", "#6b6f76")
-_USUAL_LAUNCH_US = 2.0  # where it was not measured; no GPU of today starts a kernel much faster
+_USUAL_LAUNCH_US = 2.0  # used where it was not measured; current GPUs are not much faster
 
 Shown = tuple[Contest, Row]
 
 
 class ChartError(Exception):
-    """Why there is no picture, in one line."""
+    """There is no chart. The message is one line for the user."""
 
 
 def roofline(result: Mapping[str, Any]) -> Charts | None:
-    """Flops per byte against flops per second, under the limits measured on the same device."""
+    """Return the chart of TFLOP/s over flops per byte, under the limits of the device."""
     legend = _legend(result)
     shown = [one for one in _drawable(result) if _has_place(one[1]) and not is_too_small(result, one[1])]
     if not shown:
@@ -32,7 +32,7 @@ def roofline(result: Mapping[str, Any]) -> Charts | None:
     low, high = min(across) / 3, max(across) * 3
     limits = result.get("limits") or {}
     heights = [row["tflop_per_s"] for _, row in shown]
-    x = _logarithmic("flops per byte that must be moved", low, high)
+    x = _logarithmic("flops per byte", low, high)
     y = _logarithmic("TFLOP/s", min(heights) / 2, max(*heights, _roof(limits, high)) * 1.5)
     series = []
     for style, name in enumerate(legend):
@@ -46,7 +46,7 @@ def roofline(result: Mapping[str, Any]) -> Charts | None:
 
 
 def is_too_small(result: Mapping[str, Any], row: Row) -> bool:
-    """Whether launching takes longer than the work must: then the time says nothing about how near the limit it is."""
+    """Return whether the launch takes longer than the least time of the work."""
     floor_ms = row.get("floor_ms")
     return floor_ms is not None and bool(1000 * floor_ms < launch_us(result))
 
@@ -60,7 +60,7 @@ def _has_place(row: Row) -> bool:
 
 
 def _roof(limits: Mapping[str, Any], intensity: float) -> float:
-    """The highest rate that the limits allow there; 0 where they are not known."""
+    """Return the highest rate at this intensity; 0 where the limits are unknown."""
     slope = intensity * (limits.get("copy_tb_per_s") or 0.0)
     return min(slope, max(_matrix_rates(limits).values(), default=slope))
 
@@ -70,11 +70,11 @@ def _matrix_rates(limits: Mapping[str, Any]) -> dict[str, float]:
 
 
 def size_curves(result: Mapping[str, Any]) -> Charts | None:
-    """TB/s or, for what the matrix units bind, TFLOP/s over size: a chart for each operator, direction and dtype."""
+    """Return charts of TB/s (memory-bound) or TFLOP/s (compute-bound) over size, per operator, mode and dtype."""
     legend = _legend(result)
     groups: dict[tuple[str, str, str], list[Shown]] = {}
     for contest, row in _drawable(result):
-        # What is predicted lies on the limit at any size, which is no news.
+        # Predictions lie on the limit at every size, so they are not drawn.
         if row.get("kind") != "predicted" and row.get("tb_per_s") and row.get("bytes"):
             groups.setdefault((contest.op, contest.mode, contest.dtype), []).append((contest, row))
     charts = [
@@ -91,23 +91,23 @@ def _size_curve(limits: Mapping[str, Any], shown: Sequence[Shown], legend: Seque
     rate, unit, limit = _bound(limits, shown)
     sizes = [row["bytes"] for _, row in shown]
     highest = max(*(row[rate] for _, row in shown), limit or 0.0) * 1.12
-    x = _logarithmic("bytes that must be moved", min(sizes) / 1.5, max(sizes) * 1.5, _in_bytes)
+    x = _logarithmic("bytes moved at least", min(sizes) / 1.5, max(sizes) * 1.5, _in_bytes)
     y = Axis(unit, 0.0, highest, _even_ticks(highest))
     series = []
     for style, name in enumerate(legend):
         own = [(contest, row) for contest, row in shown if label(row) == name]
         marks = [_mark(row["bytes"], row[rate], contest, row) for contest, row in own]
         series.append(Series(style, marks, _steps(marks)))
-    at = x.low * (x.high / x.low) ** 0.4  # small sizes lie low, so there is room above them
+    at = x.low * (x.high / x.low) ** 0.4  # small sizes lie low, which leaves room for the label
     ceilings = [Ceiling(f"limit {figure(limit)}", [(x.low, limit), (x.high, limit)], (at, limit))] if limit else []
     return Chart(title, x, y, ceilings, series, _size_table(f"{title}: {unit}", shown, rate, legend))
 
 
 def _bound(limits: Mapping[str, Any], shown: Sequence[Shown]) -> tuple[str, str, float | None]:
-    """Which rate tells more about these rows, its unit, and the limit that is known for it."""
+    """Return the rate that bounds these rows, its unit, and its limit."""
     copy = limits.get("copy_tb_per_s")
     dtype = shown[0][0].dtype
-    # Rows of older results do not say. Single precision was held against tf32 then.
+    # Older results lack this field; they compared float32 with tf32.
     matrix = shown[0][1].get("matrix_limit_tflop_per_s") or _matrix_rates(limits).get(
         "tf32" if dtype == "fp32" else dtype
     )
@@ -117,7 +117,7 @@ def _bound(limits: Mapping[str, Any], shown: Sequence[Shown]) -> tuple[str, str,
 
 
 def _steps(marks: Sequence[Mark]) -> list[tuple[float, float]]:
-    """The line through the sizes. A case of another shape, but hardly another size, is no step of it."""
+    """Return the line through the marks. A mark of nearly the same size as the last is skipped."""
     line: list[tuple[float, float]] = []
     for mark in marks:
         if not line or mark.x > 1.1 * line[-1][0]:
@@ -130,7 +130,7 @@ def _legend(result: Mapping[str, Any]) -> list[str]:
 
 
 def _drawable(result: Mapping[str, Any]) -> Iterable[Shown]:
-    """Rows with a time, except those whose result was wrong. What was predicted stands where its floor lies."""
+    """Yield the rows with a time and a correct result. A prediction is drawn at its floor."""
     for contest in contests(result):
         for row in contest.rows:
             if row.get("error") or row.get("checked") is False:
@@ -167,7 +167,7 @@ def _mark(x: float, y: float, contest: Contest, row: Row) -> Mark:
 
 
 def _ceilings(limits: Mapping[str, Any], shown: Sequence[Shown], x: Axis, y: Axis) -> list[Ceiling]:
-    """Bandwidths as slopes, matrix rates as levels; those that lie beyond the drawing are left out."""
+    """Return bandwidths as slopes and matrix rates as levels; those outside the chart are left out."""
     copy = limits.get("copy_tb_per_s")
     rates = _matrix_rates(limits)
     highest = max(rates.values(), default=math.inf)
@@ -188,13 +188,13 @@ def _ceilings(limits: Mapping[str, Any], shown: Sequence[Shown], x: Axis, y: Axi
 
 
 def _levels(rates: Mapping[str, float], shown: Sequence[Shown]) -> dict[str, float]:
-    """The rates as they were measured, and those that rows were held against besides, such as six bf16 products'."""
-    composed = {
+    """Return the measured rates, and derived rates of the rows, such as six bf16 products."""
+    derived = {
         row["matrix_limit"]: row["matrix_limit_tflop_per_s"]
         for _, row in shown
         if row.get("matrix_limit_tflop_per_s") and row["matrix_limit"] not in rates
     }
-    return {**{f"{name} matrix": rate for name, rate in rates.items()}, **composed}
+    return {**{f"{name} matrix": rate for name, rate in rates.items()}, **derived}
 
 
 def _logarithmic(label: str, low: float, high: float, name: Callable[[float], str] = "{:,g}".format) -> Axis:
@@ -215,7 +215,7 @@ def _in_bytes(size: float) -> str:
 
 
 def _even_ticks(highest: float) -> list[tuple[float, str]]:
-    """From zero in steps of 1, 2 or 5 times a power of ten, four to nine of them."""
+    """Return four to nine ticks from zero, in steps of 1, 2 or 5 times a power of ten."""
     rough = highest / 8
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough)
@@ -238,7 +238,7 @@ def _roofline_table(shown: Sequence[Shown]) -> Table:
 
 
 def _size_table(title: str, shown: Sequence[Shown], rate: str, legend: Sequence[str]) -> Table:
-    """One line per size, one column for each who has a time on any of them; of a sweep, the fastest."""
+    """Return a table with one row per size and one column per provider; a sweep shows its fastest point."""
     present = [name for name in legend if any(label(row) == name for _, row in shown)]
     by_size: dict[str, dict[str, float]] = {}
     for contest, row in shown:
@@ -255,15 +255,15 @@ def _labelled(row: Row) -> str:
 
 
 def png(result: Mapping[str, Any]) -> bytes:
-    """The same drawings as one picture. Raises ChartError where matplotlib is missing or there is nothing to draw."""
+    """Return all charts as one PNG. Raises ChartError without matplotlib or without rows to draw."""
     try:
         from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]  # an extra
     except ImportError:
-        raise ChartError("a PNG is drawn with matplotlib, which is not installed: pip install matplotlib") from None
+        raise ChartError("a PNG needs matplotlib, which is not installed: pip install matplotlib") from None
     blocks = [block for block in (roofline(result), size_curves(result)) if block]
     charts = [chart for block in blocks for chart in block.charts]
     if not charts:
-        raise ChartError("there is nothing to draw: no row has a time and the bytes and flops it stands for")
+        raise ChartError("nothing to draw: no row has a time, bytes and flops")
     legend = blocks[0].legend
     lines = math.ceil(len(charts) / 2)
     picture = Figure(figsize=(14, 4.6 * lines + 0.8), layout="constrained")
@@ -304,12 +304,12 @@ def _draw(place: Any, chart: Chart, legend: Sequence[str]) -> None:
 
 def _draw_series(place: Any, series: Series, name: str) -> None:
     colour = _PNG_COLOURS[series.style % len(_PNG_COLOURS)]
-    looks = {
+    style = {
         "linestyle": "none", "marker": _MATPLOTLIB_SHAPES[series.style % len(_MATPLOTLIB_SHAPES)], "color": colour,
         "zorder": 10 - series.style,
     }  # fmt: skip
     measured = [mark.place for mark in series.marks if not mark.open]
     predicted = [mark.place for mark in series.marks if mark.open]
-    place.plot([x for x, _ in measured], [y for _, y in measured], label=name, **looks)
-    place.plot([x for x, _ in predicted], [y for _, y in predicted], markerfacecolor="none", **looks)
+    place.plot([x for x, _ in measured], [y for _, y in measured], label=name, **style)
+    place.plot([x for x, _ in predicted], [y for _, y in predicted], markerfacecolor="none", **style)
     place.plot([x for x, _ in series.line], [y for _, y in series.line], color=colour, zorder=2)

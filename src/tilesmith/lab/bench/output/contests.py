@@ -1,4 +1,4 @@
-"""What `tilesmith bench --json` holds, as people read it: who met whom on which case, and who was faster."""
+"""Group the rows of a bench result by case and compare the providers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Row = Mapping[str, Any]
 Standing = Literal["faster", "equal", "slower"]
 
 MODES = {"fwd": "forward", "bwd": "backward", "both": "forward and backward"}
-WORTH_TFLOPS = 10.0  # flops per byte; below, nobody asks for TFLOP/s
+WORTH_TFLOPS = 10.0  # flops per byte from which tables show TFLOP/s
 _SHORT_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One case in one dtype and direction, and the rows of all who tried it: ours first, then the fastest."""
+    """The rows of all providers for one case, dtype and mode: ours first, then by time."""
 
     op: str
     case: str
@@ -29,7 +29,7 @@ class Contest:
 
     @property
     def size(self) -> str:
-        """The case, its sizes and its dtype, such as "large 16384 × 4096 bf16"."""
+        """Case, sizes and dtype, such as "large 16384 × 4096 bf16"."""
         sizes = " × ".join(str(size) for size in (self.rows[0].get("sizes") or {}).values())
         return " ".join(word for word in (self.case, sizes, self.dtype) if word)
 
@@ -39,7 +39,7 @@ class Contest:
 
     @property
     def ours(self) -> Row | None:
-        """The fastest of ours: a sweep has several."""
+        """Our fastest row; a sweep has several."""
         return _fastest(row for row in self.rows if row["provider"] == OURS)
 
     @property
@@ -48,7 +48,7 @@ class Contest:
 
     @property
     def standing(self) -> Standing | None:
-        """Ours beside the best rival. None where either has no time that counts."""
+        """Our time compared with the best rival's. None where either has no valid time."""
         if self.ours is None or self.best_rival is None:
             return None
         return compared(self.ours, self.best_rival)
@@ -59,11 +59,11 @@ def _fastest(rows: Iterable[Row]) -> Row | None:
 
 
 def contests(result: Mapping[str, Any]) -> list[Contest]:
-    """The rows of a result by what they have in common, in the order in which they were measured."""
+    """Return the contests of a result in the order of measurement."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in result["rows"]:
         if row.get("bytes") == row.get("flops") == 0:
-            continue  # nothing to compute, such as the gradient of a sum: a time would only tell of the stopwatch
+            continue  # nothing to compute, such as the gradient of a sum
         key = (row["op"], row["case"], short_dtype(row.get("dtype")), row.get("mode") or "fwd")
         groups.setdefault(key, []).append(row)
     return [Contest(*key, rows=sorted(rows, key=_place)) for key, rows in groups.items()]
@@ -74,7 +74,7 @@ def _place(row: Row) -> tuple[bool, bool, float]:
 
 
 def counts(row: Row) -> bool:
-    """Whether the row holds a time to be compared: measured, and of a result that is right."""
+    """Return whether the row has a measured time of a correct result."""
     return (
         row.get("kind") == "measured"
         and row.get("device_ms") is not None
@@ -84,7 +84,7 @@ def counts(row: Row) -> bool:
 
 
 def compared(row: Row, other: Row) -> Standing:
-    """How a row stands to another. A difference within the noise of either is none."""
+    """Compare the times of two rows. A difference within the noise of either counts as equal."""
     difference = row["device_ms"] - other["device_ms"]
     if abs(difference) <= max(_noise_ms(row), _noise_ms(other)):
         return "equal"
@@ -98,12 +98,12 @@ def _noise_ms(row: Row) -> float:
 
 
 def label(row: Row) -> str:
-    """Whose row it is: an operator from a user's own file goes by its own name."""
+    """Return the provider's label: an operator from a user's file has its own name."""
     return str(row["op"] if row["provider"] == OURS and row.get("file") else row["provider"])
 
 
 def labels(rows: Iterable[Row]) -> list[str]:
-    """Everyone in these rows, ourselves first."""
+    """Return the labels of all rows, ours first."""
     return list(dict.fromkeys(label(row) for row in sorted(rows, key=lambda row: row["provider"] != OURS)))
 
 
@@ -112,20 +112,22 @@ def short_dtype(name: str | None) -> str:
 
 
 def single_precision_limits(result: Mapping[str, Any]) -> list[str]:
-    """What float32 was held against, such as "116 TFLOP/s (six bf16 products)": exactness has its price, so that no
-    name of a dtype tells it. One phrase, unless rows came from files that set PyTorch's switch for tf32 differently."""
-    held = [
+    """Return the matrix rates that float32 rows are compared with, such as "116 TFLOP/s (six bf16 products)".
+
+    There are several only where files set PyTorch's tf32 switch differently.
+    """
+    rates = [
         f"{figure(row['matrix_limit_tflop_per_s'], 'TFLOP/s')} ({row['matrix_limit']})"
         for row in result["rows"]
         if row.get("dtype") == "float32"
         and row.get("matrix_limit_tflop_per_s")
         and (row.get("intensity") or 0.0) > WORTH_TFLOPS
     ]
-    return list(dict.fromkeys(held))
+    return list(dict.fromkeys(rates))
 
 
 def duration_with_spread(row: Row) -> str:
-    """The time and its spread in the same unit, such as "62.1 ± 0.3 µs"."""
+    """Return time and spread in one unit, such as "62.1 ± 0.3 µs"."""
     time, spread = row.get("device_ms"), row.get("device_ms_spread")
     if time is None or spread is None:
         return duration(time)

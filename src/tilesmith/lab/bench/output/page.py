@@ -1,4 +1,4 @@
-"""The page of `tilesmith bench`: who is faster and by how much, how close to the limit, and every figure behind it."""
+"""The HTML page of `tilesmith bench`: comparison with rivals, distance from the limit, and all figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilesmith.lab.report.page import render
 
 
 def write_html(result: Mapping[str, Any]) -> str:
-    """A bench result as a page that needs nothing but a browser."""
+    """Return a bench result as one HTML file without external resources."""
     met = contests(result)
     ops = list(dict.fromkeys(contest.op for contest in met))
     measured = any(row.get("kind") != "predicted" for row in result["rows"])
@@ -34,9 +34,9 @@ def write_html(result: Mapping[str, Any]) -> str:
     return render(
         "bench.html",
         title=f"{_listed(ops)} on {device}",
-        summary="How fast, beside what a user would pick instead, against the limit measured on the same device."
+        summary="Times beside the alternatives, against limits measured on the same device."
         if measured
-        else "How fast it could be at best, by the datasheet. Nothing here was measured.",
+        else "The least times that the datasheet allows. Nothing was measured.",
         headlines=_headlines(result, met),
         sections=[section for section in _sections(result, met) if section.blocks],
         provenance=_provenance(result),
@@ -67,7 +67,7 @@ def _headlines(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Headli
             headlines.append(Headline(f"{number} of {total}", f"cases {words} the best rival", tone))
     wrong = sum(row["provider"] == OURS and _failed(row) for row in result["rows"])
     if wrong:
-        headlines.append(Headline(str(wrong), "runs of ours that failed and have no time", "bad"))
+        headlines.append(Headline(str(wrong), "of our runs failed and have no time", "bad"))
     predicted = sum(row.get("kind") == "predicted" for row in result["rows"])
     if predicted:
         headlines.append(Headline(str(predicted), "rows predicted, not measured"))
@@ -79,26 +79,26 @@ def _failed(row: Row) -> bool:
 
 
 def _sections(result: Mapping[str, Any], met: Sequence[Contest]) -> Iterator[Section]:
-    yield Section("Mind this first", "What keeps these figures from being plain fact.", _warnings(result, met))
+    yield Section("Warnings", "Read these before the figures.", _warnings(result, met))
     yield Section(
         "How close to the limit",
-        "Nothing that takes its data from memory lies above the dashed lines: the bytes and the flops take that long. "
-        "The closer to them, the less there is to gain.",
+        "The dashed lines are the limits of memory and arithmetic. The closer a mark is to them, the less there is to "
+        "gain.",
         [*_present(roofline(result)), *_not_drawn(result)],
     )
     yield Section(
         "Over sizes",
-        "Small cases are bound by the launch, large ones by memory or arithmetic: one size says little.",
+        "Small cases are launch-bound, large ones memory- or compute-bound: look at several sizes.",
         _present(size_curves(result)),
     )
-    yield Section("What limits each case", "The reason for the time, and what to try next.", _verdicts(met))
+    yield Section("What limits each case", "What bounds the time, and what to try next.", _verdicts(met))
     yield Section(
         "Every figure",
-        "Device time is the median with its interquartile spread; the host's time per call is a figure of its own.",
+        "Device time is the median ± interquartile range. Host time per call is a separate figure.",
         [_table(op, mode, met) for op, mode in dict.fromkeys((contest.op, contest.mode) for contest in met)],
     )
-    yield Section("Left out of the race", "Who could not be timed, and why.", _left_out(met))
-    yield Section("The limits of this device", "What the percentages are percentages of.", _limits(result))
+    yield Section("Without a time", "Providers that could not be timed, and why.", _left_out(met))
+    yield Section("Limits of this device", "All percentages refer to these limits.", _limits(result))
 
 
 def _not_drawn(result: Mapping[str, Any]) -> list[Block]:
@@ -106,11 +106,7 @@ def _not_drawn(result: Mapping[str, Any]) -> list[Block]:
     if not number:
         return []
     launch = figure(launch_us(result), "µs")
-    return [
-        Paragraph(
-            f"Not drawn: {number} rows whose work must take less than the {launch} of a launch, which decides there."
-        )
-    ]
+    return [Paragraph(f"Not drawn: {number} launch-bound rows, whose work takes less than the {launch} of a launch.")]
 
 
 def _present(block: Block | None) -> list[Block]:
@@ -127,34 +123,34 @@ def _throttled(entry: Mapping[str, str] | str) -> str:
 def _warnings(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Block]:
     sentences = []
     if result.get("partial"):
-        sentences.append("Partial: the run was stopped before its end; what was measured until then is here.")
+        sentences.append("Partial: the run was stopped. The page shows the rows measured before that.")
     if any(row.get("kind") == "predicted" for row in result["rows"]):
-        sentences.append("Rows marked predicted were computed from a datasheet. Nothing about them was measured.")
+        sentences.append("Rows marked predicted come from a datasheet, not from a measurement.")
     for entry in result.get("throttled") or ():
-        sentences.append(f"The GPU slowed itself down during {_throttled(entry)}.")
+        sentences.append(f"The GPU throttled during {_throttled(entry)}.")
     for contest in met:
         over = [row for row in contest.rows if (row.get("percent_of_limit") or 0) > ABOVE_THE_LIMIT]
         if over:
             shares = ", ".join(f"{label(row)} {percent(row['percent_of_limit'])}" for row in over)
-            sentences.append(f"Above the limit, so an error in the bytes or flops counted: {contest.name} ({shares}).")
+            sentences.append(f"Above the limit, so the cost counts too many bytes or flops: {contest.name} ({shares}).")
     return [Points(sentences)] if sentences else []
 
 
 def _verdicts(met: Sequence[Contest]) -> list[Block]:
-    said = [
+    verdicts = [
         (contest.name, row["verdict"])
         for contest in met
         for row in contest.rows
         if row["provider"] == OURS and row.get("verdict")
     ]
     columns = [Column("case"), Column("verdict", "prose")]
-    return [Table("Ours", columns, [[Cell(name), Cell(verdict)] for name, verdict in said])] if said else []
+    return [Table("Ours", columns, [[Cell(name), Cell(verdict)] for name, verdict in verdicts])] if verdicts else []
 
 
 _COLUMNS = (
-    Column("case"), Column("provider"), Column("device time", "number"), Column("beside ours"),
+    Column("case"), Column("provider"), Column("device time", "number"), Column("compared with ours"),
     Column("floor", "number"), Column("of limit", "number"), Column("TB/s", "number"), Column("TFLOP/s", "number"),
-    Column("host", "number"), Column("whole call", "number"), Column("peak memory", "number"),
+    Column("host", "number"), Column("wall", "number"), Column("peak memory", "number"),
     Column("kept for backward", "number"), Column("remarks"),
 )  # fmt: skip
 
@@ -172,7 +168,7 @@ def _cells(contest: Contest, row: Row) -> list[Cell]:
     return [
         *named,
         _time(contest, row),
-        _beside(contest, row),
+        _compared_with_ours(contest, row),
         Cell(duration(row.get("floor_ms"))),
         Cell(percent(share), share=share / 100 if share is not None else None),
         Cell(figure(row.get("tb_per_s"))),
@@ -186,14 +182,14 @@ def _cells(contest: Contest, row: Row) -> list[Cell]:
 
 
 def _time(contest: Contest, row: Row) -> Cell:
-    """Green for the fastest. What was predicted is no time, only a bound on it."""
+    """Return the time, green for the fastest; a prediction is shown as a bound."""
     if row.get("kind") == "predicted":
         return Cell(f"predicted ≥ {duration(row.get('floor_ms'))}" if row.get("floor_ms") else "predicted: –")
     fastest = min((one["device_ms"] for one in contest.rows if counts(one)), default=None)
     return Cell(duration_with_spread(row), "good" if counts(row) and row["device_ms"] == fastest else "plain")
 
 
-def _beside(contest: Contest, row: Row) -> Cell:
+def _compared_with_ours(contest: Contest, row: Row) -> Cell:
     ours = contest.ours
     if ours is None or row is ours or not counts(row):
         return Cell("–")
@@ -216,7 +212,7 @@ def _remarks(row: Row) -> str:
 
 
 def _reason(row: Row) -> str:
-    return str(row.get("error") or "its result is wrong")
+    return str(row.get("error") or "the result is wrong")
 
 
 def _left_out(met: Sequence[Contest]) -> list[Block]:
@@ -238,16 +234,13 @@ def _limits(result: Mapping[str, Any]) -> list[Block]:
     known = {
         "Copy": figure(limits.get("copy_tb_per_s"), "TB/s"),
         "Read": figure(limits.get("read_tb_per_s"), "TB/s"),
-        **{
-            f"Matrix product, {name}": figure(rate, "TFLOP/s")
-            for name, rate in (limits.get("matmul_tflop_per_s") or {}).items()
-        },
-        "Matrix product, float32 held against": ", ".join(single_precision_limits(result)) or "–",
+        **{f"GEMM, {name}": figure(rate, "TFLOP/s") for name, rate in (limits.get("matmul_tflop_per_s") or {}).items()},
+        "GEMM, float32 compared with": ", ".join(single_precision_limits(result)) or "–",
         "Launch": figure(limits.get("launch_us") or None, "µs"),
         "Source": limits.get("source") or "–",
     }
     stated = {name: value for name, value in known.items() if not value.startswith("–")}
-    return [Facts(stated)] if stated else [Paragraph("They were not measured.")]
+    return [Facts(stated)] if stated else [Paragraph("The limits were not measured.")]
 
 
 def _provenance(result: Mapping[str, Any]) -> dict[str, str]:

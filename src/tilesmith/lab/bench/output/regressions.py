@@ -1,4 +1,4 @@
-"""This run against an older one: what got faster or slower by more than noise."""
+"""Compare a result with an older one: which rows became faster or slower beyond the noise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _IDENTITY = ("op", "case", "dtype", "mode", "provider")
 
 
 class BaselineError(Exception):
-    """The two results cannot be compared; the message is one line for the user."""
+    """The two results cannot be compared. The message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row in both runs. `ratio` is the new time over the old one; None where the new run has no time for it."""
+    """One row of both runs. `ratio` is new time / old time; None where the new run has no time."""
 
     name: str
     provider: str
@@ -27,14 +27,14 @@ class Change:
 
     @property
     def is_regression(self) -> bool:
-        """A rival that got slower is news, but no fault of ours."""
+        """Whether our own row became slower. A slower rival is not a regression."""
         return self.provider == OURS and self.verdict in ("slower", "lost")
 
 
 def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
-    """Every row that the old run measured and the new one tried."""
+    """Return the change of every row that the old run measured and the new run tried. Raises BaselineError."""
     if old.get("schema") != SCHEMA or not isinstance(old.get("rows"), list):
-        raise BaselineError("the baseline is not a result of `tilesmith bench --json` of this version")
+        raise BaselineError("the baseline is not a result of this version's `tilesmith bench --json`")
     if old.get("device") != new.get("device"):
         raise BaselineError(f"the baseline was measured on {old.get('device')}, this run on {new.get('device')}")
     tried = {_identity(row): row for row in new["rows"]}
@@ -58,7 +58,7 @@ def _has_time(row: Mapping[str, Any]) -> bool:
 def _change(before: Mapping[str, Any], after: Mapping[str, Any]) -> Change:
     name = " ".join(str(before[part]) for part in _IDENTITY)
     if not _has_time(after):
-        return Change(name, before["provider"], None, "lost", f"had a time, now: {after.get('error') or 'none'}")
+        return Change(name, before["provider"], None, "lost", f"had a time, now {after.get('error') or 'none'}")
     ratio = after["device_ms"] / before["device_ms"]
     noise = _noise(before) + _noise(after)
     verdict = "slower" if ratio > 1 + noise else "faster" if ratio < 1 / (1 + noise) else "equal"

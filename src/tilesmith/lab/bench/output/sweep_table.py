@@ -11,7 +11,7 @@ from tilesmith.lab.report.number_format import memory, percent
 
 
 def sweep_table(contest: Contest) -> Iterator[Block]:
-    """One line per point. What a point made of the kernels stands beside its time."""
+    """Yield the table of a sweep with time, registers, spills and occupancy of each point."""
     best = best_of(contest.rows)
     fields = list(contest.rows[0]["config"])
     columns = [
@@ -31,7 +31,7 @@ def sweep_table(contest: Contest) -> Iterator[Block]:
                          *_launch_cells(launch), remark if first else Cell("")])  # fmt: skip
     yield Table(f"{contest.name}: sweep", columns, rows)
     missed = sorted({name for row in contest.rows if row["launches"] for name in unreached(row)})
-    yield from points(f"{name} reaches no kernel: its times show nothing" for name in missed)
+    yield from points(f"{name} reaches no kernel: its times mean nothing" for name in missed)
     notes = dict.fromkeys(note for row in contest.rows for note in (*own_notes(row), *_sector_notes(row)))
     yield from points(notes)
 
@@ -39,7 +39,7 @@ def sweep_table(contest: Contest) -> Iterator[Block]:
 def _sector_notes(row: Row) -> Iterator[str]:
     launches = row["launches"]
     if not row["error"] and not any("sectors" in launch for launch in launches):
-        yield "sectors: counted where an operator of Tilesmith is swept without a GPU"
+        yield "sectors are counted only for Tilesmith's operators, without a GPU"
     for launch in launches:
         if launch.get("sectors_note"):
             yield f"sectors of {launch['kernel']}: {launch['sectors_note']}"
@@ -59,33 +59,33 @@ def _launch_cells(launch: Mapping[str, Any]) -> list[Cell]:
 
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The fastest point that is right."""
+    """Return the fastest correct point."""
     return min((row for row in rows if counts(row)), key=lambda row: float(row["device_ms"]), default=None)
 
 
 def unreached(row: Mapping[str, Any]) -> list[str]:
-    """Swept fields that no launch has with the swept value, so that the row shows something else."""
+    """Return the swept fields whose value appears in no launch."""
     launches = row["launches"]
     return [
         name
         for name, value in row["config"].items()
-        # A field in small letters may decide the grid alone, or be an argument of another name than the constant.
+        # A lower-case field may only set the grid, or have another name in the kernel.
         if (name.isupper() or any(_values(one, name) for one in launches))
         and not any(value in _values(one, name) for one in launches)
     ]
 
 
 def _values(launch: Mapping[str, Any], name: str) -> list[Any]:
-    """What a launch has under this name: as a constant of the kernel, or as an option."""
+    """Return the values of this name in a launch: a constant of the kernel, or an option."""
     return [place[name] for place in (launch.get("constants") or {}, launch) if name in place]
 
 
 def own_notes(row: Row) -> Iterator[str]:
-    # That a case fits in L2 stands in the table already.
+    # The table already says that a case fits in L2.
     return (note for note in row["notes"] if not (row["in_cache"] and note.startswith("fits in L2")))
 
 
 def points(sentences: Iterable[str]) -> Iterator[Block]:
-    said = list(sentences)
-    if said:
-        yield Points(said)
+    listed = list(sentences)
+    if listed:
+        yield Points(listed)

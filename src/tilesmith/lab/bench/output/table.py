@@ -1,4 +1,4 @@
-"""A result on a terminal: one block per case, with every provider beside the operator and a verdict under them."""
+"""Terminal tables of a result: one per case, with all providers and the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilesmith.lab.report.number_format import duration, figure, memory, percent
 
 
 def blocks(result: Mapping[str, Any]) -> Iterator[Block]:
-    """All of a result, for reading from top to bottom."""
+    """Yield the report of a result."""
     met = contests(result)
     swept = [contest for contest in met if any(row["config"] for row in contest.rows)]
     predicted = [one for one in met if one not in swept and all(row["kind"] == "predicted" for row in one.rows)]
@@ -42,7 +42,7 @@ def _contest(contest: Contest) -> Iterator[Block]:
     by_flops = any((row["intensity"] or 0.0) > WORTH_TFLOPS for row in shown)
     columns = [
         Column("provider"), Column("device", "number"), Column("TFLOP/s" if by_flops else "TB/s", "number"),
-        Column("of limit", "number"), Column("host", "number"), Column("whole call", "number"),
+        Column("of limit", "number"), Column("host", "number"), Column("wall", "number"),
         Column("peak", "number"), Column("kept", "number"),
         Column(f"{label(contest.ours)} is" if contest.ours else ""),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def _cells(contest: Contest, row: Row, by_flops: bool) -> list[Cell]:
 
 
 def _standing(contest: Contest, row: Row) -> Cell:
-    """How the operator stands to this rival: only where both are right, and a loss as plainly as a win."""
+    """Return how the operator compares with this rival, where both results are correct."""
     ours = contest.ours
     if ours is None or row is ours or not counts(row):
         return Cell("")
@@ -84,17 +84,17 @@ def _standing(contest: Contest, row: Row) -> Cell:
 def _notes(row: Row) -> Iterator[str]:
     yield from own_notes(row)
     if row.get("auto") == "torch":
-        yield "its kernels were timed; when nobody insists, PyTorch computes this case"
+        yield "the kernels were timed, but by default PyTorch computes this case"
     if row["throttled"]:
-        yield f"throttled while it ran: {', '.join(row['throttled'])}"
+        yield f"throttled during the run: {', '.join(row['throttled'])}"
     if row["method"] and not row["method"].startswith("graph"):
         yield row["method"]
 
 
 def _predictions(op: str, rows: Sequence[Row]) -> Iterator[Block]:
     columns = [
-        Column("case"), Column("dtype"), Column("mode"), Column("must move", "number"), Column("Mflop", "number"),
-        Column("takes at least", "number"), Column("check, in the interpreter"),
+        Column("case"), Column("dtype"), Column("mode"), Column("bytes", "number"), Column("Mflop", "number"),
+        Column("least time", "number"), Column("check"),
     ]  # fmt: skip
     yield Table(f"{op}: predicted, not measured", columns, [_predicted_cells(row) for row in rows])
     yield from points(f"{row['case']} {row['dtype']} {row['mode']}: {row['error']}" for row in rows if row["error"])
@@ -119,12 +119,12 @@ def _closing(result: Mapping[str, Any]) -> Iterator[str]:
     limits = result["limits"]
     if limits:
         rates = ", ".join(f"{name} {figure(rate)}" for name, rate in limits["matmul_tflop_per_s"].items())
-        single = "".join(f", float32 held against {limit}" for limit in single_precision_limits(result))
+        single = "".join(f", float32 compared with {limit}" for limit in single_precision_limits(result))
         yield (
             f"{result['device']}: copy {figure(limits['copy_tb_per_s'])} TB/s, read {figure(limits['read_tb_per_s'])} "
-            f"TB/s, matrix product {rates} TFLOP/s{single} ({limits['source']})"
+            f"TB/s, GEMM {rates} TFLOP/s{single} ({limits['source']})"
         )
     if any(row["kind"] == "predicted" for row in result["rows"]):
-        yield "Nothing here was timed: what is predicted comes from the datasheet, and no kernel reaches it."
+        yield "Nothing was timed: predictions come from the datasheet, which no kernel reaches."
     if result["partial"]:
-        yield "Partial: stopped before its end. What was measured until then is above and in the files."
+        yield "Partial: the run was stopped. Rows measured before that are above and in the files."

@@ -1,8 +1,7 @@
-"""The most this device can do: copy and read bandwidth, matrix rates, and what launching costs.
+"""The limits of a device: copy and read bandwidth, matrix rates, and the time of a launch.
 
-Measured once per device, driver and PyTorch, and kept with where and when it was measured, unless something else used
-the GPU meanwhile. Without a GPU the datasheet
-stands in, and says so.
+Limits are measured once per device, driver and PyTorch version, and stored with their origin. Limits that another
+process disturbed are not stored. Without a GPU the datasheet is used.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from tilesmith.lab.bench.measuring.timing import Action, Rotation, Stopwatch, Ti
 
 SCHEMA = 1
 COPIED_BYTES = 2 << 30
-MATRIX_SIZES = (4096, 8192)  # the best of both: the larger runs into the power limit on some devices
-# Less of what the datasheet promises than this was measured while something else used the GPU: alone, devices reach
-# 0.89 of the bandwidth and 0.69 of the matrix rate on an H200.
+MATRIX_SIZES = (4096, 8192)  # the best of both: some devices reach their power cap with the larger one
+# Below these shares of the datasheet another process used the GPU. An idle H200 reaches 0.89 of the bandwidth and
+# 0.69 of the matrix rate.
 LEAST_OF_BANDWIDTH, LEAST_OF_RATE = 0.5, 0.4
 LEAST_READ_OF_COPY = 0.7
 SHORT_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "fp8"}
@@ -37,7 +36,7 @@ SHORT_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf
 
 @dataclass(frozen=True)
 class Limits:
-    """Rates in TB/s and TFLOP/s by the name of the dtype, times in µs. `source` says where the figures come from."""
+    """Rates in TB/s and TFLOP/s by dtype, times in µs. `source` names the origin of the figures."""
 
     copy_tb_per_s: float
     read_tb_per_s: float
@@ -49,11 +48,11 @@ class Limits:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per ms. Reading alone may be faster than copying, and some operators mostly read."""
+        """The larger bandwidth of copying and reading, in bytes per ms."""
         return max(self.copy_tb_per_s, self.read_tb_per_s) * 1e9
 
     def rate(self, dtype: torch.dtype) -> Rate:
-        """The fastest way to multiply matrices of this dtype, single precision as exactly as PyTorch was told to."""
+        """Return the fastest matrix rate of this dtype; for float32 at the precision that PyTorch is set to."""
         rates = self.matmul_tflop_per_s
         if dtype == torch.float32:
             shortened = torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -68,25 +67,25 @@ class Limits:
 
 
 def of_datasheet(device: Device) -> Limits:
-    """What the vendor promises, which no kernel reaches. Nothing is said there about launches."""
+    """Return the datasheet's limits, which no kernel reaches. They say nothing about launches."""
     bandwidth = device.memory_tb_per_s
     return Limits(bandwidth, bandwidth, device.tflop_per_s, None, None, device.l2_bytes, f"datasheet: {device.source}")
 
 
 def of_this_gpu(stopwatch: Stopwatch, about: Mapping[str, Any], cache_bytes: int, *, anew: bool) -> Limits:
-    """The limits of the current GPU, from the cache unless they are to be measured anew."""
+    """Return the limits of the current GPU: the stored ones, or new ones if `anew`."""
     path = _path(about)
     kept = None if anew else _read(storage.read_json(path))
     if kept is None:
         kept = _measured(stopwatch, about, cache_bytes)
         if is_disturbed(kept, match(str(about["device"]))):
-            return replace(kept, source=f"{kept.source}; too slow: something else used the GPU, so not kept")
+            return replace(kept, source=f"{kept.source}; too slow, so not stored: another process used the GPU")
         storage.update_json(path, lambda _: {"schema": SCHEMA, "limits": asdict(kept), **about})
     return kept
 
 
 def is_disturbed(limits: Limits, device: Device | None) -> bool:
-    """Whether what was measured cannot be all that the device can do. Of an unknown one less can be told."""
+    """Return whether the limits are too low for the device, as when another process uses the GPU."""
     if limits.read_tb_per_s < LEAST_READ_OF_COPY * limits.copy_tb_per_s:
         return True
     if device is None:
@@ -106,7 +105,7 @@ def _read(content: Any) -> Limits | None:
         return None
     try:
         return Limits(**content["limits"])
-    except (TypeError, KeyError):  # damaged, or written by another version
+    except (TypeError, KeyError):  # a damaged file, or another version's
         return None
 
 
@@ -126,11 +125,11 @@ def _measured(stopwatch: Stopwatch, about: Mapping[str, Any], cache_bytes: int) 
 
 
 def _bandwidths(stopwatch: Stopwatch) -> tuple[float, float]:
-    """TB/s of copying, which counts bytes read and written, and of reading alone."""
+    """Return TB/s of copying (bytes read plus written) and of reading."""
     source = torch.randn(COPIED_BYTES // 4, device="cuda")
     target = torch.empty_like(source)
-    # Not in a graph: there a copy is a node of another kind, which reaches 2.8 TB/s on an H200 where the kernel of an
-    # eager copy reaches 4.3. It takes half a millisecond, so what a launch costs disappears in it.
+    # No graph: a copy node of a graph reaches 2.8 TB/s on an H200, an eager copy kernel 4.3. One copy takes half a
+    # millisecond, so the launch is negligible.
     stopwatch.milliseconds(lambda: target.copy_(source), 20, _nothing)
     copied_ms = median(stopwatch.milliseconds(lambda: target.copy_(source), 40, _nothing))
     read_ms = _timed(stopwatch, lambda: source.sum()).device_ms
@@ -150,7 +149,7 @@ def _timed(stopwatch: Stopwatch, action: Action) -> Timing:
 
 
 def _launch(stopwatch: Stopwatch) -> Timing:
-    """A kernel that has next to nothing to do."""
+    """Time a kernel with almost no work."""
     element = torch.zeros(1, device="cuda")
     return _timed(stopwatch, lambda: element.fill_(1.0))
 
@@ -159,20 +158,20 @@ def _matrix_rates(stopwatch: Stopwatch) -> dict[str, float]:
     rates: dict[str, float] = {}
     for size in MATRIX_SIZES:
         for name, product in _products(size).items():
-            with suppress(RuntimeError, AttributeError):  # a dtype that this device has no units for
+            with suppress(RuntimeError, AttributeError):  # the device does not support the dtype
                 rate = 2 * size**3 / _timed(stopwatch, product).device_ms / 1e9
                 rates[name] = max(rate, rates.get(name, 0.0))
     return rates
 
 
 def _products(size: int) -> dict[str, Action]:
-    """Matrix products on random values: on zeros the clocks would be higher than in earnest."""
+    """Return matrix products on random values by name: zeros would give higher clocks."""
     one, other = (torch.randn(size, size, device="cuda") for _ in range(2))
     unit = torch.ones((), device="cuda")
 
     def single(precision: str) -> Action:
         def product() -> None:
-            # Not `allow_tf32`, which can be neither read nor put back where a file has set this newer switch.
+            # Not `allow_tf32`: reading it fails where a file has set this newer switch.
             switch = torch.backends.cuda.matmul
             before = switch.fp32_precision
             switch.fp32_precision = precision

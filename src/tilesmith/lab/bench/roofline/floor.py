@@ -10,15 +10,14 @@ from tilesmith.lab.bench.result import Row
 from tilesmith.lab.bench.roofline.device_limits import Limits
 from tilesmith.spec import Case, Spec, Work
 
-ABOVE_THE_LIMIT = 102.0  # per cent; two below are the noise of the limit itself
+ABOVE_THE_LIMIT = 102.0  # per cent; the limit itself has 2 % noise
 ABOVE_ANY_PRODUCT = 125.0
-"""Per cent of the matrix rate. That is what PyTorch's own product reached, at the clock that power allowed: a better
-kernel may be ahead of it, but not by so much."""
+"""Per cent of the matrix rate that PyTorch's GEMM reached. A better kernel may exceed it, but not by this much."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The least times that moving the bytes and doing the flops can take; no kernel is faster than the longer one."""
+    """The least times for moving the bytes and for the flops. No kernel is faster than the longer one."""
 
     memory_ms: float
     compute_ms: float
@@ -33,7 +32,7 @@ def floor(work: Work, limits: Limits, dtype: torch.dtype) -> Floor:
 
 
 def work_of(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> Work | None:
-    """What the mode must do at least; None where the spec does not say."""
+    """Return the least work of a mode; None where the spec gives none."""
     cost = spec.cost(case, dtype) if spec.cost else None
     if cost is None or mode == "fwd":
         return cost.forward if cost else None
@@ -43,7 +42,7 @@ def work_of(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> Work | Non
 
 
 def place_on_roofline(row: Row, work: Work, limits: Limits, dtype: torch.dtype) -> None:
-    """Fill in what follows from the least work: floor, rates and share of the limit."""
+    """Fill in the floor, the rates and the share of the limit."""
     row.bytes, row.flops = work.bytes, work.flops
     row.intensity = work.flops / work.bytes if work.bytes else None
     least = floor(work, limits, dtype)
@@ -56,17 +55,16 @@ def place_on_roofline(row: Row, work: Work, limits: Limits, dtype: torch.dtype) 
     row.tb_per_s = work.bytes / row.device_ms / 1e9
     row.tflop_per_s = work.flops / row.device_ms / 1e9
     if row.in_cache:
-        row.notes.append("fits in L2: no share of the memory limit is claimed")
+        row.notes.append("fits in L2: no share of the memory limit")
         return
     row.percent_of_limit = 100 * row.floor_ms / row.device_ms
     if is_miscounted(row, least):
         row.notes.append(
-            f"{row.percent_of_limit:.0f} % of the limit is not possible: the spec's cost counts more bytes or flops "
-            "than are needed"
+            f"{row.percent_of_limit:.0f} % of the limit is impossible: the spec's cost counts too many bytes or flops"
         )
 
 
 def is_miscounted(row: Row, least: Floor) -> bool:
-    """Whether it is faster than can be."""
+    """Return whether the row is faster than possible."""
     most = ABOVE_ANY_PRODUCT if least.compute_ms > least.memory_ms else ABOVE_THE_LIMIT
     return row.percent_of_limit is not None and row.percent_of_limit > most

@@ -22,11 +22,11 @@ Taken = Callable[[Spec, Case, torch.dtype, str], str]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a spec comes from, in a form that a child process can load it from again.
+    """How to load a spec, in a form that a child process can repeat.
 
-    `fields(spec, case, dtype)` names what can be swept, `configured(**fields)` sets it, and `planned(spec, case, dtype,
-    mode, target)` says what would be launched. Without them, swept fields are arguments of the operator.
-    `taken(spec, case, dtype, mode)` says whether its kernels or PyTorch compute such a call when nobody insists.
+    `fields(spec, case, dtype)` returns the names that can be swept, `configured(**fields)` sets them in a context, and
+    `planned(spec, case, dtype, mode, target)` returns the launches of a call. Without these functions, swept fields are
+    arguments of the operator. `taken(spec, case, dtype, mode)` returns the provider that `auto` chooses.
     """
 
     load: Callable[[], Spec]
@@ -39,6 +39,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Unit:
+    """One provider on one case, dtype and mode, with one point of a sweep."""
+
     case: Case
     dtype: torch.dtype
     mode: str
@@ -46,7 +48,7 @@ class Unit:
     config: dict[str, Any] = field(default_factory=dict)
 
     def row(self, op: str, source: Source, **known: Any) -> Row:
-        """A row of this unit that holds nothing yet but whose it is."""
+        """Return a row that identifies this unit and has no results yet."""
         dtype = str(self.dtype).removeprefix("torch.")
         return Row(
             op, self.case.name, dict(self.case.sizes), dtype, self.mode, self.provider,
@@ -55,21 +57,21 @@ class Unit:
 
 
 def check_key(unit: Unit) -> str:
-    """What a check holds for: it covers all modes at once."""
+    """Return a key of everything that a check depends on; one check covers all modes."""
     return f"{unit.case!r} {unit.dtype} {sorted(unit.config.items())}"
 
 
 def configuration(source: Source, config: dict[str, Any]) -> AbstractContextManager[None]:
-    """What surrounds a call: the swept fields, and that the operator's own kernels compute."""
+    """Return the context of a call: it sets the swept fields and selects the operator's own kernels."""
     return nullcontext() if source.configured is None else source.configured(**config)
 
 
 def with_arguments(spec: Spec, source: Source, config: dict[str, Any]) -> Spec:
-    """The spec whose operator gets swept fields as arguments, where that is how they reach its kernels."""
+    """Return the spec with swept fields bound as arguments, where the source does not configure kernels itself."""
     return replace(spec, op=partial(spec.op, **config)) if config and source.configured is None else spec
 
 
 def sweepable_arguments(spec: Spec) -> list[str]:
-    """Arguments of an operator that a sweep may set: those that are not among its inputs."""
+    """Return the arguments that a sweep may set: those that are not inputs."""
     given = spec.inputs(spec.cases[0], spec.dtypes[0], "cpu")
     return [name for name in inspect.signature(spec.op).parameters if name not in given]

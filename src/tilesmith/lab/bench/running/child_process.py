@@ -1,7 +1,7 @@
-"""Units run in a child process, so that a kernel which crashes takes down its own row and nothing else.
+"""Run units in a child process, so that a kernel that crashes loses its own row only.
 
-One child serves one spec. When it dies, the unit it was at gets a row that says so, and a new child goes on with the
-next. What remains of an interrupted run is what was measured until then.
+One child serves one spec. When the child dies, the current unit gets a row with the reason, and a new child continues
+with the next unit.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from tilesmith.lab.bench.roofline.verdict import power_cap
 from tilesmith.lab.bench.running.bench_units import Source, Unit
 
 POLL_SECONDS = 0.1
-LONGEST_FAREWELL_SECONDS = 10.0
-LONGEST_UNIT_SECONDS = 600.0  # a kernel that never ends must not end the run
+SECONDS_TO_EXIT = 10.0
+LONGEST_UNIT_SECONDS = 600.0  # a kernel that hangs must not stop the run
 
 
 class Worker(Protocol):
-    """Runs units of one spec, in the child."""
+    """Runs units of one spec in the child."""
 
     def row(self, unit: Unit) -> Row: ...
 
     def healthy(self) -> bool:
-        """Whether another unit can run in this process: after an illegal access no CUDA call works any more."""
+        """Return whether this process can run another unit: after an illegal access every CUDA call fails."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """All units of one spec. `start` makes the worker in the child and says what it runs on."""
+    """All units of one spec. `start` creates the worker in the child and returns the facts about its device."""
 
     op: str
     source: Source
@@ -47,12 +47,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Started:
+    """The child starts a unit."""
+
     unit: Unit
 
 
 @dataclass(frozen=True)
 class About:
-    """What the child runs on: device, versions, limits."""
+    """Facts about the child: device, versions, limits."""
 
     facts: dict[str, Any]
 
@@ -60,14 +62,14 @@ class About:
 Event = About | Started | Row
 
 
-def run(job: Job, sensors: Sensors | None = None) -> Iterator[Event]:
-    """Run a job's units one after another; rows come as they are finished."""
+def run_job(job: Job, sensors: Sensors | None = None) -> Iterator[Event]:
+    """Run a job's units in order. Yield each event as it happens."""
     remaining = list(job.units)
     while remaining:
         started = finished = 0
         for event in _one_child(replace(job, units=tuple(remaining)), sensors):
             if isinstance(event, _Died):
-                # One that dies before its first unit would do so again: no unit will ever run.
+                # A child that dies before its first unit would die again: all units are lost.
                 lost = remaining[finished:started] if started else remaining
                 yield from (unit.row(job.op, job.source, error=event.reason) for unit in lost)
                 finished += len(lost)
@@ -80,6 +82,8 @@ def run(job: Job, sensors: Sensors | None = None) -> Iterator[Event]:
 
 @dataclass(frozen=True)
 class _Died:
+    """The child ended unexpectedly."""
+
     reason: str
 
 
@@ -88,7 +92,7 @@ def _one_child(job: Job, sensors: Sensors | None) -> Iterator[Event | _Died]:
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_serve, args=(job, sender), daemon=True)
     child.start()
-    sender.close()  # so that the pipe ends when the child does
+    sender.close()  # now the pipe closes when the child ends
     try:
         yield from _received(receiver, child, sensors)
     finally:
@@ -103,20 +107,20 @@ def _received(receiver: Connection, child: BaseProcess, sensors: Sensors | None)
             if sensors is not None:
                 sensors.sample()
             if time.monotonic() - last > LONGEST_UNIT_SECONDS:
-                yield _Died(f"no result after {LONGEST_UNIT_SECONDS:.0f} s: given up")
+                yield _Died(f"no result after {LONGEST_UNIT_SECONDS:.0f} s: stopped")
                 return
         last = time.monotonic()
         try:
             message = receiver.recv()
         except EOFError:
             child.join()
-            yield _Died(_obituary(child.exitcode))
+            yield _Died(_unexpected_end(child.exitcode))
             return
         if message is None:
-            child.join(LONGEST_FAREWELL_SECONDS)  # what it has started, such as compiling processes, ends in good order
+            child.join(SECONDS_TO_EXIT)  # lets its compile processes end
             return
         if isinstance(message, Started) and sensors is not None:
-            sensors.taken()  # whatever came before, such as measuring the limits, is not this unit's
+            sensors.taken()  # drop the readings from before this unit
         if isinstance(message, Row) and sensors is not None:
             seen = sensors.taken()
             message.clock_mhz, message.power_w, message.throttled = seen.clock_mhz, seen.power_w, seen.throttled
@@ -126,19 +130,19 @@ def _received(receiver: Connection, child: BaseProcess, sensors: Sensors | None)
             return
 
 
-def _obituary(exit_code: int | None) -> str:
+def _unexpected_end(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         try:
-            return f"its process was ended by {signal.Signals(-exit_code).name}"
+            return f"its process was killed by {signal.Signals(-exit_code).name}"
         except ValueError:
-            return f"its process was ended by signal {-exit_code}"
+            return f"its process was killed by signal {-exit_code}"
     return f"its process ended with status {exit_code}"
 
 
 def _serve(job: Job, sender: Connection) -> None:
-    """The child: make the worker, run the units, say so. An interrupt is for the parent to handle."""
+    """Run in the child: create the worker, run the units, send the rows. The parent handles interrupts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # torch.compile would start as many processes as there are cores, to compile the one or two kernels of a rival.
+    # torch.compile would start one process per core to compile one or two kernels.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     try:
         worker, facts = job.start(job.source)
@@ -151,5 +155,5 @@ def _serve(job: Job, sender: Connection) -> None:
         sender.send(worker.row(unit))
         if not worker.healthy():
             sender.close()
-            os._exit(1)  # an orderly exit would wait for a device that no longer answers
+            os._exit(1)  # a normal exit would wait for a device that no longer answers
     sender.send(None)

@@ -26,14 +26,14 @@ from tilesmith.toolchain.launches import SeenLaunch, seen_launches
 
 
 def start_measuring(source: Source, *, warm: bool, limits_anew: bool) -> tuple[Measurer, dict[str, Any]]:
-    """In the child: take the GPU, know its limits."""
+    """Return a measurer for this GPU and the facts about the GPU. Runs in the child process."""
     stopwatch, facts = GpuStopwatch(), about()
     limits = of_this_gpu(stopwatch, facts, stopwatch.cache_bytes, anew=limits_anew)
     return Measurer(source, stopwatch, limits, warm=warm), {**facts, "limits": asdict(limits)}
 
 
 class Measurer:
-    """Measures units of one spec on a GPU. Everything that can go wrong with a provider ends up in its row."""
+    """Measures units of one spec on a GPU. A provider's exception becomes the error of its row."""
 
     def __init__(
         self, source: Source, stopwatch: Stopwatch, limits: Limits, *, warm: bool, device: str = "cuda"
@@ -62,7 +62,7 @@ class Measurer:
         return row
 
     def healthy(self) -> bool:
-        """After an illegal access, or a capture that broke off badly, no call on this device works any more."""
+        """Return whether the device still works: after an illegal access every CUDA call fails."""
         if self._device != "cuda":
             return True
         try:
@@ -74,30 +74,30 @@ class Measurer:
     def _fill(self, row: Row, unit: Unit) -> None:
         spec = with_arguments(self.spec, self.source, unit.config)
         if unit.mode != "fwd" and not spec.differentiable:
-            row.error = "has no gradient"
+            row.error = "no gradient: the operator is not differentiable"
             return
         work = work_of(spec, unit.case, unit.dtype, unit.mode)
         if work == Work(0, 0):
             row.bytes = row.flops = 0
-            row.error = "nothing to time: it moves no bytes and does no flops"
+            row.error = "nothing to time: no bytes and no flops"
             return
         if unit.provider == OURS:
-            wrong, row.launches = self._gate(spec, unit)
+            wrong, row.launches = self._check(spec, unit)
             if wrong:
-                row.checked, row.error = False, f"refused, because it is wrong: {wrong}"
+                row.checked, row.error = False, f"refused, because the result is wrong: {wrong}"
                 return
             if self.source.taken is not None:
                 row.auto = self.source.taken(spec, unit.case, unit.dtype, unit.mode)
             if not row.launches and self._device == "cuda":
-                row.notes.append("launches no Triton kernel: PyTorch computes this case")
+                row.notes.append("no Triton kernel launched: PyTorch computes this case")
         timed = TimedCalls(spec, unit.case, unit.dtype, self._device, unit.mode, function_of(spec, unit.provider))
         self._time(row, timed)
         if work is not None:
             place_on_roofline(row, work, self._limits, unit.dtype)
         row.verdict = verdict(row, work, self._limits, unit.dtype) if row.error is None else None
 
-    def _gate(self, spec: Spec, unit: Unit) -> tuple[str | None, list[dict[str, Any]]]:
-        """What the check finds wrong, and what was launched meanwhile: once for all modes of a case."""
+    def _check(self, spec: Spec, unit: Unit) -> tuple[str | None, list[dict[str, Any]]]:
+        """Check the operator once for all modes. Return the error, if any, and the launches."""
         key = check_key(unit)
         if key not in self._checked:
             with seen_launches() as seen:
@@ -119,11 +119,11 @@ class Measurer:
         judgement = judged(timed, measured.outputs)
         row.checked = judgement.wrong is None
         if judgement.wrong:
-            # Its time would tempt to a comparison: what is wrong was not computed.
-            row.error = f"refused, because it is wrong: {judgement.wrong}"
+            # The time of a wrong result must not be compared.
+            row.error = f"refused, because the result is wrong: {judgement.wrong}"
             return
         if judgement.overwritten:
-            row.notes.append(f"overwrites its input {judgement.overwritten}: only its first call was checked")
+            row.notes.append(f"overwrites its input {judgement.overwritten}: only the first call was checked")
         timing = measured.timing
         row.device_ms, row.device_ms_spread, row.noise = timing.device_ms, timing.spread_ms, timing.noise
         row.samples, row.method = timing.samples, timing.method
@@ -131,7 +131,7 @@ class Measurer:
 
 
 def _facts(launch: SeenLaunch) -> dict[str, Any]:
-    """A launch as a row holds it, with the occupancy that its binary allows on this GPU."""
+    """Return a launch as JSON data, with its occupancy on this GPU."""
     facts: dict[str, Any] = {
         "kernel": launch.kernel,
         "grid": list(launch.grid) if launch.grid else None,

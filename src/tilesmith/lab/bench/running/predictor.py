@@ -17,7 +17,7 @@ from tilesmith.spec import CONTIGUOUS, Spec
 
 
 def start_predicting(source: Source, *, device_name: str) -> tuple[Predictor, dict[str, Any]]:
-    """In the child: take the datasheet of a device that need not be here."""
+    """Return a predictor for a device and the facts about the device. Runs in the child process."""
     named = device(device_name)
     limits = of_datasheet(named)
     facts = {**about(), "device": f"{named.title} (predicted)", "driver": None, "limits": asdict(limits)}
@@ -25,7 +25,7 @@ def start_predicting(source: Source, *, device_name: str) -> tuple[Predictor, di
 
 
 class Predictor:
-    """Says what a named device allows at best, and checks in the interpreter what is small enough for it."""
+    """Predicts the least time on a device, and checks small cases in the interpreter."""
 
     def __init__(self, source: Source, limits: Limits, target: str) -> None:
         self.source = source
@@ -38,7 +38,7 @@ class Predictor:
         return True
 
     def row(self, unit: Unit) -> Row:
-        row = unit.row(self.spec.name, self.source, kind="predicted", method="floor by the datasheet")
+        row = unit.row(self.spec.name, self.source, kind="predicted", method="floor from the datasheet")
         try:
             with configuration(self.source, unit.config):
                 self._fill(row, unit)
@@ -49,7 +49,7 @@ class Predictor:
     def _fill(self, row: Row, unit: Unit) -> None:
         spec = with_arguments(self.spec, self.source, unit.config)
         if unit.mode != "fwd" and not spec.differentiable:
-            row.error = "has no gradient"
+            row.error = "no gradient: the operator is not differentiable"
             return
         if not self._passes(row, spec, unit):
             return
@@ -57,12 +57,12 @@ class Predictor:
             row.launches = self.source.planned(spec, unit.case, unit.dtype, unit.mode, self._target)
         work = work_of(spec, unit.case, unit.dtype, unit.mode)
         if work is None:
-            row.notes.append("the spec gives no cost for this mode, so nothing can be predicted")
+            row.notes.append("no prediction: the spec gives no cost for this mode")
             return
         place_on_roofline(row, work, self._limits, unit.dtype)
 
     def _passes(self, row: Row, spec: Spec, unit: Unit) -> bool:
-        """Whether nothing is found wrong. A swept point is tried on the small cases where its own is too large."""
+        """Return whether the check passes. A swept point whose case is too large is checked on the small cases."""
         small = [case for case in spec.cases if interpretable(spec, case)] if unit.config else []
         is_small = interpretable(spec, unit.case)
         for case in [unit.case] if is_small else small:
@@ -72,11 +72,11 @@ class Predictor:
             wrong = self._checked[key]
             if wrong:
                 row.checked = False
-                row.error = f"refused, because it is wrong: {'' if is_small else f'on {case.name}: '}{wrong}"
+                row.error = f"refused, because the result is wrong: {'' if is_small else f'on {case.name}: '}{wrong}"
                 return False
         if is_small:
             row.checked = True
         elif small:
             names = ", ".join(case.name for case in small)
-            row.notes.append(f"too large for the interpreter: the points were checked on {names}")
+            row.notes.append(f"too large for the interpreter: the sweep's points were checked on {names}")
         return True

@@ -1,4 +1,4 @@
-"""A whole benchmark: its jobs one after another, gathered into one result."""
+"""Run all jobs of a benchmark and gather one result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tilesmith.lab.bench.measuring.sensors import Sensors
 from tilesmith.lab.bench.result import Row, result
-from tilesmith.lab.bench.running.child_process import About, Event, Job, run
+from tilesmith.lab.bench.running.child_process import About, Event, Job, run_job
 
 
 def collect(
@@ -16,13 +16,13 @@ def collect(
     sensors: Sensors | None = None,
     report: Callable[[Job, Event], None] = lambda job, event: None,
 ) -> dict[str, Any]:
-    """Run the jobs and tell of every event. An interrupt ends it early: what is there by then is the result."""
+    """Run the jobs and report every event. After an interrupt the result is partial."""
     rows: list[Row] = []
     about: dict[str, Any] = {}
     partial = False
     try:
         for job in jobs:
-            for event in run(job, sensors):
+            for event in run_job(job, sensors):
                 if isinstance(event, About):
                     about = event.facts
                 elif isinstance(event, Row):
