@@ -1,4 +1,4 @@
-"""The check is checked: right kernels pass it, and each way to be wrong fails it with a message that helps."""
+"""Correct kernels pass the check; each kind of mistake fails it with a helpful message."""
 
 import re
 from collections.abc import Callable
@@ -42,14 +42,14 @@ def small(spec: Spec) -> Spec:
 
 
 def failure(results: list[Result], what: str) -> Result:
-    """The only failure there is."""
+    """Return the only failure."""
     failures = [result for result in results if not result.passed]
     assert [one.what for one in failures] == [what], failures
     return failures[0]
 
 
 def simple(op: Callable[..., Any], reference: Callable[..., Any] = lambda x: x * 2, **fields: Any) -> Spec:
-    """A spec of functions in plain PyTorch on a small vector x."""
+    """Return a spec of plain PyTorch functions on a small vector x."""
     made = {
         "name": "simple",
         "cases": [Case("five", elements=5)],
@@ -100,8 +100,8 @@ class TestRightKernels:
         assert not all(result.passed for result in checked(replace(in_place, name="double")))
 
 
-# What is replaced in the kernel, by what, which comparison fails, and what the message says.
-# {line} stands for the line with the text that follows the |.
+# Text to replace in the kernel, its replacement, the comparison that fails, and the message.
+# {line} is the number of the line with the text after the |.
 MISTAKES = {
     "zeros": (
         "    z = x * y\n", "    z = x * y * 0\n", "forward",

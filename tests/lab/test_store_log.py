@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# Kernels carry no types: Triton reads their annotations as its own.
-"""Who stored an element: asked of kernels that run in the interpreter."""
+# Kernels have no type annotations, since Triton interprets annotations itself.
+"""The store log finds the program and line that stored an element."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_writer_of_sees_stores_of_later_launches() -> None:
 
 def test_masked_lanes_write_nothing() -> None:
     log = StoreLog()
-    x = torch.arange(1.0, BLOCK_SIZE + 1)  # what a masked lane would store is there already
+    x = torch.arange(1.0, BLOCK_SIZE + 1)  # memory already holds what a masked lane would store
     interpret(even_numbers_kernel, (1,), {"x_ptr": x, "BLOCK_SIZE": BLOCK_SIZE}, log)
     assert log.writer_of(x, [8]) is not None
     assert log.writer_of(x, [9]) is None
@@ -126,7 +126,7 @@ def test_wrote_into_is_true_only_for_tensors_a_kernel_stored_into() -> None:
 def test_wrote_into_ignores_stores_to_an_earlier_tensor_at_the_address() -> None:
     log = StoreLog()
     x = numbered(log, torch.zeros(BLOCK_SIZE), elements=10)
-    x.fill_(0)  # as if the memory had been given to someone else
+    x.fill_(0)  # as if another tensor reused the memory
     assert not log.wrote_into(x)
 
 

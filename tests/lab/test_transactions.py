@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# Kernels carry no types: Triton reads their annotations as its own.
-"""Sectors that the loads and stores of a launch ask for."""
+# Kernels have no type annotations, since Triton interprets annotations itself.
+"""Counting the sectors of the loads and stores of a launch."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_contiguous_copy_has_ideal_sectors() -> None:
 def test_column_walk_takes_one_sector_per_element() -> None:
     found = counted(columns_kernel, (2, 1, 1), x_ptr=torch.zeros(128, 64), n_columns=64,
                     total_ptr=torch.zeros(2), BLOCK=128)  # fmt: skip
-    # Each of 4 warps asks for 32 floats that lie 256 bytes apart; one sum is stored. Packed they take 4 sectors.
+    # Each of 4 warps requests 32 floats, 256 bytes apart; one sum is stored. Packed floats take 4 sectors.
     assert found.sectors == 2 * (4 * 32 + 1)
     assert found.ideal == 2 * (4 * 4 + 1)
 
@@ -75,7 +75,7 @@ def test_a_masked_tail_counts_active_lanes_only() -> None:
 
 
 def test_a_mask_that_splits_vectors_multiplies_requests() -> None:
-    # An odd length may end inside a vector, so four instructions of 4 bytes ask for the same sectors one after another.
+    # An odd length may end inside a vector, so four instructions of 4 bytes request the same sectors in turn.
     found = copied(1000)
     assert (found.sectors, found.ideal) == (4 * 2 * 125, 2 * 8 * 4 * 4)
 

@@ -167,7 +167,7 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
 def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from tilesmith.lab.bench.measuring.sensors import of_first_gpu
+    from tilesmith.lab.bench.measuring.sensors import first_gpu_sensors
     from tilesmith.lab.bench.result import Row
     from tilesmith.lab.bench.running.child_process import Event, Started
     from tilesmith.lab.bench.running.run_jobs import collect
@@ -181,7 +181,7 @@ def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
                 progress.update(task, description=f"{job.op} {unit.case.name} {unit.mode} {unit.provider}")
             progress.advance(task, isinstance(event, Row))
 
-        return collect(jobs, sensors=of_first_gpu() if measuring else None, report=report)
+        return collect(jobs, sensors=first_gpu_sensors() if measuring else None, report=report)
 
 
 def _write(
@@ -239,12 +239,12 @@ def _refused(result: dict[str, Any]) -> bool:
 
 
 def _regressed(old: Any | None, result: dict[str, Any]) -> bool:
-    from tilesmith.lab.bench.output.regressions import BaselineError, compared, regressions
+    from tilesmith.lab.bench.output.regressions import BaselineError, changes_since, regressions
 
     if old is None:
         return False
     try:
-        changes = compared(old, result)
+        changes = changes_since(old, result)
     except BaselineError as error:
         refuse(f"--baseline: {error}")
     for change in changes:

@@ -23,7 +23,7 @@ from tilesmith.cli.trained_chapter import trained_chapter
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.machine import Machine
 from tilesmith.hardware.occupancy import Occupancy, occupancy
-from tilesmith.lab.bench.measuring.sensors import of_first_gpu
+from tilesmith.lab.bench.measuring.sensors import first_gpu_sensors
 from tilesmith.lab.bench.output.contests import MODES, Contest, contests
 from tilesmith.lab.bench.output.table import blocks as bench_blocks
 from tilesmith.lab.bench.result import result as bench_result
@@ -292,7 +292,7 @@ def _measured(report: Report) -> Told:
 
     report("what this GPU can do at most")
     job = _bench_job(partial(start_measuring, warm=False, limits_anew=False), rivals=("torch",))
-    return _measured_told(collect([job], sensors=of_first_gpu(), report=tell))
+    return _measured_told(collect([job], sensors=first_gpu_sensors(), report=tell))
 
 
 def _bench_job(start: Callable[..., Any], rivals: Sequence[str]) -> Job:

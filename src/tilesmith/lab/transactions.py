@@ -113,8 +113,8 @@ def requested(
         numbers = request_numbers(laid_out.shape, laid_out.layout, max(1, vector_bytes // element_bytes))[active]
     sectors = _distinct_per_request(numbers, places // sector_bytes)
     packed = -(-_distinct_per_request(numbers, places) * element_bytes // sector_bytes)
-    asked = int(np.count_nonzero(sectors))
-    return Requested(laid_out.warps * asked, laid_out.warps * int(sectors.sum()), laid_out.warps * int(packed.sum()))
+    requests = int(np.count_nonzero(sectors))
+    return Requested(laid_out.warps * requests, laid_out.warps * int(sectors.sum()), laid_out.warps * int(packed.sum()))
 
 
 @lru_cache(maxsize=256)

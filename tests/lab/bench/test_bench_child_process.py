@@ -1,4 +1,4 @@
-"""A kernel that takes its process down costs its own row, and the run goes on."""
+"""A kernel that crashes its process loses its own row only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tilesmith.spec import Case, Spec
 
 def op(x):
     if x.shape[0] == 2:
-        faulthandler.disable()  # pytest's, which would print where it happened
+        faulthandler.disable()  # pytest's handler would print a traceback
         os.kill(os.getpid(), signal.SIGSEGV)
     if x.shape[0] == 4:
         time.sleep(60)
@@ -103,7 +103,7 @@ def test_first_event_describes_the_device(deadly: Path) -> None:
 
 
 class Busy:
-    """A worker whose one row is compute-bound at 80 %, and takes long enough for the sensors to be read."""
+    """A worker with one compute-bound row at 80 % that runs long enough for sensor readings."""
 
     def row(self, unit: Unit) -> Row:
         time.sleep(5 * child_process.POLL_SECONDS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tilesmith.lab.bench.output.charts import ChartError, png, roofline, size_curves
-from tilesmith.lab.bench.output.contests import compared, contests, duration_with_spread
+from tilesmith.lab.bench.output.contests import compare_times, contests, duration_with_spread
 from tilesmith.lab.bench.output.page import write_html
 from tilesmith.lab.report.number_format import figure, memory
 
@@ -21,7 +21,7 @@ EVIL = '<script>alert("kernel")</script>'
 
 
 class Page(HTMLParser):
-    """The words of a page by table, and its elements with their attributes."""
+    """Parses a page into tables, text, and elements with attributes."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def result(**changes: Any) -> dict[str, Any]:
 
 
 def with_row(**changes: Any) -> dict[str, Any]:
-    """The fixture with its first row changed: ours, on rms_norm forward, 16384 × 512."""
+    """Return the fixture with its first row changed: ours, rms_norm forward, 16384 × 512."""
     changed = result()
     changed["rows"][0].update(changes)
     return changed
@@ -83,7 +83,7 @@ def test_counts_wins_draws_and_losses_against_the_best_rival() -> None:
     ],
 )
 def test_difference_within_noise_is_equal(ours: dict[str, Any], rival: dict[str, Any], standing: str) -> None:
-    assert compared(ours, rival) == standing
+    assert compare_times(ours, rival) == standing
 
 
 def test_wrong_rival_is_not_compared() -> None:

@@ -1,4 +1,4 @@
-"""Who gets a time: measuring units with a fake stopwatch, on CPU tensors."""
+"""Measuring units with a fake stopwatch on CPU tensors: which rows get a time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from tilesmith.hardware.devices import device
 from tilesmith.lab.bench.result import Row
-from tilesmith.lab.bench.roofline.device_limits import of_datasheet
+from tilesmith.lab.bench.roofline.device_limits import datasheet_limits
 from tilesmith.lab.bench.running.bench_units import Source, Unit
 from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.lab.bench.running.predictor import Predictor
 from tilesmith.spec import Case, Cost, Spec, Work
 
 CASE = Case("small", rows=8, cols=16)
-LIMITS = replace(of_datasheet(device("h200")), cache_bytes=1024, launch_us=2.0)
+LIMITS = replace(datasheet_limits(device("h200")), cache_bytes=1024, launch_us=2.0)
 
 
 def double(x: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ def test_wrong_gradient_also_refuses_the_forward() -> None:
 
 
 def keeps_first_output() -> Callable[..., Any]:
-    """Right for the check's inputs, and afterwards as fast as can be."""
+    """Correct during the check; returns a cached output afterwards."""
     kept: list[Tensor] = []
 
     def op(x: Tensor) -> Tensor:
-        if not kept or x.requires_grad:  # the check asks for gradients, timing the forward does not
+        if not kept or x.requires_grad:  # the check needs gradients, timing the forward does not
             kept[:] = [2 * x.detach()]
             return 2 * x
         return kept[0]

@@ -1,4 +1,4 @@
-"""Limits that were measured are kept, unless they cannot be this device's."""
+"""Measured limits are stored unless they are implausible for the device."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch.overrides import TorchFunctionMode
 
 from tilesmith.hardware.devices import device
 from tilesmith.lab.bench.roofline import device_limits as limits
-from tilesmith.lab.bench.roofline.device_limits import Limits, is_disturbed, of_datasheet, of_this_gpu
+from tilesmith.lab.bench.roofline.device_limits import Limits, datasheet_limits, gpu_limits, is_disturbed
 
 ABOUT = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11"}
-# As an H200 was measured alone: benchmarks/results/attention-h200.json.
+# An H200 alone: benchmarks/results/attention-h200.json.
 ALONE = Limits(4.28, 4.40, {"bf16": 687.0, "fp16": 660.0, "fp32": 51.5, "tf32": 349.0, "fp8": 1192.0}, 0.8, 7.8, 1, "m")
-# And while fifteen other programs used it: benchmarks/results/rms_norm_and_silu-h200.json.
+# The same with fifteen other programs on it: benchmarks/results/rms_norm_and_silu-h200.json.
 CROWDED = replace(ALONE, copy_tb_per_s=4.24, read_tb_per_s=0.907, matmul_tflop_per_s={"bf16": 156.0, "fp16": 125.0})
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Limits]:
-    """What measurements give, one after the other."""
+    """Return the list of limits that successive measurements give."""
     results: list[Limits] = []
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
     monkeypatch.setattr(limits, "_measured", lambda *_: results.pop(0))
@@ -34,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Limits]:
 
 def read(anew: bool = False) -> Limits:
     stopwatch: Any = None
-    return of_this_gpu(stopwatch, ABOUT, 1, anew=anew)
+    return gpu_limits(stopwatch, ABOUT, 1, anew=anew)
 
 
 def test_limits_are_measured_once(measured: list[Limits]) -> None:
@@ -63,7 +63,7 @@ def test_disturbed_limits_are_marked_and_not_stored(measured: list[Limits]) -> N
 def test_limits_far_below_the_datasheet_are_disturbed(change: dict[str, Any]) -> None:
     h200 = device("h200")
     assert not is_disturbed(ALONE, h200)
-    assert not is_disturbed(of_datasheet(h200), h200)
+    assert not is_disturbed(datasheet_limits(h200), h200)
     assert is_disturbed(replace(ALONE, **change), h200)
 
 
@@ -74,8 +74,7 @@ def test_consistent_limits_of_an_unknown_device_are_accepted() -> None:
 
 
 class OnTheCpu(TorchFunctionMode):
-    """Puts what is asked for on a GPU on the CPU, where calls take their time on a stopwatch, and notes how single
-    precision is multiplied."""
+    """Moves GPU tensors to the CPU, gives calls a time on the stopwatch, and records the fp32 precision of GEMMs."""
 
     def __init__(self, stopwatch: FakeStopwatch) -> None:
         super().__init__()
@@ -92,7 +91,7 @@ class OnTheCpu(TorchFunctionMode):
 
 @pytest.fixture
 def switch() -> Iterator[Any]:
-    """PyTorch's newer switch for how single precision is multiplied. Where it is set, the older cannot be read."""
+    """Set PyTorch's newer fp32 precision switch, after which the older one cannot be read."""
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
     yield switch
@@ -108,7 +107,7 @@ def test_fp32_and_tf32_rates_ignore_the_current_switch(
     monkeypatch.setattr(limits, "COPIED_BYTES", 1 << 10)
     switch.fp32_precision = precision
     with OnTheCpu(FakeStopwatch()) as on_the_cpu:
-        found = of_this_gpu(on_the_cpu.stopwatch, ABOUT, 1, anew=True)
+        found = gpu_limits(on_the_cpu.stopwatch, ABOUT, 1, anew=True)
     assert {"fp32", "tf32"} <= set(found.matmul_tflop_per_s)
     assert on_the_cpu.precisions == {"ieee", "tf32"}
     assert switch.fp32_precision == precision

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tilesmith.lab.bench.output.regressions import BaselineError, compared, regressions
+from tilesmith.lab.bench.output.regressions import BaselineError, changes_since, regressions
 from tilesmith.lab.bench.output.table import blocks
 from tilesmith.lab.bench.result import Row, commit, result
 from tilesmith.lab.report.content import Points, Table
@@ -74,32 +74,32 @@ def test_commit_of_copied_files_comes_from_the_environment(tmp_path: Path, monke
     ("new_ms", "verdict"), [(0.1, "equal"), (0.1019, "equal"), (0.103, "slower"), (0.097, "faster"), (0.0985, "equal")]
 )
 def test_change_must_exceed_the_noise_of_both_runs(new_ms: float, verdict: str) -> None:
-    (change,) = compared(made(row()), made(row(device_ms=new_ms)))
+    (change,) = changes_since(made(row()), made(row(device_ms=new_ms)))
     assert change.verdict == verdict
 
 
 def test_slower_rival_is_not_a_regression() -> None:
     old, new = made(row(), row("torch")), made(row(), row("torch", device_ms=0.2))
-    assert [change.verdict for change in compared(old, new)] == ["equal", "slower"]
-    assert regressions(compared(old, new)) == []
-    assert len(regressions(compared(old, made(row(device_ms=0.2))))) == 1
+    assert [change.verdict for change in changes_since(old, new)] == ["equal", "slower"]
+    assert regressions(changes_since(old, new)) == []
+    assert len(regressions(changes_since(old, made(row(device_ms=0.2))))) == 1
 
 
 def test_lost_time_is_a_regression() -> None:
-    (change,) = regressions(compared(made(row()), made(row(device_ms=None, error="refused"))))
+    (change,) = regressions(changes_since(made(row()), made(row(device_ms=None, error="refused"))))
     assert change.text == "had a time, now refused"
 
 
 def test_points_of_a_sweep_are_compared_each_with_itself() -> None:
     old = made(row(config={"BLOCK": 1}), row(config={"BLOCK": 2}, device_ms=0.2))
     new = made(row(config={"BLOCK": 2}, device_ms=0.2), row(config={"BLOCK": 1}))
-    assert [change.verdict for change in compared(old, new)] == ["equal", "equal"]
+    assert [change.verdict for change in changes_since(old, new)] == ["equal", "equal"]
 
 
 @pytest.mark.parametrize("old", [{}, {"schema": 99, "rows": []}, {**made(row(), device="A100")}])
 def test_incomparable_baseline_raises(old: dict[str, Any]) -> None:
     with pytest.raises(BaselineError):
-        compared(old, made(row()))
+        changes_since(old, made(row()))
 
 
 def shown(*rows: Row, **about: Any) -> tuple[list[Table], str]:

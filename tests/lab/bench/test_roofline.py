@@ -1,4 +1,4 @@
-"""Floors, shares of the limit and verdicts, by hand-made figures."""
+"""Floors, shares of the limit and verdicts for invented figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark goes through, and what it refuses to."""
+"""Selecting cases, dtypes, modes, rivals and sweep points."""
 
 from __future__ import annotations
 

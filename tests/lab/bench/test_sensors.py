@@ -1,4 +1,4 @@
-"""Readings of a GPU's sensors, as nvidia-smi prints them."""
+"""Reading clocks, power and throttle reasons."""
 
 from __future__ import annotations
 

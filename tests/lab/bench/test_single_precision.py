@@ -1,4 +1,4 @@
-"""What float32 is held against: the fastest way to its products that PyTorch's switch for tf32 leaves open."""
+"""The matrix limit of float32: the fastest rate that PyTorch's tf32 switch allows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.lab.report.content import Points
 from tilesmith.spec import Case, Cost, Spec, Work
 
-# Near what an H200 gives, but for the cache: without one, small tensors can stand for large ones.
+# Close to an H200, but without a cache, so that small tensors behave like large ones.
 RATES = {"bf16": 690.0, "fp16": 660.0, "tf32": 354.0, "fp32": 51.5}
 LIMITS = Limits(4.3, 4.4, RATES, launch_us=2.0, launch_host_us=5.0, cache_bytes=1, source="made up")
 SIX_PRODUCTS = Rate("six bf16 products", 115.0)
@@ -39,7 +39,7 @@ def tf32() -> Iterator[None]:
 
 
 def measured(tflop_per_s: float, provider: str = "tilesmith", dtype: torch.dtype = torch.float32, size: int = 1) -> Row:
-    """The row of an operator whose call takes 0.1 ms for as many flops as make this rate."""
+    """Return the row of an operator that reaches this rate in a call of 0.1 ms."""
 
     def double(x: Tensor) -> Tensor:
         return 2 * x

@@ -1,4 +1,4 @@
-"""Sets of inputs for timed calls: different from each other, known again, and cheap to make."""
+"""Input sets of timed calls: distinct, reproducible and cheap."""
 
 from __future__ import annotations
 

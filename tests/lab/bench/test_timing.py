@@ -1,4 +1,4 @@
-"""Timing, with a stopwatch on which time passes as the test says."""
+"""Timing with a fake stopwatch."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_warms_up_until_times_are_steady() -> None:
     def call_ms() -> float:
         nonlocal made
         made += 1
-        return 0.1 if made > 2000 else 0.05  # clocks that boost at first
+        return 0.1 if made > 2000 else 0.05  # the clock boosts at first
 
     stopwatch = FakeStopwatch(call_ms)
     timing = measure(stopwatch, calls(stopwatch, 2), Rotation(2)).timing

@@ -1,4 +1,4 @@
-"""A headless Chromium that tests can point at, type into and ask; spoken to over a pipe, so nothing is installed."""
+"""Control a headless Chromium over a pipe, without further packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 60.0  # seconds
 
 
 class Browser:
-    """One page. `complaints` are what its console said in anger and what it asked of a network."""
+    """One page. `complaints` are its console errors and its network requests."""
 
     def __init__(self, folder: Path, width: int = 1400, height: int = 900, dark: bool = False) -> None:
         assert CHROMIUM is not None
@@ -34,7 +34,7 @@ class Browser:
             "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
             f"--user-data-dir={folder / 'profile'}", "about:blank",
         ]  # fmt: skip
-        # Chromium reads from descriptor 3 and answers on 4. Copies from 10 upwards are not overwritten on the way.
+        # Chromium reads from descriptor 3 and writes to 4. Copies from 10 upwards are not overwritten.
         here, there = (fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (to_browser, from_browser))
         script = f'exec "$@" 3<&{here} 4>&{there}'
         self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Browser:
             assert time.monotonic() < deadline, "the page does not load"
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         answer = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -100,7 +100,7 @@ class Browser:
             self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
 
     def picture(self, path: Path, whole: bool = False) -> None:
-        """What is seen, or the whole page, as a PNG."""
+        """Return the visible part or the whole page as a PNG."""
         taken = self._ask("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(taken["data"]))
 

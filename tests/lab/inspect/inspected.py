@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Kernels for the page to show: one that walks columns, one that reads twice."""
+"""Kernels for the page: one walks columns, one loads its input twice."""
 
 import triton
 import triton.language as tl
@@ -17,5 +17,5 @@ def twice_read(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = places < n_elements
     x = tl.load(x_ptr + places, mask=mask)
-    again = tl.load(x_ptr + places, mask=mask, cache_modifier=".cg")  # which keeps the compiler from leaving it out
+    again = tl.load(x_ptr + places, mask=mask, cache_modifier=".cg")  # keeps the compiler from removing the second load
     tl.store(y_ptr + places, x * again + 1.0, mask=mask)

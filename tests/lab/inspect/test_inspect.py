@@ -1,4 +1,4 @@
-"""What is said about kernels whose costs can be counted by hand."""
+"""Figures and findings of kernels whose costs are known by hand."""
 
 from __future__ import annotations
 
@@ -237,8 +237,8 @@ def test_notebook_html_is_escaped() -> None:
 
 
 def configurations(x: torch.Tensor, y: torch.Tensor, config: str | None) -> Inspection:
-    # A grid of one configuration's size, so that each configuration shows in it.
-    grid = lambda meta: (x.numel() // meta["BLOCK"],)  # noqa: E731  # as people write it
+    # The grid depends on the configuration, so it shows which one was used.
+    grid = lambda meta: (x.numel() // meta["BLOCK"],)  # noqa: E731  # the usual way to write a grid
     return inspect(lambda: planted.tuned_copy[grid](x, y, x.numel()), targets=HOPPER, config=config)
 
 
@@ -298,7 +298,7 @@ def test_pruning_all_configurations_raises_like_triton() -> None:
 
 
 def test_renamed_file_is_matched_with_its_binary(tmp_path: Path) -> None:
-    # Triton's cache gives back what was compiled under the old name.
+    # Triton's cache returns the binary that was compiled under the old name.
     source = Path(planted.__file__).read_text()
     for name in ("before.py", "after.py"):
         (tmp_path / name).write_text(source)

@@ -1,4 +1,4 @@
-"""With a GPU: the script's own results, and a measured time beside the predicted one."""
+"""Inspection on a GPU: results stay correct, and a measured time is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `tilesmith inspect`: what it says, and what it does in a browser."""
+"""The page of `tilesmith inspect`: its content, and its behaviour in a browser."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from browser import CHROMIUM, Browser
 from inspected import column_walk, twice_read
 
 from tilesmith.lab.inspect import Inspection, inspect
+from tilesmith.lab.inspect.inspect_call import NotebookInspection
 from tilesmith.lab.inspect.model import Kernel, ProgramFacts, SharedAccess, Tile
 from tilesmith.lab.inspect.output.page import notebook_html, write_html
 from tilesmith.lab.inspect.output.page_data import rating_of
@@ -39,7 +40,7 @@ def found() -> Inspection:
 
 
 def with_many_programs(kernel: Kernel) -> Kernel:
-    """The same on a grid of 4096 programs, all of them traced."""
+    """Return the kernel with a grid of 4096 traced programs."""
     first = kernel.program_facts[0]
     others = tuple(
         ProgramFacts((number, 0, 0), (Tile("y_ptr", ((number * 256, number * 256 + 256),)),))
@@ -73,7 +74,7 @@ def with_evil_names(inspection: Inspection) -> Inspection:
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, the words, and the text of scripts apart from them."""
+    """Parses a page into elements with attributes, visible text, and the text of scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -168,7 +169,7 @@ def test_places_a_kernel_on_the_roofline_where_it_has_flops(found: Inspection) -
 
 
 def test_page_makes_no_requests(found: Inspection) -> None:
-    html = write_html(found).replace("http://www.w3.org/2000/svg", "")  # the name of SVG
+    html = write_html(found).replace("http://www.w3.org/2000/svg", "")  # the SVG namespace
     assert not re.search(r"https?:|src=|@import|url\(|fetch\(|XMLHttp", html)
     assert not {"link", "img", "iframe"} & {tag for tag, _ in Page(html).elements}
 
@@ -187,6 +188,7 @@ def test_notebook_shows_the_page_in_an_iframe(found: Inspection) -> None:
     assert frame[0] == "iframe"
     assert frame[1]["sandbox"] == "allow-scripts"
     assert frame[1]["srcdoc"] == write_html(found)
+    assert isinstance(found, NotebookInspection)
     assert found._repr_html_() == notebook_html(found)
 
 
@@ -284,7 +286,7 @@ def test_large_grid_does_not_freeze_the_page(browser: Browser, found: Inspection
         f"{slider}.value = number * 400; {slider}.dispatchEvent(new Event('input')); }}"
         "return (performance.now() - start) / 10; })()"
     )
-    assert took < 500  # milliseconds for a step; a machine that is not busy needs about 20
+    assert took < 500  # milliseconds per step; an idle machine needs about 20
     assert page.text("#kernel-1 .output output") == "(3600, 0, 0)"
     assert "The views below show program (0, 0, 0)" in page.text("#kernel-1 .output .said")
     assert page.complaints == []

@@ -1,4 +1,4 @@
-"""At which rate dots of single precision are predicted: what a kernel asks for, and what a device has."""
+"""The predicted rate of fp32 dots, by input precision and device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilesmith.lab.inspect.output.roofline_chart import roofline
 from tilesmith.lab.inspect.output.terminal import show
 
 BLOCK = 64
-TIMES = 64  # so often that no way to multiply is faster than moving the operands
+TIMES = 64  # repetitions that make every precision compute-bound
 FLOPS = 2 * BLOCK**3 * TIMES
 H200, MI300X, MI250X = (device(name).tflop_per_s for name in ("h200", "mi300x", "mi250x"))
 AMPERE, CDNA_2, CDNA_3 = ("cuda:80",), ("hip:gfx90a",), ("hip:gfx942",)

@@ -1,4 +1,4 @@
-"""Faults that are found however the programs happen to be ordered."""
+"""The sanitizer finds races and other faults in any order of programs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_conflicting_lanes_of_one_store_are_a_race() -> None:
 def test_load_of_unwritten_memory_is_an_error() -> None:
     def program() -> None:
         first, second, third = torch.empty(1024), torch.empty(1024), torch.empty(1024)
-        planted.copy[(4,)](first, second, 1024, BLOCK=256)  # first holds nothing
+        planted.copy[(4,)](first, second, 1024, BLOCK=256)  # first is uninitialised
         planted.copy[(2,)](second, third, 512, BLOCK=256)  # second was written by the kernel before
 
     found = inspect(program, targets=HOPPER)

@@ -1,4 +1,4 @@
-"""Scripts as people have them, run as they are on a machine without a GPU."""
+"""Unmodified scripts run under inspection on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_tutorial_runs_without_a_gpu_and_has_no_errors(name: str, kernels: lis
 
 
 def test_a_script_gets_its_arguments_and_its_own_folder(tmp_path: Path) -> None:
-    (tmp_path / "trace.py").write_text("SIZE = 512\n")  # also the name of a module of ours, and of Python's
+    (tmp_path / "trace.py").write_text("SIZE = 512\n")  # also the name of a module of ours and of Python's
     found = run(tmp_path, KERNEL + "import trace\nassert sys.argv[1:] == ['--fast', '3']\n"
                 "double(torch.ones(trace.SIZE, device='cuda'))\n", "--fast", "3")  # fmt: skip
     assert found.ending.kind == "finished", found.ending.traceback
@@ -81,7 +81,7 @@ def test_results_are_right_when_the_script_uses_them(tmp_path: Path) -> None:
 
 @FORKED
 def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
-    # A module's own way of moving passes flags after the device; an optimiser imports PyTorch's tracer.
+    # Module.to passes flags after the device; an optimiser imports PyTorch's tracer.
     found = run(tmp_path, KERNEL + "model = torch.nn.Linear(8, 8).to('cuda')\n"
                 "optimiser = torch.optim.AdamW(model.parameters())\n"
                 "model(double(torch.ones(4, 8, device='cuda'))).sum().backward()\noptimiser.step()\n"
@@ -91,7 +91,7 @@ def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
 
 @FORKED
 def test_unused_results_are_not_computed(tmp_path: Path) -> None:
-    # A grid that would take the interpreter hours, and whose tensors take no memory until they are touched.
+    # The interpreter would take hours for this grid; its tensors use no memory until they are accessed.
     found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 30)\n"
                 "y = torch.empty(1 << 30, device='cuda', dtype=torch.int8)\n"
                 "double_kernel[(1 << 22,)](x, y, 256, BLOCK=256)\n")  # fmt: skip
@@ -142,7 +142,7 @@ def test_script_over_the_memory_limit_is_stopped(tmp_path: Path) -> None:
 
 @FORKED
 def test_compiler_crash_becomes_a_finding(tmp_path: Path) -> None:
-    # Ends the process the first time a kernel is compiled, as a failed assertion of LLVM does.
+    # Aborts the process at the first compilation, as a failed LLVM assertion does.
     text = KERNEL + (
         "import os, pathlib\nfrom tilesmith.lab.inspect import session\nproper = session.compiled_or_error\n"
         "session.compiled_or_error = lambda *a: os.abort()\ndouble(torch.ones(512, device='cuda'))\n"

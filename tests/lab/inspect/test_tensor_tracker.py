@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# The events and streams of torch carry no types.
-"""TensorTracker that say they are on a GPU, and what torch says about it."""
+# torch's events and streams have no types.
+"""Tracked tensors and `torch.cuda` on a machine without a GPU."""
 
 from __future__ import annotations
 

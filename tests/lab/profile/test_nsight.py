@@ -1,4 +1,4 @@
-"""Nsight Compute's raw page as CSV: the columns are its documented ones, the values are made up."""
+"""Reading Nsight Compute's raw page as CSV, with documented columns and invented values."""
 
 from pathlib import Path
 

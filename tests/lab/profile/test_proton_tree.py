@@ -1,4 +1,4 @@
-"""Proton's tree as Triton 3.6 to 3.9 write it with `data="tree"`: calls first, devices second."""
+"""Reading Proton's tree as Triton 3.6 to 3.9 write it with `data="tree"`: calls first, devices second."""
 
 from pathlib import Path
 from typing import Any

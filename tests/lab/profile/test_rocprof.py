@@ -1,4 +1,4 @@
-"""AMD's profilers, on output written by hand after their documentation: see recorded/README.md."""
+"""AMD's profilers, with output written by hand from their documentation: see recorded/README.md."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ def test_reads_kernels_launch_overhead_and_idle_time_from_a_trace() -> None:
     assert fill.name.startswith(FILL)
     assert fill.calls == 2
     assert summary.launches == 6
-    assert summary.launch_us == pytest.approx((4 * 4.2 + 2 * 5.4) / 6)  # hipMalloc is no launch
+    assert summary.launch_us == pytest.approx((4 * 4.2 + 2 * 5.4) / 6)  # hipMalloc is not a launch
     busy = kernel.total_us + fill.total_us
     assert summary.busy_percent == pytest.approx(100 * busy / (busy + 5 * 20))
 

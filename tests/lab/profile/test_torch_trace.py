@@ -1,4 +1,4 @@
-"""Chrome traces as PyTorch's profiler writes them on a GPU; the names of categories and arguments are Kineto's."""
+"""Reading Chrome traces of PyTorch's profiler, with Kineto's names of categories and arguments."""
 
 from typing import Any
 

@@ -57,7 +57,7 @@ def page(template: str = "tour.html") -> str:
 
 
 class Structure(HTMLParser):
-    """Reads a page strictly: every element that opens must close, in order."""
+    """A strict parser: every opened element must close, in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tilesmith import storage
-from tilesmith.lab.bench.output.contests import MODES, Contest, contests, counts, duration_with_spread
+from tilesmith.lab.bench.output.contests import MODES, Contest, contests, duration_with_spread, has_valid_time
 from tilesmith.lab.bench.result import OURS
 from tilesmith.lab.doc_tables.model_tables import PREFIX, model_tables
 from tilesmith.lab.report.number_format import duration, figure, percent
@@ -110,25 +110,25 @@ def tables(op: str, stored: Sequence[Stored]) -> str:
     made: dict[str, list[str]] = {}
     shown: set[tuple[str, str, str]] = set()
     for one in newest_first:
-        if not any(row["op"] == op and counts(row) for row in one.result["rows"]):
+        if not any(row["op"] == op and has_valid_time(row) for row in one.result["rows"]):
             continue
         device = str(one.result.get("device"))
-        met = [contest for contest in contests(one.result) if contest.op == op and _is_measured(contest)]
-        met = [contest for contest in met if (device, contest.size, contest.mode) not in shown]
-        shown |= {(device, contest.size, contest.mode) for contest in met}
-        if met:
-            made.setdefault(device, []).append(_table(one, met))
+        all_contests = [contest for contest in contests(one.result) if contest.op == op and _is_measured(contest)]
+        all_contests = [contest for contest in all_contests if (device, contest.size, contest.mode) not in shown]
+        shown |= {(device, contest.size, contest.mode) for contest in all_contests}
+        if all_contests:
+            made.setdefault(device, []).append(_table(one, all_contests))
     return "\n\n".join(table for device in sorted(made) for table in made[device]) or NOT_MEASURED
 
 
-def _table(stored: Stored, met: Sequence[Contest]) -> str:
+def _table(stored: Stored, all_contests: Sequence[Contest]) -> str:
     headings = ("case", "direction", "tilesmith", "TB/s", "TFLOP/s", "of limit", "best rival", "its time", "beside it")
     lines = [
         f"| {' | '.join(headings)} |",
         "|---|---|" + "---:|" * 4 + "---|---:|---:|",
-        *(f"| {' | '.join(_cells(contest))} |" for contest in met),
+        *(f"| {' | '.join(_cells(contest))} |" for contest in all_contests),
     ]
-    return "\n".join([*lines, "", _provenance(stored, met)])
+    return "\n".join([*lines, "", _provenance(stored, all_contests)])
 
 
 def _is_measured(contest: Contest) -> bool:
@@ -160,10 +160,10 @@ def _beside(contest: Contest) -> str:
     return f"{slower / faster:.2f} × {contest.standing}"
 
 
-def _provenance(stored: Stored, met: Sequence[Contest]) -> str:
+def _provenance(stored: Stored, all_contests: Sequence[Contest]) -> str:
     result = stored.result
     copy = (result.get("limits") or {}).get("copy_tb_per_s")
-    throttled = any(row.get("throttled") for contest in met for row in contest.rows)
+    throttled = any(row.get("throttled") for contest in all_contests for row in contest.rows)
     parts = [
         f"{result.get('device')}, driver {result.get('driver')}",
         f"PyTorch {result.get('torch')}, Triton {result.get('triton')}",

@@ -30,7 +30,7 @@ from tilesmith.lab.inspect.metrics.compiled_targets import (
     with_prediction,
 )
 from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
-from tilesmith.lab.inspect.metrics.measured_time import explained, measured_us
+from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
 from tilesmith.lab.inspect.model import Kernel, Program, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions, chosen_configuration
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
@@ -239,7 +239,7 @@ class Session:
             program_facts=metrics.program_facts(),
             findings=findings(evidence),
             measured_us=measured,
-            measured_note=explained(measured, targets[str(self.options.targets[0])]) if measured else None,
+            measured_note=explain_time(measured, targets[str(self.options.targets[0])]) if measured else None,
         )
 
     def _target_facts(
@@ -255,8 +255,8 @@ class Session:
 
     def _device(self, target: str) -> Device | None:
         """Return the device to predict for: the one from the options if it has this target."""
-        asked = named_device(self.options.device) if self.options.device else None
-        return asked if asked is not None and asked.architecture.target == target else device_of(target)
+        chosen = named_device(self.options.device) if self.options.device else None
+        return chosen if chosen is not None and chosen.architecture.target == target else device_of(target)
 
     def _binary(self, launched: Launched, target: Target) -> Binary | str:
         key = (compile_signature(launched), target)

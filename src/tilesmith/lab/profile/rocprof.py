@@ -45,8 +45,8 @@ def read_trace(folder: Path) -> Summary:
 
 def counters_command(program: Sequence[str], folder: Path) -> list[str]:
     """Return the command. Newer versions renamed `--path` to `--output-directory`; their help tells."""
-    asked = subprocess.run(["rocprof-compute", "profile", "--help"], capture_output=True, text=True)
-    where = "--output-directory" if "--output-directory" in asked.stdout else "--path"
+    help_text = subprocess.run(["rocprof-compute", "profile", "--help"], capture_output=True, text=True)
+    where = "--output-directory" if "--output-directory" in help_text.stdout else "--path"
     return ["rocprof-compute", "profile", "--name", "profile", where, str(folder), "--", *runnable(program)]
 
 

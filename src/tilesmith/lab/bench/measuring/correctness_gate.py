@@ -16,7 +16,7 @@ from tilesmith.spec import CONTIGUOUS
 SETS_CHECKED = 2
 
 
-def refusal(trial: Trial) -> str | None:
+def check_failure(trial: Trial) -> str | None:
     """Return what the operator's check finds wrong; None where it passes."""
     try:
         return _first_wrong(trial)
@@ -32,7 +32,7 @@ class Judgement:
     overwritten: str | None = None
 
 
-def judged(timed: TimedCalls, outputs: Sequence[Outputs]) -> Judgement:
+def judge_outputs(timed: TimedCalls, outputs: Sequence[Outputs]) -> Judgement:
     """Compare the results of timed calls with the reference, by the rule of `check`.
 
     Input sets differ and change between the two rounds, so a cached output is wrong here. Where a provider overwrites

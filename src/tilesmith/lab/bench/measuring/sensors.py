@@ -77,7 +77,7 @@ class Sensors:
         )
 
 
-def of_first_gpu() -> Sensors:
+def first_gpu_sensors() -> Sensors:
     """Return sensors that use NVML if pynvml is installed, else nvidia-smi; without both there are no readings."""
     try:
         nvml: Any = importlib.import_module("pynvml")

@@ -51,11 +51,11 @@ class Contest:
         """Our time compared with the best rival's. None where either has no valid time."""
         if self.ours is None or self.best_rival is None:
             return None
-        return compared(self.ours, self.best_rival)
+        return compare_times(self.ours, self.best_rival)
 
 
 def _fastest(rows: Iterable[Row]) -> Row | None:
-    return min((row for row in rows if counts(row)), key=lambda row: float(row["device_ms"]), default=None)
+    return min((row for row in rows if has_valid_time(row)), key=lambda row: float(row["device_ms"]), default=None)
 
 
 def contests(result: Mapping[str, Any]) -> list[Contest]:
@@ -70,10 +70,10 @@ def contests(result: Mapping[str, Any]) -> list[Contest]:
 
 
 def _place(row: Row) -> tuple[bool, bool, float]:
-    return row["provider"] != OURS, not counts(row), row.get("device_ms") or 0.0
+    return row["provider"] != OURS, not has_valid_time(row), row.get("device_ms") or 0.0
 
 
-def counts(row: Row) -> bool:
+def has_valid_time(row: Row) -> bool:
     """Return whether the row has a measured time of a correct result."""
     return (
         row.get("kind") == "measured"
@@ -83,7 +83,7 @@ def counts(row: Row) -> bool:
     )
 
 
-def compared(row: Row, other: Row) -> Standing:
+def compare_times(row: Row, other: Row) -> Standing:
     """Compare the times of two rows. A difference within the noise of either counts as equal."""
     difference = row["device_ms"] - other["device_ms"]
     if abs(difference) <= max(_noise_ms(row), _noise_ms(other)):

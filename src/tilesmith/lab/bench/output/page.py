@@ -11,10 +11,10 @@ from tilesmith.lab.bench.output.contests import (
     MODES,
     Contest,
     Row,
-    compared,
+    compare_times,
     contests,
-    counts,
     duration_with_spread,
+    has_valid_time,
     label,
     single_precision_limits,
 )
@@ -27,8 +27,8 @@ from tilesmith.lab.report.page import render
 
 def write_html(result: Mapping[str, Any]) -> str:
     """Return a bench result as one HTML file without external resources."""
-    met = contests(result)
-    ops = list(dict.fromkeys(contest.op for contest in met))
+    all_contests = contests(result)
+    ops = list(dict.fromkeys(contest.op for contest in all_contests))
     measured = any(row.get("kind") != "predicted" for row in result["rows"])
     device = result.get("device") or "this machine"
     return render(
@@ -37,8 +37,8 @@ def write_html(result: Mapping[str, Any]) -> str:
         summary="Times beside the alternatives, against limits measured on the same device."
         if measured
         else "The least times that the datasheet allows. Nothing was measured.",
-        headlines=_headlines(result, met),
-        sections=[section for section in _sections(result, met) if section.blocks],
+        headlines=_headlines(result, all_contests),
+        sections=[section for section in _sections(result, all_contests) if section.blocks],
         provenance=_provenance(result),
     )
 
@@ -49,7 +49,7 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names) or "Nothing"
 
 
-def _headlines(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Headline]:
+def _headlines(result: Mapping[str, Any], all_contests: Sequence[Contest]) -> list[Headline]:
     headlines = []
     limits = result.get("limits") or {}
     if limits.get("copy_tb_per_s") is not None:
@@ -57,7 +57,7 @@ def _headlines(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Headli
         origin = "by its datasheet" if promised else "measured"
         on = result.get("device") or "this device"
         headlines.append(Headline(figure(limits["copy_tb_per_s"], "TB/s"), f"copy limit of {on}, {origin}"))
-    standings = Counter(contest.standing for contest in met if contest.standing)
+    standings = Counter(contest.standing for contest in all_contests if contest.standing)
     if standings:
         total = standings.total()
         tones: dict[str, Tone] = {"faster": "good", "equal": "plain", "slower": "bad"}
@@ -78,8 +78,8 @@ def _failed(row: Row) -> bool:
     return bool(row.get("error")) or row.get("checked") is False
 
 
-def _sections(result: Mapping[str, Any], met: Sequence[Contest]) -> Iterator[Section]:
-    yield Section("Warnings", "Read these before the figures.", _warnings(result, met))
+def _sections(result: Mapping[str, Any], all_contests: Sequence[Contest]) -> Iterator[Section]:
+    yield Section("Warnings", "Read these before the figures.", _warnings(result, all_contests))
     yield Section(
         "How close to the limit",
         "The dashed lines are the limits of memory and arithmetic. The closer a mark is to them, the less there is to "
@@ -91,13 +91,16 @@ def _sections(result: Mapping[str, Any], met: Sequence[Contest]) -> Iterator[Sec
         "Small cases are launch-bound, large ones memory- or compute-bound: look at several sizes.",
         _present(size_curves(result)),
     )
-    yield Section("What limits each case", "What bounds the time, and what to try next.", _verdicts(met))
+    yield Section("What limits each case", "What bounds the time, and what to try next.", _verdicts(all_contests))
     yield Section(
         "Every figure",
         "Device time is the median ± interquartile range. Host time per call is a separate figure.",
-        [_table(op, mode, met) for op, mode in dict.fromkeys((contest.op, contest.mode) for contest in met)],
+        [
+            _table(op, mode, all_contests)
+            for op, mode in dict.fromkeys((contest.op, contest.mode) for contest in all_contests)
+        ],
     )
-    yield Section("Without a time", "Providers that could not be timed, and why.", _left_out(met))
+    yield Section("Without a time", "Providers that could not be timed, and why.", _left_out(all_contests))
     yield Section("Limits of this device", "All percentages refer to these limits.", _limits(result))
 
 
@@ -116,11 +119,11 @@ def _present(block: Block | None) -> list[Block]:
 def _throttled(entry: Mapping[str, str] | str) -> str:
     if isinstance(entry, str):
         return entry
-    whose = " ".join(entry[part] for part in ("op", "case", "dtype", "mode", "provider") if part in entry)
-    return f"{whose} ({entry.get('reasons', 'no reason given')})"
+    row = " ".join(entry[part] for part in ("op", "case", "dtype", "mode", "provider") if part in entry)
+    return f"{row} ({entry.get('reasons', 'no reason given')})"
 
 
-def _warnings(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Block]:
+def _warnings(result: Mapping[str, Any], all_contests: Sequence[Contest]) -> list[Block]:
     sentences = []
     if result.get("partial"):
         sentences.append("Partial: the run was stopped. The page shows the rows measured before that.")
@@ -128,7 +131,7 @@ def _warnings(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Block]:
         sentences.append("Rows marked predicted come from a datasheet, not from a measurement.")
     for entry in result.get("throttled") or ():
         sentences.append(f"The GPU throttled during {_throttled(entry)}.")
-    for contest in met:
+    for contest in all_contests:
         over = [row for row in contest.rows if (row.get("percent_of_limit") or 0) > ABOVE_THE_LIMIT]
         if over:
             shares = ", ".join(f"{label(row)} {percent(row['percent_of_limit'])}" for row in over)
@@ -136,10 +139,10 @@ def _warnings(result: Mapping[str, Any], met: Sequence[Contest]) -> list[Block]:
     return [Points(sentences)] if sentences else []
 
 
-def _verdicts(met: Sequence[Contest]) -> list[Block]:
+def _verdicts(all_contests: Sequence[Contest]) -> list[Block]:
     verdicts = [
         (contest.name, row["verdict"])
-        for contest in met
+        for contest in all_contests
         for row in contest.rows
         if row["provider"] == OURS and row.get("verdict")
     ]
@@ -155,8 +158,13 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _table(op: str, mode: str, met: Sequence[Contest]) -> Table:
-    rows = [_cells(contest, row) for contest in met if (contest.op, contest.mode) == (op, mode) for row in contest.rows]
+def _table(op: str, mode: str, all_contests: Sequence[Contest]) -> Table:
+    rows = [
+        _cells(contest, row)
+        for contest in all_contests
+        if (contest.op, contest.mode) == (op, mode)
+        for row in contest.rows
+    ]
     return Table(f"{op} {MODES.get(mode, mode)}", _COLUMNS, rows)
 
 
@@ -185,15 +193,15 @@ def _time(contest: Contest, row: Row) -> Cell:
     """Return the time, green for the fastest; a prediction is shown as a bound."""
     if row.get("kind") == "predicted":
         return Cell(f"predicted ≥ {duration(row.get('floor_ms'))}" if row.get("floor_ms") else "predicted: –")
-    fastest = min((one["device_ms"] for one in contest.rows if counts(one)), default=None)
-    return Cell(duration_with_spread(row), "good" if counts(row) and row["device_ms"] == fastest else "plain")
+    fastest = min((one["device_ms"] for one in contest.rows if has_valid_time(one)), default=None)
+    return Cell(duration_with_spread(row), "good" if has_valid_time(row) and row["device_ms"] == fastest else "plain")
 
 
 def _compared_with_ours(contest: Contest, row: Row) -> Cell:
     ours = contest.ours
-    if ours is None or row is ours or not counts(row):
+    if ours is None or row is ours or not has_valid_time(row):
         return Cell("–")
-    standing = compared(row, ours)
+    standing = compare_times(row, ours)
     if standing == "equal":
         return Cell("equal")
     slower, faster = sorted((row["device_ms"], ours["device_ms"]), reverse=True)
@@ -215,15 +223,19 @@ def _reason(row: Row) -> str:
     return str(row.get("error") or "the result is wrong")
 
 
-def _left_out(met: Sequence[Contest]) -> list[Block]:
+def _left_out(all_contests: Sequence[Contest]) -> list[Block]:
     reasons: dict[tuple[str, str], list[str]] = {}
-    for contest in met:
+    for contest in all_contests:
         for row in contest.rows:
             if _failed(row):
                 reasons.setdefault((label(row), _reason(row)), []).append(contest.name)
     columns = [Column("provider"), Column("why", "prose"), Column("cases", "prose")]
     rows = [
-        [Cell(provider), Cell(reason), Cell(f"all {len(met)}" if len(names) == len(met) else "; ".join(names))]
+        [
+            Cell(provider),
+            Cell(reason),
+            Cell(f"all {len(all_contests)}" if len(names) == len(all_contests) else "; ".join(names)),
+        ]
         for (provider, reason), names in reasons.items()
     ]
     return [Table("Missing, failed or wrong", columns, rows)] if rows else []

@@ -31,7 +31,7 @@ class Change:
         return self.provider == OURS and self.verdict in ("slower", "lost")
 
 
-def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+def changes_since(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return the change of every row that the old run measured and the new run tried. Raises BaselineError."""
     if old.get("schema") != SCHEMA or not isinstance(old.get("rows"), list):
         raise BaselineError("the baseline is not a result of this version's `tilesmith bench --json`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tilesmith.lab.bench.output.contests import Contest, Row, counts, duration_with_spread
+from tilesmith.lab.bench.output.contests import Contest, Row, duration_with_spread, has_valid_time
 from tilesmith.lab.report.content import Block, Cell, Column, Points, Table
 from tilesmith.lab.report.number_format import memory, percent
 
@@ -60,7 +60,7 @@ def _launch_cells(launch: Mapping[str, Any]) -> list[Cell]:
 
 def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the fastest correct point."""
-    return min((row for row in rows if counts(row)), key=lambda row: float(row["device_ms"]), default=None)
+    return min((row for row in rows if has_valid_time(row)), key=lambda row: float(row["device_ms"]), default=None)
 
 
 def unreached(row: Mapping[str, Any]) -> list[str]:

@@ -9,10 +9,10 @@ from tilesmith.lab.bench.output.contests import (
     WORTH_TFLOPS,
     Contest,
     Row,
-    compared,
+    compare_times,
     contests,
-    counts,
     duration_with_spread,
+    has_valid_time,
     label,
     single_precision_limits,
 )
@@ -24,12 +24,14 @@ from tilesmith.lab.report.number_format import duration, figure, memory, percent
 
 def blocks(result: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the report of a result."""
-    met = contests(result)
-    swept = [contest for contest in met if any(row["config"] for row in contest.rows)]
-    predicted = [one for one in met if one not in swept and all(row["kind"] == "predicted" for row in one.rows)]
+    all_contests = contests(result)
+    swept = [contest for contest in all_contests if any(row["config"] for row in contest.rows)]
+    predicted = [
+        one for one in all_contests if one not in swept and all(row["kind"] == "predicted" for row in one.rows)
+    ]
     for op in dict.fromkeys(contest.op for contest in predicted):
         yield from _predictions(op, [row for contest in predicted if contest.op == op for row in contest.rows])
-    for contest in met:
+    for contest in all_contests:
         if contest in swept:
             yield from sweep_table(contest)
         elif contest not in predicted:
@@ -72,9 +74,9 @@ def _cells(contest: Contest, row: Row, by_flops: bool) -> list[Cell]:
 def _standing(contest: Contest, row: Row) -> Cell:
     """Return how the operator compares with this rival, where both results are correct."""
     ours = contest.ours
-    if ours is None or row is ours or not counts(row):
+    if ours is None or row is ours or not has_valid_time(row):
         return Cell("")
-    standing = compared(ours, row)
+    standing = compare_times(ours, row)
     if standing == "equal":
         return Cell("equal")
     slower, faster = sorted((row["device_ms"], ours["device_ms"]), reverse=True)

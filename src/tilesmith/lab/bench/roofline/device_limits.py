@@ -66,13 +66,13 @@ class Limits:
         return max(ways, key=lambda way: way.tflop_per_s, default=Rate("unknown", math.inf))
 
 
-def of_datasheet(device: Device) -> Limits:
+def datasheet_limits(device: Device) -> Limits:
     """Return the datasheet's limits, which no kernel reaches. They say nothing about launches."""
     bandwidth = device.memory_tb_per_s
     return Limits(bandwidth, bandwidth, device.tflop_per_s, None, None, device.l2_bytes, f"datasheet: {device.source}")
 
 
-def of_this_gpu(stopwatch: Stopwatch, about: Mapping[str, Any], cache_bytes: int, *, anew: bool) -> Limits:
+def gpu_limits(stopwatch: Stopwatch, about: Mapping[str, Any], cache_bytes: int, *, anew: bool) -> Limits:
     """Return the limits of the current GPU: the stored ones, or new ones if `anew`."""
     path = _path(about)
     kept = None if anew else _read(storage.read_json(path))

@@ -11,12 +11,12 @@ import torch
 from tilesmith.hardware.devices import Architecture, for_target
 from tilesmith.hardware.occupancy import occupancy
 from tilesmith.lab.bench.measuring import memory
-from tilesmith.lab.bench.measuring.correctness_gate import judged, refusal
+from tilesmith.lab.bench.measuring.correctness_gate import check_failure, judge_outputs
 from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about
 from tilesmith.lab.bench.measuring.timed_calls import TimedCalls, function_of
 from tilesmith.lab.bench.measuring.timing import Stopwatch, measure, rotation
 from tilesmith.lab.bench.result import OURS, Row
-from tilesmith.lab.bench.roofline.device_limits import Limits, of_this_gpu
+from tilesmith.lab.bench.roofline.device_limits import Limits, gpu_limits
 from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of
 from tilesmith.lab.bench.roofline.verdict import verdict
 from tilesmith.lab.bench.running.bench_units import Source, Unit, check_key, configuration, with_arguments
@@ -28,7 +28,7 @@ from tilesmith.toolchain.launches import SeenLaunch, seen_launches
 def start_measuring(source: Source, *, warm: bool, limits_anew: bool) -> tuple[Measurer, dict[str, Any]]:
     """Return a measurer for this GPU and the facts about the GPU. Runs in the child process."""
     stopwatch, facts = GpuStopwatch(), about()
-    limits = of_this_gpu(stopwatch, facts, stopwatch.cache_bytes, anew=limits_anew)
+    limits = gpu_limits(stopwatch, facts, stopwatch.cache_bytes, anew=limits_anew)
     return Measurer(source, stopwatch, limits, warm=warm), {**facts, "limits": asdict(limits)}
 
 
@@ -101,7 +101,7 @@ class Measurer:
         key = check_key(unit)
         if key not in self._checked:
             with seen_launches() as seen:
-                wrong = refusal(Trial(spec, unit.case, unit.dtype, CONTIGUOUS, self._device))
+                wrong = check_failure(Trial(spec, unit.case, unit.dtype, CONTIGUOUS, self._device))
             self._checked[key] = wrong, [_facts(launch) for launch in seen]
         return self._checked[key]
 
@@ -116,7 +116,7 @@ class Measurer:
             row.peak_bytes = memory.peak_bytes(timed.calls[0])
             row.kept_bytes = memory.kept_bytes(timed) if row.mode != "fwd" else None
         measured = measure(self._stopwatch, timed.calls, rotated, timed.refresh)
-        judgement = judged(timed, measured.outputs)
+        judgement = judge_outputs(timed, measured.outputs)
         row.checked = judgement.wrong is None
         if judgement.wrong:
             # The time of a wrong result must not be compared.

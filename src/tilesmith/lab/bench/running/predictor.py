@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tilesmith.hardware.devices import device
-from tilesmith.lab.bench.measuring.correctness_gate import refusal
+from tilesmith.lab.bench.measuring.correctness_gate import check_failure
 from tilesmith.lab.bench.measuring.gpu_stopwatch import about
 from tilesmith.lab.bench.result import Row
-from tilesmith.lab.bench.roofline.device_limits import Limits, of_datasheet
+from tilesmith.lab.bench.roofline.device_limits import Limits, datasheet_limits
 from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of
 from tilesmith.lab.bench.running.bench_units import Source, Unit, check_key, configuration, with_arguments
 from tilesmith.lab.check import Trial, interpretable
@@ -19,7 +19,7 @@ from tilesmith.spec import CONTIGUOUS, Spec
 def start_predicting(source: Source, *, device_name: str) -> tuple[Predictor, dict[str, Any]]:
     """Return a predictor for a device and the facts about the device. Runs in the child process."""
     named = device(device_name)
-    limits = of_datasheet(named)
+    limits = datasheet_limits(named)
     facts = {**about(), "device": f"{named.title} (predicted)", "driver": None, "limits": asdict(limits)}
     return Predictor(source, limits, named.architecture.target), facts
 
@@ -68,7 +68,7 @@ class Predictor:
         for case in [unit.case] if is_small else small:
             key = check_key(replace(unit, case=case))
             if key not in self._checked:
-                self._checked[key] = refusal(Trial(spec, case, unit.dtype, CONTIGUOUS, "cpu"))
+                self._checked[key] = check_failure(Trial(spec, case, unit.dtype, CONTIGUOUS, "cpu"))
             wrong = self._checked[key]
             if wrong:
                 row.checked = False

@@ -82,7 +82,7 @@ def missing_masks(evidence: Evidence) -> Iterator[Finding]:
         if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not bounded:
             yield evidence.finding(
                 "missing-mask", "info",
-                f"this {place.kind} of {place.argument} has no mask and ends exactly with the tensor: a size that is "
+                f"the {place.kind} of {place.argument} has no mask and ends exactly with the tensor: a size that is "
                 "not a multiple of the block would go out of bounds", "Add a mask, or reject such sizes.",
                 file=place.file, line=place.line,
             )  # fmt: skip

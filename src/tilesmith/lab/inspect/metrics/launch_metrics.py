@@ -89,8 +89,8 @@ class Metrics:
         flops: defaultdict[tuple[str, int], float] = defaultdict(float)
         for place, access in zip(self.places, self.accesses, strict=True):
             moved[place.file, place.line] += access.bytes
-            asked = self._requested[place]
-            sectors[place.file, place.line] += round(asked.sectors * self.scale) if asked else 0
+            counted = self._requested[place]
+            sectors[place.file, place.line] += round(counted.sectors * self.scale) if counted else 0
         for (file, line, _), count in self._trace.dot_flops.items():
             flops[file, line] += count * self.scale
         for (file, line, kind), count in self._trace.work.items():
@@ -106,8 +106,8 @@ class Metrics:
 
     def requested_of(self, place: Place) -> Requested | None:
         """Return requests and sectors of one access over the whole grid."""
-        asked = self._requested[place]
-        return None if asked is None else Requested(*(round(number * self.scale) for number in asked))
+        counted = self._requested[place]
+        return None if counted is None else Requested(*(round(number * self.scale) for number in counted))
 
     def program_facts(self) -> tuple[ProgramFacts, ...]:
         """Return every traced program with its stored tiles; some programs in full."""
@@ -145,11 +145,11 @@ class Metrics:
         totals = np.zeros(3, dtype=np.float64)
         kept = 0
         for pattern in site.patterns.values():
-            asked = requested(
+            counted = requested(
                 laid.layout, laid.vector_bytes, site.place.element_bytes, pattern.distances, pattern.mask,
                 self.sector_bytes,
             )  # fmt: skip
-            totals += pattern.count * np.array(asked)
+            totals += pattern.count * np.array(counted)
             kept += pattern.count
         if not kept:
             return Requested(0, 0, 0)
@@ -158,7 +158,7 @@ class Metrics:
 
     def _facts(self, site: Site) -> AccessFacts:
         place = site.place
-        asked = self.requested_of(place)
+        counted = self.requested_of(place)
         laid = self._laid.get(place)
         alike = [one for one in self._trace.sites.values() if _same_target(one.place, place)]
         total, unique = sum(one.active for one in alike), sum(one.new for one in alike)
@@ -178,10 +178,10 @@ class Metrics:
             repeats=round(site.active * self.scale) / max(1, self._scaled_unique(site.unique, place.argument)),
             again_in_program=site.again / max(1, site.active),
             masked_fraction=1 - site.active / max(1, site.lanes),
-            requests=asked.requests if asked else None,
-            sectors_per_request=asked.sectors / asked.requests if asked and asked.requests else None,
-            ideal_sectors_per_request=asked.ideal / asked.requests if asked and asked.requests else None,
-            efficiency=asked.ideal / asked.sectors if asked and asked.sectors else None,
+            requests=counted.requests if counted else None,
+            sectors_per_request=counted.sectors / counted.requests if counted and counted.requests else None,
+            ideal_sectors_per_request=counted.ideal / counted.requests if counted and counted.requests else None,
+            efficiency=counted.ideal / counted.sectors if counted and counted.sectors else None,
             vector_bytes=laid.vector_bytes if laid else None,
             pipelined=bool(laid and laid.layout.pipelined),
             bulk=bool(laid and laid.layout.bulk),

@@ -34,7 +34,7 @@ def measured_us(launched: Launched) -> float | None:
     return median(times)
 
 
-def explained(measured: float, facts: TargetFacts) -> str:
+def explain_time(measured: float, facts: TargetFacts) -> str:
     """Return one line that compares the measured with the predicted time and names the likely cause."""
     floor = facts.predicted_floor_us
     if floor is None:

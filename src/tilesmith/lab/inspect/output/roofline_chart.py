@@ -40,10 +40,10 @@ def _placed(kernel: Kernel, facts: TargetFacts, device: Device, sector_bytes: in
     assert facts.predicted_floor_us is not None
     assert facts.predicted_compute_us is not None
     yield "best case: each byte moves once", kernel.unique_bytes, facts.predicted_floor_us, False
-    asked = sector_bytes * sum(line.sectors for line in kernel.lines)
-    if asked > kernel.unique_bytes:
-        time = max(asked / device.memory_tb_per_s / 1e6, facts.predicted_compute_us)
-        yield "worst case: every requested sector comes from memory", asked, time, False
+    requested = sector_bytes * sum(line.sectors for line in kernel.lines)
+    if requested > kernel.unique_bytes:
+        time = max(requested / device.memory_tb_per_s / 1e6, facts.predicted_compute_us)
+        yield "worst case: every requested sector comes from memory", requested, time, False
     if kernel.measured_us:
         yield "measured", kernel.unique_bytes, kernel.measured_us, True
 

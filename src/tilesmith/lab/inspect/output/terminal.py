@@ -69,9 +69,9 @@ def bound_in_words(facts: TargetFacts) -> str:
 def overall_efficiency(kernel: Kernel) -> float | None:
     """Return the ideal number of sectors divided by the requested number, over all accesses."""
     known = [one for one in kernel.accesses if one.requests and one.sectors_per_request]
-    asked = sum((one.requests or 0) * (one.sectors_per_request or 0.0) for one in known)
-    packed = sum((one.requests or 0) * (one.ideal_sectors_per_request or 0.0) for one in known)
-    return packed / asked if asked else None
+    requested = sum((one.requests or 0) * (one.sectors_per_request or 0.0) for one in known)
+    ideal = sum((one.requests or 0) * (one.ideal_sectors_per_request or 0.0) for one in known)
+    return ideal / requested if requested else None
 
 
 def lead(kernel: Kernel) -> str:

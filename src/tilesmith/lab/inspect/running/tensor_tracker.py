@@ -135,10 +135,10 @@ class TensorTracker(TorchFunctionMode):
         self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor]
     ) -> tuple[Any, bool]:
         """Run the call on host memory. Return its result, and whether the result would be on the GPU."""
-        asked = _device_asked_for(name, args, kwargs)
-        on_gpu = asked.type == "cuda" if asked else any(map(self._is_on_gpu, inputs))
-        if name in ("cpu", "cuda", "to") and asked is not None:
-            return self._moved(func, name, args, kwargs, asked), on_gpu
+        named = _named_device(name, args, kwargs)
+        on_gpu = named.type == "cuda" if named else any(map(self._is_on_gpu, inputs))
+        if name in ("cpu", "cuda", "to") and named is not None:
+            return self._moved(func, name, args, kwargs, named), on_gpu
         if name == "get_device":
             return (0 if on_gpu else -1), on_gpu
         if name == "record_stream":
@@ -149,7 +149,7 @@ class TensorTracker(TorchFunctionMode):
             return func(*args), self._is_on_gpu(args[1])
         args = [HOST if _is_gpu(arg) else arg for arg in args]
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
-        if "device" in kwargs and asked is not None and asked.type == "cuda":
+        if "device" in kwargs and named is not None and named.type == "cuda":
             kwargs["device"] = HOST
         return func(*args, **kwargs), on_gpu
 
@@ -223,7 +223,7 @@ def _names_device(value: Any) -> bool:
     return isinstance(value, torch.device) or (isinstance(value, int) and not isinstance(value, bool))
 
 
-def _device_asked_for(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
+def _named_device(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
     """Return the device that a call names; None where it names none."""
     if name == "cpu":
         return HOST
