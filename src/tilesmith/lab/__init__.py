@@ -3,6 +3,7 @@
 Files, in reading order:
 
 - `check.py`: compares an operator and its gradients with the reference.
+- `check_context.py`: the settings under which an operator is checked.
 - `comparison.py`: the rule for how large an error may be.
 - `store_log.py`: remembers which program stored which element.
 - `inspect/`: explains what a kernel does, without a GPU.

@@ -7,15 +7,14 @@ element is traced to the program and line that stored it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
 from tilesmith.lab.comparison import Comparison, compare, identical, root_mean_square
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
@@ -109,13 +108,13 @@ def interpretable(spec: Spec, case: Case) -> bool:
 
 def run(trial: Trial) -> list[Result]:
     """Check one trial: outputs, gradients, and that the inputs are unchanged."""
-    with _exact_products():
+    with exact_products():
         return list(_results(trial))
 
 
 def _results(trial: Trial) -> Iterator[Result]:
     try:
-        with _seeded(trial.device), _poisoned_memory():
+        with seeded(trial.device), poisoned_memory():
             inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
             expected = _Expected(trial, inputs)
     except (SpecError, torch.AcceleratorError) as error:
@@ -196,7 +195,7 @@ class _Tried:
         self.failures: list[Result] = []
         stage = "forward"
         try:
-            with _poisoned_memory(), _kernels_on(trial.device, stores):
+            with poisoned_memory(), kernels_on(trial.device, stores):
                 call = _Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
                 self.failures = list(_misshapen(trial, call.outputs, expected.plain))
@@ -330,67 +329,3 @@ def _copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
         else value
         for name, value in inputs.items()
     }
-
-
-@contextmanager
-def _seeded(device: str) -> Iterator[None]:
-    """Use the same random numbers every time, and restore the caller's generator."""
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
-        torch.manual_seed(0)
-        yield
-
-
-@contextmanager
-def _exact_products() -> Iterator[None]:
-    """Disable tf32: PyTorch uses it for some sizes only, so its error would say nothing about ours."""
-    try:
-        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # the caller uses PyTorch's newer switches, which exclude the older ones
-        convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # created at run time
-        with _switched(torch.backends.cuda.matmul), _switched(convolutions):
-            yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
-
-
-@contextmanager
-def _switched(products: Any) -> Iterator[None]:
-    before = products.fp32_precision
-    products.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
-
-
-@contextmanager
-def _poisoned_memory() -> Iterator[None]:
-    """Fill new memory with NaN."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # a module property
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s).*deterministic")  # we set the mode ourselves
-        # Same as torch.use_deterministic_algorithms, without two seconds of importing torch.compile's back end.
-        torch._C._set_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # likewise
-        try:
-            yield
-        finally:
-            torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
-
-
-@contextmanager
-def _kernels_on(device: str, stores: StoreLog) -> Iterator[None]:
-    if device == "cpu":
-        with interpreter.interpreting(stores):
-            yield
-    else:
-        yield
-        torch.cuda.synchronize()  # raises the error of a failed kernel here, not at a later call

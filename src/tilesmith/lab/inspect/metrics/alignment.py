@@ -47,7 +47,7 @@ def alignment_of(launched: Launched, binary: Binary, target: Target, file: str) 
 def _responsible(
     launched: Launched, suspects: dict[str, str], best: dict[int, int], widths: Callable[[Launched], dict[int, int]]
 ) -> dict[str, str]:
-    """The suspects that alone make an access narrow; all suspects where none does alone."""
+    """Return the suspects that alone make an access narrow; all suspects where none does alone."""
     if not 1 < len(suspects) <= MOST_SUSPECTS:
         return suspects
     alone = {name: value for name, value in suspects.items() if widths(aligned(launched, but=name)) != best}
@@ -55,7 +55,7 @@ def _responsible(
 
 
 def unaligned(launched: Launched) -> dict[str, str]:
-    """The arguments that are not multiples of 16, by name, with their values as text."""
+    """Return the arguments that are not multiples of 16, with their values as text."""
     found = {}
     for parameter in launched.kernel.params:
         value = launched.arguments[parameter.name]
@@ -69,7 +69,7 @@ def unaligned(launched: Launched) -> dict[str, str]:
 
 
 def aligned(launched: Launched, but: str | None = None) -> Launched:
-    """The same launch with all integers and addresses, except `but`, rounded up to multiples of 16."""
+    """Return the launch with all integers and addresses, except `but`, rounded up to multiples of 16."""
     changed: dict[str, Any] = {}
     for name in unaligned(launched):
         if name == but:
