@@ -48,7 +48,7 @@ types: $(STAMP)
 
 figures: $(STAMP) ## write what follows from benchmarks/results anew: who computes by default, tables of README and docs
 	$(BIN)/python -m tilesmith.cli.winners
-	$(BIN)/python -m tilesmith.lab.report.figures
+	$(BIN)/python -m tilesmith.lab.doc_tables.generate
 
 # Without dependencies, since a CUDA build of PyTorch names the one release of Triton that it was built with.
 test-triton-versions: $(STAMP) ## what meets Triton itself, tested on every supported release

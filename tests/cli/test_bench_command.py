@@ -35,7 +35,7 @@ def bench(*arguments: str | Path) -> Result:
     return result
 
 
-def test_predicts_and_checks_what_is_small_enough(tmp_path: Path) -> None:
+def test_predicts_and_checks_small_cases(tmp_path: Path) -> None:
     files = [tmp_path / "result.json", tmp_path / "result.csv"]
     result = bench("silu", *SMALL, "--mode", "fwd,bwd", "--json", files[0], "--csv", files[1])
     assert result.exit_code == 0, result.output
@@ -61,16 +61,16 @@ def test_predicts_for_a_named_device(name: str, tb_per_s: float, tmp_path: Path)
 
 
 @FORKED
-def test_refuses_what_is_wrong(tmp_path: Path) -> None:
+def test_wrong_operator_gets_no_time_and_status_one(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(WRONG)
     result = bench(path)
     assert result.exit_code == 1
-    assert "refused, because it is wrong" in " ".join(result.output.split())
+    assert "refused, because the result is wrong" in " ".join(result.output.split())
 
 
 @FORKED
-def test_a_sweep_shows_what_each_point_makes_of_the_kernel(tmp_path: Path) -> None:
+def test_sweep_shows_registers_and_occupancy_of_each_point(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = bench(
         "silu", *SMALL, "--mode", "fwd", "--sweep", "BLOCK_SIZE=64,128", "--sweep", "num_warps=1", "--json", path
@@ -90,8 +90,8 @@ def test_a_sweep_takes_the_largest_case_and_says_so(tmp_path: Path) -> None:
     rows = json.loads(path.read_text())["rows"]
     assert [(row["case"], row["config"]["BLOCK_SIZE"]) for row in rows] == [("large", 1024), ("large", 2048)]
     said = " ".join(result.output.split())
-    assert "silu: swept on large, the largest of its 5 cases; --cases names others, or all" in said
-    assert "the points were checked on one, odd, past-a-block" in said
+    assert "silu: swept on large, the largest of 5 cases; --cases chooses others" in said
+    assert "the sweep's points were checked on one, odd, past-a-block" in said
     assert "8 of its programs stand for all" in said
 
 
@@ -112,7 +112,7 @@ def test_a_sweep_takes_the_largest_case_and_says_so(tmp_path: Path) -> None:
         (["--baseline", "old.json"], "--baseline compares measured times"),
     ],
 )
-def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
+def test_wrong_usage_prints_one_line(arguments: list[str], complaint: str) -> None:
     result = bench("silu", *arguments)
     assert result.exit_code == 2
     assert complaint in result.stderr
@@ -120,7 +120,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:
 
 
 @FORKED
-def test_of_several_operators_each_takes_the_cases_that_it_has(tmp_path: Path) -> None:
+def test_each_operator_uses_the_cases_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     result = bench("silu", "transpose", "--cases", "large,larger", "--mode", "fwd", "--device", "h200", "--json", path)
     assert result.exit_code == 0, result.output
@@ -144,21 +144,21 @@ def test_a_case_that_no_operator_has_or_an_operator_without_any_is_refused(cases
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_what_is_no_operator_is_refused() -> None:
+def test_unknown_operator_is_an_error() -> None:
     assert "is neither an operator" in bench("nonsense").stderr
 
 
 @FORKED
-def test_an_image_that_cannot_be_drawn_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_without_matplotlib_prints_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = bench("silu", *SMALL, "--mode", "fwd", "--png", tmp_path / "chart.png")
     assert result.exit_code == 2
-    assert "--png: a PNG is drawn with matplotlib" in result.stderr
+    assert "--png: a PNG needs matplotlib" in result.stderr
 
 
 @FORKED
-def test_a_file_that_cannot_be_written_is_one_line_after_the_result() -> None:
+def test_unwritable_file_prints_one_line_after_the_result() -> None:
     result = bench("silu", *SMALL, "--mode", "fwd", "--json", "/proc/nowhere/result.json")
     assert result.exit_code == 2
     assert "cannot write" in result.stderr

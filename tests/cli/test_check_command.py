@@ -129,7 +129,7 @@ class TestWrong:
         result = checked(broken, "--case", "odd", "--json", tmp_path / "result.json")
         assert result.exit_code == 1
         assert result.output.count("wrong multiply") == 10
-        assert "… and 5 more; --json FILE has them all" in result.output
+        assert "… and 5 more; --json FILE writes all of them" in result.output
         failed = [one for one in strict(tmp_path / "result.json")["results"] if not one["passed"]]
         assert len(failed) == 15
 
@@ -163,7 +163,7 @@ class TestUnusable:
              "double: make_inputs fails for Case('five', elements=5), torch.float32: "
              "AttributeError: case 'five' has no size 'rows' (kernel.py:10)"),
             (SIMPLE.replace("x + x", "x.no_such_thing"), "the reference fails for Case('five', elements=5)"),
-            (SIMPLE.replace("lambda x: x + x", "lambda x: None"), "TypeError: gives a NoneType, not a tensor"),
+            (SIMPLE.replace("lambda x: x + x", "lambda x: None"), "TypeError: returns a NoneType, not a tensor"),
         ],
         ids=["no SPEC", "syntax", "not a SPEC", "import", "make_inputs", "reference", "reference without result"],
     )  # fmt: skip
@@ -308,7 +308,7 @@ class TestDocumentation:
         "phrase",
         [
             "was never written", "not stored by a kernel", "it may never have been written", "elements are wrong",
-            "every element is within its own limit", "no gradient reaches", "a second backward gives another gradient",
+            "every element is within its limit", "no gradient reaches", "a second backward gives another gradient",
             "the operator changes its input",
         ],
     )  # fmt: skip

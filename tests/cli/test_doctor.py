@@ -46,7 +46,7 @@ def test_works_when_triton_is_missing() -> None:
     assert "Triton is not installed" in result.stdout
 
 
-def test_prints_advice_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prints_advice_without_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "examine", lambda: BARE)
     result = runner.invoke(app)
     assert "Triton [is] not installed." in result.output

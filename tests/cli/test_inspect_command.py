@@ -68,7 +68,7 @@ def test_a_good_kernel_is_described(good: Path, tmp_path: Path) -> None:
 
 
 @FORKED
-def test_an_error_is_named_and_ends_with_one(tmp_path: Path) -> None:
+def test_error_finding_exits_with_one(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(KERNEL % 1)
     result = run(script, "--target", "cuda:80", "--json", tmp_path / "found.json")
@@ -84,7 +84,7 @@ def test_an_error_is_named_and_ends_with_one(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_a_page_is_written(good: Path, tmp_path: Path) -> None:
+def test_html_option_writes_a_page(good: Path, tmp_path: Path) -> None:
     result = run(good, "--target", "cuda:90", "--html", tmp_path / "found.html")
     assert result.exit_code == 0, result.output
     page = (tmp_path / "found.html").read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def test_a_page_is_written(good: Path, tmp_path: Path) -> None:
 
 
 @FORKED
-def test_texts_are_printed_by_source_line(good: Path) -> None:
+def test_asm_option_prints_text_by_source_line(good: Path) -> None:
     result = run(good, "--target", "cuda:90", "--asm", "ptx")
     assert result.exit_code == 0, result.output
     assert "10: tl.store(y_ptr" in result.output
@@ -108,14 +108,12 @@ def test_texts_are_printed_by_source_line(good: Path) -> None:
         ("print('hello')", 2, "launched no Triton kernel"),
         ("def broken(:", 2, "is not Python: SyntaxError"),
         ("import a_module_that_is_not_there", 2, "No module named 'a_module_that_is_not_there'"),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 1, "was ended by SIGKILL"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", 1, "was killed by SIGKILL"),
         ("raise ValueError('on purpose')", 1, "failed: ValueError: on purpose"),
         ("import sys\nsys.exit(3)", 1, "ended with status 3"),
     ],
 )
-def test_a_script_that_cannot_be_inspected_gets_one_clear_line(
-    tmp_path: Path, text: str, status: int, said: str
-) -> None:
+def test_failing_script_gets_one_line_and_a_status(tmp_path: Path, text: str, status: int, said: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(text)
     result = run(script)
@@ -125,7 +123,7 @@ def test_a_script_that_cannot_be_inspected_gets_one_clear_line(
 
 
 @FORKED
-def test_a_script_without_end_is_ended_after_the_time_it_was_given(tmp_path: Path) -> None:
+def test_endless_script_is_stopped_after_the_timeout(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("while True: pass")
     result = run(script, "--timeout", 2)

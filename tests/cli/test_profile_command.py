@@ -99,7 +99,7 @@ def test_profiles_a_module(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_command_that_fails_shows_its_own_words_and_ends_with_1(folder: Path) -> None:
+def test_failing_command_shows_its_output_and_exits_with_one(folder: Path) -> None:
     (folder / "broken.py").write_text("import torch\ntorch.ones(2) + 1\nraise RuntimeError('my own words')\n")
     done = profile(folder, "--", "broken.py")
     assert done.returncode == 1
@@ -109,7 +109,7 @@ def test_a_command_that_fails_shows_its_own_words_and_ends_with_1(folder: Path) 
 
 
 @pytest.mark.usefixtures("forked")
-def test_ctrl_c_keeps_what_was_recorded(folder: Path) -> None:
+def test_ctrl_c_keeps_the_recording(folder: Path) -> None:
     (folder / "endless.py").write_text(ENDLESS)
     process = start(folder, "--", "endless.py")
     assert process.stdout is not None
@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_what_was_recorded(folder: Path) -> None:
         (["--out", "work.py", "--", "work.py"], "cannot write to work.py"),
     ],
 )
-def test_wrong_usage_is_one_line(
+def test_wrong_usage_prints_one_line(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -149,7 +149,7 @@ def test_wrong_usage_is_one_line(
     assert not (folder / "tilesmith-profile").exists()
 
 
-def test_a_python_without_pytorch_is_named(folder: Path) -> None:
+def test_python_without_pytorch_is_reported(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")], check=True)
     done = profile(folder, "--", "bare/bin/python", "work.py", "1")
     assert done.returncode == 1

@@ -15,9 +15,10 @@ from tilesmith.cli import chapters, inspected_chapter, trained_chapter
 from tilesmith.cli.chapter import Chapter, Told
 from tilesmith.cli.tour import tour
 from tilesmith.lab import check
+from tilesmith.lab.bench.output.contests import duration_with_spread
 from tilesmith.lab.bench.result import Row, result
-from tilesmith.lab.report.bench_result import duration, duration_with_spread
 from tilesmith.lab.report.content import Headline, Table, Tone
+from tilesmith.lab.report.number_format import duration
 from tilesmith.spec import Spec, load_file
 
 app = typer.Typer()
@@ -46,9 +47,9 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> Toured:
     return Toured(result.exit_code, result.output, page, json.loads((folder / "tour.json").read_text()))
 
 
-def test_ends_well_and_names_the_page(toured: Toured) -> None:
+def test_tour_exits_with_zero_and_names_the_page(toured: Toured) -> None:
     assert toured.exit_code == 0
-    assert re.search(r"All of it as a page: .*tour\.html$", toured.output.rstrip())
+    assert re.search(r"The tour as a page: .*tour\.html$", toured.output.rstrip())
 
 
 def test_piped_output_has_no_control_characters(toured: Toured) -> None:
@@ -135,7 +136,9 @@ def test_measured_times_stand_beside_pytorch_and_a_loss_is_shown(torch_ms: float
 
 
 def test_operator_that_gets_no_time_fails_the_tour() -> None:
-    told = measured(timed("tilesmith", None, error="refused, because it is wrong: forward"), timed("torch", 0.1))
+    told = measured(
+        timed("tilesmith", None, error="refused, because the result is wrong: forward"), timed("torch", 0.1)
+    )
     assert not told.passed
     assert told.headlines[0].figure == "no time"
 
@@ -152,7 +155,7 @@ def test_page_holds_the_figures_of_the_run(toured: Toured) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", toured.page)  # the name of a format, not a place
 
 
-def test_commands_to_go_on_with_exist(toured: Toured) -> None:
+def test_suggested_commands_exist(toured: Toured) -> None:
     from tilesmith.cli import app as tilesmith
 
     names = {command.name or command.callback.__name__ for command in tilesmith.registered_commands if command.callback}
@@ -214,7 +217,7 @@ def test_wrong_operator_is_reported_and_fails_the_tour(monkeypatch: pytest.Monke
     assert "5 wrong" in (tmp_path / "tour.html").read_text()
 
 
-def test_missed_mistake_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undetected_mistake_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_mistake(path: Path) -> Spec:
         spec = load_file(path)
         return replace(spec, op=spec.reference)
@@ -241,7 +244,7 @@ def test_refuses_where_triton_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not (tmp_path / "tour.html").exists()
 
 
-def test_names_a_program_that_the_shell_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_suggested_commands_use_a_program_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """After `make tour` the program is in .venv, which nobody has put on the path yet."""
     monkeypatch.setattr(sys, "argv", [".venv/bin/tilesmith"])
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -14,7 +14,7 @@ from tilesmith.ops.runtime import tuning
 PROJECT = Path(__file__).parents[2]
 
 
-def test_the_table_that_comes_with_the_package_says_what_the_stored_results_say() -> None:
+def test_shipped_table_matches_the_stored_results() -> None:
     made = winners.tables(PROJECT / winners.RESULTS)
     assert made
     for path, table in made.items():
@@ -22,7 +22,7 @@ def test_the_table_that_comes_with_the_package_says_what_the_stored_results_say(
     assert {path.name for path in made} == {path.name for path in tuning.SHIPPED.glob("*.json")}
 
 
-def test_every_stored_case_that_pytorch_wins_is_left_to_it() -> None:
+def test_auto_leaves_cases_that_pytorch_wins_to_pytorch() -> None:
     contents = [json.loads(stored.read_text()) for stored in (PROJECT / winners.RESULTS).glob("*.json")]
     times: dict[tuple[str, str, str, str], float] = {}  # of the newest run that has them
     for content in sorted(contents, key=lambda content: str(content["date"])):
@@ -58,29 +58,29 @@ def row(mode: str, provider: str, ms: float | None, **more: Any) -> dict[str, An
     return {"mode": mode, "provider": provider, "device_ms": ms, **more}
 
 
-def test_forward_and_training_are_decided_apart(tmp_path: Path) -> None:
+def test_forward_and_training_have_separate_winners(tmp_path: Path) -> None:
     assert result(
         tmp_path, row("fwd", "tilesmith", 1.0), row("fwd", "torch", 0.9), row("bwd", "tilesmith", 1.0),
         row("bwd", "torch", 2.0), row("fwd", "liger", 0.1),
     ) == {"forward": "torch", "training": "tilesmith"}  # fmt: skip
 
 
-def test_a_difference_within_the_noise_is_none(tmp_path: Path) -> None:
+def test_difference_within_the_noise_has_no_winner(tmp_path: Path) -> None:
     assert result(tmp_path, row("fwd", "tilesmith", 1.0), row("fwd", "torch", 0.99)) == {"forward": "tilesmith"}
 
 
 @pytest.mark.parametrize("broken", [{"error": "wrong"}, {"device_ms": None}], ids=str)
-def test_what_has_no_time_wins_nothing(tmp_path: Path, broken: dict[str, Any]) -> None:
+def test_row_without_a_time_does_not_win(tmp_path: Path, broken: dict[str, Any]) -> None:
     assert result(tmp_path, row("fwd", "tilesmith", 1.0), {**row("fwd", "torch", 0.5), **broken}) == {}
 
 
-def test_a_size_of_which_nothing_is_decided_is_left_out_so_that_its_neighbours_are_asked(tmp_path: Path) -> None:
+def test_undecided_size_is_left_out(tmp_path: Path) -> None:
     result(tmp_path, row("bwd", "tilesmith", 2.0), row("bwd", "torch", 1.0))
     ((_, table),) = winners.tables(tmp_path).items()
     assert table["winners"] == {}
 
 
-def test_a_newer_run_that_measured_less_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
+def test_newer_partial_run_keeps_older_winners(tmp_path: Path) -> None:
     def stored(date: str, *rows: dict[str, Any]) -> dict[str, Any]:
         one = {"op": "silu", "case": "seed", "sizes": {"rows": 1024, "cols": 512}, "dtype": "bfloat16", "error": None}
         about = dict.fromkeys(winners.PROVENANCE, "same")

@@ -1,4 +1,4 @@
-"""The check is checked: right kernels pass it, and each way to be wrong fails it with a message that helps."""
+"""Correct kernels pass the check; each kind of mistake fails it with a helpful message."""
 
 import re
 from collections.abc import Callable
@@ -42,14 +42,14 @@ def small(spec: Spec) -> Spec:
 
 
 def failure(results: list[Result], what: str) -> Result:
-    """The only failure there is."""
+    """Return the only failure."""
     failures = [result for result in results if not result.passed]
     assert [one.what for one in failures] == [what], failures
     return failures[0]
 
 
 def simple(op: Callable[..., Any], reference: Callable[..., Any] = lambda x: x * 2, **fields: Any) -> Spec:
-    """A spec of functions in plain PyTorch on a small vector x."""
+    """Return a spec of plain PyTorch functions on a small vector x."""
     made = {
         "name": "simple",
         "cases": [Case("five", elements=5)],
@@ -68,11 +68,11 @@ class TestRightKernels:
         assert {result.dtype for result in results} == {"float32", "float16", "bfloat16"}
         assert {result.layout for result in results} == {layout.name for layout in LAYOUTS}
 
-    def test_have_their_result_and_each_gradient_compared(self) -> None:
+    def test_compare_output_and_each_gradient(self) -> None:
         results = checked(small(load_file(MULTIPLY)))
         assert [result.what for result in results] == ["forward", "gradient x", "gradient y"]
 
-    def test_have_each_of_several_outputs_compared(self) -> None:
+    def test_compare_each_of_several_outputs(self) -> None:
         results = checked(load_file(KERNELS / "largest_of_rows.py"))
         assert [result.what for result in results] == ["forward 0", "forward 1"]
 
@@ -83,25 +83,25 @@ class TestRightKernels:
             results = checked(load_file(KERNELS / file), dtype, device="cuda")
             assert [result for result in results if not result.passed] == []
 
-    def test_leave_the_callers_random_numbers_alone(self) -> None:
+    def test_keep_the_callers_random_state(self) -> None:
         torch.manual_seed(7)
         expected = torch.rand(3)
         torch.manual_seed(7)
         checked(small(load_file(MULTIPLY)))
         assert torch.equal(torch.rand(3), expected)
 
-    def test_leave_determinism_as_it_was(self) -> None:
+    def test_restore_determinism_settings(self) -> None:
         checked(small(load_file(MULTIPLY)))
         assert not torch.are_deterministic_algorithms_enabled()
 
-    def test_may_change_an_input_where_the_name_says_so(self) -> None:
+    def test_may_change_inputs_if_the_name_ends_with_underscore(self) -> None:
         in_place = simple(lambda x: x.mul_(2), name="double_", differentiable=False)
         assert all(result.passed for result in checked(in_place))
         assert not all(result.passed for result in checked(replace(in_place, name="double")))
 
 
-# What is replaced in the kernel, by what, which comparison fails, and what the message says.
-# {line} stands for the line with the text that follows the |.
+# Text to replace in the kernel, its replacement, the comparison that fails, and the message.
+# {line} is the number of the line with the text after the |.
 MISTAKES = {
     "zeros": (
         "    z = x * y\n", "    z = x * y * 0\n", "forward",
@@ -152,7 +152,7 @@ MISTAKES = {
     ),
     "a missing gradient": (
         "        return dx, dy\n", "        return None, dy\n", "gradient x",
-        r"no gradient reaches x; an operator without gradients says differentiable=False|",
+        r"no gradient reaches x; if the operator has no gradients, set differentiable=False|",
     ),
     "a gradient with a wrong sign": (
         "    dx = dz * y\n", "    dx = -dz * y\n", "gradient x",
@@ -181,11 +181,11 @@ MISTAKES = {
     ),
     "one output too many": (
         "        return z\n", "        return z, z.clone()\n", "forward",
-        r"gives 2 tensors, but the reference gives 1|",
+        r"returns 2 tensors, but the reference returns 1|",
     ),
     "no output": (
         "    return Multiply.apply(x, y)\n", "    Multiply.apply(x, y)\n", "forward",
-        r"TypeError: gives a NoneType, not a tensor or a tuple of tensors|",
+        r"TypeError: returns a NoneType, not a tensor or a tuple of tensors|",
     ),
     "an operator that raises": (
         "    return Multiply.apply(x, y)\n", "    raise ValueError('not\\nfor me [red]')\n", "forward",
@@ -209,12 +209,12 @@ def test_mistake_fails_with_element_program_and_line(
     assert re.search(pattern, failure(checked(small(load_file(copy))), what).message)
 
 
-def test_changed_input_fails_beside_the_gradient_it_spoils(tmp_path: Path) -> None:
+def test_changed_input_fails_with_its_gradient(tmp_path: Path) -> None:
     copy = broken_copy(tmp_path, "    z = x * y\n", "    z = x * y\n    tl.store(x_ptr + offsets, x + 1, mask=mask)\n")
     failures = [result for result in checked(small(load_file(copy))) if not result.passed]
     assert [result.what for result in failures] == ["gradient y", "input x"]
     assert re.search(
-        r"changes its input: element \[0, 0\] was .* and is .* afterwards; stored by program \(0, 0, 0\) of "
+        r"changes its input: element \[0, 0\] was .* and is now .*; stored by program \(0, 0, 0\) of "
         rf"multiply_kernel, broken.py:{line_of(copy, 'tl.store(x_ptr')}$",
         failures[1].message,
     )
@@ -236,7 +236,7 @@ class TestPrecision:
         result = failure(checked(small(load_file(copy)), dtype), "forward")
         assert result.error > result.allowed
 
-    def test_error_only_in_the_norm_says_so_with_figures(self) -> None:
+    def test_error_in_the_norm_only_is_reported_with_figures(self) -> None:
         def slightly_off(x: Tensor) -> Tensor:
             return 2 * x + 3 * torch.finfo(x.dtype).eps * x.abs().mean() * torch.ones_like(x)
 
@@ -247,12 +247,12 @@ class TestPrecision:
         result = failure(checked(spec), "forward")
         assert result.error > result.allowed
         assert re.match(
-            rf"every element is within its own limit, but all together are off by {result.error:.3g} of the "
-            rf"reference's norm, allowed {result.allowed:.3g}; nearest to its limit: element \[\d+\] is ",
+            rf"every element is within its limit, but the norm of the error is {result.error:.3g} of the "
+            rf"reference's norm, allowed {result.allowed:.3g}; closest to its limit: element \[\d+\] is ",
             result.message,
         )
 
-    def test_one_element_slightly_off_among_very_many_fails_though_the_norm_does_not_show_it(self) -> None:
+    def test_one_wrong_element_of_very_many_fails(self) -> None:
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
             return {"x": torch.ones(case.elements, dtype=dtype, device=device)}
 
@@ -266,7 +266,7 @@ class TestPrecision:
         assert result.error < result.allowed
         assert result.message.startswith("element [99999] is 2.00001, but must be 2 (off by 1e-05")
 
-    def test_a_large_error_within_its_own_limit_is_not_named(self) -> None:
+    def test_large_error_within_its_limit_is_not_reported(self) -> None:
         values = torch.tensor([1e6, 1.0, 1.0, 1.0])
         spec = simple(
             lambda x: 2 * x + torch.tensor([0.375, 0.0, 0.3, 0.0]),
@@ -284,9 +284,9 @@ class TestPrecision:
         )
         message = failure(checked(spec), "forward").message
         assert message.startswith("element [1] is 2.5, but must be 2 (off by 0.5,")
-        assert message.endswith("; 2 of 4 elements are wrong, [3] the most: by 4")
+        assert message.endswith("; 2 of 4 elements are wrong, the worst is [3], off by 4")
 
-    def test_roundings_that_follow_one_another_are_allowed_where_the_spec_counts_them(self) -> None:
+    def test_spec_roundings_raise_the_allowed_error(self) -> None:
         off = simple(lambda x: x * 2 * (1 + 4 * 2**-23), differentiable=False)
         failure(checked(off), "forward")
         assert all(result.passed for result in checked(replace(off, roundings=4)))
@@ -299,7 +299,7 @@ class TestPrecision:
         assert all(result.passed for result in results) == passes
         assert passes or failure(results, "gradient x")
 
-    def test_single_precision_is_checked_in_full_and_the_switches_are_put_back(self) -> None:
+    def test_tf32_is_disabled_during_the_check_and_restored(self) -> None:
         found: list[object] = []
 
         def noting(x: Tensor) -> Tensor:
@@ -322,7 +322,7 @@ class TestPrecision:
         assert shown is not None
         assert shown[1] != shown[2]
 
-    def test_where_pytorch_overflows_its_answer_is_right(self) -> None:
+    def test_overflow_like_pytorch_passes(self) -> None:
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
             return {"x": torch.tensor([60000.0, 1.0, 2.0], dtype=dtype, device=device)}
 
@@ -347,7 +347,7 @@ class TestPrecision:
         assert "element [0] is" in failure(checked(spec, torch.int64), "forward").message
         assert all(result.passed for result in checked(replace(spec, op=torch.clone), torch.int64))
 
-    def test_truth_values_are_compared(self) -> None:
+    def test_boolean_outputs_are_compared(self) -> None:
         spec = simple(lambda x: x > 0, lambda x: x > 0)
         assert all(result.passed for result in checked(spec))
         assert not checked(replace(spec, op=lambda x: x < 0))[0].passed
@@ -374,23 +374,21 @@ class TestOddOperators:
         leaking = replace(spec, op=lambda x, unused: x * 2 + unused - unused.detach())
         assert "but must be 0" in failure(checked(leaking), "gradient unused").message
 
-    def test_rounding_that_differs_between_two_backwards_is_no_mistake(self, tmp_path: Path) -> None:
+    def test_two_backwards_may_differ_by_rounding(self, tmp_path: Path) -> None:
         copy = broken_copy(
             tmp_path, "        return dx, dy\n", "        return dx * (1 + context.backwards * 2**-24), dy\n"
         )
         assert all(result.passed for result in checked(small(load_file(copy))))
 
-    def test_output_of_a_torch_function_in_memory_a_kernel_used_before_is_not_blamed_on_the_kernel(
-        self, tmp_path: Path
-    ) -> None:
+    def test_reused_memory_is_not_blamed_on_the_kernel(self, tmp_path: Path) -> None:
         copy = broken_copy(tmp_path, "        return z\n", "        return z.copy_(x)\n")
         message = failure(checked(small(load_file(copy))), "forward").message
         assert "stored by program" not in message
         assert re.match(r"element \[\d+, \d+\] is .*, but must be", message)
 
-    def test_unwritten_output_without_any_kernel_is_suspected(self) -> None:
+    def test_nan_output_without_a_kernel_may_be_unwritten(self) -> None:
         result = failure(checked(simple(lambda x: torch.empty_like(x), differentiable=False)), "forward")
-        assert "memory holds NaN before the run, so it may never have been written" in result.message
+        assert "new memory holds NaN, so it may never have been written" in result.message
 
     def test_unwritten_integers_are_found(self, tmp_path: Path) -> None:
         source = (KERNELS / "largest_of_rows.py").read_text()
@@ -414,16 +412,16 @@ class TestOddOperators:
         assert "is nan" in failure(checked(spec, layout=row_strided), "forward").message
         assert checked(spec)[0].passed
 
-    def test_complex_results_are_refused_rather_than_half_compared(self) -> None:
+    def test_complex_outputs_fail(self) -> None:
         spec = simple(lambda x: torch.complex(x, x), lambda x: torch.complex(x, -x), differentiable=False)
         assert failure(checked(spec), "forward").message == "is complex, which cannot be compared"
 
-    def test_an_error_of_the_gpu_fails_what_comes_after_it(self) -> None:
+    def test_gpu_error_fails_later_trials(self) -> None:
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
             raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
         result = failure(checked(simple(torch.clone, make_inputs=make_inputs)), "forward")
-        assert result.message == "not tried: the GPU takes no more work after the error before"
+        assert result.message == "not checked: the GPU stopped working after an earlier error"
 
     @pytest.mark.gpu
     def test_messages_on_a_gpu_name_the_element(self, tmp_path: Path) -> None:
@@ -455,12 +453,12 @@ class TestSpecsThatCannotBeUsed:
 
 
 class TestWhatIsTried:
-    def test_large_cases_are_left_to_a_gpu(self) -> None:
+    def test_large_cases_are_skipped_on_the_cpu(self) -> None:
         spec = load_file(MULTIPLY)
         assert {trial.case.name for trial in trials(spec, device="cpu")} == {"one", "odd"}
         assert {trial.case.name for trial in trials(spec, device="cuda")} == {"one", "odd", "large"}
 
-    def test_size_is_found_without_allocating_it(self) -> None:
+    def test_case_size_is_found_without_allocating(self) -> None:
         devices = []
 
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -471,7 +469,7 @@ class TestWhatIsTried:
         assert trials(huge, device="cpu") == []
         assert devices == ["meta"]
 
-    def test_inputs_that_cannot_be_made_without_memory_are_made_with_it(self) -> None:
+    def test_inputs_that_fail_on_meta_are_made_on_the_cpu(self) -> None:
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
             x = torch.randn(case.elements, dtype=dtype, device=device)
             return {"x": x / float(x.abs().max())}

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-# Kernels carry no types: Triton reads their annotations as its own.
-"""Sectors that the loads and stores of a launch ask for."""
+# Kernels have no type annotations, since Triton interprets annotations itself.
+"""Counting the sectors of the loads and stores of a launch."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,16 +56,16 @@ def copied(n_elements: int, block: int = 1024) -> Transactions:
     return counted(copy_kernel, grid, x_ptr=x, y_ptr=y, n_elements=n_elements, BLOCK=block)
 
 
-def test_a_contiguous_copy_asks_for_what_it_moves() -> None:
+def test_contiguous_copy_has_ideal_sectors() -> None:
     # 1024 floats in 16-byte vectors are 8 requests of 32 × 16 = 512 bytes, 16 sectors each; loaded and stored.
     assert copied(1024) == Transactions(sectors=2 * 8 * 16, ideal=2 * 8 * 16, sampled=1, programs=1, unknown=())
     assert copied(4096).sectors * 32 == 2 * 4 * 4096
 
 
-def test_a_walk_down_a_column_takes_a_sector_for_every_element() -> None:
+def test_column_walk_takes_one_sector_per_element() -> None:
     found = counted(columns_kernel, (2, 1, 1), x_ptr=torch.zeros(128, 64), n_columns=64,
                     total_ptr=torch.zeros(2), BLOCK=128)  # fmt: skip
-    # Each of 4 warps asks for 32 floats that lie 256 bytes apart; one sum is stored. Packed they take 4 sectors.
+    # Each of 4 warps requests 32 floats, 256 bytes apart; one sum is stored. Packed floats take 4 sectors.
     assert found.sectors == 2 * (4 * 32 + 1)
     assert found.ideal == 2 * (4 * 4 + 1)
 
@@ -75,7 +75,7 @@ def test_a_masked_tail_counts_active_lanes_only() -> None:
 
 
 def test_a_mask_that_splits_vectors_multiplies_requests() -> None:
-    # An odd length may end inside a vector, so four instructions of 4 bytes ask for the same sectors one after another.
+    # An odd length may end inside a vector, so four instructions of 4 bytes request the same sectors in turn.
     found = copied(1000)
     assert (found.sectors, found.ideal) == (4 * 2 * 125, 2 * 8 * 4 * 4)
 
@@ -86,7 +86,7 @@ def test_a_masked_tail_is_not_scaled() -> None:
     assert found.sectors == 2 * (63 * 128 + 2)
 
 
-def test_a_sample_stands_for_all_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_programs_scale_to_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = copied(100 * 256, block=256)
     monkeypatch.setattr(module, "MOST_PROGRAMS", 100)
     whole = copied(100 * 256, block=256)
@@ -94,7 +94,7 @@ def test_a_sample_stands_for_all_programs(monkeypatch: pytest.MonkeyPatch) -> No
     assert sample.sectors == whole.sectors == 2 * 100 * 256 * 4 // 32
 
 
-def test_every_warp_asks_for_what_all_of_them_need() -> None:
+def test_replicated_loads_count_once_per_warp() -> None:
     found = counted(same_number_kernel, (1, 1, 1), x_ptr=torch.zeros(1), y_ptr=torch.zeros(128), BLOCK=128)
     assert found.sectors == 4 + 16
     # 64 floats are too few for 4 warps: each is loaded twice and stored once.
@@ -107,7 +107,7 @@ def test_every_dimension_of_the_grid_is_walked() -> None:
     assert (sample[0], sample[-1], len(set(sample))) == ((0, 0, 0), (9, 9, 9), 8)
 
 
-def test_a_binary_cached_from_another_folder_is_joined_too() -> None:
+def test_binary_cached_from_another_folder_is_matched() -> None:
     x, y = torch.zeros(1024), torch.zeros(1024)
     arguments = {"x_ptr": x, "y_ptr": y, "n_elements": 1024, "BLOCK": 1024}
     binary = compile_kernel(copy_kernel, HOPPER, arguments, num_warps=4, enable_fp_fusion=True)
@@ -119,20 +119,20 @@ def test_a_binary_cached_from_another_folder_is_joined_too() -> None:
     assert transactions(copy_kernel, (1, 1, 1), arguments, moved) == copied(1024)
 
 
-def test_what_cannot_be_counted_is_named() -> None:
+def test_uncounted_accesses_are_listed() -> None:
     found = counted(counting_kernel, (1, 1, 1), x_ptr=torch.zeros(128), BLOCK=128)
     assert found.sectors == 0
     (place,) = found.unknown
     assert place.startswith("atomic at test_transactions.py:")
 
 
-def test_after_what_cannot_be_counted_no_other_program_is_followed() -> None:
+def test_uncounted_access_stops_the_trace() -> None:
     programs_followed = torch.zeros(128)
     assert counted(counting_kernel, (8, 1, 1), x_ptr=programs_followed, BLOCK=128).unknown
     assert (programs_followed == 1).all()
 
 
-def test_another_vendor_is_refused() -> None:
+def test_amd_binary_raises() -> None:
     with pytest.raises(ValueError, match="NVIDIA"):
         counted(copy_kernel, (1, 1, 1), CDNA3, x_ptr=torch.zeros(64), y_ptr=torch.zeros(64), n_elements=64, BLOCK=64)
 
@@ -152,24 +152,24 @@ def test_rms_norm_reads_its_rows_once_in_registers_and_twice_in_blocks(
     assert launch["sectors_note"] == "8 of its programs stand for all"
 
 
-def test_large_tensors_are_no_hindrance() -> None:
+def test_large_tensors_are_counted_by_sampling() -> None:
     rows, columns = 2**15, 2**13
     (launch,) = planned(SPECS["silu"], Case("large", rows=rows, cols=columns), torch.bfloat16, "fwd", "cuda:90")
     assert launch["sectors"] == 2 * rows * columns * 2 // 32
 
 
-def test_what_is_too_large_to_trace_says_so() -> None:
+def test_too_large_programs_get_a_note() -> None:
     case = Case("large", rows=2**18, cols=4096)
     launch = planned(SPECS["rms_norm"], case, torch.bfloat16, "bwd", "cuda:90")[0]
     assert launch["kernel"] == "rms_norm_backward_kernel", "persistent: each of its few programs walks many rows"
     assert (launch["sectors"], launch["sectors_note"]) == (None, "too large to trace")
 
 
-def test_what_memory_cannot_hold_says_so() -> None:
+def test_tensors_beyond_memory_get_a_note() -> None:
     (launch,) = planned(SPECS["silu"], Case("vast", rows=2**33, cols=2**13), torch.bfloat16, "fwd", "cuda:90")
     assert (launch["sectors"], launch["sectors_note"]) == (None, "too large to trace")
 
 
-def test_other_gpus_say_so() -> None:
+def test_amd_targets_get_a_note() -> None:
     (launch,) = planned(SPECS["silu"], Case("small", rows=4, cols=64), torch.bfloat16, "fwd", "hip:gfx942")
     assert (launch["sectors"], launch["sectors_note"]) == (None, "counted for NVIDIA GPUs only")

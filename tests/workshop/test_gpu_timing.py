@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tilesmith.lab.bench.result import OURS, Row
-from tilesmith.lab.bench.units import Measurer, Unit
+from tilesmith.lab.bench.running.bench_units import Unit
+from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.spec import Case
 from tilesmith.workshop.checking import gpu_timing
 from tilesmith.workshop.checking.gpu_timing import time_beside_torch, time_beside_twin

@@ -1,4 +1,4 @@
-"""`tilesmith bench`: how fast, beside what a user would pick instead, against the hardware's limit."""
+"""`tilesmith bench`: measure operators beside their rivals and against the limits of the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
-    from tilesmith.lab.bench.children import Job
+    from tilesmith.lab.bench.running.child_process import Job
     from tilesmith.lab.bench.selection import Selection
 
 DEFAULT_DEVICE = "h200"
@@ -27,31 +27,37 @@ def bench(
         typer.Argument(metavar="[OP… | FILE.py…]", help="Operators, or files with a SPEC. Default: all."),
     ] = None,
     cases: Annotated[
-        str | None, typer.Option(help="Cases by name, with commas, or all. Default: the large ones.")
+        str | None, typer.Option(help="Case names, comma-separated, or all. Default: the large cases.")
     ] = None,
     size: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=N", help="A size of the cases; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=N", help="Set a size of the cases; may be repeated.")
     ] = None,
     rows: Annotated[int | None, typer.Option(min=0, help="Short for --size rows=N.")] = None,
     cols: Annotated[int | None, typer.Option(min=0, help="Short for --size cols=N.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16, with commas, or all.")] = None,
-    mode: Annotated[str | None, typer.Option(help="fwd, bwd, both, with commas. Default: fwd,bwd.")] = None,
-    against: Annotated[str | None, typer.Option(help="Rivals by name, with commas, or none. Default: all.")] = None,
-    sweep: Annotated[list[str] | None, typer.Option(metavar="FIELD=A,B", help="Try values; may be repeated.")] = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Let inputs stay in the L2 cache.")] = False,
-    measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure this GPU's limits anew.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16, comma-separated, or all.")] = None,
+    mode: Annotated[str | None, typer.Option(help="fwd, bwd, both, comma-separated. Default: fwd,bwd.")] = None,
+    against: Annotated[str | None, typer.Option(help="Rival names, comma-separated, or none. Default: all.")] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=A,B", help="Measure each value; may be repeated.")
+    ] = None,
+    warm: Annotated[bool, typer.Option("--warm", help="Keep the inputs in the L2 cache.")] = False,
+    measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure the GPU's limits again.")] = False,
     device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, 4090.")] = None,
-    baseline: Annotated[Path | None, typer.Option(metavar="OLD.json", help="Compare with an older --json.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="OLD.json", help="Compare with the JSON of an older run.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows as CSV.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the charts as an image.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the charts as an image (needs matplotlib).")
+    ] = None,
 ) -> None:
-    """How fast, beside what a user would pick instead, against the hardware's limit.
+    """Measure operators beside their rivals and against the limits of the device.
 
-    Every operator is checked first, and what is wrong gets no time. Without a GPU, or with --device, the floor that a
-    datasheet allows is predicted instead. Exit status 1 if an operator is refused, slower than
-    --baseline, or the run was interrupted.
+    Every operator is checked first; a wrong result gets no time. Without a GPU, or with --device, the least time that
+    the datasheet allows is predicted instead. Exit status 1 if an operator is wrong or slower than --baseline, or if
+    the run was interrupted.
     """
     import torch
 
@@ -106,9 +112,7 @@ def _read_baseline(path: Path | None, measuring: bool) -> Any | None:
     if path is None:
         return None
     if not measuring:
-        refuse(
-            "--baseline compares measured times, and nothing is measured here: there is no GPU, or --device is given"
-        )
+        refuse("--baseline compares measured times, but this run measures nothing: no GPU, or --device is given")
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -117,7 +121,8 @@ def _read_baseline(path: Path | None, measuring: bool) -> Any | None:
 
 def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bool) -> Callable[..., Any]:
     from tilesmith.hardware.devices import device
-    from tilesmith.lab.bench.units import start_measuring, start_predicting
+    from tilesmith.lab.bench.running.measurer import start_measuring
+    from tilesmith.lab.bench.running.predictor import start_predicting
 
     if measuring:
         return partial(start_measuring, warm=warm, limits_anew=limits_anew)
@@ -132,9 +137,9 @@ def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bo
 def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any]) -> list[Job]:
     from tilesmith.cli.benched import source_of
     from tilesmith.cli.check import chosen_specs
-    from tilesmith.lab.bench.children import Job
+    from tilesmith.lab.bench.measuring.timed_calls import providers
+    from tilesmith.lab.bench.running.child_process import Job
     from tilesmith.lab.bench.selection import SelectionError, units
-    from tilesmith.lab.bench.subjects import providers
     from tilesmith.spec import SpecError
 
     specs = chosen_specs(names)
@@ -154,18 +159,18 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
         except (SelectionError, SpecError) as error:
             refuse(str(error))
         if chosen.takes_largest_case(source):
-            taken = f"swept on {jobs[-1].units[0].case.name}, the largest of its {len(spec.cases)} cases"
-            console.print(f"{spec.name}: {taken}; --cases names others, or all", markup=False, soft_wrap=True)
+            swept = f"swept on {jobs[-1].units[0].case.name}, the largest of {len(spec.cases)} cases"
+            console.print(f"{spec.name}: {swept}; --cases chooses others", markup=False, soft_wrap=True)
     return jobs
 
 
 def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from tilesmith.lab.bench.children import Event, Started
+    from tilesmith.lab.bench.measuring.sensors import first_gpu_sensors
     from tilesmith.lab.bench.result import Row
-    from tilesmith.lab.bench.sensors import of_first_gpu
-    from tilesmith.lab.bench.session import collect
+    from tilesmith.lab.bench.running.child_process import Event, Started
+    from tilesmith.lab.bench.running.run_jobs import collect
 
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting", total=sum(len(job.units) for job in jobs))
@@ -176,7 +181,7 @@ def _run(jobs: Sequence[Job], measuring: bool) -> dict[str, Any]:
                 progress.update(task, description=f"{job.op} {unit.case.name} {unit.mode} {unit.provider}")
             progress.advance(task, isinstance(event, Row))
 
-        return collect(jobs, sensors=of_first_gpu() if measuring else None, report=report)
+        return collect(jobs, sensors=first_gpu_sensors() if measuring else None, report=report)
 
 
 def _write(
@@ -202,14 +207,14 @@ def _csv(path: Path, result: dict[str, Any]) -> None:
 
 
 def _html(path: Path, result: dict[str, Any]) -> None:
-    from tilesmith.lab.report.bench_page import write_html
+    from tilesmith.lab.bench.output.page import write_html
 
     write_result(path, write_html(result))
 
 
 def _png(path: Path, result: dict[str, Any]) -> None:
     from tilesmith import storage
-    from tilesmith.lab.report.bench_chart import ChartError, png
+    from tilesmith.lab.bench.output.charts import ChartError, png
 
     try:
         storage.write_atomically(path, png(result))
@@ -220,7 +225,7 @@ def _png(path: Path, result: dict[str, Any]) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from tilesmith.lab.bench.table import blocks
+    from tilesmith.lab.bench.output.table import blocks
     from tilesmith.lab.report.terminal import show_block
 
     for block in blocks(result):
@@ -234,12 +239,12 @@ def _refused(result: dict[str, Any]) -> bool:
 
 
 def _regressed(old: Any | None, result: dict[str, Any]) -> bool:
-    from tilesmith.lab.bench.baseline import BaselineError, compared, regressions
+    from tilesmith.lab.bench.output.regressions import BaselineError, changes_since, regressions
 
     if old is None:
         return False
     try:
-        changes = compared(old, result)
+        changes = changes_since(old, result)
     except BaselineError as error:
         refuse(f"--baseline: {error}")
     for change in changes:

@@ -14,8 +14,8 @@ import torch
 
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.occupancy import occupancy
-from tilesmith.lab.bench.subjects import as_outputs, gradients, leaves_of
-from tilesmith.lab.bench.units import Source
+from tilesmith.lab.bench.measuring.timed_calls import as_outputs, gradients, leaves_of
+from tilesmith.lab.bench.running.bench_units import Source
 from tilesmith.lab.transactions import MOST_PROGRAMS, transactions
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime import tuning

@@ -23,16 +23,18 @@ from tilesmith.cli.trained_chapter import trained_chapter
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.machine import Machine
 from tilesmith.hardware.occupancy import Occupancy, occupancy
-from tilesmith.lab.bench.children import Event, Job, Started
+from tilesmith.lab.bench.measuring.sensors import first_gpu_sensors
+from tilesmith.lab.bench.output.contests import MODES, Contest, contests
+from tilesmith.lab.bench.output.table import blocks as bench_blocks
 from tilesmith.lab.bench.result import result as bench_result
+from tilesmith.lab.bench.running.child_process import Event, Job, Started
+from tilesmith.lab.bench.running.measurer import start_measuring
+from tilesmith.lab.bench.running.predictor import start_predicting
+from tilesmith.lab.bench.running.run_jobs import collect
 from tilesmith.lab.bench.selection import Selection, units
-from tilesmith.lab.bench.sensors import of_first_gpu
-from tilesmith.lab.bench.session import collect
-from tilesmith.lab.bench.table import blocks as bench_blocks
-from tilesmith.lab.bench.units import start_measuring, start_predicting
 from tilesmith.lab.check import Result, Trial, run, trials
-from tilesmith.lab.report.bench_result import MODES, Contest, contests, duration, figure, memory
 from tilesmith.lab.report.content import Cell, Column, Facts, Headline, Listing, Paragraph, Points, Table, Tone
+from tilesmith.lab.report.number_format import duration, figure, memory
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
@@ -290,7 +292,7 @@ def _measured(report: Report) -> Told:
 
     report("what this GPU can do at most")
     job = _bench_job(partial(start_measuring, warm=False, limits_anew=False), rivals=("torch",))
-    return _measured_told(collect([job], sensors=of_first_gpu(), report=tell))
+    return _measured_told(collect([job], sensors=first_gpu_sensors(), report=tell))
 
 
 def _bench_job(start: Callable[..., Any], rivals: Sequence[str]) -> Job:

@@ -1,4 +1,4 @@
-"""`tilesmith check`: right? Forward and gradients against the reference."""
+"""`tilesmith check`: compare operators and their gradients with the reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tilesmith.lab.check import Result, Trial
     from tilesmith.spec import Spec
 
-# A kernel that is wrong is mostly wrong everywhere; further lines would push the first ones off the screen.
+# A wrong kernel mostly fails everywhere; more lines would push the first ones off the screen.
 MOST_LINES = 10
 
 
@@ -28,13 +28,13 @@ def check(
         typer.Argument(metavar="[OP… | FILE.py…]", help="Operators, or files with a SPEC. Default: all."),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
-    case: Annotated[list[str] | None, typer.Option(help="A case by name; may be repeated.")] = None,
-    layout: Annotated[list[str] | None, typer.Option(help="A layout by name; may be repeated.")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="A case name; may be repeated.")] = None,
+    layout: Annotated[list[str] | None, typer.Option(help="A layout name; may be repeated.")] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
 ) -> None:
-    """Is it right? The result and every gradient against the reference, over cases, dtypes and layouts.
+    """Compare operators and their gradients with the reference, over cases, dtypes and layouts.
 
-    On a machine without a GPU the kernels run in the interpreter. Exit status 1 if anything is wrong.
+    Without a GPU the kernels run in the interpreter. Exit status 1 if a comparison fails.
     """
     from tilesmith import __version__
 
@@ -50,7 +50,7 @@ def check(
 
 
 def chosen_specs(names: Sequence[str]) -> list[Spec]:
-    """The specs that operators' names and files stand for; all operators where nothing is named."""
+    """Return the specs of the named operators and files; all operators if no name is given."""
     known = operators()
     from tilesmith.spec import SpecError
 
@@ -102,7 +102,7 @@ def _trials(spec: Spec, dtypes: Sequence[str], cases: Sequence[str], layouts: Se
     if not chosen:
         names = ", ".join(case.name for case in spec.cases)
         raise SpecError(
-            f"{spec.name}: without a GPU every case is too large ({names}); add a small one, or force --case"
+            f"{spec.name}: without a GPU every case is too large ({names}); add a small case, or name one with --case"
         )
     return chosen
 
@@ -135,7 +135,7 @@ def _run_all(spec: Spec, chosen: Sequence[Trial]) -> list[Result]:
                     console.print(_line(result), soft_wrap=True)
             progress.advance(task)
     if failures > MOST_LINES:
-        console.print(f"… and {failures - MOST_LINES} more; --json FILE has them all")
+        console.print(f"… and {failures - MOST_LINES} more; --json FILE writes all of them")
     return results
 
 
@@ -153,6 +153,6 @@ def _summary(spec: Spec, results: Sequence[Result], left_out: Sequence[str]) -> 
     wrong = sum(not result.passed for result in results)
     verdict = (f"{wrong} wrong", "red") if wrong else ("right", "")
     used = max((result.error / result.allowed for result in results if result.allowed), default=0.0)
-    exact = "" if wrong else f"; largest error {used:.0%} of what is allowed"
+    exact = "" if wrong else f"; largest error {used:.0%} of the allowed error"
     beyond = f"; only on a GPU: {', '.join(left_out)}" if left_out else ""
     return Text.assemble(f"{spec.name}: ", verdict, f", {len(results)} comparisons{exact}{beyond}")

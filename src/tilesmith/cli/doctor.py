@@ -1,4 +1,4 @@
-"""`tilesmith doctor`: what this machine can do, and what to install for more."""
+"""`tilesmith doctor`: show what this machine can do, and what to install for more."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as JSON.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
 ) -> None:
-    """What this machine can do: GPU, driver, torch, Triton, compile targets, profilers; what to install for more."""
+    """Show GPU, driver, torch, Triton, compile targets and profilers, and what to install for more."""
     from rich.table import Table
     from rich.text import Text
 
     from tilesmith.hardware.machine import examine
 
-    with console.status("looking at this machine"):
+    with console.status("examining this machine"):
         machine = examine()
     if json:
         write_json(json, findings(machine))
@@ -42,14 +42,14 @@ def doctor(
 
 
 def findings(machine: Machine) -> dict[str, Any]:
-    """The machine as `--json` holds it."""
+    """Return the machine as JSON data."""
     from dataclasses import asdict
 
     return {"tilesmith": __version__, **asdict(machine)}
 
 
 def described(machine: Machine) -> dict[str, str]:
-    """The machine in words, most telling first."""
+    """Return the machine in words, most important first."""
     return {
         "GPU": _described_gpu(machine),
         "Triton launches here": "yes" if machine.triton_launches else "no",

@@ -1,4 +1,4 @@
-"""`tilesmith inspect`: what does a kernel do, and why is it slow? Without a GPU if there is none."""
+"""`tilesmith inspect`: explain the kernels that a script launches, with or without a GPU."""
 
 from __future__ import annotations
 
@@ -11,60 +11,65 @@ from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, w
 
 if TYPE_CHECKING:
     from tilesmith.lab.inspect.model import Ending, Inspection
-    from tilesmith.lab.inspect.session import Wishes
+    from tilesmith.lab.inspect.options import InspectOptions
 
 TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 
 
 def inspect(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="Any Python script that launches kernels.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Handed to the script.")] = None,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A script that launches Triton kernels.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Arguments of the script.")
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(help="Compile for: cuda:80, cuda:90, cuda:100, hip:gfx90a, hip:gfx942; may be repeated."),
     ] = None,
-    kernel: Annotated[list[str] | None, typer.Option(help="Only kernels of this name; may be repeated.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Inspect only this kernel; may be repeated.")] = None,
     programs: Annotated[
-        str, typer.Option(metavar="N|all", help="How many programs of a grid to trace. Default: as time allows.")
+        str,
+        typer.Option(
+            metavar="N|all", help="How many programs of a grid to trace. Default: as many as a few seconds allow."
+        ),
     ] = "",
     config: Annotated[
-        str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="Which configuration of an autotuner to take.")
+        str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="The configuration of an autotuner to use.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, …")] = None,
     asm: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Print a text by source line: {', '.join(TEXTS)}.")
+        str | None, typer.Option(metavar="NAME", help=f"Print the compiler's text by source line: {', '.join(TEXTS)}.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds before the script is ended.")] = 300.0,
-    memory: Annotated[float, typer.Option(min=1, help="GB before the script is ended.")] = 8.0,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Stop the script after this many seconds.")] = 300.0,
+    memory: Annotated[float, typer.Option(min=1, help="Stop the script at this much memory, in GB.")] = 8.0,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained page.")] = None,
 ) -> None:
-    """What does each kernel of a script do, and what to change? Runs it as it is, without a GPU if there is none.
+    """Explain what each kernel of a script does and what to change. The script runs unmodified; a GPU is optional.
 
-    Every launch is traced in the interpreter and compiled for NVIDIA's and AMD's GPUs. Exit status 1 if a finding is an
-    error, or the script fails.
+    Every launch is traced in the interpreter and compiled for NVIDIA and AMD GPUs. Exit status 1 if a finding is an
+    error, or if the script fails.
     """
-    wishes = _wishes(target or [], programs, config, device, asm, kernel or [])
+    options = _options(target or [], programs, config, device, asm, kernel or [])
     if not script.is_file():
         refuse(f"{script} is not a file")
-    found = _run(script, arguments or [], wishes, timeout, memory)
+    found = _run(script, arguments or [], options, timeout, memory)
     if json:
-        from tilesmith.lab.inspect.as_json import as_json
+        from tilesmith.lab.inspect.output.json_output import as_json
 
         write_json(json, as_json(found))
     if html:
-        from tilesmith.lab.report.inspect_page import write_html
+        from tilesmith.lab.inspect.output.page import write_html
 
         write_result(html, write_html(found))
     _show(found, asm)
     _end(found)
 
 
-def _wishes(
+def _options(
     targets: list[str], programs: str, config: str | None, device: str | None, asm: str | None, kernels: list[str]
-) -> Wishes:
+) -> InspectOptions:
     from tilesmith.hardware.devices import device as known_device
-    from tilesmith.lab.inspect.session import Wishes
+    from tilesmith.lab.inspect.options import InspectOptions
     from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 
     if programs not in ("", "all") and not (programs.isdecimal() and int(programs)):
@@ -77,10 +82,10 @@ def _wishes(
         chosen = tuple(map(Target.parse, targets)) or DEFAULT_TARGETS
     except ValueError as error:
         refuse(f"--{error}")
-    return Wishes(
+    return InspectOptions(
         targets=chosen,
         programs=int(programs) if programs.isdecimal() else None,
-        seconds=float("inf") if programs == "all" else Wishes.seconds,
+        seconds=float("inf") if programs == "all" else InspectOptions.seconds,
         config=config,
         kernels=tuple(kernels),
         device=device,
@@ -88,20 +93,20 @@ def _wishes(
     )
 
 
-def _run(script: Path, arguments: list[str], wishes: Wishes, timeout: float, memory: float) -> Inspection:
-    from tilesmith.lab.inspect.script import Limits, inspect_script
+def _run(script: Path, arguments: list[str], options: InspectOptions, timeout: float, memory: float) -> Inspection:
+    from tilesmith.lab.inspect.running.script import Limits, inspect_script
 
     limits = Limits(timeout, memory)
     if not console.is_terminal:
-        return inspect_script(script, arguments, wishes, limits)
+        return inspect_script(script, arguments, options, limits)
     with console.status(f"starting {script.name}") as status:
         return inspect_script(
-            script, arguments, wishes, limits, progress=lambda text: status.update(f"{script.name}: {text}")
+            script, arguments, options, limits, progress=lambda text: status.update(f"{script.name}: {text}")
         )
 
 
 def _show(found: Inspection, asm: str | None) -> None:
-    from tilesmith.lab.inspect.terminal import show
+    from tilesmith.lab.inspect.output.terminal import show
 
     if found.ending.traceback:
         console.print(found.ending.traceback, markup=False, soft_wrap=True)
@@ -127,7 +132,7 @@ def _show_texts(found: Inspection, asm: str) -> None:
 
 
 def _end(found: Inspection) -> None:
-    """One line about what went wrong, and the status that says so."""
+    """Print one line about the failure, if any, and exit with its status."""
     problem, status = _problem(found)
     if problem:
         typer.echo(f"tilesmith: {problem}", err=True)
@@ -141,36 +146,39 @@ def _end(found: Inspection) -> None:
 def _problem(found: Inspection) -> tuple[str, int]:
     ending = found.ending
     seen = len(found.kernels)
-    until_then = f"{seen} kernel{'' if seen == 1 else 's'} traced until then"
+    traced_before = f"{seen} kernel{'' if seen == 1 else 's'} traced before that"
     match ending.kind:
         case "exception":
-            return _failure(found.script, ending, until_then)
+            return _failure(found.script, ending, traced_before)
         case "timeout":
             return (
-                f"{found.script} {ending.message} and was ended; {until_then}. --timeout gives it longer",
+                f"{found.script} {ending.message} and was stopped; {traced_before}. --timeout sets the limit",
                 CHECK_FAILED,
             )
         case "memory":
-            return f"{found.script} {ending.message} and was ended; {until_then}. --memory gives it more", CHECK_FAILED
+            return (
+                f"{found.script} {ending.message} and was stopped; {traced_before}. --memory sets the limit",
+                CHECK_FAILED,
+            )
         case "signal":
-            return f"{found.script} {ending.message}; {until_then}", CHECK_FAILED
+            return f"{found.script} {ending.message}; {traced_before}", CHECK_FAILED
     if ending.status:
         said = f": {ending.message}" if ending.message else ""
-        return f"{found.script} ended with status {ending.status}{said}; {until_then}", CHECK_FAILED
+        return f"{found.script} ended with status {ending.status}{said}; {traced_before}", CHECK_FAILED
     if not seen:
-        return f"{found.script} launched no Triton kernel, so there is nothing to inspect", WRONG_USAGE
+        return f"{found.script} launched no Triton kernel: nothing to inspect", WRONG_USAGE
     return "", 0
 
 
-def _failure(script: str, ending: Ending, until_then: str) -> tuple[str, int]:
+def _failure(script: str, ending: Ending, traced_before: str) -> tuple[str, int]:
     kind, _, message = ending.message.partition(": ")
     if kind == "InspectError":
         return message, WRONG_USAGE
     if kind in ("SyntaxError", "IndentationError", "TabError"):
         return f"{script} is not Python: {ending.message}", WRONG_USAGE
     if kind == "ModuleNotFoundError":
-        return f"{script} cannot be run: {message}. Install it for {_python()}", WRONG_USAGE
-    return f"{script} failed: {ending.message}; {until_then}", CHECK_FAILED
+        return f"{script} cannot run: {message}. Install it for {_python()}", WRONG_USAGE
+    return f"{script} failed: {ending.message}; {traced_before}", CHECK_FAILED
 
 
 def _python() -> str:

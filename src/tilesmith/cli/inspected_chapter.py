@@ -7,10 +7,10 @@ from typing import Any
 
 from tilesmith.cli.chapter import Chapter, Report, Told
 from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel
-from tilesmith.lab.inspect.script import inspect_script
-from tilesmith.lab.inspect.session import Wishes
+from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.output.page import write_html
+from tilesmith.lab.inspect.running.script import inspect_script
 from tilesmith.lab.report.content import Cell, Column, Frame, Headline, Listing, Paragraph, Table
-from tilesmith.lab.report.inspect_page import write_html
 from tilesmith.toolchain.compiler import Target
 
 SCRIPT = files("tilesmith.cli.examples").joinpath("column_walk.py")
@@ -30,7 +30,7 @@ def inspected_chapter() -> Chapter:
 def _inspected(report: Report) -> Told:
     with as_file(SCRIPT) as path:
         report(f"running {path.name}")
-        found = inspect_script(path, (), Wishes(targets=(Target.parse(TARGET),)), progress=report)
+        found = inspect_script(path, (), InspectOptions(targets=(Target.parse(TARGET),)), progress=report)
     kernels = {kernel.name: kernel for kernel in found.kernels}
     if set(kernels) != {SLOW, MENDED}:
         trouble = found.ending.traceback or found.ending.message or "it launched no kernel"

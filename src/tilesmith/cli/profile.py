@@ -1,4 +1,4 @@
-"""`tilesmith profile`: a command under a profiler, and what to open afterwards."""
+"""`tilesmith profile`: run a command under a profiler and summarise where the time goes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def profile(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="What to run, such as: python train.py")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="The command, such as: python train.py")],
     tool: Annotated[str, typer.Option(help="auto, torch, proton, ncu, rocprofv3 or rocprof-compute.")] = "auto",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Each run gets a folder of its own in it.")] = Path(
-        "tilesmith-profile"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the recordings; each run creates a subfolder.")
+    ] = Path("tilesmith-profile"),
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary as a page.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the summary as an HTML page.")] = None,
 ) -> None:
-    """Run a command under a profiler that is here; say where its time went and what to open for more.
+    """Run a command under an installed profiler; show where the time goes and which file to open for more.
 
-    Exit status 1 if the command fails, 2 if it or the profiler is not there.
+    Exit status 1 if the command fails, 2 if the command or the profiler is missing.
     """
     from tilesmith.hardware.machine import examine
     from tilesmith.lab.profile.session import choose, discard_if_empty, fresh_folder, run
@@ -55,14 +55,14 @@ def profile(
 
 
 def _end(status: int) -> None:
-    """Say how the command ended where it did not end well, and end likewise."""
+    """Report how the command failed, if it did, and exit with a status."""
     from tilesmith.lab.profile.runner import INTERRUPTED
 
     if status == INTERRUPTED:
-        _say("interrupted: only what was recorded until then is kept")
+        _say("interrupted: the recording ends there")
         raise typer.Exit(INTERRUPTED)
     if status:
-        _say(f"the command failed with status {status}; what it said is above")
+        _say(f"the command failed with status {status}; its output is above")
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -91,10 +91,10 @@ def _page(summary: Summary, tool: str, command: list[str]) -> str:
     return render(
         "base.html",
         title=f"Profile of {shlex.join(command)}",
-        summary="Where the time went.",
+        summary="Where the time goes.",
         sections=[
-            Section("Summary", f"As {tool} recorded it.", blocks(summary)),
-            Section("For more", "What was recorded, and how to open it.", [Facts(dict(summary.files))]),
+            Section("Summary", f"Recorded by {tool}.", blocks(summary)),
+            Section("Recordings", "The files, and how to open them.", [Facts(dict(summary.files))]),
         ],
         provenance={"Made": time.strftime("%Y-%m-%d %H:%M %Z"), "By": f"tilesmith profile, version {__version__}"},
     )

@@ -1,4 +1,4 @@
-"""`tilesmith tour`: about a minute through everything on this machine, ending with one page."""
+"""`tilesmith tour`: show everything on this machine in about a minute, and write one HTML page."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def tour(
-    html: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the page.")] = Path("tilesmith-tour.html"),
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as JSON.")] = None,
+    html: Annotated[Path, typer.Option(metavar="FILE", help="The HTML page to write.")] = Path("tilesmith-tour.html"),
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
 ) -> None:
-    """About a minute through everything on this machine; ends with one HTML page.
+    """Show everything on this machine in about a minute, and write one HTML page.
 
-    Exit status 1 if an operator of this package turns out wrong here.
+    Exit status 1 if an operator of this package is wrong on this machine.
     """
     from tilesmith.hardware.machine import examine
 
-    with console.status("looking at this machine"):
+    with console.status("examining this machine"):
         machine = examine()
     if machine.torch is None or machine.triton is None:
         refuse(f"the tour runs Triton kernels. {machine.advice[0]}")
@@ -41,7 +41,7 @@ def tour(
         found = {name: value for _, one in told for name, value in one.findings.items()}
         write_json(json, {"tilesmith": __version__, "seconds": round(seconds, 1), **found})
     write_result(html, _page(machine, told, seconds))
-    console.print(f"All of it as a page: {html}", soft_wrap=True, markup=False)
+    console.print(f"The tour as a page: {html}", soft_wrap=True, markup=False)
     if not all(one.passed for _, one in told):
         raise typer.Exit(CHECK_FAILED)
 
@@ -64,7 +64,7 @@ def _page(machine: Machine, told: list[tuple[Chapter, Told]], seconds: float) ->
     return render(
         "tour.html",
         title="A tour on this machine",
-        summary="Whether kernels are right, what the compiler makes of them, and how fast they are or could be.",
+        summary="Whether kernels are correct, how they compile, and how fast they are or could be.",
         headlines=[headline for _, one in told for headline in one.headlines],
         sections=[Section(chapter.title, chapter.lead, one.blocks) for chapter, one in told],
         provenance={

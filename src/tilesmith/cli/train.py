@@ -186,7 +186,7 @@ def progress_of(run: Run, label: str = "training") -> Iterator[Any]:
     """Show a progress bar with loss, speed and memory; yield the function that updates it from the record."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tilesmith.lab.report.bench_result import figure, memory
+    from tilesmith.lab.report.number_format import figure, memory
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[found]}"))
     bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not run.place.is_first)

@@ -13,8 +13,8 @@ from tilesmith.cli.terminal import console, refuse
 if TYPE_CHECKING:
     import torch
 
-    from tilesmith.lab.bench.subjects import Subject
-    from tilesmith.lab.bench.timing import Rotation
+    from tilesmith.lab.bench.measuring.timed_calls import TimedCalls
+    from tilesmith.lab.bench.measuring.timing import Rotation
     from tilesmith.ops.runtime.tuned_case import Timer, Tuned
     from tilesmith.spec import Case, Spec
 
@@ -52,21 +52,21 @@ def tune(
 
 def _bench_timer() -> Timer:
     """Return the timer of `bench`, since both decide what `auto` does: graph replay, inputs from memory."""
-    from tilesmith.lab.bench.gpu import GpuStopwatch
-    from tilesmith.lab.bench.subjects import Subject
-    from tilesmith.lab.bench.timing import device_milliseconds
+    from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch
+    from tilesmith.lab.bench.measuring.timed_calls import TimedCalls
+    from tilesmith.lab.bench.measuring.timing import device_milliseconds
 
     stopwatch = GpuStopwatch()
-    last: dict[tuple[object, ...], tuple[Subject, Rotation]] = {}  # all configurations are timed on the same inputs
+    last: dict[tuple[object, ...], tuple[TimedCalls, Rotation]] = {}  # all configurations are timed on the same inputs
 
     def timer(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> float:
         key = spec.name, case.name, dtype, mode
         if key not in last:
             last.clear()
-            subject = Subject(spec, case, dtype, "cuda", mode, spec.op)
-            last[key] = subject, subject.add_rotated_sets(stopwatch.cache_bytes, warm=False)
-        subject, rotated = last[key]
-        return device_milliseconds(stopwatch, subject.calls, rotated)
+            timed = TimedCalls(spec, case, dtype, "cuda", mode, spec.op)
+            last[key] = timed, timed.add_rotated_sets(stopwatch.cache_bytes, warm=False)
+        timed, rotated = last[key]
+        return device_milliseconds(stopwatch, timed.calls, rotated)
 
     return timer
 

@@ -1,6 +1,6 @@
-"""Where PyTorch is faster, out of stored results, as the table that comes with the package: `make figures`.
+"""Write the shipped tables that tell `auto` where PyTorch is faster, from stored results: `make figures`.
 
-So `auto` follows what was published: a test holds the table against the results.
+A test compares the tables with the results, so `auto` follows the published figures.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def tables(results: Path) -> dict[Path, dict[str, Any]]:
-    """The table of each device that was measured, and where it belongs."""
+    """Return the table of each measured device by its path."""
     stored = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     by_device: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for result in sorted(stored, key=lambda result: str(result["date"])):
@@ -57,7 +57,7 @@ def _table(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _times(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Milliseconds]:
-    """Device times of our kernels and PyTorch's own by operator and bucket; cases of one bucket are added up."""
+    """Return device times of ours and PyTorch by operator and bucket; cases of one bucket are summed."""
     found: dict[tuple[str, str], Milliseconds] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     for row in rows:
         if row["provider"] in (OURS, "torch") and row["device_ms"] and not row["error"] and row["op"] in SPECS:

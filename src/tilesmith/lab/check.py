@@ -1,39 +1,38 @@
-"""Is it right? An operator against its reference: the result and every gradient, over cases, dtypes and layouts.
+"""Compare an operator with its reference: outputs and every gradient, over cases, dtypes and layouts.
 
-The reference runs in float64 on the same values, and once more in the dtype under test, which shows how exact an answer
-can be expected. Memory is filled with NaN before the operator allocates it, so an element it forgets shows. On a CPU
-the kernels run in the interpreter, and a wrong element is traced to the program and the line that stored it.
+The reference runs in float64, and also in the dtype under test, which shows the error to expect. New memory is filled
+with NaN, so an element that the operator misses is found. On a CPU the kernels run in the interpreter, and a wrong
+element is traced to the program and line that stored it.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
 from tilesmith.lab.comparison import Comparison, compare, identical, root_mean_square
-from tilesmith.lab.stores import StoreLog
+from tilesmith.lab.store_log import StoreLog
 from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
 from tilesmith.toolchain import interpreter
 
-# Larger cases are left to a GPU: the interpreter takes about a millisecond per program and operation.
+# Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
 MOST_BYTES_INTERPRETED = 1 << 20
 
 
 @dataclass(frozen=True)
 class Result:
-    """One comparison. `error` and `allowed` are relative to the size of the reference's values."""
+    """One comparison. `error` and `allowed` are relative to the norm of the reference."""
 
     op: str
     case: str
     dtype: str
     layout: str
-    what: str  # "forward", "gradient x"; "backward" where it raises, "input x" where that was changed
+    what: str  # "forward", "gradient x"; "backward" where it raises, "input x" where the operator changes x
     error: float
     allowed: float
     passed: bool
@@ -42,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Trial:
-    """One combination to be tried."""
+    """One combination of case, dtype and layout to check."""
 
     spec: Spec
     case: Case
@@ -67,7 +66,7 @@ def check(
     layouts: Sequence[Layout] | None = None,
     device: str | None = None,
 ) -> Iterator[Result]:
-    """Compare the operator of a spec with its reference. Results come one by one, as they are found."""
+    """Compare the operator of a spec with its reference. Yield each result as soon as it is known."""
     for trial in trials(spec, cases=cases, dtypes=dtypes, layouts=layouts, device=device):
         yield from run(trial)
 
@@ -80,7 +79,7 @@ def trials(
     layouts: Sequence[Layout] | None = None,
     device: str | None = None,
 ) -> list[Trial]:
-    """What `check` goes through: on a CPU those of the spec's cases that the interpreter takes in reasonable time."""
+    """Return the trials of `check`. On a CPU the default cases are those small enough for the interpreter."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
     return [
@@ -92,7 +91,7 @@ def trials(
 
 
 def interpretable(spec: Spec, case: Case) -> bool:
-    """Whether the interpreter takes seconds, not hours, for this case."""
+    """Return whether the case is small enough for the interpreter."""
     if spec.cost is not None:
         try:
             return spec.cost(case, spec.dtypes[0]).forward.bytes <= MOST_BYTES_INTERPRETED
@@ -101,27 +100,27 @@ def interpretable(spec: Spec, case: Case) -> bool:
                 f"{spec.name}: cost fails for {case!r}: {described(error, source_of(spec.cost))}"
             ) from error
     try:
-        inputs = spec.inputs(case, spec.dtypes[0], "meta")  # sizes without the memory
+        inputs = spec.inputs(case, spec.dtypes[0], "meta")  # shapes without memory
     except SpecError:
         inputs = spec.inputs(case, spec.dtypes[0], "cpu")
     return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor)) <= MOST_BYTES_INTERPRETED
 
 
 def run(trial: Trial) -> list[Result]:
-    """Try one combination: the result, each gradient, and that the inputs are as they were."""
-    with _exact_products():
+    """Check one trial: outputs, gradients, and that the inputs are unchanged."""
+    with exact_products():
         return list(_results(trial))
 
 
 def _results(trial: Trial) -> Iterator[Result]:
     try:
-        with _seeded(trial.device), _poisoned_memory():
+        with seeded(trial.device), poisoned_memory():
             inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
             expected = _Expected(trial, inputs)
     except (SpecError, torch.AcceleratorError) as error:
         if not isinstance(error, torch.AcceleratorError) and not isinstance(error.__cause__, torch.AcceleratorError):
             raise
-        yield trial.failure("forward", "not tried: the GPU takes no more work after the error before")
+        yield trial.failure("forward", "not checked: the GPU stopped working after an earlier error")
         return
     stores = StoreLog()
     tried = _Tried(trial, inputs, expected, stores)
@@ -133,19 +132,19 @@ def _results(trial: Trial) -> Iterator[Result]:
         yield _compared(trial, f"forward {number}" if several else "forward", ours, exact, torchs, stores)
     for name in expected.differentiable:
         yield from _gradient_results(trial, name, tried, expected, stores)
-    if not trial.spec.name.endswith("_"):  # as in PyTorch, such a name says that the operator works in place
+    if not trial.spec.name.endswith("_"):  # as in PyTorch, this suffix marks an in-place operator
         yield from _unchanged(trial, inputs, expected.inputs, stores)
 
 
 class _Call:
-    """One call of a function, and the gradients of what came out."""
+    """One call of a function, and the gradients of its outputs."""
 
     def __init__(self, function: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str]) -> None:
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
         made = called(function, {**inputs, **self._leaves})
         made = [made] if isinstance(made, Tensor) else made
         if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
-            raise TypeError(f"gives a {type(made).__name__}, not a tensor or a tuple of tensors")
+            raise TypeError(f"returns a {type(made).__name__}, not a tensor or a tuple of tensors")
         self.attached = list(made)
         self.outputs = [output.detach() for output in made]
 
@@ -165,7 +164,7 @@ class _Call:
 
 
 class _Expected:
-    """What the reference makes of the inputs: exactly, and in the dtype under test."""
+    """The reference's outputs and gradients: in float64, and in the dtype under test."""
 
     def __init__(self, trial: Trial, inputs: Inputs) -> None:
         spec = trial.spec
@@ -190,13 +189,13 @@ class _Expected:
 
 
 class _Tried:
-    """What the operator makes of the inputs. Where it does not get through, `failures` says why."""
+    """The operator's outputs and gradients. `failures` is not empty where the operator raises or has wrong shapes."""
 
     def __init__(self, trial: Trial, inputs: Inputs, expected: _Expected, stores: StoreLog) -> None:
         self.failures: list[Result] = []
         stage = "forward"
         try:
-            with _poisoned_memory(), _kernels_on(trial.device, stores):
+            with poisoned_memory(), kernels_on(trial.device, stores):
                 call = _Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
                 self.failures = list(_misshapen(trial, call.outputs, expected.plain))
@@ -211,9 +210,9 @@ class _Tried:
 
 
 def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Iterator[Result]:
-    """What is wrong with outputs before a single value is looked at."""
+    """Yield a failure for each output of wrong number, shape, dtype or device."""
     if len(outputs) != len(wanted):
-        yield trial.failure("forward", f"gives {len(outputs)} tensors, but the reference gives {len(wanted)}")
+        yield trial.failure("forward", f"returns {len(outputs)} tensors, but the reference returns {len(wanted)}")
         return
     for number, (output, like) in enumerate(zip(outputs, wanted, strict=True)):
         what = f"forward {number}" if len(wanted) > 1 else "forward"
@@ -237,7 +236,7 @@ def _gradient_results(
         return
     if ours is None:
         yield trial.failure(
-            what, f"no gradient reaches {name}; an operator without gradients says differentiable=False in its SPEC"
+            what, f"no gradient reaches {name}; if the operator has no gradients, set differentiable=False in its SPEC"
         )
         return
     exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
@@ -246,7 +245,7 @@ def _gradient_results(
     yield _compared(trial, what, ours, exact, torchs, stores, cancelling)
     if again is None:
         yield trial.failure(what, f"a second backward gives {name} no gradient")
-    elif not identical(ours, again):  # the order of atomics may change the rounding, which the rule leaves room for
+    elif not identical(ours, again):  # atomics may change the rounding, which the rule allows
         second = _compared(trial, what, again, exact, torchs, stores, cancelling)
         if not second.passed:
             message = f"a second backward gives another gradient: {second.message}"
@@ -262,18 +261,18 @@ def _compared(
 
 
 def _explained(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> str:
-    """What is wrong, at which element first, and who stored that where it is known."""
+    """Return what is wrong: the first wrong element, who stored it, and how many are wrong."""
     element = _element(comparison, ours, exact, stores)
     if comparison.wrong_elements == 0:
         return (
-            f"every element is within its own limit, but all together are off by {comparison.error:.3g} of the "
-            f"reference's norm, allowed {comparison.allowed:.3g}; nearest to its limit: {element}"
+            f"every element is within its limit, but the norm of the error is {comparison.error:.3g} of the "
+            f"reference's norm, allowed {comparison.allowed:.3g}; closest to its limit: {element}"
         )
     if comparison.wrong_elements == 1:
         return element
     worst = ""
     if comparison.worst != comparison.first and comparison.worst_error < float("inf"):
-        worst = f", {list(comparison.worst)} the most: by {comparison.worst_error:.2g}"
+        worst = f", the worst is {list(comparison.worst)}, off by {comparison.worst_error:.2g}"
     return f"{element}; {comparison.wrong_elements} of {ours.numel()} elements are wrong{worst}"
 
 
@@ -285,7 +284,7 @@ def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreL
     written_by_kernels = writer is None and stores.wrote_into(ours)
     if written_by_kernels and _is_poison(got, ours.dtype):
         return f"{place} was never written; it must be {wanted:g}"
-    text = "{} is {}, but must be {}".format(place, *_told_apart(got, wanted))
+    text = "{} is {}, but must be {}".format(place, *_distinct_texts(got, wanted))
     if comparison.first_error < float("inf"):
         text += f" (off by {comparison.first_error:.2g}, allowed {comparison.first_allowed:.2g})"
     if writer is not None:
@@ -293,19 +292,19 @@ def _element(comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreL
     if written_by_kernels:
         return f"{text}; not stored by a kernel"
     if got != got:
-        return f"{text}; memory holds NaN before the run, so it may never have been written"
+        return f"{text}; new memory holds NaN, so it may never have been written"
     return text
 
 
 def _is_poison(value: Any, dtype: torch.dtype) -> bool:
-    """Whether this is what memory is filled with before the run."""
+    """Return whether this value is the filling of new memory."""
     return bool(
         value != value or (not dtype.is_floating_point and dtype != torch.bool and value == torch.iinfo(dtype).max)
     )
 
 
-def _told_apart(one: float, other: float) -> tuple[str, str]:
-    """Two numbers with as many digits as it takes to see that they differ."""
+def _distinct_texts(one: float, other: float) -> tuple[str, str]:
+    """Return two numbers with as many digits as needed to see the difference."""
     pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(6, 18)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
@@ -315,83 +314,18 @@ def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -
         if isinstance(value, Tensor) and not identical(value, before[name]):
             changed = (value != before[name]) & ~((value != value) & (before[name] != before[name]))
             index = [int(part) for part in changed.nonzero()[0]]
-            was, now = _told_apart(before[name][tuple(index)].item(), value[tuple(index)].item())
+            was, now = _distinct_texts(before[name][tuple(index)].item(), value[tuple(index)].item())
             writer = stores.writer_of(value, index)
             stored = f"; stored by {writer}" if writer else ""
-            message = f"the operator changes its input: element {index} was {was} and is {now} afterwards{stored}"
+            message = f"the operator changes its input: element {index} was {was} and is now {now}{stored}"
             yield trial.failure(f"input {name}", message)
 
 
 def _copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
-    """The same values in memory of their own, floating-point ones in another dtype if asked."""
+    """Return copies of the inputs; floating-point tensors in `dtype` if given."""
     return {
         name: value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
         if isinstance(value, Tensor)
         else value
         for name, value in inputs.items()
     }
-
-
-@contextmanager
-def _seeded(device: str) -> Iterator[None]:
-    """The same random numbers every time, and the caller's own go on as if nothing had been."""
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
-        torch.manual_seed(0)
-        yield
-
-
-@contextmanager
-def _exact_products() -> Iterator[None]:
-    """Single precision in full: with shortened operands PyTorch's own error differs from one size to the next, as it
-    takes tensor cores for some and not for others, and says nothing about ours."""
-    try:
-        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # the caller uses PyTorch's newer switches, and who does so must not touch the older ones
-        convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # made when PyTorch starts
-        with _switched(torch.backends.cuda.matmul), _switched(convolutions):
-            yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
-
-
-@contextmanager
-def _switched(products: Any) -> Iterator[None]:
-    before = products.fp32_precision
-    products.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
-
-
-@contextmanager
-def _poisoned_memory() -> Iterator[None]:
-    """Memory that PyTorch allocates holds NaN until it is written."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # a module property
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="(?s).*deterministic")  # that we ask for it is our own affair
-        # What torch.use_deterministic_algorithms sets, without the two seconds of importing torch.compile's back end.
-        torch._C._set_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # likewise
-        try:
-            yield
-        finally:
-            torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
-
-
-@contextmanager
-def _kernels_on(device: str, stores: StoreLog) -> Iterator[None]:
-    if device == "cpu":
-        with interpreter.interpreting(stores):
-            yield
-    else:
-        yield
-        torch.cuda.synchronize()  # a kernel that fails is told of here, not at whoever comes next

@@ -1,8 +1,8 @@
-"""The rule of correctness: how far a tensor may be from the reference's.
+"""The rule of correctness: how far a tensor may be from the reference.
 
-As far as twice the error that plain PyTorch makes in the same dtype, plus the dtype's own rounding: in the norm over
-all elements, and at each one. What PyTorch is off by is one draw: in a small tensor it may be next to nothing by luck.
-So where several roundings follow one another, the spec says how many, and the dtype's rounding counts as often.
+Allowed is twice the error of plain PyTorch in the same dtype, plus the rounding of the dtype: in the norm over all
+elements, and for each element. PyTorch's error is one random draw, close to zero by luck in a small tensor. So a spec
+with several roundings in sequence gives their number, and the dtype's rounding counts that often.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ import torch
 from torch import Tensor
 
 TIMES_PYTORCH = 2.0
-# A gradient that is zero because all its terms cancel (that of a norm over one column, say) is zero up to the rounding
-# of these terms. They are as large as the cotangent times 1/√eps of a norm, which is 316 by default.
+# A gradient whose terms cancel to zero (such as a norm over one column) is zero up to the rounding of these terms. They
+# are as large as the cotangent times 1/√eps of a norm, 316 by default.
 CANCELLING = 512.0
-ZERO = 1e-12  # times the size of what may cancel: as near to zero as double precision comes
+ZERO = 1e-12  # relative to the cancelling terms; below it a float64 value counts as zero
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far off a tensor is. `error` and `allowed` are norms, relative to that of the reference."""
+    """The error of a tensor. `error` and `allowed` are norms relative to the reference's norm."""
 
     error: float
     allowed: float
     wrong_elements: int
-    worst: tuple[int, ...]  # the element furthest beyond its own limit, or nearest to it
+    worst: tuple[int, ...]  # the element with the largest excess over its limit
     worst_error: float
     worst_allowed: float
-    first: tuple[int, ...]  # the first element beyond its own limit; the worst where none is
+    first: tuple[int, ...]  # the first element beyond its limit; `worst` if there is none
     first_error: float
     first_allowed: float
 
     @property
     def passed(self) -> bool:
-        return self.wrong_elements == 0 and self.error <= self.allowed  # NaN passes nothing
+        return self.wrong_elements == 0 and self.error <= self.allowed  # NaN never passes
 
 
 def compare(ours: Tensor, exact: Tensor, torchs: Tensor, roundings: int = 1, cancelling: float = 0.0) -> Comparison:
-    """Our values against the reference's in float64, as plain PyTorch's in our dtype measure up to them.
+    """Compare our values with the float64 reference. `torchs` are plain PyTorch's values in our dtype.
 
     `cancelling` is the typical size of a gradient's cotangents.
     """
     if ours.numel() == 0:
         return Comparison(0.0, 0.0, 0, (), 0.0, 0.0, (), 0.0, 0.0)
     error, torchs_error = _error(ours, exact), _error(torchs, exact)
-    # Where PyTorch overflows in this dtype, its answer counts as right too, and says nothing about rounding elsewhere.
+    # Where PyTorch overflows in this dtype, its value is also correct, and does not raise the allowed error elsewhere.
     overflows = ~torchs_error.isfinite()
     error = error.masked_fill(overflows & _same(ours, torchs), 0.0)
     torchs_error = torchs_error.masked_fill(overflows, 0.0)
@@ -75,14 +75,14 @@ def compare(ours: Tensor, exact: Tensor, torchs: Tensor, roundings: int = 1, can
 
 
 def identical(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two tensors hold the same values, NaN at the same places included."""
+    """Return whether two tensors hold the same values; NaNs at the same places are equal."""
     if one is None or other is None:
         return one is other
     return bool(_same(one, other).all())
 
 
 def _index(place: Tensor, tensor: Tensor) -> tuple[int, ...]:
-    """Where an element is, from its number in the order of rows."""
+    """Return the index of the element with this row-major number."""
     return tuple(int(part) for part in torch.unravel_index(place, tensor.shape))
 
 
@@ -91,10 +91,10 @@ def _same(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _error(values: Tensor, exact: Tensor) -> Tensor:
-    """How far off each element is; zero where both are the same infinity or both NaN."""
+    """Return the error of each element; zero where both are the same infinity or both NaN."""
     difference = (values.double() - exact.double()).abs()
     if not values.is_floating_point():
-        difference = difference.clamp(min=1.0)  # large integers that differ may be the same in float64
+        difference = difference.clamp(min=1.0)  # different large integers may be equal in float64
     return difference.masked_fill(_same(values, exact), 0.0)
 
 

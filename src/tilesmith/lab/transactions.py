@@ -1,8 +1,8 @@
-"""Memory transactions of a launch: what its programs touch in the interpreter, asked for as the compiler laid it out.
+"""Count the memory transactions of a launch, from the interpreter's addresses and the compiler's layouts.
 
-A request is what one warp asks for with one instruction; memory answers it in sectors of 32 bytes. How many it takes
-depends on which addresses meet in a request, so the interpreter's addresses are dealt out to warps and registers by the
-layout in the compiled kernel, and to instructions by the width of its vectors.
+A request is one memory instruction of one warp; memory serves it in sectors of 32 bytes. The number of sectors depends
+on the addresses in a request. The compiled layout assigns each address to a warp and register, and the vector width
+groups registers into instructions.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Program = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Transactions:
-    """Sectors that all global loads and stores of a launch ask for, found by following some of its programs.
+    """Sectors of all global loads and stores of a launch, extrapolated from some programs.
 
-    `ideal` is what the same requests would take were their elements packed. The first and the last program count as
-    themselves, those between stand for the rest. `unknown` are lines whose accesses are not counted.
+    `ideal` is the number of sectors if the elements of each request were packed. The first and the last program count
+    once, the programs between represent the rest. `unknown` lists the accesses that are not counted.
     """
 
     sectors: int
@@ -46,7 +46,7 @@ class Transactions:
 
 
 class Requested(NamedTuple):
-    """What one execution of an access asks for, all warps together."""
+    """Requests and sectors of one execution of an access, over all warps."""
 
     requests: int
     sectors: int
@@ -54,7 +54,7 @@ class Requested(NamedTuple):
 
 
 class Located(Protocol):
-    """An access that knows its place in the source."""
+    """An access with its source position."""
 
     @property
     def kind(self) -> str: ...
@@ -67,17 +67,17 @@ class Located(Protocol):
 
 
 class CompiledPlaces:
-    """The accesses of a binary, to be found by their place in the source."""
+    """The accesses of a binary, by source position."""
 
     def __init__(self, binary: Binary) -> None:
         self._laid_out = accesses_of(binary)
         self._compiled = binary.accesses
 
     def laid_out(self, place: Located, elements: int, columns: Sequence[int] = ()) -> LaidOutAccess | None:
-        """How the compiler laid this access out; None where it says nothing, or two things, about the line.
+        """Return the compiler's layout of an access; None where the line has no layout, or several.
 
-        `columns` are those of all accesses of the same kind on the line: releases of Triton count columns differently,
-        but all keep their order.
+        `columns` are the columns of all accesses of the same kind on the line: Triton releases count columns
+        differently, but keep their order.
         """
         on_line = [one for one in self._laid_out if _same_line(one, place)]
         known = sorted({one.column for one in on_line})
@@ -88,7 +88,7 @@ class CompiledPlaces:
         return fitting[0] if len(alike) == 1 else None
 
     def vector_bytes(self, place: Located, column: int | None = None) -> int | None:
-        """What a thread moves with one instruction there: mostly, where widths differ; None where there is none."""
+        """Return the most common access width per thread at this position; None where there is no access."""
         on_line = [one for one in self._compiled if _same_line(one, place)]
         widths: Counter[int] = Counter()
         for one in [one for one in on_line if one.column == column] or on_line:
@@ -104,7 +104,7 @@ def requested(
     mask: NDArray[np.bool_],
     sector_bytes: int = SECTOR_BYTES,
 ) -> Requested:
-    """Requests and sectors of one execution with these addresses."""
+    """Return requests and sectors of one execution with these addresses."""
     active = mask.reshape(-1)
     places = addresses.reshape(-1)[active].astype(np.int64)
     if laid_out.bulk or laid_out.layout is None:
@@ -113,13 +113,13 @@ def requested(
         numbers = request_numbers(laid_out.shape, laid_out.layout, max(1, vector_bytes // element_bytes))[active]
     sectors = _distinct_per_request(numbers, places // sector_bytes)
     packed = -(-_distinct_per_request(numbers, places) * element_bytes // sector_bytes)
-    asked = int(np.count_nonzero(sectors))
-    return Requested(laid_out.warps * asked, laid_out.warps * int(sectors.sum()), laid_out.warps * int(packed.sum()))
+    requests = int(np.count_nonzero(sectors))
+    return Requested(laid_out.warps * requests, laid_out.warps * int(sectors.sum()), laid_out.warps * int(packed.sum()))
 
 
 @lru_cache(maxsize=256)
 def request_numbers(shape: tuple[int, ...], layout: Blocked | Linear, vector_elements: int) -> NDArray[np.int64]:
-    """A number for the request that each element belongs to: one warp, one instruction."""
+    """Return the number of each element's request: one warp, one instruction."""
     warp, _, register = owners(shape, layout)
     instruction = register // vector_elements
     requests: NDArray[np.int64] = warp * (instruction.max() + 1) + instruction
@@ -127,13 +127,13 @@ def request_numbers(shape: tuple[int, ...], layout: Blocked | Linear, vector_ele
 
 
 def transactions(kernel: Any, grid: Program, arguments: Mapping[str, object], binary: Binary) -> Transactions:
-    """Counts a launch with arguments in host memory; what the kernel stores is stored."""
+    """Count the sectors of a launch with arguments in host memory. The kernel's stores take effect."""
     if binary.target.backend != "cuda":
         raise ValueError(f"binary: sectors are counted for NVIDIA targets, not for {binary.target}")
     programs = _sample(grid)
     counter = _Counter(binary)
     interpret(kernel, grid, arguments, counter, programs[:1])
-    if not counter.unknown:  # with an access that cannot be counted there is no sum, and the rest would be for nothing
+    if not counter.unknown:  # one unknown access makes the sum unknown
         interpret(kernel, grid, arguments, counter, programs[1:])
     return Transactions(
         sectors=_scaled([counter.sectors[program] for program in programs], prod(grid)),
@@ -145,14 +145,14 @@ def transactions(kernel: Any, grid: Program, arguments: Mapping[str, object], bi
 
 
 def _sample(grid: Program) -> list[Program]:
-    """The first and the last program, and some spread between."""
+    """Return the first and the last program, and programs spread between."""
     count = prod(grid)
     numbers = np.linspace(0, count - 1, min(count, MOST_PROGRAMS)).round().astype(int).tolist()
     return [(number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])) for number in numbers]
 
 
 def _scaled(counts: list[int], programs: int) -> int:
-    """The sum over all programs; a mask often shortens the last, which therefore stands for itself alone."""
+    """Return the sum over all programs. The last program, often masked, represents itself only."""
     if len(counts) == programs:
         return sum(counts)
     first, *between, last = counts
@@ -189,12 +189,12 @@ class _Counter(Observer):
 
 
 def _same_line(compiled: LaidOutAccess | CompiledAccess, place: Located) -> bool:
-    # Triton's cache gives back what was compiled from the same source in another folder: only the file's name holds.
+    # Triton's cache may return a kernel compiled from another folder: compare file names only.
     return (compiled.kind, compiled.line, Path(compiled.file).name) == (place.kind, place.line, Path(place.file).name)
 
 
 def _distinct_per_request(requests: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many places each request touches, by its number."""
+    """Return how many distinct places each request touches."""
     if not places.size:
         return np.zeros(0, dtype=np.int64)
     order = np.lexsort((places, requests))

@@ -1,10 +1,10 @@
-"""A stopwatch without a GPU: calls are really made, and time passes as the test says."""
+"""A stopwatch without a GPU: calls run, and the test sets their times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilesmith.lab.bench.timing import Action, CaptureRefused
+from tilesmith.lab.bench.measuring.timing import Action, CaptureRefused
 
 
 class FakeStopwatch:
@@ -23,7 +23,7 @@ class FakeStopwatch:
         self._in_graph = False
 
     def spend(self) -> None:
-        """To be called by what is timed; what a graph replays takes its time without."""
+        """Advance the clock by one call; timed functions call this outside graphs."""
         if not self._in_graph:
             self._device_ms += self._call_ms()
             self.now_ms += self._host_ms

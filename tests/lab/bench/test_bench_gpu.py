@@ -1,4 +1,4 @@
-"""The stopwatch and the limits of a real GPU."""
+"""Stopwatch and limits on a GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilesmith.lab.bench.gpu import GpuStopwatch
-from tilesmith.lab.bench.limits import COPIED_BYTES, of_this_gpu
-from tilesmith.lab.bench.timing import CaptureRefused, Outputs, Rotation, measure
-from tilesmith.lab.bench.units import Measurer, Source, Unit
+from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch
+from tilesmith.lab.bench.measuring.timing import CaptureRefused, Outputs, Rotation, measure
+from tilesmith.lab.bench.roofline.device_limits import COPIED_BYTES, gpu_limits
+from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.ops import SPECS
 from tilesmith.spec import load_file
 
@@ -32,7 +33,7 @@ def test_the_same_work_timed_twice_agrees_within_the_stated_noise() -> None:
     assert first.method.startswith("graph")
 
 
-def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same() -> None:
+def test_call_that_synchronizes_is_timed_without_a_graph() -> None:
     stopwatch = GpuStopwatch()
     x = torch.randn(1 << 20, device="cuda")
 
@@ -48,16 +49,16 @@ def test_what_waits_for_the_device_cannot_be_captured_and_is_timed_all_the_same(
 
 
 @pytest.mark.alone
-def test_limits_are_plausible_and_kept() -> None:
+def test_limits_are_plausible_and_stored() -> None:
     stopwatch = GpuStopwatch()
-    limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=True)
+    limits = gpu_limits(stopwatch, ABOUT, stopwatch.cache_bytes, anew=True)
     assert 10 * stopwatch.cache_bytes < COPIED_BYTES, "the copy comes from memory"
     assert "something else used the GPU" not in limits.source
     assert 0.7 < limits.read_tb_per_s / limits.copy_tb_per_s < 1.3
     assert limits.matmul_tflop_per_s["bf16"] > limits.matmul_tflop_per_s["fp32"]
     assert limits.launch_us is not None
     assert 0.3 < limits.launch_us < 20
-    assert of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False) == limits
+    assert gpu_limits(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False) == limits
 
 
 @pytest.mark.alone
@@ -65,7 +66,7 @@ def test_limits_are_plausible_and_kept() -> None:
 @pytest.mark.parametrize("name", ["silu", "rms_norm"])
 def test_an_operator_is_measured_beside_pytorch(name: str, mode: str) -> None:
     spec, stopwatch = SPECS[name], GpuStopwatch()
-    limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False)
+    limits = gpu_limits(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False)
     measurer = Measurer(Source(lambda: spec), stopwatch, limits, warm=False)
     case = spec.case("large")
     rows = [measurer.row(Unit(case, torch.bfloat16, mode, provider)) for provider in ("tilesmith", "torch")]
@@ -81,7 +82,7 @@ def test_an_operator_is_measured_beside_pytorch(name: str, mode: str) -> None:
 
 def test_float8_is_measured_and_judged_too() -> None:
     spec, stopwatch = load_file(Path(__file__).parents[3] / "benchmarks" / "float8_matmul.py"), GpuStopwatch()
-    limits = of_this_gpu(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False)
+    limits = gpu_limits(stopwatch, ABOUT, stopwatch.cache_bytes, anew=False)
     measurer = Measurer(Source(lambda: spec), stopwatch, limits, warm=False)
     row = measurer.row(Unit(spec.case("tiny"), torch.float8_e4m3fn, "fwd", "tilesmith"))
     assert row.error is None

@@ -1,4 +1,4 @@
-"""Limits that were measured are kept, unless they cannot be this device's."""
+"""Measured limits are stored unless they are implausible for the device."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fake_stopwatch import FakeStopwatch
 from torch.overrides import TorchFunctionMode
 
 from tilesmith.hardware.devices import device
-from tilesmith.lab.bench import limits
-from tilesmith.lab.bench.limits import Limits, is_disturbed, of_datasheet, of_this_gpu
+from tilesmith.lab.bench.roofline import device_limits as limits
+from tilesmith.lab.bench.roofline.device_limits import Limits, datasheet_limits, gpu_limits, is_disturbed
 
 ABOUT = {"device": "NVIDIA H200", "driver": "580", "torch": "2.11"}
-# As an H200 was measured alone: benchmarks/results/attention-h200.json.
+# An H200 alone: benchmarks/results/attention-h200.json.
 ALONE = Limits(4.28, 4.40, {"bf16": 687.0, "fp16": 660.0, "fp32": 51.5, "tf32": 349.0, "fp8": 1192.0}, 0.8, 7.8, 1, "m")
-# And while fifteen other programs used it: benchmarks/results/rms_norm_and_silu-h200.json.
+# The same with fifteen other programs on it: benchmarks/results/rms_norm_and_silu-h200.json.
 CROWDED = replace(ALONE, copy_tb_per_s=4.24, read_tb_per_s=0.907, matmul_tflop_per_s={"bf16": 156.0, "fp16": 125.0})
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Limits]:
-    """What measurements give, one after the other."""
+    """Return the list of limits that successive measurements give."""
     results: list[Limits] = []
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
     monkeypatch.setattr(limits, "_measured", lambda *_: results.pop(0))
@@ -34,20 +34,20 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Limits]:
 
 def read(anew: bool = False) -> Limits:
     stopwatch: Any = None
-    return of_this_gpu(stopwatch, ABOUT, 1, anew=anew)
+    return gpu_limits(stopwatch, ABOUT, 1, anew=anew)
 
 
-def test_are_measured_once(measured: list[Limits]) -> None:
+def test_limits_are_measured_once(measured: list[Limits]) -> None:
     measured.extend([ALONE, replace(ALONE, copy_tb_per_s=4.0)])
     assert read() == read() == ALONE
     assert read(anew=True).copy_tb_per_s == 4.0
 
 
-def test_of_a_gpu_in_use_say_so_and_are_measured_again(measured: list[Limits]) -> None:
+def test_disturbed_limits_are_marked_and_not_stored(measured: list[Limits]) -> None:
     measured.extend([CROWDED, ALONE])
     first = read()
     assert first.copy_tb_per_s == CROWDED.copy_tb_per_s
-    assert "something else used the GPU" in first.source
+    assert "another process used the GPU" in first.source
     assert read() == read() == ALONE
 
 
@@ -60,22 +60,21 @@ def test_of_a_gpu_in_use_say_so_and_are_measured_again(measured: list[Limits]) -
         {"matmul_tflop_per_s": {"fp16": 390.0}},
     ],
 )
-def test_far_from_the_datasheet_were_disturbed(change: dict[str, Any]) -> None:
+def test_limits_far_below_the_datasheet_are_disturbed(change: dict[str, Any]) -> None:
     h200 = device("h200")
     assert not is_disturbed(ALONE, h200)
-    assert not is_disturbed(of_datasheet(h200), h200)
+    assert not is_disturbed(datasheet_limits(h200), h200)
     assert is_disturbed(replace(ALONE, **change), h200)
 
 
-def test_of_an_unknown_device_are_believed_if_they_go_together() -> None:
+def test_consistent_limits_of_an_unknown_device_are_accepted() -> None:
     slow = replace(ALONE, copy_tb_per_s=0.3, read_tb_per_s=0.3, matmul_tflop_per_s={"bf16": 20.0})
     assert not is_disturbed(slow, None)
     assert is_disturbed(replace(slow, read_tb_per_s=0.1), None)
 
 
 class OnTheCpu(TorchFunctionMode):
-    """Puts what is asked for on a GPU on the CPU, where calls take their time on a stopwatch, and notes how single
-    precision is multiplied."""
+    """Moves GPU tensors to the CPU, gives calls a time on the stopwatch, and records the fp32 precision of GEMMs."""
 
     def __init__(self, stopwatch: FakeStopwatch) -> None:
         super().__init__()
@@ -92,7 +91,7 @@ class OnTheCpu(TorchFunctionMode):
 
 @pytest.fixture
 def switch() -> Iterator[Any]:
-    """PyTorch's newer switch for how single precision is multiplied. Where it is set, the older cannot be read."""
+    """Set PyTorch's newer fp32 precision switch, after which the older one cannot be read."""
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
     yield switch
@@ -100,7 +99,7 @@ def switch() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("precision", ["none", "ieee", "tf32"])
-def test_single_precision_is_measured_both_ways_whatever_a_file_has_set(
+def test_fp32_and_tf32_rates_ignore_the_current_switch(
     precision: str, switch: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
@@ -108,7 +107,7 @@ def test_single_precision_is_measured_both_ways_whatever_a_file_has_set(
     monkeypatch.setattr(limits, "COPIED_BYTES", 1 << 10)
     switch.fp32_precision = precision
     with OnTheCpu(FakeStopwatch()) as on_the_cpu:
-        found = of_this_gpu(on_the_cpu.stopwatch, ABOUT, 1, anew=True)
+        found = gpu_limits(on_the_cpu.stopwatch, ABOUT, 1, anew=True)
     assert {"fp32", "tf32"} <= set(found.matmul_tflop_per_s)
     assert on_the_cpu.precisions == {"ieee", "tf32"}
     assert switch.fp32_precision == precision

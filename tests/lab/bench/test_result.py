@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tilesmith.lab.bench.baseline import BaselineError, compared, regressions
+from tilesmith.lab.bench.output.regressions import BaselineError, changes_since, regressions
+from tilesmith.lab.bench.output.table import blocks
 from tilesmith.lab.bench.result import Row, commit, result
-from tilesmith.lab.bench.table import blocks
 from tilesmith.lab.report.content import Points, Table
 
 
@@ -32,7 +32,7 @@ def made(*rows: Row, device: str = "H200", partial: bool = False) -> dict[str, A
     )
 
 
-def test_holds_what_the_contract_promises_in_strict_json() -> None:
+def test_result_has_the_documented_keys_in_strict_json() -> None:
     content = made(row(percent_of_limit=float("nan"), wall_ms=float("inf"), throttled=["power cap"]))
     read = json.loads(json.dumps(content, allow_nan=False))
     promised = {"tilesmith", "schema", "device", "driver", "torch", "triton", "commit", "date", "partial", "throttled"}
@@ -65,7 +65,7 @@ def test_the_commit_is_that_of_our_own_checkout_only(tmp_path: Path) -> None:
     assert commit(tmp_path) == f"{clean}-dirty"
 
 
-def test_copied_files_have_the_commit_that_the_copier_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_of_copied_files_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESMITH_COMMIT", "0123abc")
     assert commit(tmp_path) == "0123abc"
 
@@ -73,33 +73,33 @@ def test_copied_files_have_the_commit_that_the_copier_names(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("new_ms", "verdict"), [(0.1, "equal"), (0.1019, "equal"), (0.103, "slower"), (0.097, "faster"), (0.0985, "equal")]
 )
-def test_only_what_exceeds_the_noise_of_both_runs_has_changed(new_ms: float, verdict: str) -> None:
-    (change,) = compared(made(row()), made(row(device_ms=new_ms)))
+def test_change_must_exceed_the_noise_of_both_runs(new_ms: float, verdict: str) -> None:
+    (change,) = changes_since(made(row()), made(row(device_ms=new_ms)))
     assert change.verdict == verdict
 
 
-def test_a_regression_is_ours_alone() -> None:
+def test_slower_rival_is_not_a_regression() -> None:
     old, new = made(row(), row("torch")), made(row(), row("torch", device_ms=0.2))
-    assert [change.verdict for change in compared(old, new)] == ["equal", "slower"]
-    assert regressions(compared(old, new)) == []
-    assert len(regressions(compared(old, made(row(device_ms=0.2))))) == 1
+    assert [change.verdict for change in changes_since(old, new)] == ["equal", "slower"]
+    assert regressions(changes_since(old, new)) == []
+    assert len(regressions(changes_since(old, made(row(device_ms=0.2))))) == 1
 
 
-def test_a_time_that_is_gone_is_a_regression() -> None:
-    (change,) = regressions(compared(made(row()), made(row(device_ms=None, error="refused"))))
-    assert change.text == "had a time, now: refused"
+def test_lost_time_is_a_regression() -> None:
+    (change,) = regressions(changes_since(made(row()), made(row(device_ms=None, error="refused"))))
+    assert change.text == "had a time, now refused"
 
 
 def test_points_of_a_sweep_are_compared_each_with_itself() -> None:
     old = made(row(config={"BLOCK": 1}), row(config={"BLOCK": 2}, device_ms=0.2))
     new = made(row(config={"BLOCK": 2}, device_ms=0.2), row(config={"BLOCK": 1}))
-    assert [change.verdict for change in compared(old, new)] == ["equal", "equal"]
+    assert [change.verdict for change in changes_since(old, new)] == ["equal", "equal"]
 
 
 @pytest.mark.parametrize("old", [{}, {"schema": 99, "rows": []}, {**made(row(), device="A100")}])
-def test_what_cannot_be_compared_is_refused(old: dict[str, Any]) -> None:
+def test_incomparable_baseline_raises(old: dict[str, Any]) -> None:
     with pytest.raises(BaselineError):
-        compared(old, made(row()))
+        changes_since(old, made(row()))
 
 
 def shown(*rows: Row, **about: Any) -> tuple[list[Table], str]:
@@ -108,7 +108,7 @@ def shown(*rows: Row, **about: Any) -> tuple[list[Table], str]:
     return [part for part in parts if isinstance(part, Table)], "\n".join(sentences)
 
 
-def test_the_table_prints_a_loss_as_plainly_as_a_win() -> None:
+def test_table_shows_losses_and_wins() -> None:
     (table,), _ = shown(
         row(), row("torch", device_ms=0.2), row("liger", device_ms=0.05), row("compile", device_ms=0.1005)
     )
@@ -116,14 +116,16 @@ def test_the_table_prints_a_loss_as_plainly_as_a_win() -> None:
     assert standings == {"tilesmith": "", "torch": "2.00 × faster", "liger": "2.00 × slower", "compile": "equal"}
 
 
-def test_the_table_compares_nothing_with_what_is_refused() -> None:
-    (table,), sentences = shown(row(device_ms=None, error="refused, because it is wrong", checked=False), row("torch"))
+def test_table_does_not_compare_refused_rows() -> None:
+    (table,), sentences = shown(
+        row(device_ms=None, error="refused, because the result is wrong", checked=False), row("torch")
+    )
     assert [cells[0].text for cells in table.rows] == ["torch"]
     assert table.rows[0][-1].text == ""
-    assert "tilesmith: refused, because it is wrong" in sentences
+    assert "tilesmith: refused, because the result is wrong" in sentences
 
 
-def test_a_sweep_marks_the_best_and_what_reaches_no_kernel() -> None:
+def test_sweep_table_marks_best_point_and_unused_fields() -> None:
     reached = [{"kernel": "k", "constants": {"BLOCK": 1}, "registers": 32, "spill_bytes": 8, "occupancy": 0.5}]
     tables, sentences = shown(
         row(config={"BLOCK": 1}, launches=reached, device_ms=0.2), row(config={"BLOCK": 2}, launches=reached)
@@ -134,5 +136,5 @@ def test_a_sweep_marks_the_best_and_what_reaches_no_kernel() -> None:
     assert "BLOCK reaches no kernel" in sentences
 
 
-def test_an_interrupted_run_says_so() -> None:
+def test_interrupted_run_is_marked_partial() -> None:
     assert "Partial" in shown(row(), partial=True)[1]

@@ -1,4 +1,4 @@
-"""What a benchmark goes through, and what it refuses to."""
+"""Selecting cases, dtypes, modes, rivals and sweep points."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tilesmith.lab.bench.running.bench_units import Source
 from tilesmith.lab.bench.selection import Selection, SelectionError, units
 from tilesmith.lab.bench.sweeps import SweepError, parse, points
-from tilesmith.lab.bench.units import Source
 from tilesmith.spec import Case, Cost, Spec, SpecError, Work
 
 
@@ -35,7 +35,7 @@ def chosen(selection: Selection) -> list[tuple[str, str, str, str]]:
     return [(unit.case.name, dtypes[unit.dtype], unit.mode, unit.provider) for unit in units(SPEC, SOURCE, selection)]
 
 
-def test_by_default_large_cases_in_bf16_against_everyone() -> None:
+def test_default_is_large_cases_bf16_and_all_rivals() -> None:
     everyone = chosen(Selection())
     assert [unit[0] for unit in everyone if unit[2:] == ("fwd", "tilesmith")] == ["large", "wide"]
     assert {unit[1] for unit in everyone} == {"bf16"}
@@ -43,11 +43,11 @@ def test_by_default_large_cases_in_bf16_against_everyone() -> None:
     assert [unit[3] for unit in everyone][:4] == ["tilesmith", "torch", "compile", "liger"]
 
 
-def test_where_nothing_is_measured_all_cases_are_taken() -> None:
+def test_prediction_uses_all_cases() -> None:
     assert {unit[0] for unit in chosen(Selection(predicting=True))} == {"tiny", "large", "wide"}
 
 
-def test_a_sweep_that_is_compiled_for_a_prediction_takes_the_largest_case_unless_others_are_named() -> None:
+def test_predicted_sweep_uses_the_largest_case_by_default() -> None:
     compiled = Source(lambda: SPEC, planned=lambda *_: [], fields=lambda *_: ["block_size"])
 
     def names(source: Source, **chosen: Any) -> set[str]:
@@ -60,14 +60,14 @@ def test_a_sweep_that_is_compiled_for_a_prediction_takes_the_largest_case_unless
     assert names(SOURCE, predicting=True) == {"tiny", "large", "wide"}, "nothing is compiled of a user's own file"
 
 
-def test_names_choose() -> None:
+def test_names_select_cases_dtypes_modes_and_rivals() -> None:
     selection = Selection(cases=["tiny"], dtypes=["fp32", "float16"], modes=["both"], rivals=["liger"])
     assert chosen(selection) == [
         ("tiny", dtype, "both", provider) for dtype in ("fp32", "fp16") for provider in ("tilesmith", "liger")
     ]
 
 
-def test_all_sizes_make_one_case_and_some_change_each() -> None:
+def test_all_sizes_give_one_case_and_some_sizes_change_each_case() -> None:
     whole = units(SPEC, SOURCE, Selection(sizes={"rows": 3, "cols": 5}, modes=["fwd"], rivals=[]))
     assert [(unit.case.name, unit.case.sizes) for unit in whole] == [("custom", {"rows": 3, "cols": 5})]
     part = units(SPEC, SOURCE, Selection(cases=["all"], sizes={"cols": 5}, modes=["fwd"], rivals=[]))
@@ -84,12 +84,12 @@ def test_all_sizes_make_one_case_and_some_change_each() -> None:
         (Selection(sweep={"BLOCK": [1]}), "--sweep: double has no argument of its operator BLOCK; it has block_size"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(selection: Selection, complaint: str) -> None:
+def test_unknown_names_are_errors(selection: Selection, complaint: str) -> None:
     with pytest.raises((SelectionError, SpecError), match=complaint.replace("[", r"\[")):
         units(SPEC, SOURCE, selection)
 
 
-def test_a_sweep_is_every_combination_of_ours_alone() -> None:
+def test_sweep_covers_all_combinations_without_rivals() -> None:
     swept = units(SPEC, SOURCE, Selection(cases=["tiny"], modes=["fwd"], sweep={"block_size": [64, 128]}))
     assert [(unit.provider, unit.config) for unit in swept] == [
         ("tilesmith", {"block_size": 64}),
@@ -97,7 +97,7 @@ def test_a_sweep_is_every_combination_of_ours_alone() -> None:
     ]
 
 
-def test_sweeps_are_read_as_numbers_where_they_are() -> None:
+def test_sweep_values_become_numbers() -> None:
     fields = parse(["BLOCK_SIZE=64,128", "flag=true", "scale=0.5", "order=rows"])
     assert fields == {"BLOCK_SIZE": [64, 128], "flag": [True], "scale": [0.5], "order": ["rows"]}
     assert len(points({"a": [1, 2], "b": [3, 4, 5]})) == 6

@@ -1,10 +1,10 @@
-"""Readings of a GPU's sensors, as nvidia-smi prints them."""
+"""Reading clocks, power and throttle reasons."""
 
 from __future__ import annotations
 
 import pytest
 
-from tilesmith.lab.bench.sensors import Reading, Sensors, parsed
+from tilesmith.lab.bench.measuring.sensors import Reading, Sensors, parsed
 
 
 def test_reads_a_line_of_nvidia_smi() -> None:
@@ -12,11 +12,11 @@ def test_reads_a_line_of_nvidia_smi() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "[N/A], [N/A], [N/A]", "1980"])
-def test_silence_is_no_reading(line: str) -> None:
+def test_empty_line_gives_no_reading(line: str) -> None:
     assert parsed(line) is None
 
 
-def test_names_the_reasons_seen_since_last_asked() -> None:
+def test_taken_returns_throttle_reasons_since_the_last_call() -> None:
     readings = iter(
         [Reading(1980, 400, 0x1), Reading(1700, 690, 0x4), Reading(1600, 700, 0x24), Reading(1980, 100, 0x1)]
     )
@@ -32,7 +32,7 @@ def test_names_the_reasons_seen_since_last_asked() -> None:
     assert sensors.taken().clock_mhz is None
 
 
-def test_is_not_asked_more_often_than_it_should() -> None:
+def test_sample_respects_the_interval() -> None:
     asked = 0
 
     def read() -> None:

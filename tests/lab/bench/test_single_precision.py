@@ -1,4 +1,4 @@
-"""What float32 is held against: the fastest way to its products that PyTorch's switch for tf32 leaves open."""
+"""The matrix limit of float32: the fastest rate that PyTorch's tf32 switch allows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
 from tilesmith.hardware.rates import Rate
-from tilesmith.lab.bench.limits import Limits
+from tilesmith.lab.bench.output.charts import roofline, size_curves
+from tilesmith.lab.bench.output.page import write_html
+from tilesmith.lab.bench.output.table import blocks
 from tilesmith.lab.bench.result import Row, result
-from tilesmith.lab.bench.table import blocks
-from tilesmith.lab.bench.units import Measurer, Source, Unit
-from tilesmith.lab.report.bench_chart import roofline, size_curves
-from tilesmith.lab.report.bench_page import write_html
+from tilesmith.lab.bench.roofline.device_limits import Limits
+from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.measurer import Measurer
 from tilesmith.lab.report.content import Points
 from tilesmith.spec import Case, Cost, Spec, Work
 
-# Near what an H200 gives, but for the cache: without one, small tensors can stand for large ones.
+# Close to an H200, but without a cache, so that small tensors behave like large ones.
 RATES = {"bf16": 690.0, "fp16": 660.0, "tf32": 354.0, "fp32": 51.5}
 LIMITS = Limits(4.3, 4.4, RATES, launch_us=2.0, launch_host_us=5.0, cache_bytes=1, source="made up")
 SIX_PRODUCTS = Rate("six bf16 products", 115.0)
@@ -38,7 +39,7 @@ def tf32() -> Iterator[None]:
 
 
 def measured(tflop_per_s: float, provider: str = "tilesmith", dtype: torch.dtype = torch.float32, size: int = 1) -> Row:
-    """The row of an operator whose call takes 0.1 ms for as many flops as make this rate."""
+    """Return the row of an operator that reaches this rate in a call of 0.1 ms."""
 
     def double(x: Tensor) -> Tensor:
         return 2 * x
@@ -74,7 +75,7 @@ def sentences(*rows: Row) -> list[str]:
         ({}, Rate("unknown", float("inf"))),
     ],
 )
-def test_the_limit_is_the_fastest_exact_way(rates: dict[str, float], expected: Rate) -> None:
+def test_limit_is_the_fastest_exact_rate(rates: dict[str, float], expected: Rate) -> None:
     assert replace(LIMITS, matmul_tflop_per_s=rates).rate(torch.float32) == expected
 
 
@@ -82,7 +83,7 @@ def test_the_limit_is_the_fastest_exact_way(rates: dict[str, float], expected: R
 @pytest.mark.parametrize(
     ("rates", "expected"), [(RATES, Rate("tf32", 354.0)), ({"fp32": 51.5, "bf16": 690.0}, SIX_PRODUCTS)]
 )
-def test_the_limit_is_that_of_tf32_where_pytorch_allows_it(rates: dict[str, float], expected: Rate) -> None:
+def test_limit_is_tf32_where_pytorch_allows_it(rates: dict[str, float], expected: Rate) -> None:
     assert replace(LIMITS, matmul_tflop_per_s=rates).rate(torch.float32) == expected
 
 
@@ -90,7 +91,7 @@ def test_the_limit_is_that_of_tf32_where_pytorch_allows_it(rates: dict[str, floa
 @pytest.mark.parametrize(
     ("dtype", "name"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (torch.float64, "fp32")]
 )
-def test_no_other_precision_is_put_together_or_shortened(dtype: torch.dtype, name: str) -> None:
+def test_half_precision_uses_its_own_rate(dtype: torch.dtype, name: str) -> None:
     assert LIMITS.rate(dtype) == Rate(name, RATES[name])
 
 
@@ -110,38 +111,38 @@ def test_the_same_rate_is_far_from_the_limit_of_tf32() -> None:
     assert (row.verdict or "").startswith("latency-bound: neither bytes (0% of the memory limit) nor flops (27%")
 
 
-def test_everyone_is_held_against_the_same_limit() -> None:
+def test_rivals_share_the_limit() -> None:
     row = measured(51.0, "torch")
     assert row.percent_of_limit == pytest.approx(100 * 51 / 115)
 
 
-def test_what_is_as_fast_as_the_ordinary_units_is_told_of_tensor_cores() -> None:
+def test_rate_of_fp32_units_gets_advice_on_tensor_cores() -> None:
     verdict = measured(45.0).verdict or ""
-    assert verdict.startswith("compute-bound, if it multiplies without tensor cores: 45 TFLOP/s, 87% of the fp32 rate")
-    assert "Tensor cores reach 115 as exactly, by six bf16 products" in verdict
+    assert verdict.startswith("compute-bound if it does not use tensor cores: 45 TFLOP/s, 87% of the fp32 rate")
+    assert "Tensor cores reach 115 TFLOP/s with the same accuracy by six bf16 products" in verdict
 
 
 @pytest.mark.parametrize("tflop_per_s", [25.0, 60.0])
-def test_what_is_slower_or_faster_than_the_ordinary_units_is_not(tflop_per_s: float) -> None:
+def test_other_rates_get_no_advice_on_tensor_cores(tflop_per_s: float) -> None:
     assert (measured(tflop_per_s).verdict or "").startswith("latency-bound")
 
 
-def test_the_line_on_limits_says_once_what_float32_is_held_against() -> None:
-    said = [one for one in sentences(measured(97.2), measured(51.0, "torch")) if "held against" in one]
+def test_limits_line_names_the_float32_limit_once() -> None:
+    said = [one for one in sentences(measured(97.2), measured(51.0, "torch")) if "compared with" in one]
     assert said == [
-        "H200: copy 4.30 TB/s, read 4.40 TB/s, matrix product bf16 690, fp16 660, tf32 354, fp32 51.5 TFLOP/s, "
-        "float32 held against 115 TFLOP/s (six bf16 products) (made up)"
+        "H200: copy 4.30 TB/s, read 4.40 TB/s, GEMM bf16 690, fp16 660, tf32 354, fp32 51.5 TFLOP/s, "
+        "float32 compared with 115 TFLOP/s (six bf16 products) (made up)"
     ]
 
 
 @pytest.mark.parametrize(("tflop_per_s", "dtype"), [(500.0, torch.bfloat16), (0.05, torch.float32)])
-def test_no_word_of_it_without_products_of_float32(tflop_per_s: float, dtype: torch.dtype) -> None:
+def test_limits_line_without_float32_gemms_has_no_float32_limit(tflop_per_s: float, dtype: torch.dtype) -> None:
     row = measured(tflop_per_s, dtype=dtype)
     assert row.error is None
     assert "held against" not in " ".join(sentences(row)) + write_html(result_of(row))
 
 
-def test_the_page_says_and_draws_what_float32_is_held_against() -> None:
+def test_page_shows_and_draws_the_float32_limit() -> None:
     content = result_of(measured(97.2), measured(95.0, size=2))
     assert "115 TFLOP/s (six bf16 products)" in write_html(content)
     drawn, curves = roofline(content), size_curves(content)
@@ -151,7 +152,7 @@ def test_the_page_says_and_draws_what_float32_is_held_against() -> None:
     assert [ceiling.label for ceiling in curves.charts[0].ceilings] == ["limit 115"]
 
 
-def test_results_from_before_rows_named_their_limit_are_still_drawn() -> None:
+def test_old_results_without_a_row_limit_are_drawn() -> None:
     content = result_of(measured(97.2), measured(95.0, size=2))
     for row in content["rows"]:
         del row["matrix_limit"], row["matrix_limit_tflop_per_s"]

@@ -1,4 +1,4 @@
-"""Timing, with a stopwatch on which time passes as the test says."""
+"""Timing with a fake stopwatch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from fake_stopwatch import FakeStopwatch
 from torch import Tensor
 
-from tilesmith.lab.bench.timing import (
+from tilesmith.lab.bench.measuring.timing import (
     CACHES_FILLED,
     Call,
     Outputs,
@@ -61,7 +61,7 @@ def test_a_graph_holds_more_of_shorter_calls(call_ms: float, wanted: int) -> Non
     assert calls_wanted(call_ms) == wanted
 
 
-def test_device_time_is_that_of_one_call() -> None:
+def test_device_time_is_per_call() -> None:
     stopwatch = FakeStopwatch(call_ms=0.1)
     timing = measure(stopwatch, calls(stopwatch, 4), Rotation(4)).timing
     assert timing.device_ms == pytest.approx(0.1)
@@ -73,7 +73,7 @@ def test_device_time_is_that_of_one_call() -> None:
     assert stopwatch.clears == 0
 
 
-def test_noise_is_what_timing_twice_differs_by() -> None:
+def test_noise_is_the_difference_of_two_rounds() -> None:
     slow = False
     stopwatch = FakeStopwatch(call_ms=lambda: 0.11 if slow else 0.1)
 
@@ -85,7 +85,7 @@ def test_noise_is_what_timing_twice_differs_by() -> None:
     assert timing.noise >= 0.09
 
 
-def test_noise_is_never_claimed_to_be_nothing() -> None:
+def test_noise_has_a_minimum() -> None:
     stopwatch = FakeStopwatch()
     assert measure(stopwatch, calls(stopwatch, 2), Rotation(2)).timing.noise == 0.01
 
@@ -96,14 +96,14 @@ def test_warms_up_until_times_are_steady() -> None:
     def call_ms() -> float:
         nonlocal made
         made += 1
-        return 0.1 if made > 2000 else 0.05  # clocks that boost at first
+        return 0.1 if made > 2000 else 0.05  # the clock boosts at first
 
     stopwatch = FakeStopwatch(call_ms)
     timing = measure(stopwatch, calls(stopwatch, 2), Rotation(2)).timing
     assert timing.device_ms == pytest.approx(0.1)
 
 
-def test_without_a_graph_each_call_is_timed_from_a_cleared_cache_and_says_so() -> None:
+def test_without_a_graph_calls_are_timed_with_a_cleared_cache() -> None:
     stopwatch = FakeStopwatch(call_ms=0.1, captures=False)
     measured = measure(stopwatch, calls(stopwatch, 40), Rotation(40))
     assert measured.timing.method == "events, inputs from HBM (no graph: it waits for the device)"
@@ -119,14 +119,14 @@ def test_small_inputs_are_cleared_from_the_cache_before_each_replay() -> None:
     assert stopwatch.clears > measured.timing.samples
 
 
-def test_host_time_does_not_wait_and_wall_time_does() -> None:
+def test_host_time_excludes_and_wall_time_includes_the_device() -> None:
     stopwatch = FakeStopwatch(call_ms=0.1, host_ms=0.02)
     timing = measure(stopwatch, calls(stopwatch, 2), Rotation(2)).timing
     assert timing.host_us == pytest.approx(20.0)
     assert timing.wall_ms == pytest.approx(0.12)
 
 
-def test_outputs_are_those_after_the_refresh() -> None:
+def test_outputs_come_from_the_round_after_the_refresh() -> None:
     stopwatch = FakeStopwatch()
     value = 1
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Kernels with known faults and known costs, and mended ones beside them."""
+"""Kernels with known faults and known costs, and their correct versions."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""How these tests read an inspection."""
+"""Helpers that read an inspection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about kernels whose costs can be counted by hand."""
+"""Figures and findings of kernels whose costs are known by hand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_three_passes_load_each_element_three_times() -> None:
     torch.testing.assert_close(y, torch.nn.functional.layer_norm(x, (columns,), w), atol=1e-5, rtol=1e-5)
 
 
-def test_a_tensor_given_twice_is_loaded_as_often_under_both_names() -> None:
+def test_tensor_passed_twice_counts_loads_of_both_arguments() -> None:
     a, c = torch.randn(32, 32), torch.empty(32, 32)
     found = inspect(lambda: planted.product[(1, 1)](a, a, c, 32, BLOCK=32, BLOCK_K=32))
     (kernel,) = found.kernels
@@ -54,7 +54,7 @@ def test_a_tensor_given_twice_is_loaded_as_often_under_both_names() -> None:
     assert kernel.unique_bytes == 4 * 2 * 32 * 32
 
 
-def test_a_walk_down_columns_wastes_seven_eighths() -> None:
+def test_column_walk_uses_one_eighth_of_moved_bytes() -> None:
     x, y = torch.randn(128, 128), torch.empty(128, 128)
     found = inspect(lambda: planted.column_walk[(16,)](x, y, 128, 128, BLOCK=1024))
     load = access(found.kernels[0], "load", "x_ptr")
@@ -81,7 +81,7 @@ def test_a_tile_transpose_is_coalesced_both_ways_and_free_of_bank_conflicts() ->
     torch.testing.assert_close(y, x.T)
 
 
-def test_a_large_block_spills() -> None:
+def test_large_block_is_reported_as_spill() -> None:
     x, y = torch.randn(65536), torch.empty(65536)
     found = inspect(lambda: planted.one_large_block[(1,)](x, y, 65536, BLOCK=65536, num_warps=4), targets=HOPPER)
     finding = only(found, "spill")
@@ -89,7 +89,7 @@ def test_a_large_block_spills() -> None:
     assert (finding.severity, finding.target) == ("warning", "cuda:90")
 
 
-def test_an_odd_stride_costs_the_width_of_vectors() -> None:
+def test_odd_stride_is_reported_as_misaligned() -> None:
     def run(columns: int) -> Inspection:
         x, y = torch.randn(4, columns), torch.empty(4, columns)
         return inspect(lambda: planted.wide_rows[(4,)](x, y, columns, BLOCK=512), targets=HOPPER)
@@ -114,7 +114,7 @@ def test_dots_are_counted_and_run_on_matrix_units() -> None:
     assert kernel.arithmetic_intensity == pytest.approx(kernel.flops / (2 * 64 * 128 * 2 + 64 * 64 * 4))
 
 
-def test_what_only_the_compiler_refuses_is_an_error() -> None:
+def test_compile_error_is_an_error_finding() -> None:
     y = torch.zeros(1)
     found = inspect(lambda: planted.type_changes[(1,)](y, 3))
     errors = [one for one in found.findings if one.kind == "compile-error"]
@@ -123,7 +123,7 @@ def test_what_only_the_compiler_refuses_is_an_error() -> None:
     assert y.item() == 4.5, "the interpreter accepts it"
 
 
-def test_a_block_that_needs_a_mask_for_other_sizes_is_mentioned() -> None:
+def test_unmasked_block_at_the_tensor_end_is_reported() -> None:
     x, y = torch.randn(1024), torch.empty(1024)
     found = inspect(lambda: planted.unmasked_double[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
     assert {one.severity for one in found.findings if one.kind == "missing-mask"} == {"info"}
@@ -138,7 +138,7 @@ def test_masked_lanes_are_counted() -> None:
     assert "masked-waste" in kinds(found)
 
 
-def test_a_sample_stands_for_a_large_grid() -> None:
+def test_sampled_programs_scale_to_a_large_grid() -> None:
     x, y = torch.randn(4096 * 256), torch.empty(4096 * 256)
     found = inspect(lambda: planted.copy[(4096,)](x, y, x.numel(), BLOCK=256), targets=HOPPER, programs=20)
     (kernel,) = found.kernels
@@ -150,7 +150,7 @@ def test_a_sample_stands_for_a_large_grid() -> None:
     assert torch.equal(y, x), "programs that were not traced have run all the same"
 
 
-def test_programs_show_where_they_store_and_what_their_warps_ask_for() -> None:
+def test_shown_programs_have_tiles_and_requests() -> None:
     x, y = torch.randn(64, 96), torch.empty(96, 64)
     found = inspect(lambda: planted.tile_transpose[(2, 3)](x, y, 64, 96, BLOCK=32), targets=HOPPER)
     (kernel,) = found.kernels
@@ -169,7 +169,7 @@ def test_programs_show_where_they_store_and_what_their_warps_ask_for() -> None:
     assert shown.operations[1].inputs == (0,)
 
 
-def test_operations_know_what_they_were_made_from() -> None:
+def test_operations_list_their_inputs() -> None:
     x, w, y = torch.randn(2, 64), torch.rand(64), torch.empty(2, 64)
     found = inspect(lambda: planted.three_pass_layer_norm[(2,)](x, w, y, 64, 1e-5, BLOCK=64), targets=HOPPER)
     operations = found.kernels[0].program_facts[0].operations
@@ -185,7 +185,7 @@ def test_operations_know_what_they_were_made_from() -> None:
     assert {operations[one].argument for one in reached if operations[one].kind == "load"} == {"x_ptr", "w_ptr"}
 
 
-def test_lines_share_the_cost() -> None:
+def test_line_shares_sum_to_one() -> None:
     x, y = torch.randn(1024), torch.empty(1024)
     found = inspect(lambda: planted.unmasked_double[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
     (line,) = [one for one in found.kernels[0].lines if one.bytes]
@@ -229,7 +229,7 @@ def test_texts_are_given_by_source_line() -> None:
     assert any("STG" in text for text in sass)
 
 
-def test_a_notebook_shows_it_escaped() -> None:
+def test_notebook_html_is_escaped() -> None:
     x, y = torch.randn(1024), torch.empty(1024)
     found = inspect(lambda: planted.copy[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
     assert found._repr_html_().startswith("<iframe")
@@ -237,12 +237,12 @@ def test_a_notebook_shows_it_escaped() -> None:
 
 
 def configurations(x: torch.Tensor, y: torch.Tensor, config: str | None) -> Inspection:
-    # A grid of one configuration's size, so that each configuration shows in it.
-    grid = lambda meta: (x.numel() // meta["BLOCK"],)  # noqa: E731  # as people write it
+    # The grid depends on the configuration, so it shows which one was used.
+    grid = lambda meta: (x.numel() // meta["BLOCK"],)  # noqa: E731  # the usual way to write a grid
     return inspect(lambda: planted.tuned_copy[grid](x, y, x.numel()), targets=HOPPER, config=config)
 
 
-def test_an_autotuner_takes_the_first_configuration_that_compiles_and_fits() -> None:
+def test_autotuner_uses_the_first_configuration_that_fits() -> None:
     x, y = torch.randn(1 << 20), torch.empty(1 << 20)
     found = configurations(x, y, None)
     assert found.kernels[0].constants["BLOCK"] == 4096, "a block of 3000 does not compile"
@@ -250,7 +250,7 @@ def test_an_autotuner_takes_the_first_configuration_that_compiles_and_fits() -> 
 
 
 @pytest.mark.parametrize("config", ["2", "BLOCK=1024", "num_warps=8,BLOCK=1024"])
-def test_another_configuration_can_be_asked_for(config: str) -> None:
+def test_config_option_selects_a_configuration(config: str) -> None:
     x, y = torch.randn(1 << 14), torch.empty(1 << 14)
     (kernel,) = configurations(x, y, config).kernels
     assert kernel.constants["BLOCK"] == 1024
@@ -258,7 +258,7 @@ def test_another_configuration_can_be_asked_for(config: str) -> None:
 
 
 @pytest.mark.parametrize("config", ["7", "BLOCK=7", "nonsense"])
-def test_a_configuration_that_is_not_there_is_refused(config: str) -> None:
+def test_unknown_configuration_raises(config: str) -> None:
     x, y = torch.randn(1 << 14), torch.empty(1 << 14)
     with pytest.raises(InspectError, match="--config"):
         configurations(x, y, config)
@@ -280,25 +280,25 @@ def pruned(by: Callable[..., list[Any]]) -> Inspection:
     return inspect(lambda: tuned[1,](x, y, 2048), targets=HOPPER)
 
 
-def test_an_authors_own_pruning_decides_what_is_left() -> None:
+def test_early_config_prune_is_applied() -> None:
     assert pruned(only_large_ones).kernels[0].constants["BLOCK"] == 4096
     assert pruned(lambda configs, arguments, **options: configs[1:]).kernels[0].constants["BLOCK"] == 1024
 
 
-def test_what_an_authors_pruning_raises_is_raised_as_on_a_gpu_with_its_name_and_line() -> None:
+def test_exception_in_pruning_is_raised_with_name_and_line() -> None:
     with pytest.raises(KeyError, match="SIZE") as raised:
         pruned(only_what_nothing_has)
     places = {entry.name: entry.lineno for entry in raised.traceback}
     assert places["only_what_nothing_has"] == only_what_nothing_has.__code__.co_firstlineno
 
 
-def test_pruning_that_leaves_nothing_is_refused_as_triton_does() -> None:
+def test_pruning_all_configurations_raises_like_triton() -> None:
     with pytest.raises(AutotunerError, match="No valid autotuner configs after pruning"):
         pruned(lambda configs, arguments, **options: [])
 
 
-def test_a_file_that_was_renamed_is_joined_all_the_same(tmp_path: Path) -> None:
-    # Triton's cache gives back what was compiled under the old name.
+def test_renamed_file_is_matched_with_its_binary(tmp_path: Path) -> None:
+    # Triton's cache returns the binary that was compiled under the old name.
     source = Path(planted.__file__).read_text()
     for name in ("before.py", "after.py"):
         (tmp_path / name).write_text(source)

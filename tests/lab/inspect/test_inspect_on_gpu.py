@@ -1,4 +1,4 @@
-"""With a GPU: the script's own results, and a measured time beside the predicted one."""
+"""Inspection on a GPU: results stay correct, and a measured time is reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tilesmith.lab.inspect import inspect
 pytestmark = pytest.mark.gpu
 
 
-def test_a_measured_time_stands_beside_the_predicted_one() -> None:
+def test_kernel_has_measured_and_predicted_time() -> None:
     x, y = torch.randn(1 << 22, device="cuda"), torch.empty(1 << 22, device="cuda")
     found = inspect(lambda: planted.copy[(1 << 12,)](x, y, x.numel(), BLOCK=1024), seconds=1.0)
     (kernel,) = found.kernels
@@ -25,14 +25,14 @@ def test_a_measured_time_stands_beside_the_predicted_one() -> None:
     assert {one.efficiency for one in kernel.accesses} == {1.0}
 
 
-def test_tracing_changes_nothing_on_the_gpu() -> None:
+def test_tracing_keeps_gpu_tensors_unchanged() -> None:
     y = torch.zeros(1024, device="cuda")
     found = inspect(lambda: planted.overlapping_atomics[(2,)](y, BLOCK=256))
     assert y.sum().item() == 512, "neither the trace nor the timing may add anything"
     assert "race" not in kinds(found)
 
 
-def test_faults_are_found_and_not_performed() -> None:
+def test_out_of_bounds_accesses_are_reported_and_skipped() -> None:
     x, y = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
     found = inspect(lambda: planted.shift_in_place[(4,)](x, 1000, BLOCK=256))
     assert "race" in kinds(found)

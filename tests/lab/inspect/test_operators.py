@@ -1,4 +1,4 @@
-"""Every operator of this package, inspected for both vendors: nothing in it may be an error."""
+"""Every operator of this package, inspected for both vendors, has no error findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from tilesmith.lab.check import interpretable
 from tilesmith.lab.inspect import inspect, session
-from tilesmith.lab.inspect.targets import compiled_or_error
+from tilesmith.lab.inspect.metrics.compiled_targets import compiled_or_error
 from tilesmith.ops import SPECS, use
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.plan import planning_for
@@ -20,7 +20,7 @@ compiled_first: dict[tuple[object, Target], Binary | str] = {}
 
 @pytest.fixture(autouse=True)
 def each_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other variants are in tests/ops/test_every_kernel_compiles.py; what else is an error shows as they run."""
+    """Compile each kernel once. test_every_kernel_compiles.py has the other variants."""
 
     def compiled_once(launched: Launched, target: Target) -> Binary | str:
         key = launched.kernel, target
@@ -31,7 +31,7 @@ def each_kernel_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "compiled_or_error", compiled_once)
 
 
-# Of each kind one: the kernels of the others are of these kinds, and take a minute to compile.
+# One operator per kind of kernel; the others take a minute to compile and are slow tests.
 FIRST = ("silu", "sum", "layer_norm", "cross_entropy", "max_pool2d", "matmul", "attention", "conv2d")
 
 
@@ -62,7 +62,7 @@ def test_an_operator_has_no_errors_for_either_vendor(spec: Spec, target: str) ->
             outputs = [one for one in (output if isinstance(output, tuple) else (output,)) if one.requires_grad]
             torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
 
-    dispatch.forget()  # launches are planned for the GPU that is imagined, whose warps may be wider
+    dispatch.forget()  # plans depend on the pretended GPU, which may have wider warps
     with planning_for(target):
         found = inspect(program, targets=(target,))
     dispatch.forget()

@@ -1,4 +1,4 @@
-"""At which rate dots of single precision are predicted: what a kernel asks for, and what a device has."""
+"""The predicted rate of fp32 dots, by input precision and device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.console import Console
 
 from tilesmith.hardware.devices import device
 from tilesmith.lab.inspect import inspect
-from tilesmith.lab.inspect.as_json import as_json
 from tilesmith.lab.inspect.model import Inspection, Kernel, TargetFacts
-from tilesmith.lab.inspect.terminal import show
-from tilesmith.lab.report.inspect_page import write_html
-from tilesmith.lab.report.inspect_roofline import roofline
+from tilesmith.lab.inspect.output.json_output import as_json
+from tilesmith.lab.inspect.output.page import write_html
+from tilesmith.lab.inspect.output.roofline_chart import roofline
+from tilesmith.lab.inspect.output.terminal import show
 
 BLOCK = 64
-TIMES = 64  # so often that no way to multiply is faster than moving the operands
+TIMES = 64  # repetitions that make every precision compute-bound
 FLOPS = 2 * BLOCK**3 * TIMES
 H200, MI300X, MI250X = (device(name).tflop_per_s for name in ("h200", "mi300x", "mi250x"))
 AMPERE, CDNA_2, CDNA_3 = ("cuda:80",), ("hip:gfx90a",), ("hip:gfx942",)
@@ -58,7 +58,7 @@ def only_facts(kernel: Kernel) -> TargetFacts:
         ("bf16x6", CDNA_2, "six bf16 products", MI250X["bf16"] / 6, True),
     ],
 )
-def test_the_floor_follows_how_single_precision_is_multiplied(
+def test_floor_follows_the_input_precision_of_fp32_dots(
     precision: str, targets: tuple[str, ...], name: str, tflop_per_s: float, on_matrix_units: bool
 ) -> None:
     (kernel,) = multiplied(precision, targets).kernels
@@ -78,7 +78,7 @@ def test_the_floor_follows_how_single_precision_is_multiplied(
         (CDNA_2, ("fp32 matrix", MI250X["fp32 matrix"]), MI250X["fp32"]),
     ],
 )
-def test_a_kernel_that_asks_for_nothing_gets_tf32_where_there_is_such_a_thing(
+def test_default_input_precision_counts_as_tf32(
     targets: tuple[str, ...], dots_at: tuple[str, float], elsewhere_at: float
 ) -> None:
     a, b, c = torch.randn(64, 128), torch.randn(128, 64), torch.empty(64, 64)
@@ -89,18 +89,18 @@ def test_a_kernel_that_asks_for_nothing_gets_tf32_where_there_is_such_a_thing(
     assert facts.predicted_compute_us == pytest.approx(2 * 64 * 64 * 128 / dots_at[1] / 1e6 + sums / elsewhere_at / 1e6)
 
 
-def test_the_precision_of_other_formats_changes_nothing() -> None:
+def test_input_precision_of_half_dots_changes_nothing() -> None:
     a, b, c = torch.randn(64, 64).half(), torch.randn(64, 64).half(), torch.empty(64, 64)
     found = inspect(lambda: planted.single_product[(1,)](a, b, c, 1, "ieee", BLOCK=64), targets=HOPPER)
     assert only_facts(found.kernels[0]).predicted_rates == {"fp16": H200["fp16"]}
 
 
-def test_every_report_names_the_rate_that_the_bound_is_made_of() -> None:
+def test_reports_name_the_rate_behind_the_bound() -> None:
     found = multiplied("bf16x6", (*HOPPER, *CDNA_3))
     text, page = on_a_terminal(found), write_html(found)
     headline = "H200 SXM, 141 GB: compute-bound by six bf16 products at 165 TFLOP/s"
     caption = (
-        "least time predicted (cuda:90 compute-bound by six bf16 products at 165 TFLOP/s; "
+        "predicted least time (cuda:90 compute-bound by six bf16 products at 165 TFLOP/s; "
         "hip:gfx942 compute-bound by six bf16 products at 218 TFLOP/s)"
     )
     assert headline in text
@@ -111,7 +111,7 @@ def test_every_report_names_the_rate_that_the_bound_is_made_of() -> None:
     assert facts["predicted_rates"] == {"six bf16 products": pytest.approx(H200["bf16"] / 6)}
 
 
-def test_the_roofline_has_a_ceiling_where_the_floor_lies() -> None:
+def test_roofline_has_a_ceiling_at_the_predicted_rate() -> None:
     def ceilings(precision: str) -> list[str]:
         found = multiplied(precision)
         drawn = roofline(found.kernels[0], found.sector_bytes)
@@ -123,7 +123,7 @@ def test_the_roofline_has_a_ceiling_where_the_floor_lies() -> None:
     assert ceilings("ieee") == landmarks
 
 
-def test_what_memory_bounds_names_no_rate_of_arithmetic() -> None:
+def test_memory_bound_kernel_names_no_compute_rate() -> None:
     x, y = torch.randn(1024), torch.empty(1024)
     found = inspect(lambda: planted.copy[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
     text = on_a_terminal(found)

@@ -1,4 +1,4 @@
-"""Faults that are found however the programs happen to be ordered."""
+"""The sanitizer finds races and other faults in any order of programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_overlapping_stores_are_a_race() -> None:
     found = inspect(lambda: planted.overlapping_stores[(2,)](y, BLOCK=256), targets=HOPPER)
     finding = only(found, "race")
     assert (finding.severity, finding.line) == ("error", line_of(planted.overlapping_stores, "tl.store"))
-    assert "(0, 0, 0) and (1, 0, 0) both write y_ptr[128], 128 elements" in finding.message
+    assert "(0, 0, 0) and (1, 0, 0) both write y_ptr[128] (128 elements in total)" in finding.message
 
 
 def test_overlapping_stores_of_one_value_are_a_warning() -> None:
@@ -39,7 +39,7 @@ def test_overlapping_stores_of_one_value_are_a_warning() -> None:
     assert only(found, "race").severity == "warning"
 
 
-def test_atomics_are_no_race() -> None:
+def test_atomics_to_one_element_are_not_a_race() -> None:
     y = torch.zeros(1024)
     found = inspect(lambda: planted.overlapping_atomics[(2,)](y, BLOCK=256), targets=HOPPER)
     assert "race" not in kinds(found)
@@ -55,35 +55,35 @@ def test_reading_what_another_program_writes_is_a_race() -> None:
     assert any("x_ptr[256]" in one.message for one in races)
 
 
-def test_what_a_lock_guards_is_no_race() -> None:
+def test_accesses_under_a_lock_are_not_a_race() -> None:
     x, total, lock = torch.ones(1024), torch.zeros(1), torch.zeros(1, dtype=torch.int32)
     found = inspect(lambda: planted.locked_sum[(4,)](x, total, lock, BLOCK=256), targets=HOPPER)
     assert "race" not in kinds(found)
     assert total.item() == 1024
 
 
-def test_lanes_of_one_store_may_not_clash() -> None:
+def test_conflicting_lanes_of_one_store_are_a_race() -> None:
     y = torch.zeros(256)
     found = inspect(lambda: planted.clashing_lanes[(1,)](y, BLOCK=256), targets=HOPPER)
     assert "lanes of one store" in only(found, "race").message
 
 
-def test_memory_that_nobody_wrote_may_not_be_read() -> None:
+def test_load_of_unwritten_memory_is_an_error() -> None:
     def program() -> None:
         first, second, third = torch.empty(1024), torch.empty(1024), torch.empty(1024)
-        planted.copy[(4,)](first, second, 1024, BLOCK=256)  # first holds nothing
+        planted.copy[(4,)](first, second, 1024, BLOCK=256)  # first is uninitialised
         planted.copy[(2,)](second, third, 512, BLOCK=256)  # second was written by the kernel before
 
     found = inspect(program, targets=HOPPER)
     finding = only(found, "uninitialised")
     assert finding.severity == "error"
-    assert "x_ptr[0], which nobody has written; 1,024 elements" in finding.message
+    assert "x_ptr[0], which nobody has written (1,024 elements in total)" in finding.message
     assert found.kernels[0].errors
     assert not found.kernels[1].errors
 
 
 @pytest.mark.parametrize("fill", [lambda x: x.zero_(), lambda x: x.copy_(torch.ones(1024)), lambda x: x[:1].fill_(1)])
-def test_torch_writes_too(fill) -> None:  # type: ignore[no-untyped-def]  # a lambda
+def test_memory_written_by_torch_is_initialised(fill) -> None:  # type: ignore[no-untyped-def]  # a lambda
     def program() -> None:
         x, y = torch.empty(1024), torch.empty(1024)
         fill(x)
@@ -92,7 +92,7 @@ def test_torch_writes_too(fill) -> None:  # type: ignore[no-untyped-def]  # a la
     assert "uninitialised" not in kinds(inspect(program, targets=HOPPER))
 
 
-def test_a_32_bit_offset_that_wraps_is_named() -> None:
+def test_overflow_of_a_32_bit_offset_is_an_error() -> None:
     x, y = torch.zeros(256), torch.empty(5 * 256)
     found = inspect(lambda: planted.far_rows[(5,)](x, y, 2**30, 256, BLOCK=256), targets=HOPPER)
     finding = only(found, "overflow")
@@ -100,7 +100,7 @@ def test_a_32_bit_offset_that_wraps_is_named() -> None:
     assert f":{line_of(planted.far_rows, 'wraps in the last')}" in finding.message
 
 
-def test_arguments_that_share_memory_are_mentioned() -> None:
+def test_overlapping_arguments_are_reported() -> None:
     memory = torch.zeros(2048)
     x, y = memory[:1024], memory[512:1536]
     found = inspect(lambda: planted.copy[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
@@ -110,7 +110,7 @@ def test_arguments_that_share_memory_are_mentioned() -> None:
     assert not {"overlap", "race"} & kinds(in_place)
 
 
-def test_a_kernel_that_fails_is_an_error_with_its_place() -> None:
+def test_failing_kernel_is_an_error_with_file_and_line() -> None:
     x, y = torch.zeros(256), torch.zeros(256)
     found = inspect(lambda: planted.copy[(1,)](x, y, None, BLOCK=256), targets=HOPPER)
     assert "planted.py" in only(found, "kernel-error").message

@@ -1,4 +1,4 @@
-"""Scripts as people have them, run as they are on a machine without a GPU."""
+"""Unmodified scripts run under inspection on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tilesmith.lab.inspect.model import Inspection
-from tilesmith.lab.inspect.script import Limits, inspect_script
-from tilesmith.lab.inspect.session import Wishes
+from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -36,7 +36,7 @@ def double(x):
 def run(tmp_path: Path, text: str, *arguments: str, seconds: float = 120.0) -> Inspection:
     script = tmp_path / "script.py"
     script.write_text(text)
-    return inspect_script(script, arguments, Wishes(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
+    return inspect_script(script, arguments, InspectOptions(targets=(Target("cuda", 90),)), Limits(seconds=seconds))
 
 
 @FORKED
@@ -65,7 +65,7 @@ def test_a_tutorial_runs_without_a_gpu_and_has_no_errors(name: str, kernels: lis
 
 
 def test_a_script_gets_its_arguments_and_its_own_folder(tmp_path: Path) -> None:
-    (tmp_path / "trace.py").write_text("SIZE = 512\n")  # also the name of a module of ours, and of Python's
+    (tmp_path / "trace.py").write_text("SIZE = 512\n")  # also the name of a module of ours and of Python's
     found = run(tmp_path, KERNEL + "import trace\nassert sys.argv[1:] == ['--fast', '3']\n"
                 "double(torch.ones(trace.SIZE, device='cuda'))\n", "--fast", "3")  # fmt: skip
     assert found.ending.kind == "finished", found.ending.traceback
@@ -81,7 +81,7 @@ def test_results_are_right_when_the_script_uses_them(tmp_path: Path) -> None:
 
 @FORKED
 def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
-    # A module's own way of moving passes flags after the device; an optimiser imports PyTorch's tracer.
+    # Module.to passes flags after the device; an optimiser imports PyTorch's tracer.
     found = run(tmp_path, KERNEL + "model = torch.nn.Linear(8, 8).to('cuda')\n"
                 "optimiser = torch.optim.AdamW(model.parameters())\n"
                 "model(double(torch.ones(4, 8, device='cuda'))).sum().backward()\noptimiser.step()\n"
@@ -90,8 +90,8 @@ def test_a_script_that_trains_runs_as_it_would_on_a_gpu(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
-    # A grid that would take the interpreter hours, and whose tensors take no memory until they are touched.
+def test_unused_results_are_not_computed(tmp_path: Path) -> None:
+    # The interpreter would take hours for this grid; its tensors use no memory until they are accessed.
     found = run(tmp_path, KERNEL + "x = torch.zeros(1, device='cuda').expand(1 << 30)\n"
                 "y = torch.empty(1 << 30, device='cuda', dtype=torch.int8)\n"
                 "double_kernel[(1 << 22,)](x, y, 256, BLOCK=256)\n")  # fmt: skip
@@ -102,7 +102,7 @@ def test_results_that_nobody_uses_are_not_computed(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) -> None:
+def test_exception_keeps_traceback_and_traced_kernels(tmp_path: Path) -> None:
     found = run(tmp_path, KERNEL + "double(torch.ones(512, device='cuda'))\nraise ValueError('on purpose')\n")
     assert (found.ending.kind, found.ending.message) == ("exception", "ValueError: on purpose")
     assert "raise ValueError('on purpose')" in found.ending.traceback
@@ -118,7 +118,7 @@ def test_a_crash_comes_with_its_traceback_and_what_was_traced(tmp_path: Path) ->
         ("import sys\nsys.exit('enough')", "finished", "enough"),
     ],
 )
-def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message: str) -> None:
+def test_ending_describes_the_failure(tmp_path: Path, text: str, kind: str, message: str) -> None:
     found = run(tmp_path, text)
     assert found.kernels == ()
     assert found.ending.kind == kind
@@ -126,14 +126,14 @@ def test_scripts_that_fail_say_how(tmp_path: Path, text: str, kind: str, message
 
 
 @FORKED
-def test_a_script_without_end_is_ended(tmp_path: Path) -> None:
+def test_endless_script_is_stopped(tmp_path: Path) -> None:
     endless = "double(torch.ones(512, device='cuda'))\nimport time\nwhile True: time.sleep(1)\n"
     found = run(tmp_path, KERNEL + endless, seconds=6)
     assert found.ending.kind == "timeout"
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
-def test_a_script_that_eats_memory_is_ended(tmp_path: Path) -> None:
+def test_script_over_the_memory_limit_is_stopped(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\nkept = []\nwhile True: kept.append(torch.ones(1 << 25))\n")
     found = inspect_script(script, limits=Limits(gigabytes=1.0))
@@ -141,8 +141,8 @@ def test_a_script_that_eats_memory_is_ended(tmp_path: Path) -> None:
 
 
 @FORKED
-def test_a_compiler_that_crashes_is_a_finding(tmp_path: Path) -> None:
-    # Ends the process the first time a kernel is compiled, as a failed assertion of LLVM does.
+def test_compiler_crash_becomes_a_finding(tmp_path: Path) -> None:
+    # Aborts the process at the first compilation, as a failed LLVM assertion does.
     text = KERNEL + (
         "import os, pathlib\nfrom tilesmith.lab.inspect import session\nproper = session.compiled_or_error\n"
         "session.compiled_or_error = lambda *a: os.abort()\ndouble(torch.ones(512, device='cuda'))\n"

@@ -1,4 +1,4 @@
-"""Nsight Compute's raw page as CSV: the columns are its documented ones, the values are made up."""
+"""Reading Nsight Compute's raw page as CSV, with documented columns and invented values."""
 
 from pathlib import Path
 
@@ -44,26 +44,26 @@ def test_reads_time_bandwidth_and_utilisation_weighted_with_time() -> None:
     assert summary.launches == 3
 
 
-def test_heeds_units() -> None:
+def test_converts_units_of_the_report() -> None:
     lines = [HEADER, UNITS.replace("byte", "Mbyte").replace("ns", "us"), launch(0, "k", "268", "9", "64", "3", "8")]
     entry = summarised(lines, []).entries[0]
     assert entry.total_us == 64
     assert entry.tb_per_s == pytest.approx(4.1875)
 
 
-def test_says_when_it_stopped_counting() -> None:
+def test_notes_when_only_the_first_launches_were_measured() -> None:
     lines = [HEADER, UNITS, *(launch(number, "k", "1", "1", "1", "1", "1") for number in range(LAUNCHES))]
     assert "Only the first 200 launches were measured." in summarised(lines, []).notes
 
 
-def test_says_so_where_nothing_was_recorded(tmp_path: Path) -> None:
+def test_raises_where_no_kernel_was_recorded(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="no kernel"):
         summarised(["==ERROR== nothing"], [])
     with pytest.raises(ProfileError, match="ERR_NVGPUCTRPERM"):
         read(tmp_path)
 
 
-def test_leaves_the_clocks_alone_and_keeps_a_report(tmp_path: Path) -> None:
+def test_command_keeps_clocks_and_exports_a_report(tmp_path: Path) -> None:
     line = command(["sh", "-c", "true"], tmp_path)
     assert line[0] == "ncu"
     assert line[line.index("--clock-control") + 1] == "none"

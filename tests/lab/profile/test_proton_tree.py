@@ -1,4 +1,4 @@
-"""Proton's tree as Triton 3.6 to 3.9 write it with `data="tree"`: calls first, devices second."""
+"""Reading Proton's tree as Triton 3.6 to 3.9 write it with `data="tree"`: calls first, devices second."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def node(name: str, *children: dict[str, Any], **metrics: Any) -> dict[str, Any]
 DEVICES = {"CUDA": {"0": {"arch": "90", "bus_width": 6144, "memory_clock_rate": 3201000, "num_sms": 132}}}
 
 
-def test_adds_up_kernels_wherever_they_are_called() -> None:
+def test_sums_a_kernel_over_all_call_sites() -> None:
     time, moved = "time (ns)", "bytes"
     tree = [
         node(
@@ -36,11 +36,11 @@ def test_adds_up_kernels_wherever_they_are_called() -> None:
     assert not summary.notes
 
 
-def test_says_how_to_get_bandwidth_where_no_kernel_states_its_bytes() -> None:
+def test_notes_how_to_get_bandwidth_without_byte_counts() -> None:
     tree = [node("ROOT", node("norm", **{"time (ns)": 10, "count": 1})), DEVICES]
     assert "launch_metadata" in summarised(tree, []).notes[0]
 
 
-def test_says_so_where_there_is_no_profile(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="left no profile"):
+def test_raises_without_a_profile(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="wrote no profile"):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""AMD's profilers, on output written by hand after their documentation: see recorded/README.md."""
+"""AMD's profilers, with output written by hand from their documentation: see recorded/README.md."""
 
 import os
 import shutil
@@ -26,12 +26,12 @@ def test_reads_kernels_launch_overhead_and_idle_time_from_a_trace() -> None:
     assert fill.name.startswith(FILL)
     assert fill.calls == 2
     assert summary.launches == 6
-    assert summary.launch_us == pytest.approx((4 * 4.2 + 2 * 5.4) / 6)  # hipMalloc is no launch
+    assert summary.launch_us == pytest.approx((4 * 4.2 + 2 * 5.4) / 6)  # hipMalloc is not a launch
     busy = kernel.total_us + fill.total_us
     assert summary.busy_percent == pytest.approx(100 * busy / (busy + 5 * 20))
 
 
-def test_takes_the_trace_where_an_older_version_wrote_no_statistics(tmp_path: Path) -> None:
+def test_falls_back_to_the_trace_without_statistics(tmp_path: Path) -> None:
     shutil.copy(RECORDED / "rocprofv3/profile_kernel_trace.csv", tmp_path / "7_kernel_trace.csv")
     summary = read_trace(tmp_path)
     by_name = {entry.name: entry for entry in summary.entries}
@@ -40,7 +40,7 @@ def test_takes_the_trace_where_an_older_version_wrote_no_statistics(tmp_path: Pa
     assert summary.launch_us is None
 
 
-def test_names_the_timeline_to_open(tmp_path: Path) -> None:
+def test_summary_names_the_timeline_file(tmp_path: Path) -> None:
     host = tmp_path / "some-host"
     shutil.copytree(RECORDED / "rocprofv3", host)
     (host / "profile_results.pftrace").touch()
@@ -49,7 +49,7 @@ def test_names_the_timeline_to_open(tmp_path: Path) -> None:
     assert "ui.perfetto.dev" in how
 
 
-def test_says_so_where_no_kernel_ran(tmp_path: Path) -> None:
+def test_raises_without_kernels(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="rocprofv3 recorded no kernel"):
         read_trace(tmp_path)
     with pytest.raises(ProfileError, match="rocprof-compute recorded nothing"):
@@ -77,7 +77,7 @@ def test_counters_name_the_workload_and_how_to_analyse_it() -> None:
 @pytest.mark.parametrize(
     ("help_text", "option"), [("--output-directory DIR", "--output-directory"), ("-p, --path", "--path")]
 )
-def test_asks_the_installed_version_for_the_name_of_its_option(
+def test_output_option_follows_the_installed_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, help_text: str, option: str
 ) -> None:
     tool = tmp_path / "rocprof-compute"

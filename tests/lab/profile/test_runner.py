@@ -23,11 +23,11 @@ def _own_arguments_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
         ("1 / 0", 1),
     ],
 )
-def test_returns_what_python_would_exit_with(code: str, status: int) -> None:
+def test_returns_the_exit_status_of_python(code: str, status: int) -> None:
     assert run(["-c", code]) == status
 
 
-def test_shows_why_a_program_failed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_the_traceback_of_a_failed_program(capsys: pytest.CaptureFixture[str]) -> None:
     run(["-c", "1 / 0"])
     run(["-c", "raise SystemExit('no input')"])
     said = capsys.readouterr().err
@@ -35,7 +35,7 @@ def test_shows_why_a_program_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.endswith("no input\n")
 
 
-def test_a_script_sees_what_it_would_see_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_sees_its_own_name_arguments_and_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "beside_it.py").write_text("here = True\n")
     script = tmp_path / "script.py"
     script.write_text("import sys, beside_it\nprint(__name__, sys.argv, beside_it.here)\n")

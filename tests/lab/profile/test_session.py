@@ -26,23 +26,23 @@ PYTHON = [sys.executable, "-c", "pass"]
         (["sh", "-c", "true"], AMD, "rocprofv3"),
     ],
 )
-def test_picks_what_fits_the_command_and_the_machine(command: list[str], gpu: Gpu | None, tool: str) -> None:
+def test_auto_chooses_the_tool_for_command_and_machine(command: list[str], gpu: Gpu | None, tool: str) -> None:
     assert choose("auto", command, replace(FULL, gpu=gpu)).name == tool
 
 
 @pytest.mark.parametrize("name", [name for name in TOOLS if name not in BARE.profilers])
-def test_says_how_to_get_a_tool_that_is_absent(name: str) -> None:
+def test_missing_tool_error_names_its_installation(name: str) -> None:
     with pytest.raises(ProfileError, match=f"^{name} is not installed: it comes with "):
         choose(name, PYTHON, replace(BARE, gpu=NVIDIA))
 
 
 @pytest.mark.parametrize(("name", "gpu"), [("ncu", None), ("ncu", AMD), ("rocprofv3", NVIDIA), ("proton", None)])
-def test_says_which_gpu_a_tool_needs(name: str, gpu: Gpu | None) -> None:
+def test_wrong_vendor_error_names_the_gpu(name: str, gpu: Gpu | None) -> None:
     with pytest.raises(ProfileError, match=f"^{name} needs a GPU by .*; --tool torch profiles the CPU"):
         choose(name, PYTHON, replace(FULL, gpu=gpu))
 
 
-def test_names_the_tools_there_are() -> None:
+def test_unknown_tool_error_lists_the_tools() -> None:
     with pytest.raises(ProfileError, match="'perf', but must be one of auto, torch, proton, ncu, rocprofv3"):
         choose("perf", PYTHON, FULL)
 
@@ -72,15 +72,15 @@ def test_finds_the_interpreter_of_an_installed_script(tmp_path: Path, monkeypatc
         (["no-such-program"], "no-such-program: no such command"),
         ([sys.executable, "-u"], "names no program to run"),
         ([sys.executable, "-m"], "names no program to run"),
-        (["sh"], "sh is no Python program"),
+        (["sh"], "sh is not a Python program"),
     ],
 )
-def test_refuses_what_cannot_be_run(command: list[str], complaint: str) -> None:
+def test_rejects_commands_that_cannot_run(command: list[str], complaint: str) -> None:
     with pytest.raises(ProfileError, match=complaint):
         python_program(command)
 
 
-def test_each_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_run_gets_a_new_folder(tmp_path: Path) -> None:
     folders = [fresh_folder(tmp_path / "out", TOOLS["torch"]) for _ in range(2)]
     assert [folder.name for folder in folders] == ["torch-1", "torch-2"]
     (tmp_path / "file").touch()
@@ -97,4 +97,4 @@ def test_shows_the_longest_first_and_only_columns_the_tool_knows() -> None:
     assert [column.heading for column in table.columns] == ["name", "calls", "total", "each", "share", "TB/s"]
     assert [cell.text for cell in table.rows[0]] == ["long", "1", "990 µs", "990 µs", "99%", "4.1"]
     assert [cell.text for cell in table.rows[1]] == ["short", "4", "10 µs", "2.5 µs", "1%", "–"]
-    assert "6.2 µs of host time for each" in str(facts)
+    assert "6.2 µs of host time per launch" in str(facts)

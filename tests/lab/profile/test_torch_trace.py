@@ -1,4 +1,4 @@
-"""Chrome traces as PyTorch's profiler writes them on a GPU; the names of categories and arguments are Kineto's."""
+"""Reading Chrome traces of PyTorch's profiler, with Kineto's names of categories and arguments."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_reads_kernels_launches_and_idle_time() -> None:
     assert any("does not measure bandwidth" in note for note in summary.notes)
 
 
-def test_without_a_gpu_an_operator_is_not_charged_for_those_it_calls() -> None:
+def test_cpu_operators_show_self_time() -> None:
     summary = summarised(
         [
             event("cpu_op", "aten::linear", 0, 100),
@@ -63,5 +63,5 @@ def test_without_a_gpu_an_operator_is_not_charged_for_those_it_calls() -> None:
         ([(30, 40), (0, 10)], 50),
     ],
 )
-def test_overlapping_kernels_count_once(intervals: list[tuple[float, float]], percent: float | None) -> None:
+def test_busy_percent_counts_overlaps_once(intervals: list[tuple[float, float]], percent: float | None) -> None:
     assert busy_percent(intervals) == percent

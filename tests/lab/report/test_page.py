@@ -57,7 +57,7 @@ def page(template: str = "tour.html") -> str:
 
 
 class Structure(HTMLParser):
-    """Reads a page strictly: every element that opens must close, in order."""
+    """A strict parser: every opened element must close, in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_escapes_names_that_look_like_markup() -> None:
     assert structure.text.count(EVIL) == 6
 
 
-def test_asks_for_nothing_outside_itself() -> None:
+def test_page_makes_no_requests() -> None:
     html = page()
     assert not re.search(r"https?:|//\w|@import|url\(", html)
     for tag, attributes in Structure(html).seen:
@@ -113,7 +113,7 @@ def test_every_link_leads_somewhere() -> None:
     assert set(links) <= targets
 
 
-def test_says_everything_it_was_given() -> None:
+def test_page_shows_all_content() -> None:
     text = Structure(page()).text
     for said in (
         "What was found.",
@@ -141,7 +141,7 @@ def test_bars_stay_inside_their_frame() -> None:
     assert widths == ["width: 25.0%", "width: 100%"]
 
 
-def test_follows_the_readers_choice_of_light_or_dark() -> None:
+def test_page_follows_light_or_dark_preference() -> None:
     html = page()
     assert '<meta name="color-scheme" content="light dark">' in html
     light, dark = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
@@ -150,7 +150,7 @@ def test_follows_the_readers_choice_of_light_or_dark() -> None:
 
 
 @pytest.mark.parametrize("scheme", [0, 1])
-def test_text_stands_out_from_the_paper(scheme: int) -> None:
+def test_text_has_enough_contrast(scheme: int) -> None:
     palette = re.findall(r":root \{(.*?)\}", page(), re.DOTALL)[scheme]
     colour = {name: luminance(value) for name, value in re.findall(r"--([\w-]+): (#\w{6})", palette)}
     for name in ("ink", "quiet", "accent", "good", "bad"):
@@ -165,12 +165,12 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_refuses_content_that_a_template_needs_and_does_not_get() -> None:
+def test_missing_template_variable_raises() -> None:
     with pytest.raises(UndefinedError):
         render("tour.html", title="", summary="", sections=[object()], provenance={})  # type: ignore[list-item]  # on purpose
 
 
-def test_terminal_prints_the_same_without_reading_markup_in_it() -> None:
+def test_terminal_prints_names_without_interpreting_markup() -> None:
     output = StringIO()
     console = Console(file=output, width=80)
     show_heading(console, "[bold]Title[/]", "Why [it] matters.")
@@ -182,13 +182,13 @@ def test_terminal_prints_the_same_without_reading_markup_in_it() -> None:
     assert "\x1b" not in text
 
 
-def test_terminal_does_not_break_listings() -> None:
+def test_terminal_does_not_wrap_listings() -> None:
     output = StringIO()
     show_block(Console(file=output, width=40), Listing("cp " + "a" * 60 + " b"))
     assert "cp " + "a" * 60 + " b" in output.getvalue()
 
 
-def test_terminal_cuts_code_rather_than_what_is_said_about_it() -> None:
+def test_terminal_truncates_code_before_other_columns() -> None:
     output = StringIO()
     rows = [[Cell("kernel.py:12 load"), Cell("16"), Cell("x = tl.load(x_ptr + " + "offsets + " * 12 + "0)")]]
     show_block(
@@ -199,7 +199,7 @@ def test_terminal_cuts_code_rather_than_what_is_said_about_it() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_a_browser_shows_it(tmp_path: Path) -> None:
+def test_browser_renders_the_page(tmp_path: Path) -> None:
     assert CHROMIUM is not None
     (tmp_path / "page.html").write_text(page(), encoding="utf-8")
     command = [

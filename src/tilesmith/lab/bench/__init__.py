@@ -1,1 +1,12 @@
-"""How fast? Device time beside what a user would pick instead, held against what this device can do at most."""
+"""Measure an operator beside its rivals, and compare it with the limits of the device.
+
+Files, in reading order:
+
+- `selection.py`: turns the user's choice into benchmark units.
+- `sweeps.py`: parses `--sweep` and lists its points.
+- `running/`: runs units in child processes, measured on a GPU or predicted.
+- `measuring/`: device time, host time, memory, clocks, and the check of every timed result.
+- `roofline/`: limits of the device, the floor under a time, and the verdict.
+- `result.py`: the rows and the JSON of a result.
+- `output/`: terminal tables, HTML page, charts, and comparison with an older result.
+"""

@@ -1,4 +1,4 @@
-"""What a benchmark says: one row per operator, case, dtype, mode and provider, and where the figures come from."""
+"""The result of a benchmark: one row per operator, case, dtype, mode and provider, and the provenance."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 import tilesmith
 
 SCHEMA = 1
-OURS = "tilesmith"  # the provider that stands for the spec's own operator
+OURS = "tilesmith"  # the provider name of the spec's own operator
 MODES = ("fwd", "bwd", "both")
 
 
 @dataclass
 class Row:
-    """One line of a result. What was not measured is None; a row with an `error` has no times to compare."""
+    """One row of a result. Unmeasured fields are None; a row with an `error` has no times to compare."""
 
     op: str
     case: str
@@ -44,14 +44,14 @@ class Row:
     tflop_per_s: float | None = None
     percent_of_limit: float | None = None
     floor_ms: float | None = None
-    matrix_limit: str | None = None  # the way of multiplying that the flops are held against, such as "bf16"
+    matrix_limit: str | None = None  # the matrix rate behind the floor, such as "bf16"
     matrix_limit_tflop_per_s: float | None = None
     in_cache: bool = False
     peak_bytes: int | None = None
     kept_bytes: int | None = None
     error: str | None = None
     checked: bool | None = None
-    auto: str | None = None  # what is taken here when nobody insists: "tilesmith" or "torch"
+    auto: str | None = None  # what `auto` chooses: "tilesmith" or "torch"
     config: dict[str, Any] = field(default_factory=dict)
     launches: list[dict[str, Any]] = field(default_factory=list)
     verdict: str | None = None
@@ -64,7 +64,7 @@ class Row:
 def result(
     rows: Sequence[Row], *, about: Mapping[str, Any], limits: Mapping[str, Any] | None, partial: bool
 ) -> dict[str, Any]:
-    """Everything as plain data that strict JSON can hold."""
+    """Return the result as data for strict JSON."""
     content: dict[str, Any] = strict(
         {
             "tilesmith": tilesmith.__version__,
@@ -85,12 +85,12 @@ def result(
 
 
 def _throttled(row: Row) -> dict[str, str]:
-    whose = {name: str(getattr(row, name)) for name in ("op", "case", "dtype", "mode", "provider")}
-    return {**whose, "reasons": ", ".join(row.throttled)}
+    identity = {name: str(getattr(row, name)) for name in ("op", "case", "dtype", "mode", "provider")}
+    return {**identity, "reasons": ", ".join(row.throttled)}
 
 
 def strict(value: Any) -> Any:
-    """The same without what JSON has no word for: infinities and NaN become None, other objects their text."""
+    """Return the value for strict JSON: infinities and NaN become None, other objects their text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -101,11 +101,11 @@ def strict(value: Any) -> Any:
 
 
 def commit(directory: Path) -> str | None:
-    """The commit the package was run from, marked `-dirty` where files were changed.
+    """Return the commit of the running package, marked `-dirty` where files were changed.
 
-    Outside a checkout it is what TILESMITH_COMMIT says, which whoever copied the files there knows; otherwise None.
+    Outside a checkout return TILESMITH_COMMIT, or None where that is not set.
     """
-    own = _git(directory, "ls-files", "--error-unmatch", "__init__.py")  # not of a project that merely contains us
+    own = _git(directory, "ls-files", "--error-unmatch", "__init__.py")  # else a project around us
     return _git(directory, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if own else _copied_commit()
 
 

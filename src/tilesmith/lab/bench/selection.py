@@ -1,4 +1,4 @@
-"""What a benchmark goes through: the chosen cases, dtypes, modes, providers and sweep points of a spec, as units."""
+"""Turn the chosen cases, dtypes, modes, providers and sweep points of a spec into units."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 import torch
 
+from tilesmith.lab.bench.measuring.timed_calls import providers
 from tilesmith.lab.bench.result import MODES, OURS
-from tilesmith.lab.bench.subjects import providers
+from tilesmith.lab.bench.running.bench_units import Source, Unit, sweepable_arguments
 from tilesmith.lab.bench.sweeps import points
-from tilesmith.lab.bench.units import Source, Unit, sweepable_arguments
 from tilesmith.spec import Case, Spec
 
-# Smaller cases are there to be checked, not to be fast: all they would show is what a launch costs.
+# Smaller cases exist for checks: their time is the time of a launch.
 SMALLEST_BYTES = 1 << 18
 DEFAULT_DTYPE = torch.bfloat16
 SHORT_DTYPES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 class SelectionError(Exception):
-    """Nothing can be chosen that way; the message is one line for the user."""
+    """The selection is not possible. The message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Names as a user gives them; None for what is usual, which is more where nothing is measured."""
+    """The user's choice, by name; None selects the default."""
 
     cases: Sequence[str] | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -37,10 +37,10 @@ class Selection:
     predicting: bool = False
 
     def among(self, specs: Sequence[Spec]) -> list[Selection]:
-        """What is chosen of each operator: of several, those of the named cases that it has.
+        """Return one selection per operator, each with those of the named cases that the operator has.
 
-        Raises SelectionError for a case that none of them has. An operator with none of the cases keeps the names that
-        it will be refused by.
+        Raises SelectionError for a case that no operator has. An operator without any of the cases keeps all names, so
+        that `units` refuses them by name.
         """
         if self.cases is None or list(self.cases) == ["all"] or len(specs) == 1:
             return [self] * len(specs)
@@ -53,14 +53,14 @@ class Selection:
         ]  # fmt: skip
 
     def takes_largest_case(self, source: Source) -> bool:
-        """Where every point is compiled, seconds for each kernel: the largest case stands for all. Small ones would
-        take longest, as blocks that a large case wants are more than a small one's program can hold in registers."""
+        """Return whether a predicted sweep uses the largest case only: compiling every point takes seconds, and
+        blocks of a large case spill on small ones, which compile slowest."""
         usual = self.predicting and self.cases is None and not self.sizes
         return usual and bool(self.sweep) and source.planned is not None
 
 
 def units(spec: Spec, source: Source, selection: Selection) -> tuple[Unit, ...]:
-    """Every combination, one case after another. Raises SelectionError, or SpecError for a case that is not there."""
+    """Return all combinations, case by case. Raises SelectionError, or SpecError for an unknown case."""
     chosen_cases, chosen_dtypes = _cases(spec, source, selection), _dtypes(spec, selection.dtypes)
     if selection.sweep:
         _require_fields(spec, source, chosen_cases[0], chosen_dtypes[0], selection.sweep)
@@ -78,10 +78,10 @@ def _cases(spec: Spec, source: Source, selection: Selection) -> list[Case]:
     if selection.takes_largest_case(source):
         return [max(spec.cases, key=lambda case: _bytes(spec, case))]
     if selection.cases is None and selection.predicting and not selection.sizes:
-        # The small cases have their use too: they are those that the interpreter can check.
+        # Small cases included: the interpreter can check them.
         chosen = list(spec.cases)
     elif selection.cases is None:
-        # Where every size is given, one case is as good as another.
+        # If every size is given, the choice of the case does not matter.
         chosen = [case for case in spec.cases if _is_large(spec, case)] or list(spec.cases)
     elif list(selection.cases) == ["all"]:
         chosen = list(spec.cases)
@@ -132,7 +132,7 @@ def _providers(spec: Spec, selection: Selection) -> list[str]:
 
 
 def _require_fields(spec: Spec, source: Source, case: Case, dtype: torch.dtype, sweep: Mapping[str, object]) -> None:
-    """A swept field that no kernel has would give the same time again and again, as if it did not matter."""
+    """Refuse a swept field that no kernel has: it would give the same time at every point."""
     known = source.fields(spec, case, dtype) if source.fields else sweepable_arguments(spec)
     unknown = [name for name in sweep if name not in known]
     if unknown:

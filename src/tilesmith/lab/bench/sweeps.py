@@ -1,4 +1,4 @@
-"""Sweeps: every combination of some fields of a kernel's configuration, and what each made of the kernel."""
+"""Sweeps: all combinations of values of some fields of a kernel's configuration."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from tilesmith.lab.report.bench_result import counts
-
 
 class SweepError(Exception):
-    """A sweep that cannot be made sense of; the message is one line for the user."""
+    """The sweep is not valid. The message is one line for the user."""
 
 
 def parse(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """`["BLOCK_SIZE=64,128", "num_warps=4"]` by field."""
+    """Parse `["BLOCK_SIZE=64,128", "num_warps=4"]` into values by field. Raises SweepError."""
     fields: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -27,30 +25,8 @@ def parse(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def points(fields: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination; one empty point where nothing is swept."""
+    """Return all combinations; one empty point where nothing is swept."""
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
-
-
-def unreached(row: Mapping[str, Any]) -> list[str]:
-    """Swept fields that no launch has with the swept value, so that the row shows something else."""
-    launches = row["launches"]
-    return [
-        name
-        for name, value in row["config"].items()
-        # A field in small letters may decide the grid alone, or be an argument of another name than the constant.
-        if (name.isupper() or any(_values(one, name) for one in launches))
-        and not any(value in _values(one, name) for one in launches)
-    ]
-
-
-def best_of(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The fastest point that is right."""
-    return min((row for row in rows if counts(row)), key=lambda row: float(row["device_ms"]), default=None)
-
-
-def _values(launch: Mapping[str, Any], name: str) -> list[Any]:
-    """What a launch has under this name: as a constant of the kernel, or as an option."""
-    return [place[name] for place in (launch.get("constants") or {}, launch) if name in place]
 
 
 def _value(text: str) -> Any:

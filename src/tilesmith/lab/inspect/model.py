@@ -1,4 +1,4 @@
-"""What an inspection finds, as plain data: the terminal, the JSON, the page and tests all read these fields."""
+"""The results of an inspection as plain data. The terminal, the JSON, the page and tests read these fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know or to mend. `cost_bytes` are moved for nothing; `cost_us` is what that takes, predicted."""
+    """One message with advice. `cost_bytes` are moved needlessly; `cost_us` is their predicted time."""
 
     kind: str
     severity: Severity
@@ -29,12 +29,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class AccessFacts:
-    """The loads, stores or atomics of one place in the source.
+    """The loads, stores or atomics at one position in the source.
 
-    Totals are over the whole grid. Requests, sectors and efficiency are None where the compiler's layout is not known.
-    A sector is `Inspection.sector_bytes` long. `accesses_per_element` is how often the kernel does this kind of access
-    to each element of the argument, all of its lines together; `repeats` is how often this line alone does.
-    `again_in_program` is the share of a program's elements that the same program had accessed before.
+    Totals cover the whole grid. Requests, sectors and efficiency are None where the compiler's layout is unknown. A
+    sector has `Inspection.sector_bytes` bytes. `accesses_per_element` counts how often the kernel does this kind of
+    access to each element of the argument, over all lines; `repeats` counts this line only. `again_in_program` is the
+    share of elements that the same program accessed before.
     """
 
     kind: str  # "load", "store" or "atomic"
@@ -58,12 +58,12 @@ class AccessFacts:
     vector_bytes: int | None
     pipelined: bool
     bulk: bool
-    values: tuple[float, float] | None  # smallest and largest of those seen
+    values: tuple[float, float] | None  # the smallest and the largest value seen
 
 
 @dataclass(frozen=True)
 class ArgumentFacts:
-    """One argument of a launch. Shapes, strides and traffic are those of tensors, `value` that of everything else."""
+    """One argument of a launch. Tensors have shapes, strides and traffic; all other arguments have a `value`."""
 
     name: str
     constant: bool
@@ -87,7 +87,7 @@ class ArgumentFacts:
 
 @dataclass(frozen=True)
 class SharedAccess:
-    """Instructions of one source line that touch shared memory. A wavefront is one turn of its 32 banks."""
+    """The shared-memory instructions of one source line. A wavefront is one pass over the 32 banks."""
 
     kind: str  # "load" or "store"
     file: str
@@ -99,10 +99,10 @@ class SharedAccess:
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What the compiler made of the kernel for one target, and what that allows. `error` is why there is nothing."""
+    """The compiled kernel for one target, its occupancy and predicted time. `error` says why compilation failed."""
 
     target: str
-    device: str | None  # whose datasheet the prediction uses
+    device: str | None  # the device whose datasheet the prediction uses
     error: str | None = None
     num_warps: int = 0
     num_stages: int | None = None
@@ -118,20 +118,20 @@ class TargetFacts:
     blocks_per_multiprocessor: int | None = None
     limited_by: str | None = None
     waves: float | None = None
-    tail: float | None = None  # the share of the last wave's places that stay empty
+    tail: float | None = None  # the idle share of the last wave
     predicted_floor_us: float | None = None
     predicted_memory_us: float | None = None
     predicted_compute_us: float | None = None
-    predicted_rates: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s that the latter is made of, by share
-    vector_bytes: Mapping[int, int] = field(default_factory=dict)  # by source line, the widest
+    predicted_rates: Mapping[str, float] = field(default_factory=dict)  # TFLOP/s by name, longest time first
+    vector_bytes: Mapping[int, int] = field(default_factory=dict)  # the widest access by source line
     shared_accesses: tuple[SharedAccess, ...] = ()
     assembly: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict, repr=False)
-    """Each text by name, as lines with the source line they came from (0: none)."""
+    """The compiler's texts by name: (source line or 0, text) for each line."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One step of a program. `inputs` are the indices of the operations whose results it uses."""
+    """One operation of a program. `inputs` are the indices of the operations whose results it uses."""
 
     kind: str  # "load", "store", "atomic", "dot", "reduce", "float", "special" or "integer"
     name: str
@@ -145,7 +145,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Request:
-    """What one warp asks for with one instruction: for each active lane its number and its elements' offsets."""
+    """One memory instruction of one warp. `lanes` has each active lane's number and its elements' offsets."""
 
     warp: int
     instruction: int
@@ -156,9 +156,9 @@ class Request:
 
 @dataclass(frozen=True)
 class ProgramAccess:
-    """One execution of one access by one program. Offsets count elements from the argument's first.
+    """One execution of one access by one program. Offsets count elements from the start of the argument.
 
-    `runs` are (first offset, how many in a row), in the order of the offsets; `cut` says that there are more.
+    `runs` are (first offset, length), sorted; `cut` says that some runs are left out.
     """
 
     access: int  # index into Kernel.accesses
@@ -171,7 +171,7 @@ class ProgramAccess:
 
 @dataclass(frozen=True)
 class Tile:
-    """The smallest box around what a program stores into an argument: per dimension first and one past the last."""
+    """The bounding box of a program's stores to an argument: (first, one past the last) index per dimension."""
 
     argument: str
     box: tuple[tuple[int, int], ...]
@@ -179,7 +179,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """A program that was traced: where it stores. `accesses` and `operations` are kept of some programs only."""
+    """A traced program and its stored tiles. Only a few programs keep `accesses` and `operations`."""
 
     program: Program
     tiles: tuple[Tile, ...]
@@ -189,7 +189,7 @@ class ProgramFacts:
 
 @dataclass(frozen=True)
 class LineCost:
-    """What one source line costs over the whole grid; `share` is its part of all bytes or flops, whichever binds."""
+    """The cost of one source line over the whole grid. `share` is its part of all bytes (memory-bound) or flops."""
 
     file: str
     line: int
@@ -202,7 +202,7 @@ class LineCost:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel on one grid with arguments of one look, launched once or often."""
+    """One kernel with one grid and one signature of arguments, launched once or several times."""
 
     name: str
     file: str
@@ -212,7 +212,7 @@ class Kernel:
     grid: Program
     programs: int
     programs_traced: int
-    sampled: str  # how those were chosen
+    sampled: str  # which programs were traced, in words
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
     arguments: tuple[ArgumentFacts, ...]
@@ -238,7 +238,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a script ended: by itself with a status, by an exception of its own, by a signal, or by a limit of ours."""
+    """How a script ended: with a status, by an exception, by a signal, or by exceeding a limit."""
 
     kind: Literal["finished", "exception", "signal", "timeout", "memory"]
     status: int = 0
@@ -248,7 +248,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything found. `device` is the GPU that was there, or the one that was spoken of instead."""
+    """All results. `device` is the GPU of this machine, or the GPU that the script was told it has."""
 
     tilesmith: str
     torch: str
@@ -271,15 +271,10 @@ class Inspection:
         return any(finding.severity == "error" for finding in self.findings)
 
     def kernel(self, name: str) -> Kernel:
-        """The first kernel of this name."""
+        """Return the first kernel with this name. Raises KeyError."""
         for kernel in self.kernels:
             if kernel.name == name:
                 return kernel
         raise KeyError(
-            f"no kernel {name!r} was launched; there were {', '.join(k.name for k in self.kernels) or 'none'}"
+            f"no kernel {name!r} was launched; launched: {', '.join(one.name for one in self.kernels) or 'none'}"
         )
-
-    def _repr_html_(self) -> str:
-        from tilesmith.lab.report.inspect_page import notebook_html
-
-        return notebook_html(self)

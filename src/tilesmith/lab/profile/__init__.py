@@ -1,1 +1,13 @@
-"""Running a command under a profiler that is there, and saying in a few lines what it recorded."""
+"""Run a command under a profiler and summarise what it recorded.
+
+Files, in reading order:
+
+- `session.py`: chooses the profiler and runs the command.
+- `commands.py`: splits a command line into Python and its program.
+- `runner.py`: runs a Python program under PyTorch's profiler or Proton, inside the profiled process.
+- `summary.py`: kernels by time, launch overhead, busy share; as tables.
+- `torch_trace.py`: PyTorch's profiler.
+- `proton_tree.py`: Proton, Triton's profiler.
+- `nsight.py`: Nsight Compute.
+- `rocprof.py`: AMD's rocprofv3 and rocprof-compute.
+"""

@@ -1,4 +1,4 @@
-"""What a command line is: a program for Python, or something else."""
+"""Split a command line into the Python interpreter and its program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAKES_A_VALUE = ("-W", "-X")
 
 
 def runnable(command: Sequence[str]) -> list[str]:
-    """The command as it can be started: a Python file is given to the Python that runs us."""
+    """Return the command to start: a Python file gets this process's interpreter. Raises ProfileError."""
     if command[0].endswith(".py") and not os.access(command[0], os.X_OK):
         _exists(command[0])
         return [sys.executable, *command]
@@ -33,7 +33,7 @@ def is_python(command: Sequence[str]) -> bool:
 
 
 def python_program(command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The interpreter with its flags, and what it is to run: a file, -m and a module, or -c and code."""
+    """Return the interpreter with its flags, and its program: a file, -m module, or -c code. Raises ProfileError."""
     first = command[0]
     if first.endswith(".py"):
         _exists(first)
@@ -45,7 +45,7 @@ def python_program(command: Sequence[str]) -> tuple[list[str], list[str]]:
         return _split_flags([found, *command[1:]])
     interpreter = _interpreter_of(Path(found))
     if interpreter is None:
-        raise ProfileError(f"{first} is no Python program, which is all that this profiler can run; see --tool")
+        raise ProfileError(f"{first} is not a Python program, and this profiler runs nothing else; see --tool")
     return interpreter, [found, *command[1:]]
 
 
@@ -67,7 +67,7 @@ def _exists(file: str) -> None:
 
 
 def _interpreter_of(script: Path) -> list[str] | None:
-    """The Python that a script's first line names, as those that pip installs have it."""
+    """Return the Python interpreter in a script's shebang line; None without one."""
     with script.open("rb") as file:
         first = file.readline(512)
     if not first.startswith(b"#!") or b"python" not in first:

@@ -1,4 +1,4 @@
-"""Nsight Compute: hardware counters of each kernel, which runs several times over for them."""
+"""Nsight Compute: hardware counters of each kernel. Nsight replays each launch several times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tilesmith.lab.profile.commands import runnable
 from tilesmith.lab.profile.summary import Entry, ProfileError, Summary
 
 LAUNCHES = 200
-"""Every launch is repeated under the counters, so a training run would take hours: the first ones have to do."""
+"""Launches to record. Each one is replayed several times, so a whole training run would take hours."""
 
 _TIME = "gpu__time_duration.sum"
 _BYTES = "dram__bytes.sum"
@@ -29,7 +29,7 @@ Row = dict[str, str]
 def command(program: Sequence[str], folder: Path) -> list[str]:
     return [
         "ncu",
-        "--clock-control", "none",  # at the base clock that ncu would set, times are not those of the real program
+        "--clock-control", "none",  # ncu's default, the base clock, changes the times
         "--target-processes", "all",
         "--launch-count", str(LAUNCHES),
         "--section", "SpeedOfLight",
@@ -42,7 +42,9 @@ def command(program: Sequence[str], folder: Path) -> list[str]:
 def read(folder: Path) -> Summary:
     report = folder / "profile.ncu-rep"
     if not report.exists():
-        raise ProfileError("ncu recorded no kernel; where it says ERR_NVGPUCTRPERM, the driver keeps counters to root")
+        raise ProfileError(
+            "ncu recorded no kernel; ERR_NVGPUCTRPERM means that the driver allows counters to root only"
+        )
     listing = ["ncu", "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
     answer = subprocess.run(listing, capture_output=True, text=True)
     if answer.returncode:
@@ -51,7 +53,7 @@ def read(folder: Path) -> Summary:
 
 
 def summarised(lines: Iterable[str], files: Sequence[tuple[str, str]]) -> Summary:
-    """From the raw page as CSV: names, then units, then a line for each launch."""
+    """Return the summary of ncu's raw page as CSV: names, units, then one line per launch."""
     rows = list(csv.DictReader(line for line in lines if line.startswith('"')))
     if not rows:
         raise ProfileError("ncu recorded no kernel")
@@ -59,7 +61,7 @@ def summarised(lines: Iterable[str], files: Sequence[tuple[str, str]]) -> Summar
     by_name: dict[str, list[Row]] = {}
     for row in launches:
         by_name.setdefault(row["Kernel Name"], []).append(row)
-    notes = ["Kernels ran one at a time and several times over: only their own times count, not those between them."]
+    notes = ["Nsight runs kernels one at a time and replays them: kernel times are valid, gaps between them are not."]
     if len(launches) >= LAUNCHES:
         notes.append(f"Only the first {LAUNCHES} launches were measured.")
     entries = [_entry(name, calls, units) for name, calls in by_name.items()]
@@ -85,7 +87,7 @@ def _entry(name: str, calls: Sequence[Row], units: Row) -> Entry:
 
 
 def _number(row: Row, units: Row, metric: str) -> float | None:
-    """None where this GPU has no such counter."""
+    """Return a metric; None where this GPU does not have the counter."""
     try:
         return float(row[metric].replace(",", "")) * _UNITS[units[metric]]
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Proton, the profiler that comes with Triton: a tree of calls with times, and bytes where kernels state them."""
+"""Proton, Triton's profiler: a call tree with times, and with bytes where kernels report them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def read(folder: Path) -> Summary:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ProfileError("proton left no profile") from None
+        raise ProfileError("proton wrote no profile") from None
     opening = f"run: proton-viewer -m time/ms,count {path} (needs: pip install llnl-hatchet)"
     return summarised(tree, [(str(path), opening)])
 
 
 def summarised(tree: Sequence[dict[str, Any]], files: Sequence[tuple[str, str]]) -> Summary:
-    """The tree's first part holds the calls, the second the devices."""
+    """Return the summary of the call tree, which is the first element of the recording."""
     totals: dict[str, dict[str, float]] = {}
     for name, metrics in _kernels(tree[0]) if tree else ():
         total = totals.setdefault(name, {"time": 0.0, "count": 0.0, "bytes": 0.0})
@@ -46,7 +46,7 @@ def summarised(tree: Sequence[dict[str, Any]], files: Sequence[tuple[str, str]])
         for name, total in totals.items()
     ]
     notes = [] if any(entry.tb_per_s for entry in entries) else [
-        "No kernel states the bytes it moves, so no bandwidth is known: see `launch_metadata` of triton.jit."
+        "No bandwidth: no kernel reports the bytes it moves. See `launch_metadata` of triton.jit."
     ]  # fmt: skip
     launches = sum(entry.calls for entry in entries)
     return Summary("kernels", entries, launches=launches or None, notes=notes, files=files)

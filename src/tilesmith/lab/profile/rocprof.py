@@ -1,4 +1,4 @@
-"""AMD's profilers: rocprofv3 for a timeline of kernels, rocprof-compute for hardware counters and a roofline."""
+"""AMD's profilers: rocprofv3 records a timeline of kernels, rocprof-compute hardware counters and a roofline."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def read_trace(folder: Path) -> Summary:
         launches=len(kernels),
         launch_us=sum(spent) / len(spent) / 1e3 if spent else None,
         busy_percent=busy_percent(_intervals(kernels)),
-        notes=["rocprofv3 traces kernels, not bandwidth: --tool rocprof-compute reads the counters for it."],
+        notes=["rocprofv3 does not measure bandwidth: use --tool rocprof-compute."],
         files=[
             *((str(path), "open it in a browser at ui.perfetto.dev") for path in sorted(folder.rglob("*.pftrace"))),
-            *((str(path), "a line for each launch") for path in sorted(folder.rglob("*kernel_trace.csv"))),
+            *((str(path), "one line per launch") for path in sorted(folder.rglob("*kernel_trace.csv"))),
         ],
     )
 
 
 def counters_command(program: Sequence[str], folder: Path) -> list[str]:
-    """`--path` became `--output-directory` in newer versions, which say so in their help."""
-    asked = subprocess.run(["rocprof-compute", "profile", "--help"], capture_output=True, text=True)
-    where = "--output-directory" if "--output-directory" in asked.stdout else "--path"
+    """Return the command. Newer versions renamed `--path` to `--output-directory`; their help tells."""
+    help_text = subprocess.run(["rocprof-compute", "profile", "--help"], capture_output=True, text=True)
+    where = "--output-directory" if "--output-directory" in help_text.stdout else "--path"
     return ["rocprof-compute", "profile", "--name", "profile", where, str(folder), "--", *runnable(program)]
 
 
 def read_counters(folder: Path) -> Summary:
-    """Versions differ in what they merge when: without the table of launches the analysis still has everything."""
+    """Return the summary. Some versions write no table of launches; the analysis still has all figures."""
     marks = ("profiling_config.yaml", "sysinfo.csv", "pmc_perf.csv")
     workload = next((path.parent for mark in marks for path in sorted(folder.rglob(mark))), None)
     if workload is None:
@@ -67,7 +67,7 @@ def read_counters(folder: Path) -> Summary:
 
 
 def _rows(folder: Path, pattern: str) -> list[Row]:
-    """Of all processes that were traced."""
+    """Return the rows of all traced processes."""
     found: list[Row] = []
     for path in sorted(folder.rglob(pattern)):
         with path.open(newline="", encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""Runs a Python program under a profiler of its own process. Started by its path, so that it needs no Tilesmith.
+"""Run a Python program under PyTorch's profiler or Proton. Started by its path, so it works without Tilesmith.
 
 python runner.py torch|proton FOLDER script.py|-m module|-c code [arguments…]
 """
@@ -21,13 +21,13 @@ INTERRUPTED = 130
 def main() -> None:
     tool, folder, *target = sys.argv[1:]
     if sys.path[0] == str(Path(__file__).parent):
-        del sys.path[0]  # the program must not find our modules under its own names
+        del sys.path[0]  # this folder: its modules must not shadow the program's modules
     record = {"torch": under_torch, "proton": under_proton}[tool]
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or PyTorch announces its profiler on standard error
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's messages on standard error
     try:
         importlib.import_module({"torch": "torch.profiler", "proton": "triton.profiler"}[tool])
     except ImportError as error:
-        sys.exit(f"{sys.executable} cannot be profiled: {error}. Name a Python that has {tool}.")
+        sys.exit(f"{sys.executable} cannot be profiled: {error}. Use a Python that has {tool}.")
     sys.exit(record(Path(folder), partial(run, target)))
 
 
@@ -39,7 +39,7 @@ def under_torch(folder: Path, program: Callable[[], int]) -> int:
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if has_gpu else [])]) as profiler:
         status = program()
         if has_gpu:
-            with suppress(RuntimeError):  # a kernel that failed fails here again; the program has said so
+            with suppress(RuntimeError):  # the program already reported a failed kernel
                 torch.cuda.synchronize()
     profiler.export_chrome_trace(str(folder / "trace.json.gz"))
     return status
@@ -56,16 +56,16 @@ def under_proton(folder: Path, program: Callable[[], int]) -> int:
 
 
 def run(target: Sequence[str]) -> int:
-    """Run the program as Python itself would, and return its exit status: what was recorded must outlive its end."""
+    """Run the program as Python would. Return its exit status instead of exiting, so that the recording is saved."""
     try:
         if target[0] == "-m":
-            _take_the_place_of(target[1:], os.getcwd())
+            _set_program(target[1:], os.getcwd())
             runpy.run_module(target[1], run_name="__main__", alter_sys=True)
         elif target[0] == "-c":
-            _take_the_place_of(["-c", *target[2:]], "")
+            _set_program(["-c", *target[2:]], "")
             exec(compile(target[1], "<string>", "exec"), {"__name__": "__main__"})
         else:
-            _take_the_place_of(target, str(Path(target[0]).resolve().parent))
+            _set_program(target, str(Path(target[0]).resolve().parent))
             runpy.run_path(target[0], run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
@@ -80,7 +80,7 @@ def run(target: Sequence[str]) -> int:
     return 0
 
 
-def _take_the_place_of(arguments: Sequence[str], folder: str) -> None:
+def _set_program(arguments: Sequence[str], folder: str) -> None:
     sys.argv = [*arguments]
     sys.path.insert(0, folder)
 

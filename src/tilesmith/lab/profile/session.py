@@ -1,4 +1,4 @@
-"""Choosing a profiler, running a command under it, reading what it left."""
+"""Choose a profiler and run a command under it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS_TO_FINISH = 60
 
 @dataclass(frozen=True)
 class Tool:
-    """A profiler: the GPUs it needs, if any; how to get it; the command line that records; what reads the record."""
+    """A profiler: required GPU vendors, installation, the command that records, and the reader of the recording."""
 
     name: str
     vendors: Sequence[str]
@@ -45,8 +45,10 @@ TOOLS = {
 
 
 def choose(name: str, command: Sequence[str], machine: Machine) -> Tool:
-    """The tool by that name. `auto` is PyTorch's profiler for Python, which works anywhere and costs little; for any
-    other program the vendor's. Raises ProfileError where it cannot be used here."""
+    """Return the tool of this name. `auto` means PyTorch's profiler for Python programs, else the vendor's profiler.
+
+    Raises ProfileError where this machine cannot use the tool.
+    """
     if name == "auto":
         name = "torch" if is_python(command) else _for_any_program(command, machine)
     if name not in TOOLS:
@@ -57,19 +59,21 @@ def choose(name: str, command: Sequence[str], machine: Machine) -> Tool:
         raise ProfileError(f"{name} is not installed: {tool.installation}")
     if tool.vendors and vendor not in tool.vendors:
         needed = " or ".join({"nvidia": "NVIDIA", "amd": "AMD"}[one] for one in tool.vendors)
-        raise ProfileError(f"{name} needs a GPU by {needed}, and there is none here; --tool torch profiles the CPU")
+        raise ProfileError(
+            f"{name} needs a GPU by {needed}, which this machine does not have; --tool torch profiles the CPU"
+        )
     return tool
 
 
 def _for_any_program(command: Sequence[str], machine: Machine) -> str:
     runnable(command)
     if machine.gpu is None:
-        raise ProfileError(f"{command[0]} is no Python program, and without a GPU only those can be profiled")
+        raise ProfileError(f"{command[0]} is not a Python program; without a GPU only Python programs can be profiled")
     return "ncu" if machine.gpu.vendor == "nvidia" else "rocprofv3"
 
 
 def fresh_folder(out: Path, tool: Tool) -> Path:
-    """A folder that no earlier run has written to: what is found there afterwards is of this run."""
+    """Create and return a new folder for this run."""
     number = 1
     while (folder := out / f"{tool.name}-{number}").exists():
         number += 1
@@ -81,8 +85,10 @@ def fresh_folder(out: Path, tool: Tool) -> Path:
 
 
 def run(command: Sequence[str]) -> int:
-    """Run with our own input and output, and return the exit status. Ctrl-C reaches the command too, which then gets
-    the time to write down what was recorded."""
+    """Run the command with this process's input and output. Return its exit status.
+
+    After Ctrl-C the command has a minute to write its recording.
+    """
     try:
         process = subprocess.Popen(command)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a profiler recorded, in the few figures that say where to look first."""
+"""The summary of a recording: time by kernel, launch overhead, busy share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAME_WIDTH = 60
 
 
 class ProfileError(Exception):
-    """What is missing or wrong, in one line for the user."""
+    """Profiling is not possible. The message is one line for the user."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel, or an operator on the CPU, over all its calls. None is what the tool does not tell."""
+    """All calls of one kernel or CPU operator. None marks figures that the tool does not report."""
 
     name: str
     calls: int
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Summary:
-    """`launch_us` is what the host spends on one launch; `busy_percent` how much of the time a kernel was running."""
+    """`launch_us` is the host time per launch; `busy_percent` the share of time with a running kernel."""
 
     what: str
     entries: Sequence[Entry]
@@ -39,11 +39,11 @@ class Summary:
     busy_percent: float | None = None
     notes: Sequence[str] = ()
     files: Sequence[tuple[str, str]] = field(default_factory=list)
-    """Paths of what was recorded, each with how to open it."""
+    """Paths of the recordings, each with the way to open it."""
 
 
 def busy_percent(intervals: Iterable[tuple[float, float]]) -> float | None:
-    """The share of the time between the first start and the last end in which anything ran."""
+    """Return the busy share of the time between the first start and the last end."""
     ordered = sorted(intervals)
     if not ordered:
         return None
@@ -56,7 +56,7 @@ def busy_percent(intervals: Iterable[tuple[float, float]]) -> float | None:
 
 
 def blocks(summary: Summary) -> list[Block]:
-    """The summary for reading, most telling first."""
+    """Return the summary as content, most important part first."""
     total = sum(entry.total_us for entry in summary.entries)
     facts = {f"Time in {summary.what}": _time(total)} if summary.entries else {}
     if summary.busy_percent is not None:
@@ -64,7 +64,7 @@ def blocks(summary: Summary) -> list[Block]:
     if summary.launches is not None:
         facts["Launches"] = f"{summary.launches:,}"
     if summary.launch_us is not None:
-        facts["Launch overhead"] = f"{summary.launch_us:.1f} µs of host time for each"
+        facts["Launch overhead"] = f"{summary.launch_us:.1f} µs of host time per launch"
     found: list[Block] = [Facts(facts), _table(summary, total)] if summary.entries else []
     if summary.notes:
         found.append(Points(summary.notes))

@@ -1,4 +1,4 @@
-"""PyTorch's profiler: a timeline of host and GPU in the format of Chrome's traces."""
+"""PyTorch's profiler: a timeline of host and GPU in Chrome's trace format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tilesmith.lab.profile.summary import Entry, ProfileError, Summary, busy_per
 Event = dict[str, Any]
 
 _RUNNER = Path(__file__).with_name("runner.py")
-_OPENING = "open it in a browser at ui.perfetto.dev (it stays on this machine) or at chrome://tracing"
+_OPENING = "open it in a browser at ui.perfetto.dev (nothing is uploaded) or at chrome://tracing"
 _OCCUPANCY = "est. achieved occupancy %"
 _NO_BANDWIDTH = (
-    "PyTorch's profiler does not measure bandwidth: --tool ncu does on NVIDIA, `tilesmith bench` on any GPU."
+    "PyTorch's profiler does not measure bandwidth: use --tool ncu on NVIDIA, or `tilesmith bench` on any GPU."
 )
 
 
@@ -32,17 +32,17 @@ def read(folder: Path) -> Summary:
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
             events = json.load(file)["traceEvents"]
     except FileNotFoundError:
-        raise ProfileError("the profiler left no trace") from None
+        raise ProfileError("the profiler wrote no trace") from None
     return summarised(events, [(str(path), _OPENING)])
 
 
 def summarised(events: Iterable[Event], files: Sequence[tuple[str, str]]) -> Summary:
-    """Kernels where any ran on a GPU; otherwise the operators on the CPU by the time spent in themselves."""
+    """Return the summary of the GPU kernels; without any, of the CPU operators by self time."""
     complete = [event for event in events if event.get("ph") == "X"]
     kernels = [event for event in complete if event.get("cat") == "kernel"]
     if not kernels:
         operators = [event for event in complete if event.get("cat") == "cpu_op"]
-        notes = ["No kernel ran on a GPU: these are PyTorch's operators on the CPU, without the ones they call."]
+        notes = ["No kernel ran on a GPU: the table shows the self time of PyTorch's CPU operators."]
         return Summary("operators", _operators(operators), notes=notes, files=files)
     launches = [event for event in complete if _is_launch(event)]
     return Summary(
@@ -71,7 +71,7 @@ def _kernels(kernels: Iterable[Event]) -> list[Entry]:
 
 
 def _occupancy(calls: Sequence[Event]) -> float | None:
-    """The profiler's own estimate, weighted with time."""
+    """Return the profiler's estimate, weighted by time."""
     known = [(event["args"][_OCCUPANCY], event["dur"]) for event in calls if _OCCUPANCY in event.get("args", {})]
     total = sum(duration for _, duration in known)
     return sum(share * duration for share, duration in known) / total if total else None
@@ -79,13 +79,13 @@ def _occupancy(calls: Sequence[Event]) -> float | None:
 
 def _operators(events: Iterable[Event]) -> list[Entry]:
     own: dict[str, list[float]] = {}
-    for name, duration in _times_of_their_own(events):
+    for name, duration in _self_times(events):
         own.setdefault(name, []).append(duration)
     return [Entry(name, len(times), sum(times)) for name, times in own.items()]
 
 
-def _times_of_their_own(events: Iterable[Event]) -> list[tuple[str, float]]:
-    """Each event's duration less that of the events right inside it, on its own thread."""
+def _self_times(events: Iterable[Event]) -> list[tuple[str, float]]:
+    """Return each event's duration minus that of its direct children on the same thread."""
     ordered = sorted(events, key=lambda event: (str(event["pid"]), str(event["tid"]), event["ts"], -event["dur"]))
     times = [event["dur"] for event in ordered]
     around: list[int] = []

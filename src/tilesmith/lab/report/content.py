@@ -1,4 +1,4 @@
-"""What a report says, apart from how it looks: the same sections go to the terminal and onto the page."""
+"""The content of a report without its layout: terminal and page show the same sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tone = Literal["plain", "good", "bad"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table. A `share` between 0 and 1 is drawn as a bar beside the text on a page."""
+    """One value of a table. A page draws a `share` between 0 and 1 as a bar beside the text."""
 
     text: str
     tone: Tone = "plain"
@@ -21,8 +21,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """Numbers are set flush right; prose may take several lines; code is in letters of one width, and cut short where
-    a terminal is too narrow."""
+    """A column. Numbers are right-aligned, prose wraps, code is monospaced and truncated on a narrow terminal."""
 
     heading: str
     holds: Literal["text", "number", "prose", "code"] = "text"
@@ -30,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a caption that says what is compared. The first cell of a row names the row."""
+    """Rows of cells under a caption. The first cell of a row names the row."""
 
     kind: ClassVar[str] = "table"
     caption: str
@@ -64,7 +63,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Listing:
-    """Text that is shown as it is, letter by letter: commands, source, what a tool said."""
+    """Preformatted text: commands, source, output of a tool."""
 
     kind: ClassVar[str] = "listing"
     text: str
@@ -73,7 +72,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale from `low` to `high`, with the places on it that are named."""
+    """A scale from `low` to `high` with labelled ticks."""
 
     label: str
     low: float
@@ -82,7 +81,7 @@ class Axis:
     logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies, between 0 at the low end and 1 at the high end."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -90,7 +89,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mark:
-    """One measurement on a chart: its name, and the figures shown for it. An `open` mark was not measured."""
+    """One point of a chart, its name and its figures. An `open` mark was not measured."""
 
     x: float
     y: float
@@ -105,7 +104,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Series:
-    """Marks of one kind, and the line that joins them. `style` is its place in the legend: its shape and colour."""
+    """Marks of one kind, and the line through them. `style` is the index in the legend; it sets shape and colour."""
 
     style: int
     marks: Sequence[Mark]
@@ -114,7 +113,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """A limit, drawn as a line; its label stands above the point `label_at`."""
+    """A limit, drawn as a line with its label above the point `label_at`."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -123,7 +122,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing, and the same figures as a table for those who cannot see it."""
+    """A chart, and the same figures as a table."""
 
     title: str
     x: Axis
@@ -135,7 +134,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts that share a legend, in which each kind of mark can be switched off."""
+    """Charts with one legend, in which each kind of mark can be switched off."""
 
     kind: ClassVar[str] = "charts"
     legend: Sequence[str]
@@ -144,7 +143,7 @@ class Charts:
 
 @dataclass(frozen=True)
 class Frame:
-    """A page within the page, with a style and a script of its own; a terminal shows the sentence `instead`."""
+    """A page in an iframe, with its own style and script. A terminal shows the sentence `instead`."""
 
     kind: ClassVar[str] = "frame"
     title: str
@@ -157,7 +156,7 @@ Block = Table | Facts | Points | Paragraph | Listing | Charts | Frame
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, one sentence that says what is shown and why it matters, and then the result."""
+    """A heading, one introductory sentence, and the content."""
 
     title: str
     lead: str
@@ -166,7 +165,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Headline:
-    """A figure for the top of a page, and the few words that say what it is."""
+    """A figure for the top of a page, and its meaning in a few words."""
 
     figure: str
     meaning: str

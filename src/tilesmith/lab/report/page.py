@@ -1,4 +1,4 @@
-"""Pages that need nothing but a browser: one file, no request, light or dark as the reader's system is."""
+"""Self-contained HTML pages: one file, no requests, light or dark like the reader's system."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def render(
     headlines: Sequence[Headline] = (),
     **content: object,
 ) -> str:
-    """The page as HTML. `provenance` says at its foot what the figures were made with, and when.
+    """Return the page as HTML. `provenance` is shown at the foot: versions, device and date.
 
-    `template` is a file of this package's templates that extends base.html; `content` is what it needs beside the rest.
+    `template` is a template of this package that extends base.html; `content` holds its further variables.
     """
     return _environment().get_template(template).render(
         title=title, summary=summary, sections=sections, provenance=provenance, headlines=headlines, **content
@@ -33,7 +33,7 @@ def render(
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("tilesmith.lab.report"),
-        autoescape=True,  # kernels, files and messages are named by others
+        autoescape=True,  # names and messages come from users' code
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -41,7 +41,7 @@ def _environment() -> Environment:
 
 
 def template_text(name: str) -> str:
-    """A file of this package's templates as it is."""
+    """Return the text of a template file."""
     environment = _environment()
     assert environment.loader is not None
     return environment.loader.get_source(environment, name)[0]

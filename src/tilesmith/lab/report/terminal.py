@@ -1,4 +1,4 @@
-"""Sections on a terminal. Names and messages are printed as they are: nothing in them is read as markup."""
+"""Print reports on a terminal. Names and messages are never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tilesmith.lab.report.content import Block, Charts, Facts, Frame, Listing, P
 
 _STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red"}
 
-# Leaves room for what is said about the code on a terminal of 80 columns; the page shows all of it.
+# Leaves room for the other columns on a terminal of 80 characters; the page shows the full code.
 _CODE_WIDTH = 36
 
 
 def show_heading(console: Console, title: str, lead: str) -> None:
-    """The heading of a section and its first sentence, before its result is known."""
+    """Print the heading of a section and its first sentence."""
     console.print()
     console.print(Text(title, style="bold"))
     console.print(Text(lead, style="dim"))
@@ -23,7 +23,7 @@ def show_heading(console: Console, title: str, lead: str) -> None:
 
 
 def show_block(console: Console, block: Block) -> None:
-    """One part of a section. Listings are not wrapped, so that they can be copied."""
+    """Print one part of a section. Listings are not wrapped, so that users can copy them."""
     console.print(_rendered(block), soft_wrap=isinstance(block, Listing))
     console.print()
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilesmith.lab.report.bench_result import duration, figure, memory
 from tilesmith.lab.report.content import (
     Axis,
     Block,
@@ -24,6 +23,7 @@ from tilesmith.lab.report.content import (
     Series,
     Table,
 )
+from tilesmith.lab.report.number_format import duration, figure, memory
 from tilesmith.lab.report.page import render
 
 Result = Mapping[str, Any]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from tilesmith.lab.bench.result import OURS, Row
-from tilesmith.lab.bench.units import Measurer, Source, Unit, start_measuring
+from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.measurer import Measurer, start_measuring
 from tilesmith.spec import Case, Spec
 from tilesmith.workshop.course.exercise import Size
 

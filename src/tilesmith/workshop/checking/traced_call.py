@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from tilesmith.lab.inspect import inspection_of, watching
 from tilesmith.lab.inspect.model import Inspection, Kernel
-from tilesmith.lab.inspect.session import Session, Wishes
+from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.session import Session
 from tilesmith.spec import Inputs, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import Access, Observer, OutOfBounds, interpreting
@@ -152,14 +153,14 @@ def trace_call(
     `candidate` is the index of the autotuner's configuration to use. Default: the first configuration that can run.
     """
     config = None if candidate is None else str(candidate)
-    session = _Session(Wishes(tuple(targets), seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
+    session = _Session(InspectOptions(tuple(targets), seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
     calls = _TorchCalls(file, allow, forbid)
     call = TracedCall()
     try:
         with interpreting(call.stored), watching(session), calls:
             call.returned = called(function, inputs)
             with torch._C.DisableTorchFunction():
-                session.settle()
+                session.run_deferred()
     except BaseException as error:
         call.error = error
     call.inspection = inspection_of(session, script=file.name)

@@ -13,7 +13,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from tilesmith.lab.report.inspect_page import write_html as picture_of
+from tilesmith.lab.inspect.output.page import write_html as picture_of
 from tilesmith.storage import write_atomically
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import Catalogue

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Attention whose scores never leave the chip: one program per block of queries, keys and values by descriptors."""
+"""Flash attention: one program per block of queries; keys and values are loaded by descriptors."""
 
 import math
 
@@ -74,7 +74,7 @@ def attention(q, k, v, causal):
     flat = [each.reshape(-1, width) for each in (q, k, v)]
     descriptors = [TensorDescriptor(each, list(each.shape), [width, 1], [block, width])
                    for each, block in zip(flat, (64, 32, 32), strict=True)]  # fmt: skip
-    grid = lambda meta: (triton.cdiv(length, meta["BLOCK_M"]), batch * heads, 1)  # noqa: E731  # as people write it
+    grid = lambda meta: (triton.cdiv(length, meta["BLOCK_M"]), batch * heads, 1)  # noqa: E731  # the usual way to write a grid
     attention_forward[grid](*descriptors, o, lse, 1 / math.sqrt(width), length, HEAD_DIM=width, CAUSAL=causal)
     return o
 

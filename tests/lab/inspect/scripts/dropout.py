@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Dropout whose mask is worked out from a seed instead of being stored."""
+"""Dropout that recomputes its mask from a seed."""
 
 import torch
 import triton
@@ -18,7 +18,7 @@ def seeded_dropout_kernel(x_ptr, output_ptr, n_elements, p, seed, BLOCK_SIZE: tl
 def dropout(x, p, seed):
     output = torch.empty_like(x)
     assert x.is_contiguous()
-    grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK_SIZE"]),)  # noqa: E731  # as people write it
+    grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK_SIZE"]),)  # noqa: E731  # the usual way to write a grid
     seeded_dropout_kernel[grid](x, output, x.numel(), p, seed, BLOCK_SIZE=1024)
     return output
 

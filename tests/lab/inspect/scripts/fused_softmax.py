@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Softmax over rows by as many programs as the GPU holds, found from the registers of the compiled kernel."""
+"""A persistent softmax: the number of programs follows from the registers of the compiled kernel."""
 
 import torch
 import triton

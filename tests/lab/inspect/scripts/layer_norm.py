@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""LayerNorm with its gradient: rows in parallel, and locks around the sums that many rows share."""
+"""LayerNorm with its gradient: rows in parallel, locks around the shared partial sums."""
 
 import torch
 import triton

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""A tiled matrix product, tuned automatically, with its programs in groups for the sake of the L2 cache."""
+"""A tiled, autotuned GEMM with grouped programs for L2 reuse."""
 
 import torch
 import triton

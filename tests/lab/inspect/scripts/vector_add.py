@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Adds two vectors on the GPU, as a first lesson in Triton does, and times it."""
+"""Add two vectors and time it, as Triton's first tutorial does."""
 
 import torch
 import triton

@@ -1,7 +1,7 @@
-// View 2: what one program touches of each tensor, and the lanes of one warp.
+// View 2: the elements that one program accesses, and the lanes of one warp.
 
-const MOST_CELLS = 200000; // of one picture; beyond that, runs are thinned out
-const SMALL = 110; // pixels of a tensor's small picture
+const MOST_CELLS = 200000; // of one picture; longer runs are thinned out
+const SMALL = 110; // width of a tensor's thumbnail in pixels
 
 function accessView(root, kernel, jump) {
   const canvas = root.querySelector("canvas.drawing");
@@ -12,13 +12,13 @@ function accessView(root, kernel, jump) {
   const said = root.querySelector(".said[aria-live]");
   let program = null;
   let [chosen, request, lane] = [0, 0, 0];
-  let zoom = null; // of the picture that is drawn: the cells it shows, their size, and the tensor
+  let zoom = null; // the cells of the current picture, their size, and the tensor
 
   const shown = () => program.accesses || [];
   const facts = (one) => kernel.accesses[one.access];
   const argumentOf = (one) => tensor(facts(one).argument);
 
-  // The shape of a tensor that came inside a tuple is not known: it is shown as one row, as long as it is touched.
+  // A tensor inside a tuple has no known shape: it is drawn as one row, up to its last accessed element.
   function tensor(name) {
     if (kernel.arguments[name]) return kernel.arguments[name];
     const ends = shown().filter((one) => facts(one).argument === name).flatMap((one) => one.runs.map((run) => run[0] + run[1]));
@@ -45,7 +45,7 @@ function accessView(root, kernel, jump) {
       small.style.width = `${size[0]}px`;
       const context = sharp(small, ...size);
       for (const one of shown().filter((each) => facts(each).argument === name)) {
-        context.fillStyle = colour(facts(one).look);
+        context.fillStyle = colour(facts(one).rating);
         segments(argument, flat, one).forEach(([row, column, length]) => context.fillRect(
           (column * size[0]) / flat.columns, (row * size[1]) / flat.rows,
           Math.max(1.5, (length * size[0]) / flat.columns), Math.max(1.5, size[1] / flat.rows)));
@@ -61,11 +61,11 @@ function accessView(root, kernel, jump) {
   function listChips() {
     const times = {};
     chips.replaceChildren(...shown().map((one, number) => {
-      const { kind, line, argument, look } = facts(one);
+      const { kind, line, argument, rating } = facts(one);
       times[one.access] = (times[one.access] || 0) + 1;
       const again = times[one.access] > 1 ? `, time ${times[one.access]}` : "";
-      const chip = element("button", { type: "button", title: DATA.looks[look] },
-        element("i", { class: look, "aria-hidden": "true" }), `${kind} ${argument}, line ${line}${again}`);
+      const chip = element("button", { type: "button", title: DATA.ratings[rating] },
+        element("i", { class: rating, "aria-hidden": "true" }), `${kind} ${argument}, line ${line}${again}`);
       chip.addEventListener("click", () => choose(number));
       return chip;
     }));
@@ -81,22 +81,22 @@ function accessView(root, kernel, jump) {
   function showChosen() {
     const one = shown()[chosen];
     if (!one) {
-      whole.textContent = "No address of this program was kept.";
+      whole.textContent = "The addresses of this program were not kept.";
       warp.replaceChildren();
       return;
     }
     [...chips.children].forEach((chip, number) => chip.setAttribute("aria-pressed", number === chosen));
     [...tensors.children].forEach((button) =>
       button.setAttribute("aria-pressed", button.dataset.argument === facts(one).argument));
-    const { look, efficiency } = facts(one);
-    const used = efficiency === null ? "" : `, ${(100 * efficiency).toFixed(1)} % of what is moved is used`;
+    const { rating, efficiency } = facts(one);
+    const used = efficiency === null ? "" : `, ${(100 * efficiency).toFixed(1)} % of the moved bytes are used`;
     whole.textContent = `${named(one.active, "element")}, ${one.masked.toLocaleString("en")} masked off. ` +
-      `${DATA.looks[look]}${used}.` + (one.cut ? " Only the first runs of elements are drawn." : "");
+      `${DATA.ratings[rating]}${used}.` + (one.cut ? " Only the first runs of elements are drawn." : "");
     drawWarp();
     pickLane(activeLanes()[0] ?? 0);
   }
 
-  // Rows of neighbouring cells: [row, first column, how many].
+  // Runs of neighbouring cells: [row, first column, length].
   function segments(argument, flat, one) {
     const found = [];
     const total = one.runs.reduce((sum, run) => sum + run[1], 0);
@@ -121,7 +121,7 @@ function accessView(root, kernel, jump) {
     const flat = plane(argument.shape, width < 500 ? 32 : 64);
     const cells = segments(argument, flat, one);
     const box = surrounded(cells, flat, width);
-    // Cells are square where they fit; a few long rows are drawn higher than they are wide, so that they can be seen.
+    // Cells are square where they fit; a few long rows are drawn taller to stay visible.
     const wide = Math.min(width / box.columns, Math.max(22, 360 / box.rows));
     const high = clamp(360 / box.rows, Math.min(wide, 0.5), Math.max(16, Math.min(wide, 22)));
     const context = sharp(canvas, width, Math.ceil(box.rows * high));
@@ -132,7 +132,7 @@ function accessView(root, kernel, jump) {
       const [x, y, long] = cell(row, 0, flat.columns);
       context.fillRect(x, y, long, high - gap);
     }
-    context.fillStyle = colour(facts(one).look);
+    context.fillStyle = colour(facts(one).rating);
     for (const [row, column, length] of cells) {
       for (let step = 0; step < (gap ? length : 1); step++) {
         const [x, y, across, down] = cell(row, column + step, gap ? 1 : length);
@@ -143,7 +143,7 @@ function accessView(root, kernel, jump) {
     outline(context, cell, one);
   }
 
-  // The cells that are touched, with some of what lies around them.
+  // The bounding box of the accessed cells, with a margin.
   function surrounded(cells, flat, width) {
     const bounds = cells.reduce(([top, left, bottom, right], [row, column, length]) => [
       Math.min(top, row), Math.min(left, column), Math.max(bottom, row + 1), Math.max(right, column + length),
@@ -158,7 +158,7 @@ function accessView(root, kernel, jump) {
   function outline(context, cell, one) {
     const asked = one.requests[request];
     if (!asked) return;
-    const small = Math.min(zoom.wide, zoom.high) < 7; // then an outline would hide the cell
+    const small = Math.min(zoom.wide, zoom.high) < 7; // an outline would hide the cell
     context.strokeStyle = context.fillStyle = colour("ink");
     for (const [number, offsets] of asked.lanes) {
       for (const offset of offsets) {
@@ -178,8 +178,8 @@ function accessView(root, kernel, jump) {
   function drawWarp() {
     const one = shown()[chosen];
     if (!one.requests.length) {
-      const why = facts(one).bulk ? "A bulk copy: the hardware fetches the block, and no lane asks for an element."
-        : "Which lane asks for what is not known here.";
+      const why = facts(one).bulk ? "A TMA copy: the hardware fetches the block, no lane requests an element."
+        : "The lanes' elements are unknown here.";
       warp.replaceChildren(element("p", { class: "said" }, why));
       return;
     }
@@ -188,11 +188,11 @@ function accessView(root, kernel, jump) {
     menu.value = request;
     menu.addEventListener("change", () => turnTo(Number(menu.value)));
     const asked = one.requests[request];
-    const verdict = `${named(asked.sectors, "sector")} of ${DATA.sectorBytes} bytes, ${asked.ideal_sectors} would do`;
+    const verdict = `${named(asked.sectors, "sector")} of ${DATA.sectorBytes} bytes, ideal is ${asked.ideal_sectors}`;
     warp.replaceChildren(element("div", { class: "turn" }, menu, verdict), wires(one, asked));
   }
 
-  // Lanes above, sectors below, and a line from each lane to every sector that it asks for.
+  // Lanes above, sectors below, and a line from each lane to every sector that it requests.
   function wires(one, asked) {
     const bytes = facts(one).elementBytes;
     const shift = argumentOf(one).alignment % DATA.sectorBytes;
@@ -210,18 +210,18 @@ function accessView(root, kernel, jump) {
       }
     }
     for (let number = 0; number < kernel.warpLanes; number++) {
-      const [look, name] = owned.has(number) ? ["lane", `lane ${number}`] : ["lane off", `lane ${number}, masked off`];
-      const box = element("svg:rect", { class: look, x: 20 * number + 2, y: 22, width: 16, height: 18, rx: 2,
+      const [style, name] = owned.has(number) ? ["lane", `lane ${number}`] : ["lane off", `lane ${number}, masked off`];
+      const box = element("svg:rect", { class: style, x: 20 * number + 2, y: 22, width: 16, height: 18, rx: 2,
         role: "button", tabindex: -1, "data-lane": number, "aria-label": name });
       box.addEventListener("pointerenter", () => pickLane(number));
       box.addEventListener("focus", () => pickLane(number));
       drawing.append(box);
       if (number % 4 === 0) drawing.append(element("svg:text", { x: 20 * number + 3, y: 15, class: "quiet" }, String(number)));
     }
-    const look = asked.ideal_sectors >= DATA.uncoalescedBelow * asked.sectors ? facts(one).look : "uncoalesced";
+    const rating = asked.ideal_sectors >= DATA.uncoalescedBelow * asked.sectors ? facts(one).rating : "uncoalesced";
     for (const place of places.values()) {
       const half = Math.min(30, 0.4 * step);
-      drawing.append(element("svg:rect", { class: look, x: place - half, y: 110, width: 2 * half, height: 18, rx: 2 }));
+      drawing.append(element("svg:rect", { class: rating, x: place - half, y: 110, width: 2 * half, height: 18, rx: 2 }));
     }
     arrows(drawing, stepLane, stepRequest);
     return drawing;
@@ -238,9 +238,9 @@ function accessView(root, kernel, jump) {
     const offsets = new Map(one.requests[request]?.lanes || []).get(lane);
     const { argument } = facts(one);
     said.textContent = !one.requests.length ? "" : offsets
-      ? `Lane ${lane} asks for ${named(offsets.length, "element")}: ${argument}${elementName(argumentOf(one), offsets[0])}` +
+      ? `Lane ${lane} requests ${named(offsets.length, "element")}: ${argument}${elementName(argumentOf(one), offsets[0])}` +
         (offsets.length > 1 ? ` to ${elementName(argumentOf(one), offsets[offsets.length - 1])}` : "")
-      : `Lane ${lane} is masked off or has nothing to do.`;
+      : `Lane ${lane} is masked off or idle.`;
     draw();
   }
 

@@ -1,14 +1,14 @@
 "use strict";
-// What every view uses: colours of the style sheet, elements, sharp canvases, and where an element lies in a picture.
+// Shared by all views: colours of the style sheet, elements, sharp canvases, and the cell of each tensor element.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const SVG = "http://www.w3.org/2000/svg"; // a name, not an address: nothing is asked for
+const SVG = "http://www.w3.org/2000/svg"; // a namespace; nothing is fetched
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// Text always goes in as text, so that no name or comment of the script becomes markup.
+// Children are added as text, so names and comments of the script never become markup.
 function element(tag, attributes = {}, ...children) {
   const made = tag.startsWith("svg:") ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -39,7 +39,7 @@ function clamp(value, low, high) {
   return Math.min(high, Math.max(low, value));
 }
 
-// A tensor as a rectangle: the last dimension runs to the right, all others downwards. One dimension is wrapped.
+// A tensor as a rectangle: the last dimension runs right, all others run down. A single dimension is wrapped.
 function plane(shape, wrap) {
   const size = count(shape);
   const long = shape.filter((length) => length > 1);
@@ -51,7 +51,7 @@ function plane(shape, wrap) {
   return { rows: size / columns, columns, wrapped: false, size };
 }
 
-// The index of the element at a distance, in elements of memory, from the first.
+// The index of the element at this offset, in elements from the first.
 function indexAt(argument, offset) {
   const index = argument.shape.map(() => 0);
   const order = argument.shape.map((_, dimension) => dimension).filter((one) => argument.strides[one] > 0);

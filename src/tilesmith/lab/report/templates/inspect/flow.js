@@ -1,11 +1,11 @@
-// View 3: data flow of one program, a box for each line that loads, computes or stores.
+// View 3: data flow of one program; one box per line that loads, computes or stores.
 
 const COLUMNS = { load: 0, store: 2, atomic: 2 };
 
 function flowView(root, kernel, jump) {
   const frame = root.querySelector(".scroll");
 
-  // Operations of one line and column are one box, which knows the boxes whose results it uses.
+  // All operations of one line and column form one box; its sources are the boxes whose results it uses.
   function boxesOf(operations) {
     const boxes = new Map();
     const owners = operations.map(({ kind, name, line, argument, shape }) => {
@@ -32,7 +32,7 @@ function flowView(root, kernel, jump) {
     const boxes = boxesOf(program.operations || []);
     const available = frame.clientWidth;
     if (!available) return;
-    if (!boxes.length) return frame.replaceChildren(element("p", { class: "said" }, "No operation of this program was kept."));
+    if (!boxes.length) return frame.replaceChildren(element("p", { class: "said" }, "The operations of this program were not kept."));
     const wide = clamp(available / 3 - 36, 165, 250);
     const [across, down] = [Math.max((available - wide) / 2, wide + 40), 54];
     const filled = [0, 0, 0];
@@ -49,7 +49,7 @@ function flowView(root, kernel, jump) {
     frame.replaceChildren(drawing);
   };
 
-  // Between columns a curve to the right; inside one, an arc along its right side.
+  // A curve to the right between columns; an arc along the right side within a column.
   function edge(from, to, wide) {
     const [startX, startY, endY] = [from.x + wide, from.y + 20, to.y + 20];
     const bend = 18 + Math.min(14, Math.abs(endY - startY) / 20);
@@ -65,7 +65,7 @@ function flowView(root, kernel, jump) {
     const most = Math.floor((wide - 18) / 6.7);
     const group = element("svg:g", { class: "box", role: "button", tabindex: 0, "aria-label": `${name}, ${detail}` },
       element("svg:rect", { class: "frame", x: box.x, y: box.y, width: wide, height: 42, rx: 4 }),
-      element("svg:rect", { x: box.x, y: box.y, width: 5, height: 42, class: access ? access.look : "work" }),
+      element("svg:rect", { x: box.x, y: box.y, width: 5, height: 42, class: access ? access.rating : "work" }),
       element("svg:text", { x: box.x + 12, y: box.y + 17 }, name.length > most ? `${name.slice(0, most - 1)}…` : name),
       element("svg:text", { x: box.x + 12, y: box.y + 33, class: "quiet" }, detail));
     group.append(element("svg:title", {}, `${name}, ${detail}`));

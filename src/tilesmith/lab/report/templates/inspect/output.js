@@ -1,4 +1,4 @@
-// View 1: the output tiled by program.
+// View 1: the output, one tile per program.
 
 function outputView(root, kernel, pick) {
   const canvas = root.querySelector("canvas");
@@ -12,7 +12,7 @@ function outputView(root, kernel, pick) {
   let scale = [1, 1];
   slider.max = Math.max(0, traced.length - 1);
 
-  // Without stores, the grid itself: one cell for each program.
+  // Without stores the picture is the grid: one cell per program.
   function boxes(program) {
     if (!shape) {
       const [x, y, z] = program.id;
@@ -44,7 +44,7 @@ function outputView(root, kernel, pick) {
     if (!shape) {
       flat = { rows: kernel.grid[1] * kernel.grid[2], columns: kernel.grid[0], wrapped: false };
     } else {
-      // Whole tiles beside each other, about twice as wide as they are high.
+      // Whole tiles side by side; the picture is about twice as wide as high.
       const box = traced.find((program) => program.tiles.length).tiles[0][1];
       const tile = Math.max(1, count(box.map(([low, high]) => high - low)));
       const tiles = Math.ceil(count(shape) / tile);
@@ -76,10 +76,10 @@ function outputView(root, kernel, pick) {
     const tiles = traced[picked].tiles.map(([name, box]) => `${name}[${box.map((ends) => ends.join(":")).join(", ")}]`);
     const left = kernel.programs - traced.length;
     said.textContent = `Writes ${tiles.join(" and ") || "nothing"}.` +
-      (left ? ` ${left.toLocaleString("en")} of ${kernel.programs.toLocaleString("en")} programs were not traced and are left blank.` : "");
+      (left ? ` ${left.toLocaleString("en")} of ${kernel.programs.toLocaleString("en")} programs were not traced and stay blank.` : "");
   }
 
-  // A tile of a large output may be smaller than a pixel; the one that is picked must be seen.
+  // A tile may be smaller than a pixel; the selected tile must stay visible.
   function atLeast([top, left, bottom, right]) {
     const [wide, high] = [4 / scale[0], 4 / scale[1]];
     return [top, left, Math.max(bottom, top + high), Math.max(right, left + wide)];

@@ -1,4 +1,4 @@
-// Puts the views of each kernel together, and shows one kernel at a time.
+// Builds the views of each kernel and shows one kernel at a time.
 
 const sections = [...document.querySelectorAll("section.kernel")];
 const views = new Map();
@@ -9,7 +9,7 @@ function kernelView(section) {
   const source = section.querySelector(".source");
   let picked = 0;
 
-  // Addresses and operations are kept of some programs only; the nearest of those stands for the others, and says so.
+  // Only some programs have addresses and operations; the nearest of them represents the others, with a note.
   function inFull() {
     const kept = [...kernel.traced.keys()].filter((number) => kernel.traced[number].accesses || kernel.traced[number].operations);
     const nearest = kept.reduce((best, one) => (Math.abs(one - picked) < Math.abs(best - picked) ? one : best), kept[0]);
@@ -35,7 +35,7 @@ function kernelView(section) {
     flow(program);
     timeline(program);
     if (program === kernel.traced[picked]) return;
-    const note = ` The views below show program (${program.id.join(", ")}), the nearest that was kept in full.`;
+    const note = ` The views below show program (${program.id.join(", ")}), the nearest one with all details.`;
     part("output").querySelector(".said").append(note);
   }
 
@@ -73,7 +73,7 @@ function show(section) {
   views.get(section).draw();
 }
 
-// Links inside the page are followed here: in a notebook's frame the browser would leave the page instead.
+// Follow links inside the page here: in a notebook's iframe the browser would leave the page.
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="#"]');
   const target = link && document.getElementById(link.hash.slice(1));
@@ -92,7 +92,7 @@ const redraw = () => sections.filter((section) => !section.hidden && views.has(s
 let waiting = 0;
 let width = window.innerWidth;
 window.addEventListener("resize", () => {
-  if (window.innerWidth === width) return; // a phone's address bar comes and goes
+  if (window.innerWidth === width) return; // a phone's address bar appears and disappears
   width = window.innerWidth;
   cancelAnimationFrame(waiting);
   waiting = requestAnimationFrame(redraw);

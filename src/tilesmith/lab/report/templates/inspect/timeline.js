@@ -1,4 +1,4 @@
-// View 4: operations of one program in order, and how far ahead of their use loads are asked for.
+// View 4: operations of one program in order, and how far ahead of their use loads are issued.
 
 const ROWS = ["load", "dot", "reduce", "special", "float", "integer", "store", "atomic"];
 
@@ -10,8 +10,8 @@ function timelineView(root, kernel, jump) {
   const accessOf = (operation) => kernel.accesses.find((one) =>
     one.kind === operation.kind && one.line === operation.line && one.argument === operation.argument);
 
-  // For every operation where it is issued and where its result is there. A load that the compiler moved ahead is
-  // issued one stage less than there are before its use; the first of them before all else.
+  // For every operation: where it is issued and where its result is used. A pipelined load is issued stages - 1
+  // iterations before its use; the first such loads before all other operations.
   function placed(operations) {
     const earlier = new Map(); // slots of the executions of each load so far
     const ahead = kernel.stages - 1;
@@ -39,7 +39,7 @@ function timelineView(root, kernel, jump) {
     const available = frame.clientWidth;
     if (!available) return;
     const operations = program.operations || [];
-    if (!operations.length) return frame.replaceChildren(element("p", { class: "said" }, "No operation of this program was kept."));
+    if (!operations.length) return frame.replaceChildren(element("p", { class: "said" }, "The operations of this program were not kept."));
     const bars = placed(operations);
     const rows = ROWS.filter((row) => operations.some((operation) => operation.kind === row));
     const staged = bars.some((bar) => bar.stage !== null);
@@ -60,9 +60,9 @@ function timelineView(root, kernel, jump) {
     parts = bars.map((bar, number) => {
       const top = tops.get(bar.operation.kind);
       const sub = bar.stage === null ? [top, high(bar.operation.kind)]
-        : [top + 9 * (kernel.stages * ahead.indexOf(bar.access) + bar.stage), 8]; // a row for each buffer
-      const look = bar.access ? bar.access.look : { dot: "dot", reduce: "reduce" }[bar.operation.kind] || "work";
-      const part = element("svg:rect", { class: `operation ${look}`, x: label + bar.issue * wide, y: sub[0], rx: 2,
+        : [top + 9 * (kernel.stages * ahead.indexOf(bar.access) + bar.stage), 8]; // one row per buffer
+      const style = bar.access ? bar.access.rating : { dot: "dot", reduce: "reduce" }[bar.operation.kind] || "work";
+      const part = element("svg:rect", { class: `operation ${style}`, x: label + bar.issue * wide, y: sub[0], rx: 2,
         width: (bar.slot - bar.issue + 1) * wide - 1, height: sub[1], role: "button", tabindex: number ? -1 : 0,
         "aria-label": words(bar, number, bars.length) });
       part.addEventListener("pointerenter", () => tell(bar, number, bars.length));
@@ -75,14 +75,14 @@ function timelineView(root, kernel, jump) {
     arrows(drawing, step, step);
     frame.replaceChildren(drawing);
     said.textContent = staged
-      ? `${named(kernel.stages, "stage")} on ${kernel.target}: loads are asked for ` +
-        `${named(kernel.stages - 1, "iteration")} ahead, each stage in a buffer of its own.`
-      : `No load is moved ahead of its use on ${kernel.target}.`;
+      ? `${named(kernel.stages, "stage")} on ${kernel.target}: loads are issued ` +
+        `${named(kernel.stages - 1, "iteration")} ahead, each stage into its own buffer.`
+      : `No load is pipelined on ${kernel.target}.`;
   }
 
   function words({ operation, issue, slot, stage }, number, total) {
     const what = operation.argument ? `${operation.kind} ${operation.argument}` : operation.name;
-    const ahead = stage !== null && slot > issue ? `, asked for ${slot - issue} operations ahead, buffer ${stage}` : "";
+    const ahead = stage !== null && slot > issue ? `, issued ${slot - issue} operations ahead, buffer ${stage}` : "";
     return `${number + 1} of ${total}: ${what} [${operation.shape.join(", ")}] ${operation.dtype}, line ${operation.line}${ahead}`;
   }
 

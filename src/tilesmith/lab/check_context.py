@@ -1,0 +1,78 @@
+"""Contexts in which `check` runs an operator: fixed seed, no tf32, memory filled with NaN, interpreted kernels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tilesmith.lab.store_log import StoreLog
+from tilesmith.toolchain import interpreter
+
+
+@contextmanager
+def seeded(device: str) -> Iterator[None]:
+    """Use the same random numbers every time, and restore the caller's generator."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
+        torch.manual_seed(0)
+        yield
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Disable tf32: PyTorch uses it for some sizes only, so its error would say nothing about ours."""
+    try:
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # the caller uses PyTorch's newer switches, which exclude the older ones
+        convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # created at run time
+        with _switched(torch.backends.cuda.matmul), _switched(convolutions):
+            yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@contextmanager
+def _switched(products: Any) -> Iterator[None]:
+    before = products.fp32_precision
+    products.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Fill new memory with NaN."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # a module property
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*deterministic")  # we set the mode ourselves
+        # Same as torch.use_deterministic_algorithms, without two seconds of importing torch.compile's back end.
+        torch._C._set_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]  # likewise
+        try:
+            yield
+        finally:
+            torch._C._set_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]  # likewise
+
+
+@contextmanager
+def kernels_on(device: str, stores: StoreLog) -> Iterator[None]:
+    """Run kernels in the interpreter on a CPU, with their stores logged; elsewhere on the device."""
+    if device == "cpu":
+        with interpreter.interpreting(stores):
+            yield
+    else:
+        yield
+        torch.cuda.synchronize()  # raises the error of a failed kernel here, not at a later call

@@ -1,0 +1,7 @@
+"""Tables of README and docs, generated from stored results.
+
+Files, in reading order:
+
+- `generate.py`: finds the marked places in the pages and writes the tables of operators.
+- `model_tables.py`: the tables of whole models.
+"""

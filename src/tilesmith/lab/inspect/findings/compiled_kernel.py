@@ -1,0 +1,84 @@
+"""Rules about the compiled kernel: compile errors, register spills, bank conflicts, occupancy and waves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tilesmith.lab.inspect.findings.evidence import BANK_CONFLICT, FEW_WAVEFRONTS, LONG_TAIL, LOW_OCCUPANCY, Evidence
+from tilesmith.lab.inspect.model import Finding
+
+
+def compile_errors(evidence: Evidence) -> Iterator[Finding]:
+    for target, facts in evidence.targets.items():
+        if facts.error:
+            first, _, rest = facts.error.partition("\n")
+            place = first.rpartition("(")[2].rstrip(")").rpartition(":")
+            line = int(place[2]) if place[2].isdecimal() else None
+            reason = rest.strip().splitlines()[-1].strip() if rest.strip() else first
+            yield evidence.finding(
+                "compile-error", "error", f"does not compile for {target}: {reason}",
+                "The interpreter accepts this code, the compiler does not: change what the message names.",
+                line=line, target=target,
+            )  # fmt: skip
+
+
+def spills(evidence: Evidence) -> Iterator[Finding]:
+    for target, facts in evidence.targets.items():
+        if facts.spill_bytes:
+            threads = facts.num_warps * (64 if target.startswith("hip") else 32)
+            yield evidence.finding(
+                "spill", "warning",
+                f"registers spill on {target}: {facts.spill_bytes:,} bytes per thread go to local memory and back",
+                f"Use smaller tiles, or more than {facts.num_warps} warps.", line=evidence.first_line,
+                target=target, cost_bytes=facts.spill_bytes * threads * prod(evidence.launched.grid),
+            )  # fmt: skip
+
+
+def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
+    for target, facts in evidence.targets.items():
+        for access in facts.shared_accesses:
+            extra = access.wavefronts - access.ideal_wavefronts
+            if access.wavefronts >= BANK_CONFLICT * access.ideal_wavefronts and extra >= FEW_WAVEFRONTS:
+                yield evidence.finding(
+                    "bank-conflict", "info",
+                    f"the shared-memory {access.kind}s of a warp take {access.wavefronts} wavefronts on {target}, "
+                    f"ideal is {access.ideal_wavefronts}",
+                    "The compiler chose this layout: another tile shape or order of dimensions may avoid the conflict.",
+                    file=access.file or None, line=access.line or None, target=target,
+                )  # fmt: skip
+
+
+def occupancy(evidence: Evidence) -> Iterator[Finding]:
+    for target, facts in evidence.targets.items():
+        if facts.occupancy is None:
+            continue
+        if facts.blocks_per_multiprocessor == 0:
+            yield evidence.finding(
+                "compile-error", "error",
+                f"does not fit on {target}: one program needs more {facts.limited_by} than a multiprocessor has",
+                "Use smaller tiles or fewer stages.", line=evidence.first_line, target=target,
+            )  # fmt: skip
+        elif facts.occupancy < LOW_OCCUPANCY:
+            yield evidence.finding(
+                "low-occupancy", "info",
+                f"occupancy is {facts.occupancy:.0%} on {target}, limited by {facts.limited_by}",
+                "Normal for kernels on tensor cores. Other kernels hide latency better with more warps: use smaller "
+                "tiles.", line=evidence.first_line, target=target,
+            )  # fmt: skip
+
+
+def tail_effect(evidence: Evidence) -> Iterator[Finding]:
+    """Yield targets on which the last wave leaves much of the GPU idle."""
+    programs = prod(evidence.launched.grid)
+    for target, facts in evidence.targets.items():
+        if facts.occupancy is None or facts.waves is None or facts.tail is None or facts.device is None:
+            continue
+        if facts.waves > 1 and facts.tail / (facts.waves + facts.tail) > LONG_TAIL:
+            yield evidence.finding(
+                "low-occupancy", "info",
+                f"tail effect on {facts.device}: {programs:,} programs fill {facts.waves:.2f} waves, so "
+                f"{facts.tail:.0%} of the last wave is idle",
+                "Use a persistent kernel, or choose tiles with which the grid fills whole waves.",
+                line=evidence.first_line, target=target,
+            )  # fmt: skip

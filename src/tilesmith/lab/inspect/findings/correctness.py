@@ -1,0 +1,112 @@
+"""Rules about wrong results: races, out-of-bounds accesses, uninitialised loads, missing masks and overlaps."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import torch
+
+from tilesmith.lab.inspect.findings.evidence import Evidence
+from tilesmith.lab.inspect.metrics.launch_metrics import element_name
+from tilesmith.lab.inspect.model import Finding, Severity
+from tilesmith.lab.inspect.tracing.sanitizer import Incident
+
+
+def kernel_error(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.kernel_error:
+        advice = "Fix the line that the message names. Nothing after it was traced."
+        yield evidence.finding("kernel-error", "error", evidence.kernel_error, advice)
+
+
+def incidents(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what the sanitizer detected."""
+    for incident in evidence.trace.sanitizer.incidents():
+        kind, severity, message, advice = _described(evidence, incident)
+        yield evidence.finding(
+            kind, severity, message, advice, file=incident.file, line=incident.line, program=incident.program
+        )
+
+
+def _described(evidence: Evidence, incident: Incident) -> tuple[str, Severity, str, str]:
+    """Return the kind, severity, message and advice for an incident."""
+    name = incident.argument or "memory"
+    tensor = evidence.trace.shadows.tensors.get(incident.argument or "")
+    element = name if incident.element is None or tensor is None else name + element_name(tensor, incident.element)
+    count = f"{incident.elements:,} element{'' if incident.elements == 1 else 's'} in total"
+    program, other = incident.program, incident.other
+    match incident.kind:
+        case "out-of-bounds":
+            access = incident.message.split(": ", 1)[-1]
+            message = f"program {program} does an out-of-bounds {access}; {count}"
+            return "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets."
+        case "write-write":
+            message = f"programs {other} and {program} both write {element} ({count}): their order decides the value"
+            return "race", "error", message, "Let each program write its own elements, or use an atomic."
+        case "same-value":
+            message = f"programs {other} and {program} both write {element} ({count}), here with the same value"
+            return "race", "warning", message, "Let one program write the element: other inputs may give two values."
+        case "read-write":
+            message = f"program {program} and program {other} race on {element} ({count}): one reads it, one writes it"
+            return (
+                "race",
+                "error",
+                message,
+                "Write to a tensor that no program reads, or use two launches.",
+            )
+        case "lanes":
+            message = f"lanes of one store write different values to the same element of {name} ({count})"
+            return "race", "error", message, "Make the offsets of the store distinct, or mask the duplicates."
+        case "uninitialised":
+            message = f"program {program} loads {element}, which nobody has written ({count})"
+            advice = "Initialise the tensor (torch.zeros instead of torch.empty), or mask the load."
+            return "uninitialised", "error", message, advice
+        case _:
+            file, _, line = incident.message.rpartition(":")
+            place = f"{Path(file).name}:{line}"
+            message = f"the address of this {incident.access} overflows 32 bits at {place}, in program {program}"
+            return "overflow", "error", message, "Compute the offset in 64 bits: tl.program_id(0).to(tl.int64)."
+
+
+def missing_masks(evidence: Evidence) -> Iterator[Finding]:
+    """Yield unmasked blocks that end exactly with their tensor, in kernels that take a size."""
+    takes_size = any(
+        not parameter.is_constexpr and isinstance(evidence.launched.arguments[parameter.name], int)
+        for parameter in evidence.launched.kernel.params
+    )
+    for place in evidence.metrics.places:
+        site = evidence.trace.sites[place]
+        bounded = site.bounded or "mask" in linecache.getline(place.file, place.line)
+        if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not bounded:
+            yield evidence.finding(
+                "missing-mask", "info",
+                f"the {place.kind} of {place.argument} has no mask and ends exactly with the tensor: a size that is "
+                "not a multiple of the block would go out of bounds", "Add a mask, or reject such sizes.",
+                file=place.file, line=place.line,
+            )  # fmt: skip
+
+
+def overlaps(evidence: Evidence) -> Iterator[Finding]:
+    """Yield pairs of arguments that partly share memory while the kernel writes one of them."""
+    tensors = evidence.trace.shadows.tensors
+    written = {place.argument for place in evidence.metrics.places if place.kind != "load"}
+    spans = {name: _span(one) for name, one in tensors.items() if one.numel()}
+    names = sorted(spans)
+    for number, first in enumerate(names):
+        for second in names[number + 1 :]:
+            (start, end), (other_start, other_end) = spans[first], spans[second]
+            interleaved = tensors[first].stride() == tensors[second].stride() and not tensors[first].is_contiguous()
+            apart = end <= other_start or other_end <= start or (start, end) == (other_start, other_end) or interleaved
+            if not apart and {first, second} & written:
+                yield evidence.finding(
+                    "overlap", "warning", f"{first} and {second} overlap in memory, and the kernel writes one of them",
+                    "Give the output its own memory.", line=evidence.first_line,
+                )  # fmt: skip
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the tensor's first address and the address after its last element."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()

@@ -1,0 +1,42 @@
+"""What an inspection is asked to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
+
+
+class InspectError(Exception):
+    """The options of an inspection contradict the program. The message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """Which kernels to inspect, for which targets, and how many programs to trace."""
+
+    targets: tuple[Target, ...] = DEFAULT_TARGETS
+    programs: int | None = None  # how many programs to trace; None: as many as `seconds` allow
+    seconds: float = 3.0  # time to trace one launch
+    config: str | None = None  # an autotuner's configuration: its number, or FIELD=VALUE,…
+    kernels: tuple[str, ...] = ()  # kernel names to inspect; empty: all
+    device: str | None = None  # the device to predict for
+    texts: bool = False  # keep the compiler's texts (PTX, SASS, …)
+    not_compiled: tuple[tuple[str, str], ...] = ()  # (kernel, target) pairs that crashed the compiler before
+
+
+def chosen_configuration(text: str, candidates: Sequence[Any]) -> Any:
+    """Return the autotuner configuration that --config names. Raises InspectError."""
+    if text.isdecimal():
+        if int(text) >= len(candidates):
+            raise InspectError(f"--config {text}: there are {len(candidates)} configurations, numbered from 0")
+        return candidates[int(text)]
+    wanted = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    for candidate in candidates:
+        fields = {name: str(value) for name, value in candidate.all_kwargs().items()}
+        if wanted and all(fields.get(name.strip()) == value.strip() for name, value in wanted.items()):
+            return candidate
+    offered = "; ".join(f"{number}: {candidate}" for number, candidate in enumerate(candidates))
+    raise InspectError(f"--config {text!r} matches none of the configurations ({offered})")

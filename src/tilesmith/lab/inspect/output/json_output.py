@@ -1,0 +1,67 @@
+"""An inspection as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
+
+
+def as_json(inspection: Inspection) -> dict[str, Any]:
+    """Return the inspection as JSON data, without addresses, operations and the compiler's texts."""
+    return {
+        "tilesmith": inspection.tilesmith,
+        "torch": inspection.torch,
+        "triton": inspection.triton,
+        "script": inspection.script,
+        "arguments": list(inspection.arguments),
+        "device": inspection.device,
+        "has_gpu": inspection.has_gpu,
+        "sector_bytes": inspection.sector_bytes,
+        "ending": asdict(inspection.ending),
+        "notes": list(inspection.notes),
+        "kernels": [_kernel(kernel) for kernel in inspection.kernels],
+    }
+
+
+def _kernel(kernel: Kernel) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "file": kernel.file,
+        "line": kernel.line,
+        "launches": kernel.launches,
+        "grid": list(kernel.grid),
+        "programs": kernel.programs,
+        "programs_traced": kernel.programs_traced,
+        "sampled": kernel.sampled,
+        "constants": dict(kernel.constants),
+        "options": dict(kernel.options),
+        "arguments": [asdict(argument) for argument in kernel.arguments],
+        "accesses": [asdict(access) for access in kernel.accesses],
+        "flops": kernel.flops,
+        "flops_by_kind": dict(kernel.flops_by_kind),
+        "arithmetic_intensity": kernel.arithmetic_intensity,
+        "bytes": kernel.bytes,
+        "unique_bytes": kernel.unique_bytes,
+        "bound": kernel.bound,
+        "measured_us": kernel.measured_us,
+        "measured_note": kernel.measured_note,
+        "targets": {name: _target(facts) for name, facts in kernel.targets.items()},
+        "lines": [asdict(line) for line in kernel.lines],
+        "findings": [_finding(finding) for finding in kernel.findings],
+        "notes": list(kernel.notes),
+    }
+
+
+def _target(facts: TargetFacts) -> dict[str, Any]:
+    found = {
+        name: value for name, value in vars(facts).items() if name not in ("assembly", "shared_accesses", "target")
+    }
+    found["vector_bytes"] = {str(line): width for line, width in facts.vector_bytes.items()}
+    found["shared_accesses"] = [asdict(access) for access in facts.shared_accesses]
+    return found
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {**asdict(finding), "program": list(finding.program) if finding.program else None}

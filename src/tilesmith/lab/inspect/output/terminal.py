@@ -1,0 +1,156 @@
+"""The text report: for each kernel three headline figures, the findings, then tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from tilesmith.lab.inspect.model import AccessFacts, Finding, Inspection, Kernel, TargetFacts
+from tilesmith.lab.report.content import Block, Cell, Column, Facts, Listing, Paragraph, Table
+from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
+from tilesmith.lab.report.terminal import show_block, show_heading
+
+MOST_FINDINGS = 12
+
+
+def show(console: Console, inspection: Inspection) -> None:
+    """Print the report of all kernels."""
+    for kernel in inspection.kernels:
+        show_heading(console, f"{kernel.name}  {Path(kernel.file).name}:{kernel.line}", lead(kernel))
+        for block in blocks(kernel):
+            show_block(console, block)
+    for note in inspection.notes:
+        show_block(console, Paragraph(note))
+
+
+def blocks(kernel: Kernel) -> Iterator[Block]:
+    """Yield the parts of a kernel's report."""
+    yield Facts(dict(headlines(kernel)))
+    yield from _findings(kernel)
+    if kernel.accesses:
+        yield access_table(kernel)
+    if kernel.targets:
+        yield target_table(kernel)
+    if kernel.notes:
+        yield Paragraph(" ".join(kernel.notes))
+
+
+def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
+    """Yield the headline figures: efficiency of memory accesses, predicted time, occupancy."""
+    efficiency = overall_efficiency(kernel)
+    yield "moved bytes used", "unknown" if efficiency is None else f"{efficiency:.0%}"
+    facts = next((one for one in kernel.targets.values() if one.predicted_floor_us is not None), None)
+    intensity = kernel.arithmetic_intensity
+    work = f"{in_bytes(kernel.unique_bytes)} to move, {in_figures(kernel.flops)} flops"
+    ratio = f", {intensity:.2g} flops per byte" if intensity is not None else ""
+    if facts is not None:
+        floor = f"{in_time(facts.predicted_floor_us)} on {facts.device}"
+        yield "predicted least time", f"{floor}: {bound_in_words(facts)} ({work}{ratio})"
+    else:
+        yield "work", f"{work}{ratio}"
+    if kernel.measured_note:
+        yield "measured", kernel.measured_note
+    first = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
+    if first is not None:
+        waves = "" if first.waves is None else f"; the grid has {first.waves:.2g} waves"
+        yield "occupancy", f"{first.occupancy:.0%} on {first.target}, limited by {first.limited_by}{waves}"
+
+
+def bound_in_words(facts: TargetFacts) -> str:
+    """Return what sets the predicted time: memory, or arithmetic with its rates."""
+    if facts.predicted_floor_us == facts.predicted_memory_us:
+        return "memory-bound"
+    rates = " and ".join(f"{name} at {rate:.3g}" for name, rate in facts.predicted_rates.items())
+    return f"compute-bound by {rates} TFLOP/s"
+
+
+def overall_efficiency(kernel: Kernel) -> float | None:
+    """Return the ideal number of sectors divided by the requested number, over all accesses."""
+    known = [one for one in kernel.accesses if one.requests and one.sectors_per_request]
+    requested = sum((one.requests or 0) * (one.sectors_per_request or 0.0) for one in known)
+    ideal = sum((one.requests or 0) * (one.ideal_sectors_per_request or 0.0) for one in known)
+    return ideal / requested if requested else None
+
+
+def lead(kernel: Kernel) -> str:
+    """Return one line: launches, grid, traced programs and constants."""
+    times = "launch" if kernel.launches == 1 else "launches"
+    constants = ", ".join(f"{name}={value}" for name, value in kernel.constants.items())
+    grid = " × ".join(str(size) for size in kernel.grid)
+    return f"{kernel.launches} {times}, grid {grid}, {kernel.sampled} traced" + (f"; {constants}" if constants else "")
+
+
+def _findings(kernel: Kernel) -> Iterator[Block]:
+    for finding in kernel.findings[:MOST_FINDINGS]:
+        yield Listing(_sentence(finding), tone="bad" if finding.severity == "error" else "plain")
+    left = len(kernel.findings) - MOST_FINDINGS
+    if left > 0:
+        yield Paragraph(f"… and {left} more; --json FILE writes all of them")
+
+
+def _sentence(finding: Finding) -> str:
+    place = f"{Path(finding.file).name}:{finding.line}" if finding.line else Path(finding.file).name
+    cost = f" [{in_bytes(finding.cost_bytes)}" if finding.cost_bytes else ""
+    if cost:
+        cost += f", predicted {in_time(finding.cost_us)}]" if finding.cost_us is not None else "]"
+    code = f"\n    {finding.code}" if finding.code else ""
+    return f"{finding.severity}: {finding.kind} at {place}: {finding.message}{cost}{code}\n    → {finding.advice}"
+
+
+def access_table(kernel: Kernel) -> Table:
+    """Return a table with one row per access in the source."""
+    headings = ("line", "access", "argument", "bytes", "times", "sectors", "ideal", "used", "width", "masked")
+    return Table(
+        "Memory accesses of all programs: bytes, accesses per element, sectors per request",
+        [Column(text, "text" if text in ("access", "argument") else "number") for text in headings],
+        [_access_row(access) for access in kernel.accesses],
+    )
+
+
+def _access_row(access: AccessFacts) -> list[Cell]:
+    used = access.efficiency
+    return [
+        Cell(str(access.line)),
+        Cell(access.kind + (" (async)" if access.pipelined else "")),
+        Cell(access.argument or "?"),
+        Cell(in_bytes(access.bytes)),
+        Cell(f"{access.accesses_per_element:.4g}×"),
+        Cell(_optional(access.sectors_per_request, "{:.1f}")),
+        Cell(_optional(access.ideal_sectors_per_request, "{:.1f}")),
+        Cell(_optional(used, "{:.1%}"), tone="bad" if used is not None and used < 0.5 else "plain", share=used),
+        Cell(_optional(access.vector_bytes, "{} B")),
+        Cell(f"{access.masked_fraction:.0%}"),
+    ]
+
+
+def target_table(kernel: Kernel) -> Table:
+    """Return a table with one row per target."""
+    headings = ("target", "registers", "spilled", "shared", "warps", "occupancy", "limited by", "least time")
+    bounds = [f"{one.target} {bound_in_words(one)}" for one in kernel.targets.values() if one.predicted_floor_us]
+    return Table(
+        "Compiled kernel: bytes spilled per thread, shared memory per program, occupancy, predicted least time"
+        + (f" ({'; '.join(bounds)})" if bounds else ""),
+        [Column(text, "text" if text in ("target", "limited by") else "number") for text in headings],
+        [_target_row(facts) for facts in kernel.targets.values()],
+    )
+
+
+def _target_row(facts: TargetFacts) -> list[Cell]:
+    if facts.error:
+        return [Cell(facts.target), Cell("does not compile", tone="bad"), *[Cell("")] * 6]
+    return [
+        Cell(facts.target),
+        Cell(str(facts.registers)),
+        Cell(in_bytes(facts.spill_bytes), tone="bad" if facts.spill_bytes else "plain"),
+        Cell(in_bytes(facts.shared_bytes)),
+        Cell(str(facts.num_warps)),
+        Cell(_optional(facts.occupancy, "{:.0%}"), share=facts.occupancy),
+        Cell(facts.limited_by or "?"),
+        Cell(in_time(facts.predicted_floor_us)),
+    ]
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "?" if value is None else form.format(value)

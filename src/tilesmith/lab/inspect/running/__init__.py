@@ -1,0 +1,11 @@
+"""Run a program under inspection, also on a machine without a GPU.
+
+Files, in reading order:
+
+- `script.py`: starts a script in a child process and gathers the results, even of a script that crashes.
+- `child_process.py`: the child process itself.
+- `watch.py`: lets a session see every launch of this process.
+- `tensor_tracker.py`: sees every torch call: which tensors are on the GPU, which bytes were written.
+- `deferred_programs.py`: programs that run only when their results are read.
+- `gpu_stand_in.py`: answers for `torch.cuda` on a machine without a GPU.
+"""

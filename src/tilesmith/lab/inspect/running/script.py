@@ -1,0 +1,177 @@
+"""Run a script in a child process and gather its inspection, even if the script crashes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tilesmith.lab.inspect.model import Ending, Inspection, Kernel
+from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.running import child_process
+
+POLL_SECONDS = 0.2
+SECONDS_TO_START = 600.0  # importing torch and Triton from a slow disk
+SECONDS_TO_END = 10.0
+GIGABYTE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time and memory after which a script is killed."""
+
+    seconds: float = 300.0
+    gigabytes: float = 8.0
+
+
+@dataclass
+class _Gathered:
+    """Everything received through the pipe."""
+
+    kernels: dict[int, Kernel] = field(default_factory=dict)
+    launches: dict[int, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    device: str = ""
+    has_gpu: bool = False
+    sector_bytes: int = 32
+    compiling: tuple[str, str] = ("", "")
+    ending: Ending | None = None
+
+
+def inspect_script(
+    script: Path,
+    arguments: Sequence[str] = (),
+    options: InspectOptions | None = None,
+    limits: Limits | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Inspection:
+    """Run `python script arguments…` and explain every kernel that it launches. The script never makes this raise."""
+    options, limits = options or InspectOptions(), limits or Limits()
+    while True:
+        gathered = _run_once(script, arguments, options, limits, progress)
+        crashed = gathered.ending is not None and gathered.ending.kind == "signal"
+        if not crashed or not gathered.compiling[0] or gathered.compiling in options.not_compiled:
+            return _inspection(script, arguments, gathered)
+        # The compiler crashed: run the script again without this compilation.
+        options = replace(options, not_compiled=(*options.not_compiled, gathered.compiling))
+
+
+def _run_once(
+    script: Path, arguments: Sequence[str], options: InspectOptions, limits: Limits, progress: Callable[[str], None]
+) -> _Gathered:
+    ours, theirs = _pipe()
+    process = subprocess.Popen(
+        [sys.executable, child_process.__file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+    )
+    theirs.close()
+    gathered = _Gathered()
+    try:
+        ours.send((options, str(script), list(arguments)))
+        gathered.ending = _gather(ours, process, gathered, limits, progress)
+    except BrokenPipeError:
+        gathered.ending = _unexpected_end(process.wait())
+    finally:
+        process.kill()
+        process.wait()
+        ours.close()
+    return gathered
+
+
+def _pipe() -> tuple[Connection, Connection]:
+    from multiprocessing import Pipe
+
+    return Pipe()
+
+
+def _gather(
+    pipe: Connection,
+    process: subprocess.Popen[bytes],
+    gathered: _Gathered,
+    limits: Limits,
+    progress: Callable[[str], None],
+) -> Ending:
+    deadline = time.monotonic() + SECONDS_TO_START
+    while True:
+        while not pipe.poll(POLL_SECONDS):
+            if time.monotonic() > deadline:
+                return Ending("timeout", 1, f"was still running after {limits.seconds:g} s")
+            if _resident_bytes(process.pid) > limits.gigabytes * GIGABYTE:
+                return Ending("memory", 1, f"used more than {limits.gigabytes:g} GB of memory")
+        try:
+            message = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return _unexpected_end(process.wait(SECONDS_TO_END))
+        if message[0] == "ended":
+            ending: Ending = message[1]
+            return ending
+        if message[0] == "started":
+            deadline = time.monotonic() + limits.seconds
+        _note(message, gathered, progress)
+
+
+def _note(message: Any, gathered: _Gathered, progress: Callable[[str], None]) -> None:
+    match message:
+        case ("started", has_gpu, sector_bytes):
+            gathered.has_gpu, gathered.sector_bytes = has_gpu, sector_bytes
+            progress("running")
+        case ("compiling", kernel, target):
+            gathered.compiling = (kernel, target)
+            progress(f"compiling {kernel} for {target}" if kernel else "running")
+        case ("kernel", number, kernel):
+            gathered.kernels[number] = kernel
+        case ("summary", facts):
+            gathered.device, gathered.notes, gathered.launches = facts["device"], facts["notes"], facts["launches"]
+
+
+def _unexpected_end(status: int) -> Ending:
+    if status >= 0:
+        return Ending("signal", status, f"ended its process with status {status}")
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return Ending("signal", status, f"was killed by {name}")
+
+
+def _resident_bytes(process_id: int) -> int:
+    """Return the resident memory of a process; 0 where the system does not report it."""
+    try:
+        pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _inspection(script: Path, arguments: Sequence[str], gathered: _Gathered) -> Inspection:
+    from tilesmith import __version__
+
+    return Inspection(
+        tilesmith=__version__,
+        torch=version("torch"),
+        triton=_triton_version(),
+        script=str(script),
+        arguments=tuple(arguments),
+        device=gathered.device,
+        has_gpu=gathered.has_gpu,
+        sector_bytes=gathered.sector_bytes,
+        kernels=tuple(
+            replace(kernel, launches=gathered.launches.get(number, 1))
+            for number, kernel in sorted(gathered.kernels.items())
+        ),
+        ending=gathered.ending or Ending("finished"),
+        notes=gathered.notes,
+    )
+
+
+def _triton_version() -> str:
+    import triton
+
+    return str(triton.__version__)

@@ -1,0 +1,237 @@
+"""Track the tensors of an inspected program by seeing every torch call.
+
+Without a GPU, tensors that the program puts on a GPU stay in host memory and report `cuda:0` as their device. The
+tracker also knows which bytes were never written, and asks for deferred results before torch reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.autograd.function import BackwardCFunction
+from torch.multiprocessing import reductions
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+_weak: Callable[[Any], Any] = reductions.StorageWeakRef
+
+GPU = torch.device("cuda", 0)
+HOST = torch.device("cpu")
+
+# Calls that read a tensor's shape or make a view: they neither need nor change its contents.
+_NO_CONTENTS = frozenset(
+    {
+        *("size", "stride", "dim", "ndimension", "numel", "nelement", "__len__", "storage_offset", "element_size"),
+        *("data_ptr", "untyped_storage", "get_device", "is_contiguous", "is_floating_point", "is_complex", "is_sparse"),
+        *("is_pinned", "is_neg", "is_conj", "is_inference", "requires_grad_", "detach", "__hash__"),
+        *("view", "view_as", "permute", "transpose", "t", "movedim", "swapaxes", "expand", "as_strided"),
+        *("unsqueeze", "squeeze", "unflatten", "narrow", "select", "chunk", "split", "unbind"),
+        "__getitem__",
+    }
+)
+_ONLY_READ = frozenset({"reshape", "flatten", "contiguous"})  # a copy of unwritten memory counts as unwritten
+_EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
+_BACKWARD = frozenset({"backward", "grad"})
+_FORGET_FREED_ABOVE = 4096
+
+
+@dataclass
+class _Storage:
+    """One storage. `written` marks the bytes that were written; None means all of them."""
+
+    reference: Any  # torch's weak reference to a storage, which has no types
+    on_gpu: bool
+    written: NDArray[np.bool_] | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        return bool(self.reference.expired())
+
+
+class TensorTracker(TorchFunctionMode):
+    """Sees every torch call. `before_use` receives the tensors whose contents a call needs; None means all."""
+
+    def __init__(self, before_use: Callable[[Sequence[torch.Tensor] | None], None], pretend_gpu: bool) -> None:
+        super().__init__()
+        self._before_use = before_use
+        self._pretend_gpu = pretend_gpu
+        self._storages: dict[int, _Storage] = {}
+        self._in_backward = 0
+        self._any_on_gpu = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        if name == "__get__":
+            return self._attribute(func, args)
+        if name in _BACKWARD:
+            self._before_use(None)
+            return func(*args, **kwargs)
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if name not in _NO_CONTENTS:
+            self._before_use(inputs)
+            if name not in _ONLY_READ:
+                self._now_written(inputs)
+        if not self._pretend_gpu:
+            result = func(*args, **kwargs)
+            on_gpu = None
+        else:
+            result, on_gpu = self._without_gpu(func, name, args, kwargs, inputs)
+        if name in _EMPTY:
+            self._note(result, on_gpu, fresh=True)
+        elif on_gpu:
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self._note(leaf, on_gpu)
+        return result
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Track the calls inside, also in the program's own backward functions, where autograd disables modes."""
+        stock: Callable[..., Any] = BackwardCFunction.apply
+
+        def apply(node: Any, *gradients: Any) -> Any:
+            self._in_backward += 1
+            try:
+                with self:
+                    return stock(node, *gradients)
+            finally:
+                self._in_backward -= 1
+
+        with self, patch.object(BackwardCFunction, "apply", apply):
+            yield
+
+    def written_bytes(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
+        """Return which bytes of a tensor's storage were written; None where all were, or where that is unknown."""
+        storage = self._storages.get(tensor.untyped_storage()._cdata)
+        return None if storage is None or storage.is_gone else storage.written
+
+    def all_written(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that these tensors may be written everywhere."""
+        self._now_written(tensors)
+
+    def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
+        attribute = func.__self__.__name__
+        if self._pretend_gpu and attribute in ("device", "is_cuda"):
+            on_gpu = self._is_on_gpu(args[0])
+            if attribute == "is_cuda":
+                return on_gpu
+            return GPU if on_gpu else func(*args)
+        result = func(*args)
+        if attribute == "grad" and isinstance(result, torch.Tensor) and self._is_on_gpu(args[0]):
+            self._note(result, on_gpu=True)
+        return result
+
+    def _without_gpu(
+        self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[torch.Tensor]
+    ) -> tuple[Any, bool]:
+        """Run the call on host memory. Return its result, and whether the result would be on the GPU."""
+        named = _named_device(name, args, kwargs)
+        on_gpu = named.type == "cuda" if named else any(map(self._is_on_gpu, inputs))
+        if name in ("cpu", "cuda", "to") and named is not None:
+            return self._moved(func, name, args, kwargs, named), on_gpu
+        if name == "get_device":
+            return (0 if on_gpu else -1), on_gpu
+        if name == "record_stream":
+            return None, on_gpu
+        if name in ("pin_memory", "is_pinned"):
+            return (args[0] if name == "pin_memory" else False), on_gpu
+        if name == "__set__" and len(args) == 2 and isinstance(args[1], torch.Tensor):
+            return func(*args), self._is_on_gpu(args[1])
+        args = [HOST if _is_gpu(arg) else arg for arg in args]
+        kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
+        if "device" in kwargs and named is not None and named.type == "cuda":
+            kwargs["device"] = HOST
+        return func(*args, **kwargs), on_gpu
+
+    def _moved(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], to: torch.device) -> Any:
+        """Return a copy where the move crosses between host and GPU, else what torch returns."""
+        tensor = args[0]
+        crosses = self._is_on_gpu(tensor) != (to.type == "cuda")
+        if name == "to":
+            rest = [arg for arg in args[1:] if isinstance(arg, (torch.dtype, torch.Tensor))]
+            options = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}
+            flags = [arg for arg in args[1:] if isinstance(arg, bool)]  # non_blocking, then copy
+            if len(flags) == 2:
+                options["copy"] = flags[1]
+            moved = tensor.to(*rest, **options) if rest or options else tensor
+        else:
+            moved = tensor
+        return moved.clone() if crosses and moved is tensor else moved
+
+    def _is_on_gpu(self, tensor: Any) -> bool:
+        if not self._pretend_gpu or not isinstance(tensor, torch.Tensor):
+            return False
+        try:
+            storage = self._storages.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):  # sparse tensors have no storage
+            return False
+        if storage is None or storage.is_gone:
+            # In a backward pass autograd made this tensor, from GPU tensors if the program has any.
+            return self._in_backward > 0 and self._any_on_gpu
+        return storage.on_gpu
+
+    def _note(self, tensor: Any, on_gpu: bool | None, fresh: bool = False) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return
+        known = self._storages.get(storage._cdata)
+        if known is None or known.is_gone:
+            if len(self._storages) > _FORGET_FREED_ABOVE:
+                self._storages = {key: one for key, one in self._storages.items() if not one.is_gone}
+            known = self._storages[storage._cdata] = _Storage(_weak(storage), bool(on_gpu))
+        if fresh:
+            known.written = np.zeros(storage.nbytes(), dtype=bool)
+        known.on_gpu = known.on_gpu or bool(on_gpu)
+        self._any_on_gpu = self._any_on_gpu or known.on_gpu
+
+    def _now_written(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            try:
+                storage = self._storages.get(tensor.untyped_storage()._cdata)
+            except (NotImplementedError, RuntimeError):
+                continue
+            if storage is not None:
+                storage.written = None
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors among a launch's arguments, including those behind descriptors."""
+    for leaf in tree_leaves(values):
+        value = getattr(leaf, "base", leaf) if not isinstance(leaf, torch.Tensor) else leaf
+        if isinstance(value, torch.Tensor):
+            yield value
+
+
+def _is_gpu(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _names_device(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.split(":")[0] in ("cpu", "cuda")
+    return isinstance(value, torch.device) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _named_device(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
+    """Return the device that a call names; None where it names none."""
+    if name == "cpu":
+        return HOST
+    if name == "cuda":
+        return GPU
+    candidates: list[Any] = [kwargs.get("device")]
+    candidates += args[1:2] if name == "to" else [arg for arg in args if isinstance(arg, torch.device)]
+    for candidate in candidates:
+        if _names_device(candidate):
+            return GPU if isinstance(candidate, int) else torch.device(candidate)
+    return None

@@ -1,0 +1,9 @@
+"""Record what the programs of one launch do in the interpreter.
+
+Files, in reading order:
+
+- `launch_signature.py`: decides which launches are alike.
+- `trace.py`: counts accesses and arithmetic of the traced programs.
+- `shadow_memory.py`: notes for every element which programs loaded and stored it.
+- `sanitizer.py`: detects races, out-of-bounds accesses and uninitialised loads.
+"""

@@ -1,0 +1,152 @@
+"""Detect races, out-of-bounds accesses, uninitialised loads and address overflows of one launch.
+
+A GPU runs programs at once, in any order. So two programs must not write the same element, and no program may read what
+another writes, unless both use an atomic on a common address, as a lock does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilesmith.lab.inspect.model import Program
+from tilesmith.lab.inspect.tracing.shadow_memory import Places, Programs, ShadowMemory, StorageShadow, Where
+from tilesmith.toolchain.interpreter import Access, OutOfBounds
+
+
+@dataclass
+class Incident:
+    """One kind of fault at one source line: the first example, and the number of affected elements."""
+
+    kind: str  # "out-of-bounds", "write-write", "same-value", "read-write", "uninitialised", "overflow", "lanes"
+    file: str
+    line: int
+    access: str
+    argument: str | None
+    program: Program
+    elements: int = 0
+    element: int | None = None
+    other: Program | None = None
+    message: str = ""
+
+
+class Sanitizer:
+    """Collects the incidents of one launch."""
+
+    def __init__(self, grid: Program, shadows: ShadowMemory) -> None:
+        self._grid = grid
+        self._shadows = shadows
+        self._incidents: dict[tuple[Any, ...], Incident] = {}
+        self._locks: defaultdict[int, set[int]] = defaultdict(set)
+
+    def incidents(self) -> Iterator[Incident]:
+        yield from self._incidents.values()
+
+    def out_of_bounds(self, error: OutOfBounds) -> None:
+        incident = self._incident("out-of-bounds", error.access, error.access.argument)
+        incident.elements += int(np.count_nonzero(error.bad_lanes))
+        incident.message = incident.message or str(error)
+
+    def access(
+        self, access: Access, argument: str | None, shadow: StorageShadow, places: Where, number: int
+    ) -> tuple[int, int]:
+        """Check an access of program `number`. Return how many places are new, and how many it touched before."""
+        if access.overflow is not None:
+            self._incident("overflow", access, argument).message = "{}:{}".format(*access.overflow)
+        if access.kind == "load":
+            self._uninitialised(access, argument, shadow, places)
+            new, again, written_by = shadow.load(places, number)
+            self._conflicts("read-write", access, argument, shadow, places, written_by, number)
+            return new, again
+        before = int(np.count_nonzero(shadow.writer[places] == number))
+        if access.kind == "atomic":
+            if access.addresses.size == 1:
+                self._locks[number].add(int(access.addresses.flat[0]))
+            new, written_by = shadow.update(places, number)
+            self._conflicts("write-write", access, argument, shadow, places, written_by, number)
+        else:
+            if not isinstance(places, slice):
+                self._conflicting_lanes(access, argument, places)
+            new, written_by, read_by = shadow.store(places, number)
+            shared = shadow.numbered(places)[written_by != 0] if written_by is not None else None
+            same = shared is not None and _stores_what_is_there(access, shadow, shared)
+            self._conflicts(
+                "same-value" if same else "write-write", access, argument, shadow, places, written_by, number
+            )
+            self._conflicts("read-write", access, argument, shadow, places, read_by, number)
+        shadow.now_written(places)
+        return new, before
+
+    def _uninitialised(self, access: Access, argument: str | None, shadow: StorageShadow, places: Where) -> None:
+        unwritten = shadow.unwritten(places)
+        if unwritten is not None and unwritten.any():
+            incident = self._incident("uninitialised", access, argument)
+            incident.elements += int(np.count_nonzero(unwritten))
+            if incident.element is None:
+                incident.element = self._element(argument, shadow, int(shadow.numbered(places)[unwritten][0]))
+
+    def _conflicts(
+        self,
+        kind: str,
+        access: Access,
+        argument: str | None,
+        shadow: StorageShadow,
+        where: Where,
+        programs: Programs | None,
+        number: int,
+    ) -> None:
+        if programs is None:
+            return
+        places = shadow.numbered(where)
+        for other in np.unique(programs[programs != 0]).tolist():
+            if self._locks and not self._locks[other].isdisjoint(self._locks[number]):
+                continue
+            theirs = places[programs == other]
+            incident = self._incident(kind, access, argument)
+            incident.elements += int(theirs.size)
+            if incident.other is None:
+                incident.other = self._program(other)
+                incident.element = self._element(argument, shadow, int(theirs[0]))
+
+    def _conflicting_lanes(self, access: Access, argument: str | None, places: Places) -> None:
+        """Report lanes of one store that write different values to one element."""
+        if places.size >= np.count_nonzero(access.mask) or access.value is None:
+            return
+        addresses = access.addresses[access.mask]
+        values = np.broadcast_to(access.value, access.mask.shape)[access.mask]
+        order = np.argsort(addresses, kind="stable")
+        addresses, values = addresses[order], values[order]
+        clash = (addresses[1:] == addresses[:-1]) & (values[1:] != values[:-1])
+        clash &= (values[1:] == values[1:]) | (values[:-1] == values[:-1])  # two NaNs count as equal
+        if clash.any():
+            self._incident("lanes", access, argument).elements += int(np.count_nonzero(clash))
+
+    def _incident(self, kind: str, access: Access, argument: str | None) -> Incident:
+        key = (kind, access.file, access.line, access.kind, argument)
+        if key not in self._incidents:
+            self._incidents[key] = Incident(kind, access.file, access.line, access.kind, argument, access.program)
+        return self._incidents[key]
+
+    def _element(self, argument: str | None, shadow: StorageShadow, place: int) -> int:
+        """Return the offset of a place from its argument's first element."""
+        tensor = self._shadows.tensors.get(argument or "", shadow.tensor)
+        return (shadow.start + place * shadow.granule - tensor.data_ptr()) // tensor.element_size()
+
+    def _program(self, number: int) -> Program:
+        rest = number - 1
+        return rest % self._grid[0], rest // self._grid[0] % self._grid[1], rest // (self._grid[0] * self._grid[1])
+
+
+def _stores_what_is_there(access: Access, shadow: StorageShadow, places: Places) -> bool:
+    """Return whether a store leaves these places unchanged."""
+    if access.value is None:
+        return False
+    addresses = access.addresses[access.mask]
+    stored: NDArray[Any] = np.broadcast_to(access.value, access.mask.shape)[access.mask].astype(np.float64)
+    inside = np.isin((addresses.astype(np.int64) - shadow.start) // shadow.granule, places)
+    return bool(np.array_equal(shadow.contents(addresses[inside]), stored[inside], equal_nan=True))

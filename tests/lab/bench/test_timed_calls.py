@@ -1,0 +1,52 @@
+"""Input sets of timed calls: distinct, reproducible and cheap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilesmith.lab.bench.measuring.timed_calls import TimedCalls
+from tilesmith.spec import Case, Spec
+
+MODES = pytest.mark.parametrize("mode", ["fwd", "bwd", "both"])
+
+
+def timed(mode: str, calls: list[torch.Size] | None = None) -> TimedCalls:
+    def double(x: Tensor) -> Tensor:
+        if calls is not None:
+            calls.append(x.shape)
+        return x * 2
+
+    spec = Spec(
+        name="double",
+        op=lambda x: x * 2,
+        reference=double,
+        cases=[Case("five", elements=5)],
+        make_inputs=lambda case, dtype, device: {"x": torch.randn(case.elements, dtype=dtype, device=device)},
+    )
+    return TimedCalls(spec, spec.cases[0], torch.float32, "cpu", mode, spec.op)
+
+
+@MODES
+def test_reference_runs_once_for_all_input_sets(mode: str) -> None:
+    calls: list[torch.Size] = []
+    made = timed(mode, calls)
+    made.add_sets(6)
+    made.refresh()
+    assert len(calls) <= 1
+
+
+@MODES
+def test_expected_inputs_match_before_and_after_refresh(mode: str) -> None:
+    made = timed(mode)
+    made.add_sets(2)
+    before = {name: value.clone() for name, value in made.sets[0].values.items()}
+    assert not torch.equal(made.sets[0].arguments["x"], made.sets[1].arguments["x"])
+    for _ in range(2):
+        for place in range(2):
+            for name, value in made.expected(place).values.items():
+                assert torch.equal(value, made.sets[place].values[name])
+        made.refresh()
+    changed = {name for name, value in made.sets[0].values.items() if not torch.equal(value, before[name])}
+    assert changed == {"fwd": {"x"}, "bwd": {"cotangent_0"}, "both": {"x", "cotangent_0"}}[mode]

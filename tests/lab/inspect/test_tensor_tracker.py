@@ -1,0 +1,153 @@
+# mypy: disable-error-code="no-untyped-call"
+# torch's events and streams have no types.
+"""Tracked tensors and `torch.cuda` on a machine without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tilesmith.hardware.devices import device
+from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
+from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask instead")
+
+
+@pytest.fixture
+def pretended():  # type: ignore[no-untyped-def]  # a generator of nothing
+    with gpu_stand_in(device("h200")), TensorTracker(lambda tensors: None, pretend_gpu=True).watching():
+        yield
+
+
+@pytest.mark.usefixtures("pretended")
+class TestWithoutGpu:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: torch.ones(3, device="cuda"),
+            lambda: torch.ones(3, device=torch.device("cuda", 0)),
+            lambda: torch.ones(3, device=0),
+            lambda: torch.ones(3).cuda(),
+            lambda: torch.ones(3).to("cuda:0"),
+            lambda: torch.ones(3).to(torch.device("cuda"), torch.float16),
+            lambda: torch.ones(3).to(device="cuda", non_blocking=True),
+            lambda: torch.ones(3, device="cuda") + 1,
+            lambda: torch.ones(3, device="cuda")[1:],
+            lambda: torch.empty_like(torch.ones(3, device="cuda")),
+            lambda: torch.nn.Parameter(torch.ones(3, device="cuda")),
+            lambda: torch.nn.Linear(2, 2).cuda().weight,
+            lambda: torch.nn.Linear(2, 2, device="cuda").weight,
+            lambda: torch.ones(3).to(torch.ones(1, device="cuda").device),
+            lambda: torch.randn(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),
+        ],
+    )
+    def test_tensor_created_on_the_gpu_reports_cuda(self, make) -> None:  # type: ignore[no-untyped-def]
+        tensor = make()
+        assert tensor.is_cuda
+        assert tensor.device == torch.device("cuda", 0)
+        assert tensor.get_device() == 0
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: torch.ones(3),
+            lambda: torch.ones(3, device="cuda").cpu(),
+            lambda: torch.ones(3, device="cuda").to("cpu"),
+            lambda: torch.ones(3, pin_memory=True),
+        ],
+    )
+    def test_tensor_on_the_host_reports_cpu(self, make) -> None:  # type: ignore[no-untyped-def]
+        assert not make().is_cuda
+        assert make().device == torch.device("cpu")
+
+    def test_move_between_host_and_gpu_copies(self) -> None:
+        here = torch.ones(3)
+        there = here.cuda()
+        here.zero_()
+        assert there.sum() == 3
+        assert there.cuda() is there
+
+    def test_backward_function_sees_cuda_tensors(self) -> None:
+        class Twice(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x):  # type: ignore[no-untyped-def]
+                return x * 2
+
+            @staticmethod
+            def backward(context, gradient):  # type: ignore[no-untyped-def]
+                assert gradient.is_cuda
+                return gradient * torch.full((3,), 2.0, device="cuda")
+
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        Twice.apply(x).sum().backward()
+        assert x.grad is not None
+        assert x.grad.is_cuda
+        assert x.grad.tolist() == [2, 2, 2]
+
+    def test_device_queries_follow_the_datasheet(self) -> None:
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 1
+        assert torch.cuda.get_device_name() == "NVIDIA H200"
+        assert torch.cuda.get_device_capability() == (9, 0)
+        assert torch.cuda.get_device_properties(0).multi_processor_count == 132
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        end.record()
+        torch.cuda.synchronize()
+        assert start.elapsed_time(end) != start.elapsed_time(end), "no time was measured, so it is not a number"
+        with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+            torch.cuda.manual_seed_all(3)
+
+    @pytest.mark.parametrize("name", torch.accelerator.__all__)
+    def test_torch_accelerator_needs_no_driver(self, name: str) -> None:
+        argument = {"set_stream": torch.Stream, "set_device_index": int, "set_device_idx": int, "device_index": int}
+        getattr(torch.accelerator, name)(*[make() for key, make in argument.items() if key == name])
+
+    def test_current_accelerator_is_cuda(self) -> None:
+        assert torch.accelerator.is_available()
+        assert torch.accelerator.device_count() == 1
+        there = torch.ones(3, device=torch.accelerator.current_accelerator())
+        assert there.is_cuda
+        assert torch.accelerator.current_stream().device == there.device
+        assert torch.accelerator.get_memory_info() == torch.cuda.mem_get_info()
+        start, end = torch.Event(enable_timing=True), torch.Event(enable_timing=True)
+        start.record()
+        end.record()
+        with torch.accelerator.device_index(0):
+            torch.accelerator.synchronize()
+        assert start.elapsed_time(end) != start.elapsed_time(end)
+
+    def test_capturable_optimiser_steps(self) -> None:
+        weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+        weight.sum().backward()
+        torch.optim.AdamW([weight], lr=0.5).step()
+        assert (weight < 1).all()
+
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_pinned_data_loader_works(self, workers: int) -> None:
+        data = torch.utils.data.TensorDataset(torch.arange(4.0))
+        loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=workers, pin_memory=True)
+        assert [batch.to("cuda", non_blocking=True).tolist() for (batch,) in loader] == [[0, 1], [2, 3]]
+
+
+def test_torch_is_restored_after_watching() -> None:
+    modules = torch, torch.Tensor, torch.cuda, torch.accelerator
+    before = [dict(vars(module)) for module in modules]
+    with gpu_stand_in(device("h200")), TensorTracker(lambda tensors: None, pretend_gpu=True):
+        torch.ones(3, device="cuda")
+    assert [dict(vars(module)) for module in modules] == before
+    assert not torch.cuda.is_available()
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(3, device="cuda")
+
+
+def test_before_use_receives_the_tensors_of_a_call() -> None:
+    used: list[object] = []
+    watch = TensorTracker(lambda tensors: used.append(tensors), pretend_gpu=False)
+    x = torch.ones(4)
+    with watch:
+        x.shape, x.stride(), x.data_ptr(), x.view(2, 2), x.numel()
+        assert used == []
+        x.sum()
+    assert len(used) == 1
