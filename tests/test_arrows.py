@@ -167,7 +167,7 @@ def test_a_planted_violation_is_found(module: str, source: str) -> None:
         ("tilesmith.toolchain.launcher", "from triton import knobs\nfrom triton.runtime.jit import JITFunction"),
         ("tilesmith.hardware.machine", "from tilesmith.toolchain import compiler\nfrom tilesmith import storage"),
         ("tilesmith.nn", "from tilesmith.ops import silu"),
-        ("tilesmith.optim.tables", "from tilesmith.ops.runtime.plan import Plan"),
+        ("tilesmith.optim.address_tables", "from tilesmith.ops.runtime.plan import Plan"),
         ("tilesmith.training.run", "from tilesmith.optim import AdamW"),
         ("tilesmith.cli.check", "from tilesmith.lab import check\nfrom tilesmith.ops import SPECS\nimport torch"),
     ],

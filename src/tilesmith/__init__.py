@@ -1,4 +1,22 @@
-"""Tilesmith: write a Triton kernel; know that it is right, see why it is fast or slow, and ship it."""
+"""Tilesmith: write a Triton kernel; know that it is right, see why it is fast or slow, and ship it.
+
+Files, in reading order:
+
+- `spec.py`: what an operator declares: reference, cases, inputs, cost.
+- `storage.py`: files that are written atomically and read with checks.
+- `toolchain/`: Triton's interpreter, compiler and launcher; the only package that uses Triton's internals.
+- `hardware/`: known GPUs, occupancy, and this machine.
+- `ops/`: the operators and their kernels.
+- `lab/`: checking, inspecting, benchmarking and profiling kernels, and reports.
+- `nn/`: torch modules on the operators.
+- `optim/`: optimisers.
+- `models/`: Tiny LLaMA and Tiny OpenFold in versions v1 to v4.
+- `patch/`: the operators inside Hugging Face models.
+- `training/`: training runs of the models.
+- `workshop/`: exercises and their checks.
+- `cli/`: the command line.
+- `__main__.py`: `python -m tilesmith`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +51,7 @@ _HOMES |= dict.fromkeys(("debug", "use"), "tilesmith.ops.runtime.dispatch")
 
 
 def __getattr__(name: str) -> Any:
-    """Load a face when it is first used: PyTorch takes seconds to import, and `tilesmith --help` needs none of it."""
+    """Import a subpackage on first use: PyTorch takes seconds to import, and `tilesmith --help` does not need it."""
     if name in ("lab", "nn", "ops", "optim", "patch"):
         return importlib.import_module(f"tilesmith.{name}")
     if name in _HOMES:

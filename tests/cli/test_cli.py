@@ -1,4 +1,4 @@
-"""The command line as a whole: it starts fast, and what it shares does what it says."""
+"""The command line as a whole: fast start, help, JSON, errors."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ runner = CliRunner()
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["doctor", "--help"], ["check", "--help"]], ids=" ".join
 )
-def test_help_is_fast_because_nothing_heavy_is_imported(arguments: list[str]) -> None:
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
         "import sys\nfrom tilesmith.cli import main\n"
         "try: main()\n"
@@ -30,7 +30,7 @@ def test_help_is_fast_because_nothing_heavy_is_imported(arguments: list[str]) ->
     assert done.stdout
 
 
-def test_check_does_without_torch_compile_which_takes_seconds_to_import() -> None:
+def test_check_does_not_import_torch_compile() -> None:
     program = (
         "import sys\nfrom tilesmith.cli import main\n"
         "try: main()\n"
@@ -41,7 +41,7 @@ def test_check_does_without_torch_compile_which_takes_seconds_to_import() -> Non
     assert done.stderr.endswith("False\n")
 
 
-def test_version_is_the_packages() -> None:
+def test_version_prints_the_package_version() -> None:
     assert runner.invoke(app, ["--version"]).output == f"tilesmith {__version__}\n"
 
 
@@ -50,7 +50,7 @@ def test_unknown_command_is_wrong_usage() -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "ops", "doctor", "tour", "tune"])
-def test_every_command_explains_itself(command: str) -> None:
+def test_every_command_has_help(command: str) -> None:
     result = runner.invoke(app, [command, "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output
@@ -67,7 +67,7 @@ def test_json_is_strict(tmp_path: Path) -> None:
     assert content == {"a": [None, 1.5, [None]], "b": {"c": None, "d": "nan"}}
 
 
-def test_missing_triton_gets_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_triton_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for module in [name for name in sys.modules if name.startswith("tilesmith.ops")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "triton", None)

@@ -23,12 +23,12 @@ def test_fits_a_terminal_of_80_columns() -> None:
     assert max(map(len, runner.invoke(app, ["ops"]).output.splitlines())) <= 80
 
 
-def test_says_what_rms_norm_must_cost() -> None:
-    # Forward reads x and writes y; backward reads dy and x and writes dx: 2 bytes each in bf16. The weight is little.
+def test_shows_the_cost_of_rms_norm() -> None:
+    # Forward reads x and writes y; backward reads dy and x and writes dx: 2 bytes each in bf16. The weight is small.
     assert re.search(r"^rms_norm .* 4 / 6 +4 / ", runner.invoke(app, ["ops"]).output, re.MULTILINE)
 
 
-def test_json_holds_the_same(tmp_path: Path) -> None:
+def test_json_holds_the_table(tmp_path: Path) -> None:
     assert runner.invoke(app, ["ops", "--json", str(tmp_path / "ops.json")]).exit_code == 0
     rows = {row["name"]: row for row in json.loads((tmp_path / "ops.json").read_text())["operators"]}
     assert set(rows) == set(SPECS)
@@ -37,7 +37,7 @@ def test_json_holds_the_same(tmp_path: Path) -> None:
     assert "x" in rows["silu"]["signature"]
 
 
-def test_unwritable_file_gets_one_line(tmp_path: Path) -> None:
+def test_unwritable_file_prints_one_line(tmp_path: Path) -> None:
     result = runner.invoke(app, ["ops", "--json", str(tmp_path)])
     assert result.exit_code == 2
     assert result.output.splitlines() == [f"tilesmith: cannot write {tmp_path}: Is a directory"]

@@ -11,9 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from forked import forking
-from tilesmith.cli import chapters, inspected_chapter, trained_chapter
-from tilesmith.cli.chapter import Chapter, Told
 from tilesmith.cli.tour import tour
+from tilesmith.cli.tour_chapters import contents as chapters
+from tilesmith.cli.tour_chapters import inspection as inspected_chapter
+from tilesmith.cli.tour_chapters import training as trained_chapter
+from tilesmith.cli.tour_chapters.chapter import Chapter, Told
 from tilesmith.lab import check
 from tilesmith.lab.bench.output.contests import duration_with_spread
 from tilesmith.lab.bench.result import Row, result

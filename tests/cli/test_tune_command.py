@@ -1,4 +1,4 @@
-"""`tilesmith tune`, as a user runs it."""
+"""`tilesmith tune`: wrong usage, and what is stored."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tells what happens without a GPU")
-def test_without_a_gpu_it_says_so_in_one_line() -> None:
+def test_without_a_gpu_prints_one_line() -> None:
     status, output = run("silu")
     assert status == 2
     assert output.strip().splitlines() == [
-        "tilesmith: tuning measures kernels on a GPU, and there is none here; see `tilesmith doctor`"
+        "tilesmith: tuning measures kernels on a GPU, and this machine has none; see `tilesmith doctor`"
     ]
 
 
@@ -33,7 +33,7 @@ def test_without_a_gpu_it_says_so_in_one_line() -> None:
         (["silu", "--dtype", "int8"], "int8 is not one of"),
     ],
 )
-def test_refuses_what_it_does_not_know(arguments: list[str], message: str) -> None:
+def test_rejects_unknown_operators_cases_and_dtypes(arguments: list[str], message: str) -> None:
     status, output = run(*arguments)
     assert status == 2
     assert message in output
@@ -41,7 +41,7 @@ def test_refuses_what_it_does_not_know(arguments: list[str], message: str) -> No
 
 
 @pytest.mark.gpu
-def test_keeps_what_it_measured_and_calls_use_it() -> None:
+def test_stored_configuration_is_used_by_calls() -> None:
     from tilesmith.ops import SPECS
     from tilesmith.ops.runtime import tuning
 

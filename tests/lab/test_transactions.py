@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilesmith.cli.benched import planned, with_fields
+from tilesmith.cli.operator_source import planned, with_fields
 from tilesmith.lab import transactions as module
 from tilesmith.lab.transactions import Transactions, transactions
 from tilesmith.ops import SPECS
@@ -149,7 +149,7 @@ def test_rms_norm_reads_its_rows_once_in_registers_and_twice_in_blocks(
     matrix, weight = rows * columns * 2 // 32, columns * 2 // 32
     assert launch["kernel"] == kernel
     assert launch["sectors"] == launch["ideal_sectors"] == (readings + 1) * matrix + rows * weight
-    assert launch["sectors_note"] == "8 of its programs stand for all"
+    assert launch["sectors_note"] == "8 programs were sampled"
 
 
 def test_large_tensors_are_counted_by_sampling() -> None:

@@ -1,4 +1,4 @@
-"""Softmax as torch's own, and the feed-forward block of SwiGLU."""
+"""Softmax, and the SwiGLU feed-forward block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def results(module: torch.nn.Module, x: Tensor) -> dict[str, Any]:
-    """The output, and the gradients of the input and of every parameter."""
+    """Return the output, and the gradients of the input and of every parameter."""
     x = x.detach().clone().requires_grad_()
     y = module(x)
     module.zero_grad()
@@ -33,7 +33,7 @@ def results(module: torch.nn.Module, x: Tensor) -> dict[str, Any]:
 
 
 class HuggingFaceMLP(torch.nn.Module):
-    """The feed-forward block of Hugging Face's LLaMA, as its parameters are named."""
+    """The feed-forward block of Hugging Face's LLaMA, with its parameter names."""
 
     def __init__(self, dim: int, hidden_dim: int, bias: bool) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class HuggingFaceMLP(torch.nn.Module):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_swiglu_computes_what_hugging_faces_block_does_with_its_weights(bias: bool) -> None:
+def test_swiglu_matches_hugging_faces_block(bias: bool) -> None:
     theirs = HuggingFaceMLP(12, 20, bias)
     ours = SwiGLU(12, 20, bias)
     ours.load_state_dict(theirs.state_dict())
@@ -56,7 +56,7 @@ def test_swiglu_computes_what_hugging_faces_block_does_with_its_weights(bias: bo
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_swiglu_packed_is_gate_and_up_in_one_projection(bias: bool) -> None:
+def test_packed_swiglu_matches_separate_gate_and_up(bias: bool) -> None:
     apart, packed = SwiGLU(12, 20, bias), SwiGLU(12, 20, bias, packed=True)
     state = apart.state_dict()
     joint = {
@@ -73,7 +73,7 @@ def test_swiglu_packed_is_gate_and_up_in_one_projection(bias: bool) -> None:
     )
 
 
-def test_swiglu_is_made_where_and_as_asked() -> None:
+def test_swiglu_takes_device_and_dtype() -> None:
     module = SwiGLU(12, 20, device="meta", dtype=torch.bfloat16)
     assert {(value.device.type, value.dtype) for value in module.parameters()} == {("meta", torch.bfloat16)}
 
@@ -88,13 +88,13 @@ def test_swiglu_compiles_copies_and_pickles(packed: bool) -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_softmax_computes_what_torchs_own_does(dim: int) -> None:
+def test_softmax_matches_torch(dim: int) -> None:
     x = torch.randn(3, 4, 9)
     torch.testing.assert_close(results(Softmax(dim), x), results(torch.nn.Softmax(dim), x))
     assert isinstance(Softmax(dim), torch.nn.Softmax)
 
 
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")
-def test_softmax_without_a_dimension_takes_the_one_that_torchs_own_takes() -> None:
+def test_softmax_without_a_dimension_matches_torch() -> None:
     x = torch.randn(3, 4, 9)
     torch.testing.assert_close(Softmax()(x), torch.nn.Softmax()(x))

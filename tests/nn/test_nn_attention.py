@@ -1,4 +1,4 @@
-"""The attention module against the same steps in plain PyTorch."""
+"""The attention module against plain PyTorch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
 @pytest.mark.parametrize("mode", ["auto", "interpret"])
 @pytest.mark.parametrize("rope_base", [None, 10000.0])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1)])
-def test_agrees_with_the_same_steps_by_hand(mode: Any, rope_base: float | None, heads: int, kv_heads: int) -> None:
+def test_attention_matches_pytorch(mode: Any, rope_base: float | None, heads: int, kv_heads: int) -> None:
     torch.manual_seed(0)
     module = Attention(32, heads, kv_heads, rope_base=rope_base)
     x = torch.randn(2, 11, 32)
@@ -49,7 +49,7 @@ def test_agrees_with_the_same_steps_by_hand(mode: Any, rope_base: float | None, 
     torch.testing.assert_close(gradients, wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_has_the_parameters_of_a_llama() -> None:
+def test_attention_has_the_parameters_of_llama() -> None:
     shapes = {name: tuple(value.shape) for name, value in Attention(32, 4, 2, head_dim=16).state_dict().items()}
     assert shapes == {
         "q_proj.weight": (64, 32),
@@ -59,7 +59,7 @@ def test_has_the_parameters_of_a_llama() -> None:
     }
 
 
-def test_drops_weights_in_training_only() -> None:
+def test_dropout_applies_in_training_only() -> None:
     torch.manual_seed(0)
     module, x = Attention(32, 4, dropout=0.5), torch.randn(1, 9, 32)
     assert not torch.allclose(module(x), module(x))
@@ -67,8 +67,8 @@ def test_drops_weights_in_training_only() -> None:
     torch.testing.assert_close(module(x), module(x), rtol=0, atol=0)
 
 
-def test_positions_count_from_anywhere() -> None:
-    """Rotary positions matter by their differences alone."""
+def test_positions_may_start_anywhere() -> None:
+    """Only differences of positions matter."""
     torch.manual_seed(0)
     module, x = Attention(32, 4), torch.randn(1, 9, 32)
     torch.testing.assert_close(module(x, positions=torch.arange(9) + 100), module(x), rtol=1e-4, atol=1e-5)
@@ -77,10 +77,10 @@ def test_positions_count_from_anywhere() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"hidden_size": 30, "num_heads": 4}, "hidden_size is 30, which 4 heads do not divide"),
+        ({"hidden_size": 30, "num_heads": 4}, "hidden_size is 30, which is not divisible by 4 heads"),
         ({"hidden_size": 32, "num_heads": 4, "num_kv_heads": 3}, "num_kv_heads is 3, but must divide num_heads"),
     ],
 )
-def test_refuses_heads_that_do_not_go_together(arguments: dict[str, int], words: str) -> None:
+def test_rejects_inconsistent_heads(arguments: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=f"^Attention: {words}"):
         Attention(**arguments)  # type: ignore[arg-type]  # whole numbers for whole numbers

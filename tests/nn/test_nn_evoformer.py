@@ -27,7 +27,7 @@ def the_same_numbers() -> None:
 
 
 def blocks(**options: Any) -> tuple[EvoformerBlock, PlainEvoformerBlock]:
-    """One of each with the same weights, those of norms too away from where they start."""
+    """Return our block and the plain one with the same random weights, also of norms."""
     ours, plain = EvoformerBlock(**SMALL, **options), PlainEvoformerBlock(**SMALL, **options)
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
@@ -44,7 +44,7 @@ def inputs(masked: bool = True) -> tuple[Tensor, Tensor, Tensor | None, Tensor |
 
 
 def results(block: torch.nn.Module, given: tuple[Tensor | None, ...], **options: Any) -> dict[str, Tensor]:
-    """Both outputs, and the gradients of inputs and parameters."""
+    """Return both outputs, and the gradients of inputs and parameters."""
     m, z = (one.detach().clone().requires_grad_() for one in given[:2] if one is not None)
     made = block(m, z, *given[2:], **options)
     leaves = {"m": m, "z": z, **dict(block.named_parameters())}
@@ -58,13 +58,13 @@ def assert_alike(ours: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
-def test_a_block_is_the_published_one(masked: bool) -> None:
+def test_block_matches_the_published_one(masked: bool) -> None:
     ours, plain = blocks()
     given = inputs(masked)
     assert_alike(results(ours, given), results(plain, given))
 
 
-def test_a_block_computed_by_the_kernels_is_the_published_one() -> None:
+def test_block_on_kernels_matches_the_published_one() -> None:
     ours, plain = blocks()
     given = tuple(None if one is None else one[:1] for one in inputs())
     with ts.use("interpret"):
@@ -73,7 +73,7 @@ def test_a_block_computed_by_the_kernels_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
-def test_chunks_change_nothing(chunk: int) -> None:
+def test_chunks_give_the_same_result(chunk: int) -> None:
     ours, _ = blocks()
     given = inputs()
     assert_alike(results(ours, given, chunk=chunk), results(ours, given))
@@ -103,8 +103,8 @@ def test_takes_any_number_of_residues(residues: int) -> None:
     assert_alike(results(ours, (m, z)), results(plain, (m, z)))
 
 
-def test_padding_has_no_influence_on_what_is_there() -> None:
-    """The last residue and the last sequence are padding: what they hold must not reach the others."""
+def test_padding_does_not_change_the_rest() -> None:
+    """The last residue and the last sequence are padding; their content must not matter."""
     ours, _ = blocks()
     m, z, _, _ = inputs()
     msa_mask, pair_mask = torch.ones(m.shape[:3], dtype=torch.bool), torch.ones(z.shape[:3], dtype=torch.bool)
@@ -118,14 +118,14 @@ def test_padding_has_no_influence_on_what_is_there() -> None:
         assert not torch.equal(one[~mask], other[~mask])
 
 
-def test_all_masked_gives_numbers() -> None:
+def test_fully_masked_input_gives_finite_results() -> None:
     ours, _ = blocks()
     m, z, _, _ = inputs()
     found = results(ours, (m, z, torch.zeros(m.shape[:3]) > 0, torch.zeros(z.shape[:3]) > 0))
     assert all(one.isfinite().all() for one in found.values())
 
 
-def test_whole_rows_and_columns_are_dropped_in_training_only() -> None:
+def test_dropout_removes_whole_rows_or_columns_in_training_only() -> None:
     ours, _ = blocks(msa_dropout=0.5, pair_dropout=0.5)
     ours.train()
     update = ours._dropped(torch.ones(2, 30, 20, 3), 0.5, 1)
@@ -138,7 +138,7 @@ def test_whole_rows_and_columns_are_dropped_in_training_only() -> None:
 
 
 def sums_in(results: tuple[Tensor, ...]) -> int:
-    """How many additions PyTorch would go back through."""
+    """Return the number of additions in the autograd graph."""
     nodes, seen = [one.grad_fn for one in results], set()
     while nodes:
         node = nodes.pop()
@@ -148,8 +148,8 @@ def sums_in(results: tuple[Tensor, ...]) -> int:
     return sum(node.name().startswith("AddBackward") for node in seen)
 
 
-def test_parts_add_their_updates_themselves_where_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the outer product mean; small triangle multiplications do only where they are made of whole products."""
+def test_parts_add_their_updates_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts except the outer product mean; small triangle multiplications only on separate GEMMs."""
     monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
     ours, _ = blocks(msa_dropout=0.5, pair_dropout=0.5)
     given = tuple(None if one is None else one[:1] for one in inputs())
@@ -160,7 +160,7 @@ def test_parts_add_their_updates_themselves_where_nothing_is_dropped(monkeypatch
         assert sums_in(ours(*given)) == 1
 
 
-def test_a_block_of_whole_products_is_the_published_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_on_separate_gemms_matches_the_published_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
     ours, plain = blocks()
     given = tuple(None if one is None else one[:1] for one in inputs())
@@ -169,7 +169,7 @@ def test_a_block_of_whole_products_is_the_published_one(monkeypatch: pytest.Monk
     assert_alike(found, results(plain, given))
 
 
-def test_every_part_gives_its_update_or_the_sum() -> None:
+def test_every_part_returns_its_update_or_the_sum() -> None:
     m, z, msa_mask, pair_mask = inputs()
     for block in blocks():
         for name, part in block.named_children():
@@ -182,7 +182,7 @@ def test_every_part_gives_its_update_or_the_sum() -> None:
 
 
 def openfold_state(block: EvoformerBlock, prefix: str = "") -> dict[str, Tensor]:
-    """Random weights under the names of an OpenFold checkpoint, in the shapes that such a block has."""
+    """Return random weights with the names and shapes of an OpenFold block."""
     ours, state = block.state_dict(), {}
     for theirs, (part, layers, packed) in OPENFOLD.items():
         pair = theirs.startswith(("tri_", "pair_"))
@@ -201,7 +201,7 @@ def openfold_state(block: EvoformerBlock, prefix: str = "") -> dict[str, Tensor]
 
 
 class OpenFold:
-    """Layers looked up by their names in a checkpoint."""
+    """Layers by their names in a checkpoint."""
 
     def __init__(self, state: dict[str, Tensor], part: str) -> None:
         self.state, self.part = state, part
@@ -214,7 +214,7 @@ class OpenFold:
         return F.layer_norm(x, weight.shape, weight, bias)
 
 
-def test_openfold_weights_make_the_triangle_multiplication_of_openfold() -> None:
+def test_openfold_weights_give_its_triangle_multiplication() -> None:
     block = EvoformerBlock(**SMALL)
     state = openfold_state(block)
     block.load_state_dict(from_openfold(state))
@@ -228,8 +228,8 @@ def test_openfold_weights_make_the_triangle_multiplication_of_openfold() -> None
     torch.testing.assert_close(block.triangle_multiplication_incoming(z), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_openfold_weights_make_the_triangle_attention_of_openfold() -> None:
-    """There the ending node is the starting node of the transposed pairs."""
+def test_openfold_weights_give_its_triangle_attention() -> None:
+    """In OpenFold the ending node is the starting node of the transposed pairs."""
     block = EvoformerBlock(**SMALL)
     state = openfold_state(block)
     block.load_state_dict(from_openfold(state))
@@ -245,25 +245,25 @@ def test_openfold_weights_make_the_triangle_attention_of_openfold() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["core.", "pair_stack."])
-def test_openfold_names_of_all_versions_are_known(prefix: str) -> None:
+def test_from_openfold_accepts_names_of_all_versions(prefix: str) -> None:
     block = EvoformerBlock(**SMALL)
     assert from_openfold(openfold_state(block, prefix)).keys() == block.state_dict().keys()
 
 
-def test_openfold_names_that_have_no_place_are_refused() -> None:
+def test_from_openfold_rejects_unknown_names() -> None:
     state = openfold_state(EvoformerBlock(**SMALL))
     with pytest.raises(
-        ValueError, match=r"^from_openfold: block has tri_mul_up\.linear_z\.weight, for which there is no"
+        ValueError, match=r"^from_openfold: block has tri_mul_up\.linear_z\.weight, which EvoformerBlock does not have"
     ):
         from_openfold({**state, "tri_mul_up.linear_z.weight": torch.ones(1)})
 
 
-def test_a_chunk_of_nothing_is_refused() -> None:
+def test_rejects_chunk_of_zero() -> None:
     with pytest.raises(ValueError, match="chunk is 0, but must be at least 1"):
         EvoformerBlock(**SMALL)(*inputs(), chunk=0)
 
 
-def test_the_shapes_of_a_small_openfold() -> None:
+def test_block_returns_the_input_shapes() -> None:
     block = EvoformerBlock(64, 128, msa_heads=4, pair_heads=4, head_size=16, outer_channels=16)
     m, z = block(torch.randn(2, 4, 6, 64), torch.randn(2, 6, 6, 128))
     assert m.shape == (2, 4, 6, 64)

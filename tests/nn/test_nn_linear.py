@@ -1,4 +1,4 @@
-"""nn.Linear stands in for torch's own: the same state, the same results, the same gradients."""
+"""nn.Linear: state, results and gradients of torch's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def results(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor | None]:
-    """The output, and the gradients of the input and of every parameter."""
+    """Return the output, and the gradients of the input and of every parameter."""
     x = x.detach().clone().requires_grad_()
     y = module(x)
     y.backward(torch.arange(y.numel()).mul(1.7).sin().view(y.shape))
@@ -29,21 +29,21 @@ def results(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor | None]:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(8,), (5, 8), (2, 3, 8), (0, 8)], ids=str)
-def test_computes_what_torchs_does(bias: bool, shape: tuple[int, ...]) -> None:
+def test_linear_matches_torch(bias: bool, shape: tuple[int, ...]) -> None:
     ours, torchs = Linear(8, 12, bias=bias), torch.nn.Linear(8, 12, bias=bias)
     ours.load_state_dict(torchs.state_dict())
     x = torch.randn(shape)
     torch.testing.assert_close(results(ours, x), results(torchs, x))
 
 
-def test_either_loads_the_others_state() -> None:
+def test_state_dicts_are_interchangeable_with_torch() -> None:
     ours, torchs = Linear(4, 6), torch.nn.Linear(4, 6)
     torchs.load_state_dict(ours.state_dict())
     torch.testing.assert_close(torchs.weight, ours.weight)
 
 
 def test_gradients_of_parameters_are_not_copied() -> None:
-    """They have the layout of the parameters, so that accumulating them for the first time takes them as they are."""
+    """Gradients have the parameters' layout, so the first accumulation does not copy them."""
     layer = Linear(8, 12)
     layer(torch.randn(5, 8)).sum().backward()
     assert layer.weight.grad is not None
@@ -56,6 +56,6 @@ def test_autocast_applies() -> None:
         assert layer(torch.randn(5, 8)).dtype == torch.bfloat16
 
 
-def test_refuses_another_width() -> None:
+def test_linear_rejects_another_width() -> None:
     with pytest.raises(ValueError, match=r"^Linear: x has shape \(5, 7\), but must end in in_features 8"):
         Linear(8, 12)(torch.randn(5, 7))

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # PyTorch types Tensor.backward not at all.
-"""Loss modules give what torch's own give, forward and backward, and load what those saved."""
+"""Loss modules: results, gradients and state dicts of torch's own."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class TestCrossEntropyLoss:
         [{}, {"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 3}, {"label_smoothing": 0.2}],
         ids=str,
     )
-    def test_is_torchs(self, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    def test_matches_torch(self, shape: tuple[int, ...], options: dict[str, Any]) -> None:
         classes_at = min(1, len(shape) - 1)
         input, target = torch.randn(shape), torch.randint(7, shape[:classes_at] + shape[classes_at + 1 :])
         ours = with_gradient(CrossEntropyLoss(**options), input, target)
         torchs = with_gradient(torch.nn.CrossEntropyLoss(**options), input, target)
         torch.testing.assert_close(ours, torchs, equal_nan=True)
 
-    def test_understands_the_old_ways_to_say_reduction(self) -> None:
+    def test_takes_the_deprecated_reduction_arguments(self) -> None:
         with pytest.warns(UserWarning, match="size_average"):
             assert CrossEntropyLoss(size_average=False).reduction == "sum"
 
-    def test_refuses_weights_of_classes(self) -> None:
+    def test_rejects_class_weights(self) -> None:
         with pytest.raises(ValueError, match=r"^CrossEntropyLoss: weight is given"):
             CrossEntropyLoss(torch.ones(7))
 
-    def test_refuses_probabilities_as_targets(self) -> None:
+    def test_rejects_probabilities_as_targets(self) -> None:
         with pytest.raises(TypeError, match="target has dtype float32, but must hold classes as int64"):
             CrossEntropyLoss()(torch.randn(5, 7), torch.rand(5, 7))
 
@@ -62,7 +62,7 @@ class TestCrossEntropyLoss:
 
 
 class LinearAndLoss(torch.nn.Module):
-    """What LinearCrossEntropyLoss stands for."""
+    """The reference of LinearCrossEntropyLoss."""
 
     def __init__(self, bias: bool, options: dict[str, Any]) -> None:
         super().__init__()
@@ -80,21 +80,21 @@ class TestLinearCrossEntropyLoss:
         [{}, {"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 3, "label_smoothing": 0.2}],
         ids=str,
     )
-    def test_is_a_linear_layer_and_a_loss(self, bias: bool, options: dict[str, Any]) -> None:
+    def test_matches_linear_and_cross_entropy(self, bias: bool, options: dict[str, Any]) -> None:
         ours = LinearCrossEntropyLoss(6, 11, bias=bias, **options)
         apart = LinearAndLoss(bias, options)
         apart.load_state_dict(ours.state_dict())
         input, target = torch.randn(9, 6), torch.randint(11, (9,))
         torch.testing.assert_close(with_gradient(ours, input, target), with_gradient(apart, input, target))
 
-    def test_takes_any_shape_of_batch(self) -> None:
+    def test_takes_any_batch_shape(self) -> None:
         module = LinearCrossEntropyLoss(6, 11)
         input, target = torch.randn(2, 3, 6), torch.randint(11, (2, 3))
         torch.testing.assert_close(module(input, target), module(input.view(6, 6), target.view(6)))
 
     @pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyLoss"), reason="this PyTorch has none of its own")
     @pytest.mark.parametrize("bias", [False, True])
-    def test_loads_what_torchs_own_saved(self, bias: bool) -> None:
+    def test_loads_torchs_state_dict(self, bias: bool) -> None:
         torchs = torch.nn.LinearCrossEntropyLoss(6, 11, bias=bias)
         ours = LinearCrossEntropyLoss(6, 11, bias=bias)
         ours.load_state_dict(torchs.state_dict())
@@ -102,5 +102,5 @@ class TestLinearCrossEntropyLoss:
         torch.testing.assert_close(ours(input, target), torchs(input, target))
         torchs.load_state_dict(ours.state_dict())
 
-    def test_says_what_it_is(self) -> None:
+    def test_repr_shows_the_options(self) -> None:
         assert "ignore_index=5" in repr(LinearCrossEntropyLoss(6, 11, ignore_index=5))

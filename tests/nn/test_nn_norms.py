@@ -1,4 +1,4 @@
-"""Modules that stand in for torch's own: the same state, the same results, the same gradients."""
+"""Norms and SiLU: state, results and gradients of torch's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def results(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor | None]:
-    """The output, and the gradients of the input and of every parameter."""
+    """Return the output, and the gradients of the input and of every parameter."""
     x = x.detach().clone().requires_grad_()
     y = module(x)
     module.zero_grad()
@@ -33,7 +33,7 @@ def results(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor | None]:
 
 
 def filled(module: torch.nn.Module) -> torch.nn.Module:
-    """Weights of one would hide that they are left out."""
+    """Set random weights: with ones, a missing weight would not show."""
     torch.manual_seed(0)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter)
@@ -69,7 +69,7 @@ class TestNorms:
         shape = options["normalized_shape"]
         return torch.randn(5, 2, *((shape,) if isinstance(shape, int) else shape))
 
-    def test_computes_what_torchs_own_does(self, name: str, options: dict[str, Any]) -> None:
+    def test_matches_torch(self, name: str, options: dict[str, Any]) -> None:
         ours, torchs = self.pair(name, options)
         x = self.x_for(options)
         torch.testing.assert_close(results(ours, x), results(torchs, x))
@@ -80,7 +80,7 @@ class TestNorms:
         transposed = x.transpose(0, -1).contiguous().transpose(0, -1)
         torch.testing.assert_close(results(ours, transposed), results(torchs, x))
 
-    def test_either_loads_the_others_state(self, name: str, options: dict[str, Any]) -> None:
+    def test_state_dicts_are_interchangeable_with_torch(self, name: str, options: dict[str, Any]) -> None:
         ours, torchs = filled(getattr(norms, name)(**options)), getattr(torch.nn, name)(**options)
         torchs.load_state_dict(ours.state_dict())
         again = getattr(norms, name)(**options)
@@ -89,7 +89,7 @@ class TestNorms:
         for key, value in ours.state_dict().items():
             torch.testing.assert_close(again.state_dict()[key], value, rtol=0, atol=0)
 
-    def test_survives_being_copied_and_stored(self, name: str, options: dict[str, Any]) -> None:
+    def test_copies_and_pickles(self, name: str, options: dict[str, Any]) -> None:
         module, _ = self.pair(name, options)
         stored = io.BytesIO()
         torch.save(module, stored)
@@ -110,13 +110,13 @@ class TestNorms:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_rms_norm_without_eps_takes_the_rounding_of_the_inputs_dtype(dtype: torch.dtype) -> None:
+def test_rms_norm_default_eps_matches_torch(dtype: torch.dtype) -> None:
     x = torch.full((2, 16), 1e-3, dtype=dtype)
     torch.testing.assert_close(nn.RMSNorm(16, dtype=dtype)(x), torch.nn.RMSNorm(16, dtype=dtype)(x))
 
 
-def test_norms_are_torchs_own_kinds() -> None:
-    """So that code that looks for norms by class, to leave them out of weight decay, finds these."""
+def test_norms_are_subclasses_of_torchs() -> None:
+    """Code that finds norms by class, to exclude them from weight decay, finds ours too."""
     assert isinstance(norms.RMSNorm(4), torch.nn.RMSNorm)
     assert isinstance(norms.AddRMSNorm(4), torch.nn.RMSNorm)
     assert isinstance(norms.LayerNorm(4), torch.nn.LayerNorm)
@@ -124,7 +124,7 @@ def test_norms_are_torchs_own_kinds() -> None:
 
 @pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm"])
 @pytest.mark.parametrize("shape", [(5, 23), (8, 3), (24,), (3,), ()], ids=str)
-def test_a_norm_refuses_an_input_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
+def test_norm_rejects_input_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: x has shape .*, but must end in normalized_shape \(3, 8\)"):
         getattr(norms, name)((3, 8))(torch.randn(shape))
 
@@ -132,9 +132,9 @@ def test_a_norm_refuses_an_input_of_another_shape(name: str, shape: tuple[int, .
 @pytest.mark.parametrize("shape", [24, (3, 8)], ids=str)
 @pytest.mark.parametrize("affine", [True, False])
 class TestAddRMSNorm:
-    """torch has no such module: it is an addition and torch's RMSNorm, whose weights it loads."""
+    """Against an addition and torch's RMSNorm, because torch has no such module."""
 
-    def test_adds_and_norms(self, shape: int | tuple[int, ...], affine: bool) -> None:
+    def test_add_rms_norm_matches_torch(self, shape: int | tuple[int, ...], affine: bool) -> None:
         ours = norms.AddRMSNorm(shape, eps=1e-5, elementwise_affine=affine)
         torchs = torch.nn.RMSNorm(shape, eps=1e-5, elementwise_affine=affine)
         ours.load_state_dict(filled(torchs).state_dict())
@@ -150,7 +150,7 @@ class TestAddRMSNorm:
             torch.autograd.grad(right, [*theirs, *torchs.parameters()], cotangents),
         )
 
-    def test_refuses_inputs_of_another_shape(self, shape: int | tuple[int, ...], affine: bool) -> None:
+    def test_rejects_inputs_of_another_shape(self, shape: int | tuple[int, ...], affine: bool) -> None:
         module = norms.AddRMSNorm(shape, elementwise_affine=affine)
         good, wrong = torch.randn(5, *module.normalized_shape), torch.randn(5, 23)
         for name, arguments in (("x", (wrong, good)), ("residual", (good, wrong))):
@@ -158,19 +158,19 @@ class TestAddRMSNorm:
                 module(*arguments)
 
 
-def test_silu_computes_what_torchs_own_does() -> None:
+def test_silu_matches_torch() -> None:
     x = torch.randn(3, 40)
     torch.testing.assert_close(results(nn.SiLU(), x), results(torch.nn.SiLU(), x))
 
 
-def test_silu_has_no_state_to_exchange() -> None:
+def test_silu_has_an_empty_state_dict() -> None:
     nn.SiLU().load_state_dict(torch.nn.SiLU().state_dict())
     torch.nn.SiLU().load_state_dict(nn.SiLU().state_dict())
     copied = pickle.loads(pickle.dumps(copy.deepcopy(nn.SiLU())))
     torch.testing.assert_close(copied(torch.ones(3)), torch.nn.functional.silu(torch.ones(3)))
 
 
-def test_silu_leaves_its_input_alone() -> None:
+def test_silu_does_not_change_its_input() -> None:
     x = torch.randn(3, 40)
     before = x.clone()
     nn.SiLU()(x)
@@ -183,7 +183,7 @@ def test_modules_move_to_another_dtype() -> None:
 
 
 def test_operators_themselves_can_be_copied_and_pickled() -> None:
-    """A model may hold one as an attribute, as an activation function is held."""
+    """A model may hold an operator as an attribute, like an activation function."""
     silu = ts.ops.SPECS["silu"].op
     assert copy.deepcopy(silu) is silu
     assert pickle.loads(pickle.dumps(silu)) is silu

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: the angles, the positions, what is kept and what is stored."""
+"""RotaryEmbedding: angles, positions, kept tables and state dict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def hugging_faces(x: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Rotary embedding as Hugging Face's LLaMA writes it, on [batch, heads, length, head_dim]."""
+    """Rotary embedding as in Hugging Face's LLaMA, on [batch, heads, length, head_dim]."""
     inverse = 1.0 / base ** (torch.arange(0, x.shape[-1], 2).double() / x.shape[-1])
     angles = positions[..., None].double() * inverse
     both = torch.cat((angles, angles), -1)
@@ -31,7 +31,7 @@ def hugging_faces(x: Tensor, positions: Tensor, base: float) -> Tensor:
 
 
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
-def test_turns_as_hugging_faces_llama_does(base: float) -> None:
+def test_rotation_matches_hugging_faces_llama(base: float) -> None:
     q, k = torch.randn(2, 4, 11, 16), torch.randn(2, 2, 11, 16)
     turned = RotaryEmbedding(16, base)(q, k)
     wanted = tuple(hugging_faces(x, torch.arange(11), base) for x in (q, k))
@@ -39,7 +39,7 @@ def test_turns_as_hugging_faces_llama_does(base: float) -> None:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_scores_depend_on_the_distance_alone(interleaved: bool) -> None:
+def test_scores_depend_on_the_distance_only(interleaved: bool) -> None:
     module = RotaryEmbedding(16, interleaved=interleaved)
     q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
 
@@ -62,18 +62,18 @@ def test_positions_may_be_given_for_all_or_for_each_sequence() -> None:
     torch.testing.assert_close(module(q, k, shifted)[0][1], hugging_faces(q[1], torch.arange(5) + 7, 10000.0))
 
 
-def test_far_positions_keep_their_digits() -> None:
+def test_large_positions_are_exact() -> None:
     module, x = RotaryEmbedding(8), torch.randn(1, 1, 1, 8)
     far = torch.tensor([1_000_003])
     torch.testing.assert_close(module(x, x, far)[0], hugging_faces(x, far, 10000.0), rtol=1e-5, atol=1e-6)
 
 
-def test_the_rest_of_a_head_is_passed_through() -> None:
+def test_elements_beyond_rotary_dim_stay_unchanged() -> None:
     q = torch.randn(2, 3, 5, 12)
     torch.testing.assert_close(RotaryEmbedding(8)(q, q)[0][..., 8:], q[..., 8:], rtol=0, atol=0)
 
 
-def test_tables_grow_with_the_length_and_are_used_again() -> None:
+def test_tables_grow_with_the_length_and_are_reused() -> None:
     module = RotaryEmbedding(8)
     for length in (3, 5, 6, 40, 7):
         q = torch.randn(1, 2, length, 8)
@@ -83,7 +83,7 @@ def test_tables_grow_with_the_length_and_are_used_again() -> None:
     assert module.cos is kept
 
 
-def test_a_state_dict_has_nothing_of_the_tables() -> None:
+def test_state_dict_has_no_tables() -> None:
     module, q = RotaryEmbedding(8), torch.randn(1, 2, 5, 8)
     module(q, q)
     assert not module.state_dict()
@@ -91,14 +91,14 @@ def test_a_state_dict_has_nothing_of_the_tables() -> None:
         torch.testing.assert_close(other(q, q), module(q, q), rtol=0, atol=0)
 
 
-def test_tables_stay_in_single_precision() -> None:
+def test_tables_stay_in_float32() -> None:
     module = RotaryEmbedding(8).to(torch.bfloat16)
     q = torch.randn(1, 2, 5, 8, dtype=torch.bfloat16)
     assert module(q, q)[0].dtype == torch.bfloat16
     assert module.cos.dtype == torch.float32
 
 
-def test_tables_made_in_inference_mode_can_be_trained_with() -> None:
+def test_tables_from_inference_mode_work_in_training() -> None:
     module, q = RotaryEmbedding(8), torch.randn(1, 2, 5, 8, requires_grad=True)
     with torch.inference_mode():
         module(q, q)
@@ -115,7 +115,7 @@ def test_compiles_to_one_graph() -> None:
 
 
 @pytest.mark.parametrize("rotary_dim", [0, 7, -2])
-def test_rejects_what_are_no_pairs(rotary_dim: int) -> None:
+def test_rejects_odd_or_small_rotary_dim(rotary_dim: int) -> None:
     with pytest.raises(
         ValueError, match=f"^RotaryEmbedding: rotary_dim is {rotary_dim}, but must be even and at least 2"
     ):

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # PyTorch types neither Tensor.backward nor torch.compile'd functions.
-"""AdamW beside torch's own: the same numbers, the same state, and torch's own code where ours does not do."""
+"""AdamW against torch's own: same results, same state, and torch's code where our kernels do not apply."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ import tilesmith as ts
 from covering import covering
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.plan import Plan, planning_for
-from tilesmith.optim import AdamW, updates
+from tilesmith.optim import AdamW, step_updates
 from tilesmith.optim.adamw_kernels import MOST_TENSORS
-from tilesmith.optim.tables import plan_of
+from tilesmith.optim.address_tables import plan_of
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 SHAPES = ((7,), (3, 5, 7), (17, 65), (1025,), (1,), (32, 64))
@@ -33,8 +33,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @pytest.fixture(scope="module", autouse=True)
 def no_objects_of_other_tests() -> None:
-    """At every launch that finds tensors by their addresses, the interpreter goes through all objects that the garbage
-    collector knows of: what other tests left behind makes it many times slower."""
+    """Collect garbage first: for launches with addresses in a table, the interpreter searches all objects that the
+    garbage collector knows, and objects of other tests make that many times slower."""
     gc.collect()
     gc.freeze()
 
@@ -47,7 +47,7 @@ def in_the_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans that are run: none where torch computes."""
+    """Return the plans that run; none where torch computes."""
     seen: list[Plan] = []
     original = Plan.run
 
@@ -65,7 +65,7 @@ def parameters(dtype: torch.dtype = torch.float32, shapes: Any = SHAPES, device:
 
 
 def give_gradients(ones: list[Parameter], seed: int) -> None:
-    """New ones, in memory laid out as the parameter's is."""
+    """Set new gradients with the parameters' layout."""
     generator = torch.Generator().manual_seed(seed)
     for one in ones:
         one.grad = torch.empty_like(one).copy_(torch.randn(one.shape, generator=generator))
@@ -79,8 +79,8 @@ def step(optimizer: torch.optim.Optimizer, steps: int = 10, first: int = 0) -> N
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
-    """How far, in roundings of the dtype: of an element, or of the mean one where it is smaller, as it may have come
-    out of a difference of such."""
+    """Return the largest error in roundings of the dtype, relative to the element or to the mean, whichever is larger:
+    a small element may be a difference of larger ones."""
     ours, wanted = ours.detach().double(), theirs.detach().double()
     unit = torch.finfo(theirs.dtype).eps * torch.maximum(wanted.abs(), wanted.abs().mean())
     return ((ours - wanted).abs() / unit.clamp_min(1e-300)).max().item()
@@ -99,8 +99,8 @@ def assert_same(ours: torch.optim.Optimizer, theirs: torch.optim.Optimizer, roun
                 assert ours.state[one]["step"].device == theirs.state[wanted]["step"].device
 
 
-# Ten steps in single precision, and as many roundings at each of them as there are operations. In half precision
-# intermediate results are single: an element is rounded once a step as torch's fused step rounds it, but for ties.
+# float32: ten steps with one rounding per operation. bf16 and fp16: intermediate results are float32, and each step
+# rounds an element once, as torch's fused step does, except for ties.
 ROUNDINGS = {torch.float32: 12.0, torch.bfloat16: 2.0, torch.float16: 2.0}
 
 
@@ -114,15 +114,15 @@ ROUNDINGS = {torch.float32: 12.0, torch.bfloat16: 2.0, torch.float16: 2.0}
     ],
     ids=str,
 )
-def test_ten_steps_are_those_of_torch(dtype: torch.dtype, counted: str, runs: list[Plan]) -> None:
+def test_ten_steps_match_torch(dtype: torch.dtype, counted: str, runs: list[Plan]) -> None:
     fused = counted == "on the device"
     ours = AdamW(parameters(dtype), lr=1e-2, weight_decay=0.1, fused=fused or None)
-    # Torch's step without `fused` rounds every intermediate result: half precision is compared with the fused one.
+    # torch's step without `fused` rounds every intermediate result, so bf16 and fp16 compare with the fused step.
     theirs = torch.optim.AdamW(parameters(dtype), lr=1e-2, weight_decay=0.1, fused=fused or dtype in HALF)
     step(ours)
     step(theirs)
     assert_same(ours, theirs, ROUNDINGS[dtype])
-    assert len(runs) == 10  # one for all tensors at each step
+    assert len(runs) == 10  # one plan per step for all tensors
     assert [len(plan.launches) for plan in runs] == [2] * 10
 
 
@@ -150,7 +150,7 @@ def test_groups_keep_their_own_settings(runs: list[Plan]) -> None:
 
 
 @pytest.mark.parametrize("fused", [None, True], ids=["on the host", "on the device"])
-def test_parameters_without_a_gradient_are_left_alone(fused: bool | None) -> None:
+def test_parameters_without_gradient_stay_unchanged(fused: bool | None) -> None:
     ours, theirs = (kind(parameters(), fused=fused) for kind in (AdamW, torch.optim.AdamW))
     for optimizer in (ours, theirs):
         ones = optimizer.param_groups[0]["params"]
@@ -164,14 +164,14 @@ def test_parameters_without_a_gradient_are_left_alone(fused: bool | None) -> Non
     assert_same(ours, theirs, ROUNDINGS[torch.float32])
 
 
-def test_state_dicts_go_from_torch_to_ours_and_back() -> None:
+def test_state_dicts_are_interchangeable_with_torch() -> None:
     alone = torch.optim.AdamW(parameters(), lr=1e-2)
     step(alone, 9)
     first = torch.optim.AdamW(parameters(), lr=1e-2)
     step(first, 3)
     ones = first.param_groups[0]["params"]
     second = AdamW(ones, lr=1.0)
-    step(second, 1, first=50)  # what it knows by now is no longer so
+    step(second, 1, first=50)  # the remembered groups are out of date
     for one, other in zip(ones, parameters(), strict=True):
         one.data = other.data
     again = torch.optim.AdamW(ones, lr=1e-2)
@@ -190,7 +190,7 @@ def test_state_dicts_go_from_torch_to_ours_and_back() -> None:
     [(None, float), (None, torch.tensor), (True, torch.tensor)],
     ids=["on the host-number", "on the host-tensor", "on the device-tensor"],
 )
-def test_a_scheduler_changes_the_learning_rate(fused: bool | None, kind_of_rate: Any, runs: list[Plan]) -> None:
+def test_scheduler_changes_the_learning_rate(fused: bool | None, kind_of_rate: Any, runs: list[Plan]) -> None:
     ours, theirs = (kind(parameters(), lr=kind_of_rate(1e-2), fused=fused) for kind in (AdamW, torch.optim.AdamW))
     for optimizer in (ours, theirs):
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
@@ -201,7 +201,7 @@ def test_a_scheduler_changes_the_learning_rate(fused: bool | None, kind_of_rate:
     assert len(runs) == 3
 
 
-def test_parameters_may_lie_in_any_order_without_gaps(runs: list[Plan]) -> None:
+def test_dense_parameters_of_any_stride_order_are_updated(runs: list[Plan]) -> None:
     def some() -> list[Parameter]:
         plain, images = parameters(shapes=((33, 65), (4, 3, 5, 5)))
         return [Parameter(plain.detach().t()), Parameter(images.detach().contiguous(memory_format=torch.channels_last))]
@@ -228,7 +228,7 @@ def with_gaps() -> list[Parameter]:
         pytest.param(with_gaps, {}, id="gaps"),
     ],
 )
-def test_torch_updates_what_ours_cannot(some: Any, options: dict[str, Any], runs: list[Plan]) -> None:
+def test_torch_updates_unsupported_parameters(some: Any, options: dict[str, Any], runs: list[Plan]) -> None:
     ours, theirs = AdamW(some(), **options), torch.optim.AdamW(some(), **options)
     step(ours, 3)
     step(theirs, 3)
@@ -239,7 +239,7 @@ def test_torch_updates_what_ours_cannot(some: Any, options: dict[str, Any], runs
 
 
 @pytest.mark.parametrize("mode", ["auto", "torch"])
-def test_torch_updates_on_the_cpu_and_where_it_is_asked_to(mode: Any, runs: list[Plan]) -> None:
+def test_torch_updates_on_the_cpu_and_in_torch_mode(mode: Any, runs: list[Plan]) -> None:
     ours = AdamW(parameters())
     step(ours, 1)
     with ts.use(mode):
@@ -248,7 +248,7 @@ def test_torch_updates_on_the_cpu_and_where_it_is_asked_to(mode: Any, runs: list
     assert ours.state[ours.param_groups[0]["params"][0]]["step"] == 2
 
 
-def test_a_group_may_be_updated_by_both(runs: list[Plan]) -> None:
+def test_group_may_be_updated_by_both(runs: list[Plan]) -> None:
     def some() -> list[Parameter]:
         return [*parameters()[:2], *parameters(torch.float64)[2:4], *with_gaps(), *parameters(torch.float32)[5:]]
 
@@ -265,7 +265,7 @@ def assert_same_each(ours: torch.optim.Optimizer, theirs: torch.optim.Optimizer)
         assert torch.equal(ours.state[one]["step"], theirs.state[wanted]["step"])
 
 
-def test_a_gradient_laid_out_otherwise_is_left_to_torch(runs: list[Plan]) -> None:
+def test_gradient_of_another_layout_is_left_to_torch(runs: list[Plan]) -> None:
     ours, theirs = AdamW(parameters(shapes=((33, 65),))), torch.optim.AdamW(parameters(shapes=((33, 65),)))
     for optimizer in (ours, theirs):
         (one,) = optimizer.param_groups[0]["params"]
@@ -277,7 +277,7 @@ def test_a_gradient_laid_out_otherwise_is_left_to_torch(runs: list[Plan]) -> Non
     assert_same(ours, theirs, ROUNDINGS[torch.float32])
 
 
-def test_a_gradient_that_is_yet_to_be_negated_is_left_to_torch(runs: list[Plan]) -> None:
+def test_lazily_negated_gradient_is_left_to_torch(runs: list[Plan]) -> None:
     (one,), (other,) = parameters(shapes=((9,),)), parameters(shapes=((9,),))
     one.grad, other.grad = torch._neg_view(torch.ones(9)), -torch.ones(9)
     AdamW([one]).step()
@@ -286,14 +286,14 @@ def test_a_gradient_that_is_yet_to_be_negated_is_left_to_torch(runs: list[Plan])
     assert not runs
 
 
-def test_a_sparse_gradient_is_refused_as_torch_does() -> None:
+def test_rejects_sparse_gradient_like_torch() -> None:
     embedding = torch.nn.Embedding(5, 3, sparse=True)
     embedding(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="sparse"):
         AdamW(embedding.parameters()).step()
 
 
-def test_subclasses_of_tensors_are_left_to_torch(runs: list[Plan]) -> None:
+def test_tensor_subclasses_are_left_to_torch(runs: list[Plan]) -> None:
     class Marked(Tensor):
         pass
 
@@ -303,7 +303,7 @@ def test_subclasses_of_tensors_are_left_to_torch(runs: list[Plan]) -> None:
     assert not runs
 
 
-def test_a_scaler_of_gradients_is_left_to_torch(runs: list[Plan]) -> None:
+def test_grad_scaler_is_left_to_torch(runs: list[Plan]) -> None:
     ours = AdamW(parameters(), fused=True)
     give_gradients(ours.param_groups[0]["params"], 0)
     ours.found_inf = torch.ones(())  # type: ignore[attr-defined]  # as GradScaler sets it: the step is to be left out
@@ -348,7 +348,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("fused", [None, True], ids=["on the host", "on the device"])
-def test_what_is_exchanged_between_two_steps_is_noticed(change: Any, fused: bool | None) -> None:
+def test_changes_between_two_steps_are_noticed(change: Any, fused: bool | None) -> None:
     ours, theirs = (kind(parameters(shapes=SHAPES[:3]), fused=fused) for kind in (AdamW, torch.optim.AdamW))
     for optimizer in (ours, theirs):
         step(optimizer, 2)
@@ -358,8 +358,8 @@ def test_what_is_exchanged_between_two_steps_is_noticed(change: Any, fused: bool
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000, 10**6])
-def test_corrections_are_exact_at_any_step(steps: int) -> None:
-    """With a learning rate of 1 and parameters that are 0, an update is the parameter, to the last digit."""
+def test_bias_corrections_are_exact_at_any_step(steps: int) -> None:
+    """With a learning rate of 1 and zero parameters, the result is the update itself, to the last digit."""
     one, gradient = Parameter(torch.zeros(40)), torch.linspace(-3, 2, 40)
     ours = AdamW([one], lr=1.0, weight_decay=0.0)
     ours.state[one] = {"step": torch.tensor(steps - 1.0), "exp_avg": torch.zeros(40), "exp_avg_sq": torch.zeros(40)}
@@ -370,7 +370,7 @@ def test_corrections_are_exact_at_any_step(steps: int) -> None:
     torch.testing.assert_close(one.detach().double(), wanted, rtol=4 * torch.finfo(torch.float32).eps, atol=0)
 
 
-def test_addresses_that_are_no_multiples_of_16_have_a_launch_of_their_own(runs: list[Plan]) -> None:
+def test_unaligned_addresses_have_a_separate_launch(runs: list[Plan]) -> None:
     ours, theirs = AdamW(parameters()), torch.optim.AdamW(parameters())
     for optimizer in (ours, theirs):
         step(optimizer, 1)
@@ -384,9 +384,9 @@ def test_addresses_that_are_no_multiples_of_16_have_a_launch_of_their_own(runs: 
     assert flags == [True, True, False, True]
 
 
-def test_very_many_tensors_take_several_launches(runs: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_tensors_take_several_launches(runs: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_TENSORS >= 16
-    monkeypatch.setattr(updates, "MOST_TENSORS", 16)
+    monkeypatch.setattr(step_updates, "MOST_TENSORS", 16)
     shapes = [(number,) for number in range(1, 20)]
     ours, theirs = AdamW(parameters(shapes=shapes)), torch.optim.AdamW(parameters(shapes=shapes))
     step(ours, 2)
@@ -396,7 +396,7 @@ def test_very_many_tensors_take_several_launches(runs: list[Plan], monkeypatch: 
 
 
 @pytest.mark.parametrize("turns", [1, 3])
-def test_any_block_size_will_do(turns: int) -> None:
+def test_any_block_size_gives_the_same_result(turns: int) -> None:
     ours, theirs = AdamW(parameters()), torch.optim.AdamW(parameters())
     with dispatch.configured(BLOCK_SIZE=64, TURNS=turns, num_warps=1):
         step(ours, 2)
@@ -404,7 +404,7 @@ def test_any_block_size_will_do(turns: int) -> None:
     assert_same(ours, theirs, 4)
 
 
-def test_copied_and_pickled_optimisers_go_on() -> None:
+def test_copied_and_pickled_optimisers_continue() -> None:
     theirs = torch.optim.AdamW(parameters())
     step(theirs, 4)
     ours = AdamW(parameters())
@@ -421,7 +421,7 @@ def test_copied_and_pickled_optimisers_go_on() -> None:
 
 
 def test_closures_and_hooks_are_called_once() -> None:
-    torch.optim.AdamW(parameters())  # from here on, torch's own class has hooks in its step
+    torch.optim.AdamW(parameters())  # this makes torch wrap the step of its class with hooks
     ours = AdamW(parameters())
     calls: list[str] = []
     ours.register_step_pre_hook(lambda *_: calls.append("before"))
@@ -445,7 +445,7 @@ def test_gradients_are_not_kept() -> None:
     assert last() is None
 
 
-def test_a_backward_that_kept_the_parameter_notices() -> None:
+def test_backward_after_a_step_raises_for_saved_parameters() -> None:
     (one,) = parameters(shapes=((5,),))
     kept = (one * one).sum()
     one.grad = torch.ones(5)
@@ -454,7 +454,7 @@ def test_a_backward_that_kept_the_parameter_notices() -> None:
         kept.backward()
 
 
-def test_a_failed_step_leaves_nothing_behind() -> None:
+def test_failed_step_does_not_affect_the_next() -> None:
     ones = parameters()
     ours = AdamW([{"params": ones[:3]}, {"params": ones[3:]}])
     give_gradients(ones, 0)
@@ -467,7 +467,7 @@ def test_a_failed_step_leaves_nothing_behind() -> None:
     assert all(torch.equal(one, was) for one, was in zip(ones, before, strict=True))
 
 
-def test_a_compiled_step_is_torchs() -> None:
+def test_compiled_step_is_torchs() -> None:
     ours, theirs = AdamW(parameters()), torch.optim.AdamW(parameters())
     compiled = torch.compile(ours.step, backend="eager")
     for number in range(3):
@@ -481,7 +481,7 @@ TARGETS = ("cuda:90", "cuda:80", "hip:gfx942")
 
 
 @covering(times=2, target=TARGETS, dtype=DTYPES, aligned=[True, False])
-def test_nothing_spills(target: str, dtype: torch.dtype, aligned: bool) -> None:
+def test_kernels_do_not_spill(target: str, dtype: torch.dtype, aligned: bool) -> None:
     with planning_for(target):
         plan, firsts = plan_of((1 << 20,) * 300, 512, torch.device("meta"), dtype, aligned, -TARGETS.index(target) - 1)
     assert len(plan.launches) == 2
@@ -492,7 +492,7 @@ def test_nothing_spills(target: str, dtype: torch.dtype, aligned: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_whole_blocks_move_16_bytes_at_a_time(dtype: torch.dtype) -> None:
+def test_unmasked_blocks_move_16_bytes_per_access(dtype: torch.dtype) -> None:
     plan, _ = plan_of((1 << 20,) * 3, 16, torch.device("meta"), dtype, True, 0)
     launch = plan.launches[1]
     binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
@@ -508,13 +508,13 @@ def test_whole_blocks_move_16_bytes_at_a_time(dtype: torch.dtype) -> None:
 
 
 def on_a_gpu(dtype: torch.dtype) -> dict[str, Any]:
-    """How torch's computes there as exactly as it can: in half precision rounding once. In single precision what it
-    computes on the GPU of 1 − β₂ and 1 − β₂ᵗ are differences of single precision, off by some 100 roundings."""
+    """Return the options of torch's most exact step. In bf16 and fp16 its fused step rounds once. In float32 its fused
+    step computes 1 − β₂ and 1 − β₂ᵗ in float32 on the GPU, with errors of about 100 roundings."""
     return {"foreach": False} if dtype == torch.float32 else {"fused": True}
 
 
-# In half precision those differences count too: now and then an element falls to the other side of a rounding, more
-# often than by ties, and the next steps start from there.
+# In bf16 and fp16 these errors matter too: now and then an element is rounded to the other side, and later steps
+# start from there.
 ROUNDINGS_ON_A_GPU = {torch.float32: 12.0, torch.bfloat16: 4.0, torch.float16: 4.0}
 
 
@@ -526,7 +526,7 @@ def count_on_the_host(optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}], ids=["host", "fused", "capturable"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_ten_steps_on_a_gpu(dtype: torch.dtype, options: dict[str, Any], runs: list[Plan]) -> None:
+def test_ten_steps_match_torch_on_a_gpu(dtype: torch.dtype, options: dict[str, Any], runs: list[Plan]) -> None:
     shapes = (*SHAPES, (300, 1024))
     ours = AdamW(parameters(dtype, shapes, "cuda"), lr=1e-2, weight_decay=0.1, **options)
     theirs = torch.optim.AdamW(parameters(dtype, shapes, "cuda"), lr=1e-2, weight_decay=0.1, **on_a_gpu(dtype))
@@ -540,7 +540,7 @@ def test_ten_steps_on_a_gpu(dtype: torch.dtype, options: dict[str, Any], runs: l
 
 
 @pytest.mark.gpu
-def test_a_graph_holds_a_step() -> None:
+def test_cuda_graph_captures_a_step() -> None:
     rate = torch.tensor(1e-2, device="cuda")
     ours = AdamW(parameters(device="cuda"), lr=rate, capturable=True)
     theirs = torch.optim.AdamW(parameters(device="cuda"), lr=rate.clone(), foreach=True, capturable=True)
@@ -556,7 +556,7 @@ def test_a_graph_holds_a_step() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for one, source in zip(ones, sources, strict=True):
-            one.grad = source * 1  # in memory that only the graph has
+            one.grad = source * 1  # in the graph's memory
         ours.step()
     of_the_graph = [one.grad for one in ones]
     for number in range(2, 7):
@@ -568,7 +568,7 @@ def test_a_graph_holds_a_step() -> None:
             theirs.param_groups[0]["lr"].fill_(1e-3)
         theirs.step()
         graph.replay()
-        if number == 5:  # one step outside, with other gradients, must not disturb the graph's table
+        if number == 5:  # an eager step with other gradients must not change the graph's table
             step(ours, 1, first=20)
             step(theirs, 1, first=20)
             for one, gradient in zip(ones, of_the_graph, strict=True):
@@ -580,7 +580,7 @@ def test_a_graph_holds_a_step() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"fused": True}], ids=["host", "fused"])
-def test_a_step_waits_for_nothing(options: dict[str, Any]) -> None:
+def test_step_does_not_synchronise(options: dict[str, Any]) -> None:
     ours = AdamW(parameters(device="cuda"), **options)
     step(ours, 2)
     give_gradients(ours.param_groups[0]["params"], 2)

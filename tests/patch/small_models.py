@@ -1,4 +1,4 @@
-"""Small models of every family that `patch` knows, with parameters that make each part count."""
+"""Small models of every supported family, with parameters that make each part matter."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def config_of(family: str, **options: Any) -> Any:
     if family.startswith("qwen"):
         window |= {"use_sliding_window": True, "max_window_layers": 1}
     if family == "gemma2":
-        window |= {"attn_implementation": "eager"}  # in some releases it has another by default, which caps no scores
+        window |= {"attn_implementation": "eager"}  # the default of some releases does not cap scores
     if family == "gemma3":
         window |= {"layer_types": ["sliding_attention", "full_attention"]}
     return getattr(transformers, CLASSES[family][0])(**{**SIZES, **window, **options})
 
 
 def model_of(family: str, **options: Any) -> Any:
-    """In float32, the same at every call."""
+    """Return a float32 model, the same at every call."""
     model = getattr(transformers, CLASSES[family][1])(config_of(family, **options))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -67,7 +67,7 @@ def model_of(family: str, **options: Any) -> Any:
 
 
 def batch(*, padded: bool = False, length: int = 12) -> dict[str, Tensor]:
-    """Tokens with labels, of which some count for nothing; with padding on the left of one row, on the right of one."""
+    """Return tokens with labels, some of them ignored; padded on the left in one row, on the right in another."""
     tokens = torch.randint(3, VOCABULARY, (3, length), generator=torch.Generator().manual_seed(2))
     labels = tokens.clone()
     labels[:, 4] = -100
@@ -76,14 +76,14 @@ def batch(*, padded: bool = False, length: int = 12) -> dict[str, Tensor]:
     present = torch.ones_like(tokens)
     present[0, :3] = 0
     present[1, -2:] = 0
-    # What padding predicts is nobody's business: the first token after it counts for nothing either.
+    # Predictions from padding are undefined, so the label of the first token after padding is ignored too.
     labels[0, :4] = -100
     labels[1, -2:] = -100
     return {"input_ids": tokens, "attention_mask": present, "labels": labels}
 
 
 def found(model: Any, **inputs: Any) -> dict[str, Tensor]:
-    """The loss in training, and the gradient of every parameter, by name."""
+    """Return the training loss and the gradient of every parameter, by name."""
     model.train()
     model.zero_grad()
     loss = model(**inputs).loss
@@ -93,16 +93,16 @@ def found(model: Any, **inputs: Any) -> dict[str, Tensor]:
 
 
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float = 1e-5) -> None:
-    """Each tensor within so much of its norm."""
+    """Assert that each tensor's error is below `tolerance` of its norm."""
     assert ours.keys() == theirs.keys()
     for name, wanted in theirs.items():
         error = (ours[name] - wanted).norm() / wanted.norm()
-        assert error < tolerance, f"{name} is off by {error:.2e} of its norm"
+        assert error < tolerance, f"{name} has an error of {error:.2e} of its norm"
 
 
 @contextmanager
 def counted_calls() -> Iterator[dict[str, int]]:
-    """How often each part's operators are called meanwhile."""
+    """Count the calls of each part's operators within the block."""
     counts = dict.fromkeys(OPERATORS, 0)
 
     def counting(part: str, operator: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How patching behaves: reversible, part by part, for one model alone, and with what users do to models."""
+"""Behaviour of `patch`: reversible, part by part, for one model only, and together with other features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from small_models import OPERATORS, assert_same, batch, config_of, counted_calls
 from torch import nn
 
 import tilesmith.patch
-from tilesmith.patch import Report, patch, report, unpatch
+from tilesmith.patch import patch, report, unpatch
 
 PARTS = tuple(OPERATORS)
 
@@ -28,7 +28,7 @@ def forwards(model: nn.Module) -> list[Any]:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_switch_swaps_its_part_alone(part: str) -> None:
+def test_each_switch_swaps_only_its_part(part: str) -> None:
     wanted = found(model_of("llama"), **batch())
     model = patch(model_of("llama"), **only(part))
     with counted_calls() as calls:
@@ -40,7 +40,7 @@ def test_each_switch_swaps_its_part_alone(part: str) -> None:
     assert list(done.swapped) == [part]
 
 
-def test_unpatch_leaves_the_very_same_methods_and_settings() -> None:
+def test_unpatch_restores_methods_and_settings() -> None:
     model = model_of("llama")
     before, settings = forwards(model), model.config.to_dict()
     implementation = model.config._attn_implementation
@@ -58,13 +58,13 @@ def test_unpatch_leaves_the_very_same_methods_and_settings() -> None:
     assert not any(calls.values())
 
 
-def test_to_unpatch_what_is_not_patched_changes_nothing() -> None:
+def test_unpatch_of_unpatched_model_changes_nothing() -> None:
     model = model_of("llama")
     before = forwards(model)
     assert forwards(unpatch(model)) == before
 
 
-def test_patching_again_starts_anew() -> None:
+def test_patching_again_starts_from_the_original() -> None:
     model = patch(patch(model_of("llama")))
     assert report(model) == report(patch(model_of("llama")))
     patch(model, **only("mlp"))
@@ -74,7 +74,7 @@ def test_patching_again_starts_anew() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_another_model_of_the_same_configuration_stays_as_it_is() -> None:
+def test_other_model_of_the_same_configuration_stays_unpatched() -> None:
     config = config_of("llama")
     one, other = transformers.LlamaForCausalLM(config), transformers.LlamaForCausalLM(config)
     patch(one)
@@ -85,7 +85,7 @@ def test_another_model_of_the_same_configuration_stays_as_it_is() -> None:
     assert all(calls.values())
 
 
-def test_settings_made_while_patched_outlive_it() -> None:
+def test_settings_changed_while_patched_stay_after_unpatch() -> None:
     model = patch(model_of("llama"))
     model.config.use_cache = False
     model.config._attn_implementation = "eager"
@@ -94,7 +94,7 @@ def test_settings_made_while_patched_outlive_it() -> None:
     assert model.config._attn_implementation == "eager"
 
 
-def test_a_copy_is_patched_by_itself() -> None:
+def test_copy_is_patched_independently() -> None:
     model = patch(model_of("llama"))
     twin = copy.deepcopy(model)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_a_copy_is_patched_by_itself() -> None:
     assert all(calls.values())
 
 
-def test_what_is_saved_is_as_if_it_had_never_been_patched(tmp_path: Path) -> None:
+def test_saved_model_is_the_same_as_unpatched(tmp_path: Path) -> None:
     model = model_of("gemma3")
     names = list(model.state_dict())
     model.save_pretrained(tmp_path / "plain")
@@ -121,7 +121,7 @@ def test_what_is_saved_is_as_if_it_had_never_been_patched(tmp_path: Path) -> Non
     assert_same(found(again, **batch()), found(unpatch(model), **batch()))
 
 
-def test_a_step_of_training_keeps_no_cache_unless_asked() -> None:
+def test_training_keeps_no_cache_by_default() -> None:
     model = patch(model_of("llama")).train()
     assert model.config.use_cache
     assert model(**batch()).past_key_values is None
@@ -137,11 +137,11 @@ def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> Non
     with counted_calls() as calls:
         ours = found(model, **batch(padded=True))
     assert_same(ours, wanted)
-    assert calls["attention"] == 4  # of two layers, each forward again
+    assert calls["attention"] == 4  # two layers, and each forward again
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_torch_compile_takes_a_patched_model_as_one_graph_with_every_part(padded: bool) -> None:
+def test_patched_model_compiles_as_one_graph_with_every_part(padded: bool) -> None:
     inputs = {name: tensor[:2, :7] for name, tensor in batch(padded=padded).items()}
     wanted = found(model_of("qwen3"), **inputs)
     model = patch(model_of("qwen3")).train()
@@ -161,7 +161,7 @@ def test_torch_compile_takes_a_patched_model_as_one_graph_with_every_part(padded
         assert any(f"tilesmith.{operator}" in name for name in called), operator
 
 
-def test_logits_are_made_in_evaluation_and_where_they_are_asked_for() -> None:
+def test_logits_exist_in_evaluation_and_on_request() -> None:
     inputs = batch()
     model = patch(model_of("llama"))
     assert model.train()(**inputs).logits is None
@@ -171,7 +171,7 @@ def test_logits_are_made_in_evaluation_and_where_they_are_asked_for() -> None:
     assert model(**inputs, skip_logits=True).logits is None
 
 
-def test_a_tuple_is_returned_where_that_is_asked_for() -> None:
+def test_return_dict_false_returns_a_tuple() -> None:
     model = patch(model_of("llama")).train()
     loss, *rest = model(**batch(), return_dict=False)
     assert torch.equal(loss, model(**batch()).loss)
@@ -183,14 +183,14 @@ def test_hidden_states_come_with_the_loss() -> None:
     assert len(outputs.hidden_states) == 3
 
 
-def test_a_loss_function_of_the_users_own_is_called() -> None:
+def test_custom_loss_function_is_called() -> None:
     model = patch(model_of("llama")).train()
     model.loss_function = lambda logits, **others: logits.sum()
     outputs = model(**batch())
     assert outputs.loss == outputs.logits.sum()
 
 
-def test_a_head_with_a_hook_makes_its_logits() -> None:
+def test_head_with_hook_computes_logits() -> None:
     model = patch(model_of("llama")).train()
     seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
@@ -198,29 +198,20 @@ def test_a_head_with_a_hook_makes_its_logits() -> None:
     assert len(seen) == 1
 
 
-def test_forward_keeps_the_signature_that_generation_and_trainers_read() -> None:
+def test_forward_keeps_its_signature() -> None:
     model = model_of("llama")
     before = inspect.signature(model.forward)
     assert inspect.signature(patch(model).forward) == before
 
 
-def test_attentions_come_from_a_model_that_can_give_them() -> None:
+def test_eager_model_returns_attentions() -> None:
     model = model_of("llama", attn_implementation="eager")
     wanted = model.eval()(batch()["input_ids"], output_attentions=True).attentions
     ours = patch(model)(batch()["input_ids"], output_attentions=True).attentions
     torch.testing.assert_close(ours, wanted)
 
 
-def test_the_report_names_what_is_left_and_why() -> None:
-    done = report(patch(model_of("gemma2")))
-    assert isinstance(done, Report)
-    assert set(done.left) == {"mlp", "loss"}
-    assert "gelu" in done.left["mlp"]
-    assert "final_logit_softcapping" in done.left["loss"]
-    assert "mlp left to transformers" in str(done)
-
-
-def test_a_module_with_a_forward_of_its_own_is_left_alone() -> None:
+def test_module_with_its_own_forward_stays_unchanged() -> None:
     model = model_of("llama")
     model.model.norm.forward = model.model.norm.forward
     done = report(patch(model))
@@ -229,14 +220,14 @@ def test_a_module_with_a_forward_of_its_own_is_left_alone() -> None:
     assert "1 of 5" in done.left["norm"]
 
 
-def test_unpatch_refuses_where_something_has_wrapped_a_forward() -> None:
+def test_unpatch_rejects_a_forward_that_was_replaced() -> None:
     model = patch(model_of("llama"))
     model.model.norm.forward = lambda x: x
     with pytest.raises(RuntimeError, match="replaced the forward of a LlamaRMSNorm"):
         unpatch(model)
 
 
-def test_models_without_a_vocabulary_have_their_other_parts_patched() -> None:
+def test_model_without_vocabulary_gets_the_other_parts() -> None:
     model = transformers.LlamaModel(config_of("llama"))
     done = report(patch(model))
     assert done is not None
@@ -246,7 +237,7 @@ def test_models_without_a_vocabulary_have_their_other_parts_patched() -> None:
     assert [name for name, count in calls.items() if count] == ["norm", "rotary", "mlp", "attention"]
 
 
-def test_refuses_models_that_are_not_known() -> None:
+def test_rejects_unsupported_models() -> None:
     other = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=9))
     with pytest.raises(
         ValueError, match=r"GPT2LMHeadModel of type 'gpt2', which is not supported; supported are .*llama.*qwen3"
@@ -260,12 +251,12 @@ def test_refuses_models_that_are_not_known() -> None:
         patch(torch.compile(model_of("llama")))  # type: ignore[type-var]
 
 
-def test_unpatch_and_report_refuse_what_is_no_model() -> None:
+def test_unpatch_and_report_reject_other_objects() -> None:
     with pytest.raises(TypeError, match="unpatch: model is a str"):
         unpatch("llama")  # type: ignore[type-var]
     with pytest.raises(TypeError, match="report: model is a dict"):
         report({})  # type: ignore[arg-type]
 
 
-def test_the_package_offers_what_the_docs_say() -> None:
+def test_package_exports_the_documented_names() -> None:
     assert tilesmith.patch.__all__ == ["Report", "patch", "report", "unpatch"]

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # PyTorch types Tensor.backward not at all.
-"""Embeddings that share their weight with the head: one gradient, to which the tokens' rows are added."""
+"""Embeddings that share their weight with the head: one gradient, with the tokens' rows added to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small(**options: Any) -> Any:
 
 def few() -> dict[str, Tensor]:
     inputs = {name: tensor[:2, :6] for name, tensor in batch().items()}
-    inputs["input_ids"][:, 2:4] = 0  # what is padding to these models
+    inputs["input_ids"][:, 2:4] = 0  # the padding token of these models
     return inputs
 
 
@@ -50,14 +50,14 @@ class Watching(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("padding", [0, None], ids=["padding", "no padding"])
-def test_a_tied_model_has_the_same_gradients(padding: int | None) -> None:
+def test_tied_model_has_the_same_gradients(padding: int | None) -> None:
     ours = found(patch(small(pad_token_id=padding)), **few())
     with ts.use("torch"):
         assert_same(ours, found(small(pad_token_id=padding), **few()))
 
 
 @pytest.mark.gpu
-def test_a_tied_model_has_the_same_gradients_on_a_gpu() -> None:
+def test_tied_model_has_the_same_gradients_on_a_gpu() -> None:
     inputs = {name: tensor.cuda() for name, tensor in few().items()}
     with ts.use("torch"):
         wanted = found(small().cuda(), **inputs)
@@ -65,7 +65,7 @@ def test_a_tied_model_has_the_same_gradients_on_a_gpu() -> None:
         assert_same(found(patch(small().cuda()), **inputs), wanted, tolerance=1e-4)
 
 
-def test_its_gradients_add_up_over_steps_as_before() -> None:
+def test_gradients_accumulate_over_steps() -> None:
     ours, theirs = patch(small()).train(), small().train()
     for _ in range(2):
         ours(**few()).loss.backward()
@@ -77,7 +77,7 @@ def test_its_gradients_add_up_over_steps_as_before() -> None:
     )
 
 
-def test_a_graph_that_is_kept_gives_the_same_twice() -> None:
+def test_backward_twice_gives_the_same_gradients() -> None:
     model = patch(small()).train()
     loss = model(**few()).loss
     weights = list(model.parameters())
@@ -86,7 +86,7 @@ def test_a_graph_that_is_kept_gives_the_same_twice() -> None:
     torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 
-def test_no_gradient_as_large_as_the_weight_is_made_of_zeros() -> None:
+def test_backward_adds_rows_without_a_dense_embedding_gradient() -> None:
     inputs = few()
     model = patch(small()).train()
     loss = model(**inputs).loss
@@ -100,7 +100,7 @@ def is_joined(model: Any) -> bool:
     return inputs["input_ids"] is None
 
 
-def test_only_plain_embeddings_of_the_very_same_weight_are_joined() -> None:
+def test_only_plain_tied_embeddings_are_joined() -> None:
     assert is_joined(small())
     assert not is_joined(model_of("llama", tie_word_embeddings=False))
     frozen, hooked, watched, own, other = (small() for _ in range(5))
@@ -116,7 +116,7 @@ def test_only_plain_embeddings_of_the_very_same_weight_are_joined() -> None:
         assert not is_joined(small())
 
 
-def test_an_embedding_with_a_hook_is_called() -> None:
+def test_embedding_with_hook_is_called() -> None:
     def hooked() -> Any:
         model = small()
         model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: 2 * output)
@@ -128,7 +128,7 @@ def test_an_embedding_with_a_hook_is_called() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_rows_of_one_token_are_added_up_and_rounded_once(dtype: torch.dtype) -> None:
+def test_rows_of_one_token_are_summed_and_rounded_once(dtype: torch.dtype) -> None:
     tokens = torch.tensor([3, 5, 3, 0, 8, 3, 0, 5])
     total, rows = torch.randn(9, 1030, dtype=dtype), torch.randn(1030, 8, dtype=dtype).t()
     exact = total.double()
@@ -144,7 +144,7 @@ def test_rows_of_one_token_are_added_up_and_rounded_once(dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("target", ["cuda:90", "cuda:80", "hip:gfx942"])
-def test_its_kernel_compiles_without_spilling(target: str) -> None:
+def test_row_kernel_compiles_without_spills(target: str) -> None:
     total, rows = (torch.empty(length, 2048, dtype=torch.bfloat16, device="meta") for length in (128256, 8192))
     tokens = torch.empty(8192, dtype=torch.int64, device="meta")
     plan = Plan("embedding_rows_added", total.device, (total, rows, tokens, tokens, -1))

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # PyTorch types Tensor.backward and Function.apply not at all.
-"""What patched models compute together: sums with norms, projections of one input, feed-forward blocks."""
+"""Fusions of patched models: residual with norm, projections of one input, feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIDDEN = (3, 12, SIZES["hidden_size"])
 
 
 class Counting(TorchDispatchMode):
-    """Counts additions of hidden states, and products."""
+    """Counts operators; additions only where they add hidden states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Counting(TorchDispatchMode):
 
 
 class Idle:
-    """Performs no launch."""
+    """Runs no launch."""
 
     def launch(self, launched: Launched) -> None:
         pass
@@ -53,7 +53,7 @@ class Idle:
 
 
 def called_by_a_step(model: Any) -> Counter[str]:
-    """What a step of training calls. Our kernels write nothing, and so the numbers mean nothing."""
+    """Return the operators that a training step calls. Our kernels do not run, so results are undefined."""
     counting = Counting()
     with ts.use("interpret"), handing_over(Idle()), counting:
         model.train()(**batch(), use_cache=False).loss.backward()
@@ -61,8 +61,8 @@ def called_by_a_step(model: Any) -> Counter[str]:
 
 
 @pytest.mark.parametrize("family", CLASSES)
-def test_of_all_sums_of_hidden_states_one_per_layer_is_a_pass_of_its_own(family: str) -> None:
-    """Seven are before: two residuals, their gradients, two for q, k and v and one for gate and up."""
+def test_one_addition_of_hidden_states_per_layer_is_a_separate_pass(family: str) -> None:
+    """Unpatched, there are seven: two residuals, their gradients, two for q, k and v, and one for gate and up."""
     theirs, ours = called_by_a_step(model_of(family)), called_by_a_step(patch(model_of(family)))
     joined_mlp = not family.startswith("gemma")
     assert theirs["add"] + theirs["add_"] >= 7 * LAYERS
@@ -73,7 +73,7 @@ def test_of_all_sums_of_hidden_states_one_per_layer_is_a_pass_of_its_own(family:
 
 
 @pytest.mark.parametrize("family", CLASSES)
-def test_a_step_looks_at_no_number_that_a_gpu_would_have_to_be_waited_for(family: str) -> None:
+def test_training_step_does_not_wait_for_the_gpu(family: str) -> None:
     counting = Counting()
     with counting:
         found(patch(model_of(family)), **batch())
@@ -81,7 +81,7 @@ def test_a_step_looks_at_no_number_that_a_gpu_would_have_to_be_waited_for(family
     assert not counting.counts["_local_scalar_dense"]
 
 
-def test_attention_is_given_no_mask_where_there_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_gets_no_mask_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[Tensor | None] = []
 
     def attention(*tensors: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
@@ -94,7 +94,7 @@ def test_attention_is_given_no_mask_where_there_was_none(monkeypatch: pytest.Mon
 
 
 def kept_sizes(family: str, **switches: bool) -> Counter[int]:
-    """The sizes of what is kept for the backward, each memory once."""
+    """Return the sizes of tensors that are saved for the backward, each storage once."""
     kept: dict[int, int] = {}
 
     def keep(one: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def kept_sizes(family: str, **switches: bool) -> Counter[int]:
     return Counter(kept.values())
 
 
-def test_a_feed_forward_block_keeps_gate_and_up_but_not_their_product() -> None:
+def test_feed_forward_block_saves_gate_and_up_only() -> None:
     wide = 5 * SIZES["intermediate_size"]
     assert kept_sizes("llama", mlp=False)[wide] >= 3 * LAYERS
     assert kept_sizes("llama")[wide] == 2 * LAYERS
@@ -133,7 +133,7 @@ class Block(nn.Module):
 
 
 def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[..., Any], Callable[..., Any]]]:
-    """Modules, and functions of x that give several results: ours, and the same of modules that are called."""
+    """Return modules with two functions of x: our fused one, and one that calls the modules."""
     torch.manual_seed(0)
     norm, block = Norm(6).double(), Block(bias).double()
 
@@ -160,7 +160,7 @@ NAMES = tuple(joined_and_apart())
 
 
 def gradients(function: Callable[..., Any], module: nn.Module, x: Tensor, used: slice = slice(None)) -> list[Any]:
-    """Of the results that are used, each counted differently, with respect to x and every parameter that wants one."""
+    """Return the gradients of the used results, with different cotangents, for x and every trainable parameter."""
     module.zero_grad()
     x = x.detach().requires_grad_()
     outputs = function(x)[used]
@@ -172,7 +172,7 @@ def gradients(function: Callable[..., Any], module: nn.Module, x: Tensor, used: 
 @pytest.mark.parametrize("used", [slice(None), slice(0, 1), slice(-1, None)], ids=["all", "first", "last"])
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_joined_has_the_gradients_of_what_is_called(name: str, bias: bool, used: slice) -> None:
+def test_fused_functions_have_the_gradients_of_the_modules(name: str, bias: bool, used: slice) -> None:
     module, ours, theirs = joined_and_apart(bias)[name]
     for x in (
         torch.randn(2, 5, 6).double(),
@@ -185,7 +185,7 @@ def test_what_is_joined_has_the_gradients_of_what_is_called(name: str, bias: boo
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_that_are_frozen_get_no_gradient(name: str) -> None:
+def test_frozen_parameters_get_no_gradient(name: str) -> None:
     module, ours, theirs = joined_and_apart()[name]
     next(module.parameters()).requires_grad_(False)
     x = torch.randn(2, 5, 6).double()
@@ -212,7 +212,7 @@ def test_gradients_can_be_differentiated_again(name: str) -> None:
     torch.testing.assert_close(mine, twice(theirs))
 
 
-def test_a_product_is_made_only_for_a_gradient_that_is_wanted() -> None:
+def test_gemms_run_only_for_needed_gradients() -> None:
     block = Block(bias=False)
     block.up_proj.requires_grad_(False)
     x = torch.randn(4, 6, requires_grad=True)
@@ -236,7 +236,7 @@ def test_autocast_projects_in_its_dtype() -> None:
 
 
 def projected(monkeypatch: pytest.MonkeyPatch, family: str) -> list[int]:
-    """How many layers each projection of the first attention module in a step of training is of."""
+    """Return the number of layers in each projection of the first attention module during a training step."""
     model, seen = patch(model_of(family)), []
 
     def recorded(x: Tensor, *layers: Any) -> Any:
@@ -251,7 +251,7 @@ def projected(monkeypatch: pytest.MonkeyPatch, family: str) -> list[int]:
 
 
 @pytest.mark.parametrize("family", CLASSES)
-def test_what_attention_begins_and_ends_with_is_projected_by_us(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+def test_attention_modules_use_our_projections(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
     assert projected(monkeypatch, family) == [3, 1]
 
 
@@ -293,7 +293,7 @@ def with_hooks(model: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "interpret"])
 @pytest.mark.parametrize("prepare", [with_adapter, with_hooks])
-def test_modules_that_do_more_are_called(prepare: Callable[[Any], None], mode: Any) -> None:
+def test_adapters_and_hooks_are_called(prepare: Callable[[Any], None], mode: Any) -> None:
     plain, patched = model_of("llama"), model_of("llama")
     prepare(plain)
     prepare(patch(patched))
@@ -301,11 +301,11 @@ def test_modules_that_do_more_are_called(prepare: Callable[[Any], None], mode: A
     with ts.use(mode):
         ours = found(patched, **inputs)
     assert_same(ours, found(plain, **inputs))
-    assert abs(ours["loss"] - found(model_of("llama"), **inputs)["loss"]) > 1e-3  # they do matter
+    assert abs(ours["loss"] - found(model_of("llama"), **inputs)["loss"]) > 1e-3  # the changes matter
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoints_compute_the_same_again(reentrant: bool) -> None:
+def test_gradient_checkpointing_on_kernels_gives_the_same_gradients(reentrant: bool) -> None:
     inputs = {name: tensor[:1, :5] for name, tensor in batch().items()}
     model = patch(model_of("llama", tie_word_embeddings=True))
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -323,7 +323,7 @@ def test_autocast_trains_the_same_through_our_kernels() -> None:
     assert_same(ours, theirs, tolerance=0.03)
 
 
-def test_layers_take_and_give_plain_hidden_states() -> None:
+def test_hidden_states_between_layers_are_plain() -> None:
     plain, patched = model_of("llama").eval(), patch(model_of("llama")).eval()
     tokens = batch()["input_ids"]
     with ts.use("interpret"):

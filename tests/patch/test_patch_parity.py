@@ -1,4 +1,4 @@
-"""A patched model computes what it computed before: logits, loss, every gradient, generated tokens."""
+"""A patched model computes the same as before: logits, loss, every gradient, generated tokens."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_logits_of_every_family_are_the_same(family: str) -> None:
 
 @torch.no_grad()
 def test_generation_with_a_cache_gives_the_same_tokens(family: str) -> None:
-    """Past the window of five, where caches forget, and from a prompt with padding."""
+    """Beyond the window of five, and from a prompt with padding."""
     inputs = batch(padded=True, length=7)
     inputs["attention_mask"][1] = 1
     del inputs["labels"]
@@ -71,7 +71,7 @@ def test_generation_with_a_static_cache_falls_back_and_gives_the_same_tokens() -
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma2"])
 def test_our_kernels_compute_the_same_as_the_model(family: str) -> None:
-    """In the interpreter, where the operators are the kernels and not PyTorch: every part but Gemma's own."""
+    """In the interpreter, where our kernels run instead of PyTorch."""
     options = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2,
                "num_key_value_heads": 1, "layer_types": ["sliding_attention"]}  # fmt: skip
     inputs = {name: tensor[:2, :7] for name, tensor in batch(padded=True).items()}
@@ -92,7 +92,7 @@ def test_our_kernels_compute_the_same_on_a_gpu(family: str) -> None:
 
 @torch.no_grad()
 def test_our_kernels_generate_the_same_tokens() -> None:
-    """One query against a cache that a window cuts, in the interpreter."""
+    """One query against a cache that the window limits, in the interpreter."""
     inputs = batch(length=6)["input_ids"][:1]
     theirs = model_of("mistral").eval().generate(inputs, max_new_tokens=3, do_sample=False)
     with ts.use("interpret"):
@@ -101,8 +101,8 @@ def test_our_kernels_generate_the_same_tokens() -> None:
 
 
 def test_packed_sequences_do_not_see_each_other() -> None:
-    """Positions that start anew make a mask that only the fallback can express."""
-    pytest.importorskip("transformers", minversion="4.54")  # older ones do not look at positions
+    """Positions that restart give a mask that only the fallback supports."""
+    pytest.importorskip("transformers", minversion="4.54")  # older releases ignore positions
     one = {**{name: tensor[:1] for name, tensor in batch().items()}, "use_cache": False}
     inputs = {**one, "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])}
     wanted = found(model_of("llama"), **inputs)
@@ -115,7 +115,7 @@ def test_packed_sequences_do_not_see_each_other() -> None:
 
 
 @torch.no_grad()
-def test_a_whole_mask_of_the_users_own_is_obeyed() -> None:
+def test_custom_full_mask_is_used() -> None:
     tokens = batch()["input_ids"]
     mask = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(3)) < 0.5
     mask = (mask | torch.eye(12, dtype=torch.bool)).tril()
@@ -125,7 +125,7 @@ def test_a_whole_mask_of_the_users_own_is_obeyed() -> None:
 
 
 def test_accumulated_gradients_are_those_of_one_batch() -> None:
-    """`num_items_in_batch` makes pieces of different numbers of labels count by their number."""
+    """`num_items_in_batch` weights micro-batches by their number of labels."""
     inputs = batch()
     inputs["labels"][0, 6:] = -100
     items = int((inputs["labels"][:, 1:] != -100).sum())
@@ -141,8 +141,8 @@ def test_accumulated_gradients_are_those_of_one_batch() -> None:
     assert_same({"loss": torch.tensor(total), **ours}, wanted)
 
 
-def test_bfloat16_is_as_exact_as_before() -> None:
-    """Against float32: what patching changes may be no worse than what the model's own roundings do."""
+def test_bfloat16_is_as_exact_as_unpatched() -> None:
+    """The error against float32 is at most about twice that of the unpatched model."""
     inputs = batch(padded=True)
     exact = found(model_of("llama"), **inputs)
     plain = found(model_of("llama").bfloat16(), **inputs)
@@ -160,8 +160,8 @@ def test_autocast_trains_the_same() -> None:
     assert_same(ours, theirs, tolerance=0.03)
 
 
-def test_a_family_needs_its_own_form_of_norm() -> None:
-    """The parity above would show the wrong one: Gemma's multiplies by 1 + weight."""
+def test_gemma_needs_its_own_form_of_norm() -> None:
+    """With Llama's form of the norm, the parity tests of Gemma would fail."""
     gemma = found(model_of("gemma"), **batch())
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("tilesmith.patch.parts.norms.rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
@@ -169,8 +169,8 @@ def test_a_family_needs_its_own_form_of_norm() -> None:
     assert abs(wrong["loss"] - gemma["loss"]) > 1e-2
 
 
-def test_the_windows_of_these_models_matter() -> None:
-    """Else the parity of models with a sliding window would show nothing."""
+def test_windows_of_the_test_models_matter() -> None:
+    """Else the parity of models with a sliding window would prove nothing."""
     for family in CLASSES:
         if hasattr(config_of(family), "sliding_window") and family != "gemma":
             narrow, wide = (found(model_of(family, sliding_window=width), **batch())["loss"] for width in (5, 50))

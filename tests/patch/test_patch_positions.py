@@ -1,4 +1,4 @@
-"""Tables of cosines and sines, and masks that say nothing, are made once and are right whatever changes in between."""
+"""Default masks, positions and rotary tables: made once, and right after changes of the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS = batch()["input_ids"]
 
 
 class Counted(torch.overrides.TorchFunctionMode):
-    """How often a cosine is computed."""
+    """Counts the cosines that are computed."""
 
     def __init__(self) -> None:
         self.cosines = 0
@@ -33,7 +33,7 @@ def cosines(model: nn.Module, tokens: torch.Tensor) -> int:
     return counted.cosines
 
 
-def test_tables_are_made_once_for_each_length() -> None:
+def test_tables_are_computed_once_per_length() -> None:
     model = patch(model_of("llama"))
     assert cosines(model, TOKENS) == 1
     assert cosines(model, TOKENS) == 0
@@ -41,7 +41,7 @@ def test_tables_are_made_once_for_each_length() -> None:
     assert cosines(model, TOKENS) == 0
 
 
-def test_no_more_lengths_are_kept_than_were_asked_for_last() -> None:
+def test_number_of_kept_lengths_is_limited() -> None:
     model = patch(model_of("llama"))
     for length in range(2, LENGTHS + 3):
         assert cosines(model, TOKENS[:, :length]) == 1
@@ -49,7 +49,7 @@ def test_no_more_lengths_are_kept_than_were_asked_for_last() -> None:
 
 
 @pytest.mark.parametrize("family", CLASSES)
-def test_the_second_step_is_as_right_as_the_first(family: str) -> None:
+def test_second_step_is_right_too(family: str) -> None:
     wanted = found(model_of(family), **batch())
     model = patch(model_of(family))
     found(model, **batch())
@@ -57,7 +57,7 @@ def test_the_second_step_is_as_right_as_the_first(family: str) -> None:
     assert_same(found(model, **batch()), wanted)
 
 
-def test_frequencies_that_change_are_seen() -> None:
+def test_changed_frequencies_give_new_tables() -> None:
     plain = model_of("llama")
     model = patch(copy.deepcopy(plain))
     with torch.no_grad():
@@ -70,14 +70,14 @@ def test_frequencies_that_change_are_seen() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_tables_have_the_dtype_of_what_they_turn(dtype: torch.dtype) -> None:
+def test_tables_have_the_dtype_of_the_input(dtype: torch.dtype) -> None:
     rotary = patch(model_of("llama")).model.rotary_emb
     ids = default_positions(6, torch.device("cpu"))
     assert rotary(torch.ones(1, dtype=torch.bfloat16), ids)[0].dtype == torch.bfloat16
     assert {one.dtype for one in rotary(torch.ones(1, dtype=dtype), ids)} == {dtype}
 
 
-def test_positions_that_are_given_are_used() -> None:
+def test_given_positions_are_used() -> None:
     plain, model = model_of("llama"), patch(model_of("llama"))
     given = torch.arange(3, 3 + 2 * TOKENS.shape[1], 2)[None]
     with torch.no_grad():
@@ -88,21 +88,21 @@ def test_positions_that_are_given_are_used() -> None:
         )
 
 
-def test_what_was_made_without_gradients_serves_training_too() -> None:
+def test_tables_from_inference_mode_work_in_training() -> None:
     model = patch(model_of("llama"))
     with torch.inference_mode():
         model(input_ids=TOKENS)
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
 
 
-def test_a_mask_takes_one_element() -> None:
+def test_full_mask_stores_one_element() -> None:
     mask = full_mask((3, 1000), torch.device("cpu"))
     assert mask.shape == (3, 1000)
     assert mask.untyped_storage().nbytes() == 1
     assert mask.all()
 
 
-def test_places_are_the_very_same_tensor() -> None:
+def test_default_positions_are_the_same_tensor() -> None:
     device = torch.device("cpu")
     first = default_positions(7, device)
     assert first is not None
@@ -111,7 +111,7 @@ def test_places_are_the_very_same_tensor() -> None:
 
 
 @pytest.mark.gpu
-def test_nothing_of_a_captured_graph_is_kept() -> None:
+def test_tensors_of_a_captured_graph_are_not_kept() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

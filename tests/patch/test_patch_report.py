@@ -117,6 +117,14 @@ def test_class_that_transformers_does_not_have_is_reported_by_name(
     assert name in done.unrecognised
 
 
+def test_missing_attention_class_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("llama")
+    monkeypatch.delattr(f"{MODELING}.LlamaAttention")
+    done = report(patch(model, rotary=False))
+    assert done is not None
+    assert done.unrecognised == ["attention"]
+
+
 def test_decoder_layer_written_differently_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, patched = model_of("llama"), model_of("llama")
     monkeypatch.setattr(f"{MODELING}.LlamaDecoderLayer.forward", other_layer)

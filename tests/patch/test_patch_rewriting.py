@@ -1,4 +1,4 @@
-"""Methods with some of their names or statements replaced."""
+"""Copies of methods with some names or statements replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,28 @@
-"""The command line: one thin module per command."""
+"""The command line: one thin module per command.
+
+Files, in reading order:
+
+- `terminal.py`: the console, one-line errors and result files of all commands.
+- `options.py`: options that several commands share.
+- `version.py`: `tilesmith --version`.
+- `doctor.py`: `tilesmith doctor`.
+- `tour.py`: `tilesmith tour`.
+- `tour_chapters/`: the chapters of the tour.
+- `ops.py`: `tilesmith ops`.
+- `check.py`: `tilesmith check`.
+- `inspect.py`: `tilesmith inspect`.
+- `bench.py`: `tilesmith bench`.
+- `operator_source.py`: our operators as subjects of the benchmark.
+- `tune.py`: `tilesmith tune`.
+- `profile.py`: `tilesmith profile`.
+- `train.py`: `tilesmith train`.
+- `compare.py`: `tilesmith compare`.
+- `debug.py`: `tilesmith debug`.
+- `learn.py`: `tilesmith learn`.
+- `learn_text.py`: the texts of `tilesmith learn`.
+- `winners.py`: from stored results to the shipped dispatch tables.
+- `examples/`: kernels that the tour inspects and checks.
+"""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ def _start(measuring: bool, device_name: str | None, warm: bool, limits_anew: bo
 
 
 def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any]) -> list[Job]:
-    from tilesmith.cli.benched import source_of
     from tilesmith.cli.check import chosen_specs
+    from tilesmith.cli.operator_source import source_of
     from tilesmith.lab.bench.measuring.timed_calls import providers
     from tilesmith.lab.bench.running.child_process import Job
     from tilesmith.lab.bench.selection import SelectionError, units

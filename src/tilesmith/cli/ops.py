@@ -1,4 +1,4 @@
-"""`tilesmith ops`: the operators, what they compute, what they must cost."""
+"""`tilesmith ops`: the operators with formula, dtypes and cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 def ops(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as JSON.")] = None,
 ) -> None:
-    """The operators: formula, dtypes, gradient, bytes and flops per element."""
+    """List the operators: formula, dtypes, gradient, bytes and flops per element."""
     from rich.table import Table
     from rich.text import Text
 
@@ -27,7 +27,7 @@ def ops(
     if json:
         write_json(json, {"tilesmith": __version__, "operators": rows})
     table = Table(box=None, pad_edge=False)
-    table.add_column("operator")  # alone may break its lines: formulas are long, and terminals 80 columns wide
+    table.add_column("operator")  # the only column that wraps: formulas are long, and terminals have 80 columns
     for heading in ("dtypes", "gradient"):
         table.add_column(heading, no_wrap=True)
     for heading in ("bytes", "flops"):
@@ -41,7 +41,7 @@ def ops(
             _forward_and_backward(row, "flops"),
         )
     console.print(table)
-    console.print("\nBytes and flops, forward / backward: the least there can be per element of")
+    console.print("\nBytes and flops, forward / backward: the minimum per element of")
     console.print("the first input, in bf16, for the largest case.")
 
 
@@ -61,8 +61,8 @@ def _row(spec: Spec) -> dict[str, Any]:
 
 
 def _per_element(spec: Spec, dtype: Any) -> dict[str, dict[str, float]]:
-    """Bytes and flops of the largest case, divided by the elements of the first input."""
-    assert spec.cost is not None, "every operator of this package says what it must cost"
+    """Return bytes and flops of the largest case per element of the first input."""
+    assert spec.cost is not None, "every operator of this package declares its cost"
     case = spec.cases[-1]
     cost = spec.cost(case, dtype)
     elements = next(iter(spec.inputs(case, dtype, "meta").values())).numel()

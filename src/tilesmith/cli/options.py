@@ -1,4 +1,4 @@
-"""Options that several commands share: said once as the fields of a dataclass, a command takes any number of those."""
+"""Options that several commands share: each group is a dataclass, and a command takes several groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as Typer takes it: each parameter that is a dataclass stands for its fields, every one an option."""
+    """Return the command for Typer: each field of its dataclass parameters is an option."""
     groups: list[tuple[str, Any]] = [
         (name, hint) for name, hint in get_type_hints(command).items() if is_dataclass(hint)
     ]
@@ -29,19 +29,19 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
     taking_options.__name__, taking_options.__doc__ = command.__name__, command.__doc__
     taking_options.__annotations__ = hints
-    taking_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # a function may have it
+    taking_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions accept it
     return taking_options
 
 
 def given(group: Any) -> dict[str, Any]:
-    """The options of a group that the user has given."""
+    """Return the options of a group that the user gave."""
     return {name: value for name, value in asdict(group).items() if value is not None}
 
 
 def as_flags(message: str) -> str:
-    """A message about settings by their names in the code, with those that users know: --hidden-dim for hidden_dim.
+    """Return a message with option names in place of the code's names: --hidden-dim for hidden_dim.
 
-    Names of one word are English too, so they count as names at the start only.
+    A name of one word may be an ordinary word, so it is replaced only at the start of the message.
     """
     names = [one.name for group in (LlamaSizes, OpenFoldSizes, Choices, Schedule) for one in fields(group)]
     several = "|".join(name for name in names if "_" in name)
@@ -51,66 +51,66 @@ def as_flags(message: str) -> str:
 
 @dataclass(frozen=True)
 class LlamaSizes:
-    """Sizes of Tiny LLaMA. What is left out has the model's default, or the checkpoint's."""
+    """Sizes of Tiny LLaMA; the defaults are the model's, or the checkpoint's."""
 
-    hidden_dim: Annotated[int | None, typer.Option(help="Width of the stream. Default: 512.")] = None
-    num_layers: Annotated[int | None, typer.Option(help="Default: 8.")] = None
+    hidden_dim: Annotated[int | None, typer.Option(help="Width of the residual stream. Default: 512.")] = None
+    num_layers: Annotated[int | None, typer.Option(help="Decoder layers. Default: 8.")] = None
     num_heads: Annotated[int | None, typer.Option(help="Query heads. Default: 8.")] = None
-    num_kv_heads: Annotated[int | None, typer.Option(help="Key and value heads. Default: half as many.")] = None
-    seq_len: Annotated[int | None, typer.Option(help="Tokens of a sequence. Default: 128.")] = None
+    num_kv_heads: Annotated[int | None, typer.Option(help="Key and value heads. Default: half of --num-heads.")] = None
+    seq_len: Annotated[int | None, typer.Option(help="Tokens per sequence. Default: 128.")] = None
 
 
 @dataclass(frozen=True)
 class OpenFoldSizes:
-    """Sizes of Tiny OpenFold. What is left out has the model's default, or the checkpoint's."""
+    """Sizes of Tiny OpenFold; the defaults are the model's, or the checkpoint's."""
 
-    num_residues: Annotated[int | None, typer.Option(help="Of a chain. Default: 64.")] = None
-    num_sequences: Annotated[int | None, typer.Option(help="Of an alignment. Default: 16.")] = None
-    msa_dim: Annotated[int | None, typer.Option(help="Width of the alignment's stream. Default: 64.")] = None
-    pair_dim: Annotated[int | None, typer.Option(help="Width of the pairs' stream. Default: 128.")] = None
+    num_residues: Annotated[int | None, typer.Option(help="Residues per chain. Default: 64.")] = None
+    num_sequences: Annotated[int | None, typer.Option(help="Sequences per alignment. Default: 16.")] = None
+    msa_dim: Annotated[int | None, typer.Option(help="Channels of the alignment. Default: 64.")] = None
+    pair_dim: Annotated[int | None, typer.Option(help="Channels of the pairs. Default: 128.")] = None
     num_blocks: Annotated[int | None, typer.Option(help="Evoformer blocks. Default: 4.")] = None
-    head_dim: Annotated[int | None, typer.Option(help="Columns of a head. Default: 32, or fewer to divide.")] = None
-    outer_dim: Annotated[int | None, typer.Option(help="Width of outer products. Default: 32.")] = None
+    head_dim: Annotated[int | None, typer.Option(help="Channels per head. Default: 32 or a smaller divisor.")] = None
+    outer_dim: Annotated[int | None, typer.Option(help="Channels of outer products. Default: 32.")] = None
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What only a single run has. What is left out has its default, or the checkpoint's."""
+    """Options of a single run; the defaults may come from a checkpoint."""
 
     variant: Annotated[str | None, typer.Option(help="v1, v2, v3 or v4. Default: v1.")] = None
     accumulate: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Take each batch in N pieces. Default: 1.")
+        int | None, typer.Option(min=1, metavar="N", help="Split each batch into N micro-batches. Default: 1.")
     ] = None
-    shard: Annotated[bool | None, typer.Option("--shard", help="Under torchrun: shard the model (FSDP).")] = None
+    shard: Annotated[bool | None, typer.Option("--shard", help="Shard the model with FSDP; needs torchrun.")] = None
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and on what to train. What is left out has its default, or the checkpoint's."""
+    """Batches, steps and precision; the defaults may come from a checkpoint."""
 
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples, all processes. Default: 8; openfold 4.")] = (
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of all processes. Default: 8; openfold 4.")] = (
         None
     )
-    num_steps: Annotated[int | None, typer.Option(min=1, help="Steps in all. Default: 100.")] = None
-    learning_rate: Annotated[float | None, typer.Option(help="AdamW's. Default: 0.0003.")] = None
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16, to compute in. Default: float32.")] = None
+    num_steps: Annotated[int | None, typer.Option(min=1, help="Total steps. Default: 100.")] = None
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of AdamW. Default: 0.0003.")] = None
+    dtype: Annotated[str | None, typer.Option(help="Compute dtype, float32 or bfloat16. Default: float32.")] = None
     compile: Annotated[bool | None, typer.Option("--compile", help="Use torch.compile.")] = None
-    eager: Annotated[bool | None, typer.Option("--eager", help="No CUDA graphs: launch every kernel anew.")] = None
+    eager: Annotated[bool | None, typer.Option("--eager", help="Use no CUDA graphs.")] = None
 
 
 @dataclass(frozen=True)
 class Data:
-    """What to learn. It cannot change when a run goes on from a checkpoint."""
+    """The data. A resumed run must have the same."""
 
-    seed: Annotated[int | None, typer.Option(min=0, help="Of data and initial parameters. Default: 0.")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of data and parameters. Default: 0.")] = None
 
 
 @dataclass(frozen=True)
 class TextData(Data):
-    data: Annotated[Path | None, typer.Option(metavar="FILE", help="Learn the bytes of a file.")] = None
+    data: Annotated[Path | None, typer.Option(metavar="FILE", help="Train on the bytes of a file.")] = None
 
 
 @dataclass(frozen=True)
 class Reports:
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JSON.")] = None
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that works offline.")] = None
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page.")] = None

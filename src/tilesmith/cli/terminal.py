@@ -1,4 +1,4 @@
-"""What every command shares: the console, one-line errors, the operators, and result files."""
+"""The console, one-line errors, the operators' specs, and result files, for all commands."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ WRONG_USAGE = 2
 CHECK_FAILED = 1
 
 console = Console(highlight=False)
-"""For people; rich leaves control characters out where the output is piped."""
+"""The console. rich writes no control characters where the output is piped."""
 
 
 def refuse(message: str) -> NoReturn:
-    """End with one line on standard error, as for any wrong usage."""
+    """Exit with status 2 and one line on standard error."""
     print(f"tilesmith: {message}", file=sys.stderr)
     raise typer.Exit(WRONG_USAGE)
 
 
 def operators() -> Mapping[str, Spec]:
-    """Every operator's spec, by name."""
+    """Return the spec of every operator, by name."""
     try:
         from tilesmith.ops import SPECS
     except ModuleNotFoundError as error:
@@ -42,7 +42,7 @@ def operators() -> Mapping[str, Spec]:
 
 
 def write_result(path: Path, content: str) -> None:
-    """Write a result file whole, or say in one line why it could not be written."""
+    """Write a result file atomically; exit with one line where it cannot be written."""
     try:
         storage.write_atomically(path, content)
     except OSError as error:
@@ -50,7 +50,7 @@ def write_result(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, result: Any) -> None:
-    """Write strict JSON, which has no infinity and no NaN: they become null."""
+    """Write strict JSON: infinity and NaN become null."""
     write_result(path, json.dumps(_strict(result), indent=1, allow_nan=False) + "\n")
 
 

@@ -13,7 +13,7 @@ from tilesmith import __version__
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
-    from tilesmith.cli.chapter import Chapter, Told
+    from tilesmith.cli.tour_chapters.chapter import Chapter, Told
     from tilesmith.hardware.machine import Machine
 
 
@@ -32,7 +32,7 @@ def tour(
     if machine.torch is None or machine.triton is None:
         refuse(f"the tour runs Triton kernels. {machine.advice[0]}")
 
-    from tilesmith.cli.chapters import chapters
+    from tilesmith.cli.tour_chapters.contents import chapters
 
     started = time.monotonic()
     told = [(chapter, _tell(chapter)) for chapter in chapters(machine)]

@@ -1,4 +1,4 @@
-"""`tilesmith tune`: measure on this device which configurations are fastest and where PyTorch wins, and keep it."""
+"""`tilesmith tune`: measure the fastest configurations on this device, and where PyTorch is faster, and store both."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def tune(
     case: Annotated[list[str] | None, typer.Option(help="A case by name; may be repeated.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
 ) -> None:
-    """Measure and keep the fastest configurations for this GPU.
+    """Measure and store the fastest configurations for this GPU.
 
-    For each case of each operator, a search walks from the built-in block sizes to whichever neighbour is faster. Then
-    it times PyTorch, in the way of `tilesmith bench`. Later calls look the winners up; a call never tunes.
+    For each case of each operator, the search starts at the built-in configuration and moves to faster neighbours. Then
+    PyTorch is timed, with the timer of `tilesmith bench`. Later calls look up the fastest. A call never tunes.
     """
     jobs = _jobs(what or [], case or [], dtype or [])
     import torch
 
     if not torch.cuda.is_available():
-        refuse("tuning measures kernels on a GPU, and there is none here; see `tilesmith doctor`")
+        refuse("tuning measures kernels on a GPU, and this machine has none; see `tilesmith doctor`")
     from rich.progress import Progress
 
     from tilesmith.ops.runtime import tuning
@@ -47,7 +47,7 @@ def tune(
             progress.update(task, description=f"{spec.name} {one_case.name} {one_dtype}")
             progress.console.print(_line(spec, one_case, tune_case(spec, one_case, one_dtype, timer)))
             progress.advance(task)
-    console.print(f"kept in {tuning.table_path(torch.device('cuda', torch.cuda.current_device()))}")
+    console.print(f"stored in {tuning.table_path(torch.device('cuda', torch.cuda.current_device()))}")
 
 
 def _bench_timer() -> Timer:
@@ -77,7 +77,7 @@ def _jobs(names: Sequence[str], cases: Sequence[str], dtypes: Sequence[str]) -> 
 
     for name in names:
         if name not in SPECS:
-            refuse(f"{name!r} is not an operator; there are {', '.join(SPECS)}")
+            refuse(f"{name!r} is not an operator; the operators are {', '.join(SPECS)}")
     specs = chosen_specs(names)
     known = {str(one).removeprefix("torch.") for spec in specs for one in spec.dtypes}
     if unknown := set(dtypes) - known:

@@ -20,4 +20,4 @@ def print_version(
         bool, typer.Option("--version", callback=_show, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Takes the options that stand before any command."""
+    """Handle the options before the command."""

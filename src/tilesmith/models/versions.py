@@ -1,4 +1,4 @@
-"""What a version of a model is: the parts it computes with, and how a training step runs it."""
+"""A version of a model: its parts, its optimiser, and what a CUDA graph captures of a training step."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Generic, Literal, TypeVar
 Parts = TypeVar("Parts")
 
 Optimizer = Literal["plain", "fused", "tilesmith"]
-"""AdamW as PyTorch has it, in few launches of PyTorch's own, or in one of ours."""
+"""The AdamW: PyTorch's default, PyTorch's fused one, or ours."""
 
 Captured = Literal["nothing", "passes", "step"]
-"""What of a training step is one CUDA graph: forward and backward, or all of it, the optimiser too."""
+"""The part of a training step in a CUDA graph: nothing, forward and backward, or the whole step."""
 
 
 @dataclass(frozen=True)
 class Version(Generic[Parts]):
-    """All versions of a model share its parameters and its meaning; they differ in what computes."""
+    """All versions of a model have the same parameters and compute the same; they differ in their kernels."""
 
     name: str
     about: str
     parts: Parts
     optimizer: Optimizer = "plain"
     captured: Captured = "nothing"
-    """What a training step captures, where there is a GPU, and replays."""
+    """Applies on a GPU only."""

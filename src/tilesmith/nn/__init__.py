@@ -1,4 +1,16 @@
-"""Torch modules over the operators, with the constructors and state dicts of torch's own: either loads the other's."""
+"""Torch modules on the operators, with torch's constructors and interchangeable state dicts.
+
+Files, in reading order:
+
+- `linear.py`: Linear.
+- `norms.py`: RMSNorm, AddRMSNorm, LayerNorm.
+- `activations.py`: SiLU, Softmax, and the SwiGLU block.
+- `attention.py`: RotaryEmbedding, and Attention with its projections.
+- `losses.py`: CrossEntropyLoss, LinearCrossEntropyLoss.
+- `images.py`: Conv2d, MaxPool2d, AvgPool2d.
+- `evoformer.py`: the parts of the Evoformer and its block.
+- `evoformer_reference.py`: the same block in plain PyTorch.
+"""
 
 from tilesmith.nn.activations import SiLU, Softmax, SwiGLU
 from tilesmith.nn.attention import Attention, RotaryEmbedding
@@ -11,10 +23,10 @@ from tilesmith.nn.evoformer import (
     TriangleAttention,
     TriangleMultiplication,
 )
+from tilesmith.nn.images import AvgPool2d, Conv2d, MaxPool2d
 from tilesmith.nn.linear import Linear
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
-from tilesmith.nn.space import AvgPool2d, Conv2d, MaxPool2d
 
 __all__ = [
     "AddRMSNorm",

@@ -1,4 +1,4 @@
-"""Activations, and the feed-forward blocks made of them."""
+"""Activations, and the SwiGLU feed-forward block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Softmax(torch.nn.Softmax):
     """torch.nn.Softmax on `ops.softmax`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.dim is None:  # PyTorch warns, and picks one
+        if self.dim is None:  # PyTorch warns and chooses a dimension
             return super().forward(x)
         return softmax(x, self.dim)
 
@@ -31,9 +31,9 @@ class Softmax(torch.nn.Softmax):
 class SwiGLU(torch.nn.Module):
     """LLaMA's feed-forward block: down_proj(silu(gate_proj(x)) · up_proj(x)).
 
-    The projections are torch.nn.Linear, whose matrix products a BLAS does best; what lies between them is one kernel,
-    `ops.swiglu`. Parameters are named as in Hugging Face's LLaMA, so that its weights load. With `packed`, gate and up
-    are one projection, gate_up_proj, with the gate's rows first, as in Hugging Face's Phi-3.
+    The projections are torch.nn.Linear, on the BLAS; one kernel, `ops.swiglu`, runs between them. Parameters have the
+    names of Hugging Face's LLaMA, so its weights load. With `packed`, gate and up are one projection, gate_up_proj,
+    with the gate's rows first, as in Hugging Face's Phi-3.
     """
 
     def __init__(

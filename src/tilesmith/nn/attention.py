@@ -1,4 +1,4 @@
-"""What attention is made of."""
+"""Rotary positions, and self-attention with its projections."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Attention", "RotaryEmbedding"]
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Turns q and k by their positions: pair i of `rotary_dim` elements by position · base^(−2i / rotary_dim).
+    """Rotates q and k by their positions: pair i of `rotary_dim` elements by position · base^(−2i / rotary_dim).
 
-    `interleaved` says which elements make a pair, as in `ops.rope`; elements of a head beyond rotary_dim are passed
-    through. Cosines and sines are kept in single precision, whatever dtype the module is moved to, for as many
-    positions as were needed so far. They follow from the constructor's arguments, so a state dict has nothing of them.
+    `interleaved` says which elements form a pair, as in `ops.rope`; elements of a head beyond rotary_dim stay
+    unchanged. The module keeps cosines and sines in float32 for as many positions as were needed so far, also after
+    `to(dtype)`. They are not in the state dict, because the constructor's arguments determine them.
     """
 
     cos: Tensor
@@ -35,44 +35,47 @@ class RotaryEmbedding(torch.nn.Module):
             self.register_buffer(name, torch.empty(0, rotary_dim // 2), persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """q and k are [batch, heads, length, head_dim]; positions [length] or [batch, length], without them 0, 1, 2…"""
+        """Return the rotated q and k, [batch, heads, length, head_dim].
+
+        `positions` is [length] or [batch, length]; the default is 0, 1, 2…
+        """
         length = q.shape[-2]
         if positions is None:
-            cos, sin = self._of_first(length, q.device)
+            cos, sin = self._default_tables(length, q.device)
         elif positions.ndim not in (1, 2) or positions.shape[-1] != length:
             raise ValueError(
                 f"RotaryEmbedding: positions has shape {tuple(positions.shape)}, "
-                f"but must be [length] or [batch, length] with the length of {length} that q has"
+                f"but must be [length] or [batch, length] with q's length {length}"
             )
         else:
             cos, sin = self._tables(positions)
         return rope(q, k, cos, sin, self.interleaved, self.rotary_dim)
 
-    def _of_first(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The tables of so many positions from 0 on."""
+    def _default_tables(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the tables of the first `length` positions."""
         fits = self.cos.shape[0] >= length and self.cos.device == device and self.cos.dtype == torch.float32
         if not fits:
-            # Twice as many, so that a sequence which grows step by step needs new ones seldom; and not as inference
-            # tensors, which a later training step could not use.
+            # Twice the length, so that a growing sequence seldom needs new tables. Not as inference tensors, which a
+            # later training step could not use.
             with torch.inference_mode(False):
                 self.cos, self.sin = self._tables(torch.arange(2 * length, device=device))
         return self.cos[:length], self.sin[:length]
 
     @torch.no_grad()
     def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of any positions. The angles are in double precision: far positions leave single too few digits."""
+        """Return the tables of any positions. Angles are in float64: float32 has too few digits for large positions."""
         exponents = torch.arange(0, self.rotary_dim, 2, device=positions.device, dtype=torch.float64) / self.rotary_dim
         angles = positions[..., None].double() * self.base**-exponents
         return angles.cos().float(), angles.sin().float()
 
 
 class Attention(torch.nn.Module):
-    """Attention of a sequence with itself: projections to heads, rotary positions, `ops.attention`, and back.
+    """Self-attention: projections to q, k and v, rotary positions, `ops.attention`, and the output projection.
 
     x is [batch, length, hidden_size]. With fewer `num_kv_heads` than `num_heads`, neighbouring heads share keys and
-    values. Parameters have the names of Hugging Face's Llama: q_proj, k_proj, v_proj, o_proj. `rope_base=None` leaves
-    positions out. What `causal`, `window`, `softcap` and `dropout` mean is told by `ops.attention`; dropout applies in
-    training only.
+    values. Parameters have the names of Hugging Face's Llama: q_proj, k_proj, v_proj, o_proj. `rope_base=None` omits
+    the rotation. `causal`, `window`, `softcap` and `dropout` are those of `ops.attention`; dropout applies in training
+    only.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Attention(torch.nn.Module):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim = hidden_size // num_heads if head_dim is None else head_dim
         if head_dim is None and hidden_size % num_heads:
-            raise ValueError(f"Attention: hidden_size is {hidden_size}, which {num_heads} heads do not divide")
+            raise ValueError(f"Attention: hidden_size is {hidden_size}, which is not divisible by {num_heads} heads")
         if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
             raise ValueError(
                 f"Attention: num_kv_heads is {num_kv_heads}, but must divide num_heads, which is {num_heads}"
@@ -117,8 +120,11 @@ class Attention(torch.nn.Module):
         bias: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """`mask` is boolean [batch, length], true for keys to attend to; `bias` is added to the scores; `positions` are
-        those of `RotaryEmbedding`."""
+        """Return the attention of x with itself, [batch, length, hidden_size].
+
+        `mask` is boolean [batch, length], True for keys to attend to; `bias` is added to the scores; `positions` are
+        those of `RotaryEmbedding`.
+        """
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -129,5 +135,5 @@ class Attention(torch.nn.Module):
             q, k, v, causal=self.causal, bias=bias, mask=mask, window=self.window, softcap=self.softcap,
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        # The output lies in memory as q does, heads within positions: to put them side by side copies nothing.
+        # attention returns q's strides, with heads inside positions, so flatten copies nothing.
         return self.o_proj(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]  # a module returns Any

@@ -1,10 +1,10 @@
-"""The parts of AlphaFold 2's Evoformer, and a block of them in the published order (its supplement's algorithm 6).
+"""The parts of AlphaFold 2's Evoformer, and its block in the published order (supplement, algorithm 6).
 
-An alignment m is [batch, sequences, residues, channels], with a boolean mask [batch, sequences, residues]; pairs z are
-[batch, residues, residues, channels], with a boolean mask [batch, residues, residues]. Masks are true where there is
-something. A part returns what is to be added to its input, or with `residual=True` the sum, for which the operators
-then need no pass of its own. `chunk` is how many rows, or residues, a part takes at a time: it needs less memory for
-what lies between its input and its output, and gives the same.
+An alignment m is [batch, sequences, residues, channels], with a boolean mask [batch, sequences, residues]. Pairs z are
+[batch, residues, residues, channels], with a boolean mask [batch, residues, residues]. Masks are True for present
+elements. A part returns the update of its input, or with `residual=True` input plus update, which the operators compute
+without a separate pass. `chunk` is the number of rows or residues that a part processes at a time: smaller chunks need
+less memory for intermediate results and give the same result.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ class TriangleMultiplication(torch.nn.Module):
 
 
 class GridAttention(torch.nn.Module):
-    """What the attentions over rows or columns share, on `ops.attention_update`: a norm, queries, keys and values, a
-    gate, and the way back.
+    """Attention along rows or columns on `ops.attention_update`: norm, queries, keys and values, gate, output layer.
 
     Parameters: norm, query_key_value (rows for queries, then keys, then values), gate, output.
     """
 
-    side = 1  # of [batch, rows, columns, …]: along which sequences are independent of each other
+    side = 1  # the dimension of [batch, rows, columns, …] along which sequences are independent
 
     def __init__(self, channels: int, heads: int, head_size: int, **placed: Any) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class GridAttention(torch.nn.Module):
         self, x: Tensor, mask: Tensor | None, chunk: int | None, *, bias: Tensor | None = None,
         edge_weight: Tensor | None = None, residual: bool,
     ) -> Tensor:  # fmt: skip
-        def of_rows(x: Tensor, mask: Tensor | None) -> Tensor:
+        def update_chunk(x: Tensor, mask: Tensor | None) -> Tensor:
             return attention_update(
                 x, norm_weight=self.norm.weight, norm_bias=self.norm.bias,
                 query_key_value_weight=self.query_key_value.weight, gate_weight=self.gate.weight,
@@ -98,13 +97,13 @@ class GridAttention(torch.nn.Module):
                 eps=self.norm.eps, residual=residual,
             )  # fmt: skip
 
-        return in_chunks(of_rows, x, mask, self.side, chunk)
+        return in_chunks(update_chunk, x, mask, self.side, chunk)
 
 
 class TriangleAttention(GridAttention):
     """Attention around a pair's starting node, or with `starting=False` its ending node.
 
-    Parameters beside those of every such attention: edge, which makes a bias for each head of the third edge.
+    Parameters beside those of GridAttention: edge, which maps the third edge to a bias for each head.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class TriangleAttention(GridAttention):
     ) -> Tensor:
         if chunk is None or chunk >= z.shape[self.side]:
             return self.update(z, mask, chunk, edge_weight=self.edge.weight, residual=residual)
-        _, bias = edge_norm(  # of all pairs, whichever rows are taken at a time
+        _, bias = edge_norm(  # of all pairs, for every chunk
             z, self.norm.weight, self.norm.bias, self.edge.weight, not self.starting, self.norm.eps
         )
         return self.update(z, mask, chunk, bias=bias, residual=residual)
@@ -129,7 +128,7 @@ class TriangleAttention(GridAttention):
 class MSARowAttentionWithPairBias(GridAttention):
     """Attention along each sequence of an alignment.
 
-    Parameters beside those of every such attention: pair_norm and edge, which make a bias for each head of the pairs.
+    Parameters beside those of GridAttention: pair_norm and edge, which map the pairs to a bias for each head.
     """
 
     def __init__(self, channels: int, pair_channels: int, heads: int, head_size: int, **placed: Any) -> None:
@@ -157,7 +156,7 @@ class MSAColumnAttention(GridAttention):
 
 
 class OuterProductMean(torch.nn.Module):
-    """What an alignment tells of pairs, on `ops.outer_product_mean`. Parameters: norm, left, right, output."""
+    """The update of the pairs from an alignment, on `ops.outer_product_mean`. Parameters: norm, left, right, output."""
 
     def __init__(
         self, channels: int, pair_channels: int, hidden_channels: int = 32, *, eps: float = 1e-3, **placed: Any
@@ -177,8 +176,10 @@ class OuterProductMean(torch.nn.Module):
 
 
 class Transition(torch.nn.Module):
-    """A norm and two layers with `factor` times the channels between them, as one operator. Parameters: norm, expand,
-    contract."""
+    """A norm and two linear layers, with `factor` times the channels between them, as one operator.
+
+    Parameters: norm, expand, contract.
+    """
 
     def __init__(self, channels: int, factor: int = 4, **placed: Any) -> None:
         super().__init__()
@@ -187,9 +188,9 @@ class Transition(torch.nn.Module):
         self.contract = torch.nn.Linear(factor * channels, channels, **placed)
 
     def forward(self, x: Tensor, chunk: int | None = None, *, residual: bool = False) -> Tensor:
-        return in_chunks(lambda rows, _: self.of(rows, residual), x, None, 1, chunk)
+        return in_chunks(lambda rows, _: self._update(rows, residual), x, None, 1, chunk)
 
-    def of(self, x: Tensor, residual: bool) -> Tensor:
+    def _update(self, x: Tensor, residual: bool) -> Tensor:
         return feed_forward(
             x, self.norm.weight, self.norm.bias, self.expand.weight, self.expand.bias, self.contract.weight,
             self.contract.bias, self.norm.eps, residual=residual,
@@ -199,25 +200,25 @@ class Transition(torch.nn.Module):
 def in_chunks(
     function: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, mask: Tensor | None, side: int, chunk: int | None
 ) -> Tensor:  # fmt: skip
-    """A function of x and its mask, `chunk` members of one of their dimensions at a time; all at once if it is None."""
+    """Return function(x, mask), computed for `chunk` members of dimension `side` at a time; None means all at once."""
     if chunk is None or chunk >= x.shape[side]:
         return function(x, mask)
     if chunk < 1:
         raise ValueError(f"chunk is {chunk}, but must be at least 1")
     parts = torch.split(x, chunk, dim=side)
     masks = (None,) * len(parts) if mask is None else torch.split(mask, chunk, dim=side)
-    return torch.cat([function(part, of_part) for part, of_part in zip(parts, masks, strict=True)], dim=side)
+    return torch.cat([function(part, part_mask) for part, part_mask in zip(parts, masks, strict=True)], dim=side)
 
 
 class EvoformerBlock(torch.nn.Module):
     """One block of the Evoformer: `m, z = block(m, z, msa_mask, pair_mask)`.
 
-    In the published order: row attention, column attention and transition of the alignment; the outer product mean;
+    The published order: row attention, column attention and transition of the alignment; the outer product mean;
     triangle multiplication of outgoing and incoming edges, triangle attention around starting and ending nodes, and
-    transition of the pairs. In training, updates are dropped for whole rows, or columns for the ending node, with
-    probabilities `msa_dropout` and `pair_dropout`; column attention, transitions and the outer product are not.
+    transition of the pairs. In training, dropout removes updates of whole rows, or columns for the ending node, with
+    probabilities `msa_dropout` and `pair_dropout`. Column attention, transitions and the outer product have none.
 
-    `from_openfold` gives a state dict for it from a block of an OpenFold checkpoint.
+    `from_openfold` converts a block of an OpenFold checkpoint to a state dict of this block.
     """
 
     PARTS: ClassVar[dict[str, type[torch.nn.Module]]] = {
@@ -282,17 +283,17 @@ class EvoformerBlock(torch.nn.Module):
     def _updated(
         self, part: torch.nn.Module, x: Tensor, *others: Any, dropout: float = 0.0, side: int = 1
     ) -> Tensor:  # fmt: skip
-        """x plus the part's update: by the part itself, unless some of the update is to be dropped first."""
+        """Return x plus the part's update; the part adds it, unless dropout comes first."""
         if not (self.training and dropout):
             return part(x, *others, residual=True)  # type: ignore[no-any-return]  # a module returns Any
         return x + self._dropped(part(x, *others), dropout, side)
 
-    def _dropped(self, update: Tensor, share: float, side: int) -> Tensor:
-        """With the same elements dropped all along one dimension."""
-        if not self.training or not share:
+    def _dropped(self, update: Tensor, probability: float, side: int) -> Tensor:
+        """Return the update with dropout that is constant along one dimension."""
+        if not self.training or not probability:
             return update
         shape = [1 if dimension == side else size for dimension, size in enumerate(update.shape)]
-        return update * torch.nn.functional.dropout(update.new_ones(shape), share)
+        return update * torch.nn.functional.dropout(update.new_ones(shape), probability)
 
 
 _ATTENTION = {"mha.linear_g": "gate", "mha.linear_o": "output"}
@@ -305,7 +306,7 @@ Packed = dict[str, tuple[str, ...]]
 _PACKED_ATTENTION: Packed = {"query_key_value": ("mha.linear_q", "mha.linear_k", "mha.linear_v")}
 _PACKED_MULTIPLICATION: Packed = {"projection": ("linear_a_p", "linear_b_p"), "gate": ("linear_a_g", "linear_b_g")}
 
-# By the name of a part in OpenFold: ours, what its layers are called here, and which are put one under the other.
+# For each part of OpenFold: our name, our names of its layers, and the layers that we concatenate.
 OPENFOLD: dict[str, tuple[str, dict[str, str], Packed]] = {
     "msa_att_row": (
         "msa_row_attention",
@@ -328,10 +329,10 @@ OPENFOLD: dict[str, tuple[str, dict[str, str], Packed]] = {
 
 
 def from_openfold(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of an `EvoformerBlock` from that of a block of an OpenFold checkpoint.
+    """Return the state dict of an `EvoformerBlock` from that of a block of an OpenFold checkpoint.
 
-    Names are those behind `evoformer.blocks.0.` there; whether some stand in `core.` or `pair_stack.`, as they do in
-    some versions, does not matter. A name that is missing or left over is an error.
+    Names start after `evoformer.blocks.0.`; prefixes `core.` and `pair_stack.`, which some versions have, are accepted.
+    Raises ValueError for unknown names; `load_state_dict` reports missing ones.
     """
     given = {name.removeprefix("core.").removeprefix("pair_stack."): value for name, value in block.items()}
     found: dict[str, Tensor] = {}
@@ -345,5 +346,5 @@ def from_openfold(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 if all(member in given for member in names):
                     found[f"{ours}.{name}.{parameter}"] = torch.cat([given.pop(member) for member in names])
     if given:
-        raise ValueError(f"from_openfold: block has {', '.join(sorted(given))}, for which there is no place")
+        raise ValueError(f"from_openfold: block has {', '.join(sorted(given))}, which EvoformerBlock does not have")
     return found

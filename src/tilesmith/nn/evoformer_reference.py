@@ -1,7 +1,6 @@
-"""The Evoformer's parts as the published algorithms have them, in plain PyTorch: what those of `evoformer` must equal.
+"""The Evoformer's parts as published, in plain PyTorch: the reference for those of `evoformer`.
 
-Constructors, parameters and state dicts are theirs; only the computation is spelled out, without our operators and
-without `chunk`.
+Constructors, parameters and state dicts are the same. The computation uses neither our operators nor `chunk`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def norm(layer: torch.nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def gated_attention(module: GridAttention, x: Tensor, bias: Tensor | None, mask: Tensor | None) -> Tensor:
-    """Along the third dimension of x, [batch, rows, columns, channels], which has been normed."""
+    """Return gated attention along the columns of x, [batch, rows, columns, channels], which is already normalised."""
     q, k, v = module.query_key_value(x).unflatten(-1, (3, module.heads, module.head_size)).unbind(-3)
     scores = torch.einsum("brihd,brjhd->brhij", q, k) * module.head_size**-0.5
     if bias is not None:
@@ -39,7 +38,7 @@ def gated_attention(module: GridAttention, x: Tensor, bias: Tensor | None, mask:
     if mask is not None:
         scores = scores.masked_fill(~mask[:, :, None, None, :], torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1)
-    if mask is not None:  # where nothing may be attended to, nothing is
+    if mask is not None:  # a row without any key gets zeros
         weights = weights.masked_fill(~mask[:, :, None, None, :], 0.0)
     attended = torch.einsum("brhij,brjhd->brihd", weights, v)
     return module.output(torch.sigmoid(module.gate(x)) * attended.flatten(-2))  # type: ignore[no-any-return]  # a module returns Any
@@ -63,7 +62,7 @@ class PlainTriangleAttention(TriangleAttention):
     def forward(
         self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
     ) -> Tensor:
-        """The ending node as the starting node of the transposed pairs."""
+        """Return the update; the ending node is the starting node of the transposed pairs."""
         zn = norm(self.norm, z)
         zn = zn if self.starting else zn.transpose(1, 2)
         mask = mask if mask is None or self.starting else mask.transpose(1, 2)
@@ -85,8 +84,8 @@ class PlainMSAColumnAttention(MSAColumnAttention):
     def forward(
         self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
     ) -> Tensor:
-        turned = None if mask is None else mask.transpose(1, 2)
-        update = gated_attention(self, norm(self.norm, m).transpose(1, 2), None, turned).transpose(1, 2)
+        transposed = None if mask is None else mask.transpose(1, 2)
+        update = gated_attention(self, norm(self.norm, m).transpose(1, 2), None, transposed).transpose(1, 2)
         return m + update if residual else update
 
 
@@ -107,7 +106,7 @@ class PlainTransition(Transition):
 
 
 class PlainEvoformerBlock(EvoformerBlock):
-    """An `EvoformerBlock` of nothing but PyTorch's own operators; either loads the other's state."""
+    """An `EvoformerBlock` of PyTorch's own operators only; each loads the other's state dict."""
 
     PARTS: ClassVar[dict[str, type[torch.nn.Module]]] = {
         "row_attention": PlainMSARowAttentionWithPairBias, "column_attention": PlainMSAColumnAttention,

@@ -1,4 +1,4 @@
-"""Linear layers."""
+"""Linear, on `ops.matmul`."""
 
 from __future__ import annotations
 

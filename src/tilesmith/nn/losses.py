@@ -1,4 +1,4 @@
-"""Losses."""
+"""Cross-entropy losses, of logits and of a linear layer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
 
 
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
-    """torch.nn.CrossEntropyLoss on `ops.cross_entropy`, for classes as targets and without weights of classes.
+    """torch.nn.CrossEntropyLoss on `ops.cross_entropy`, for class indices as targets and without class weights.
 
-    As there, the classes are the second dimension of the input, (N, C, d₁, d₂, …), or its only one; they are read where
-    they lie. The loss is in single precision or better, whatever the input is in.
+    As in torch, classes are the second dimension of the input, (N, C, d₁, d₂, …), or its only dimension; the kernel
+    reads any strides without a copy. The loss is in fp32, or in fp64 for an fp64 input.
     """
 
     def __init__(
@@ -26,9 +26,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         label_smoothing: float = 0.0,
     ) -> None:
         if weight is not None:
-            raise ValueError(
-                "CrossEntropyLoss: weight is given, but weights of classes are not supported: leave it out"
-            )
+            raise ValueError("CrossEntropyLoss: weight is given, but class weights are not supported; omit it")
         super().__init__(None, size_average, ignore_index, reduce, reduction, label_smoothing)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -37,9 +35,9 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
 
 class LinearCrossEntropyLoss(torch.nn.Module):
-    """A linear layer and the cross entropy of its outputs, on `ops.linear_cross_entropy`, which never holds them all.
+    """A linear layer and the cross-entropy of its outputs, on `ops.linear_cross_entropy`: never stores all logits.
 
-    Constructor and state dict are those of torch.nn.LinearCrossEntropyLoss where torch has that; weights of classes and
+    Constructor and state dict are those of torch.nn.LinearCrossEntropyLoss, where torch has it. Class weights and
     losses of several dimensions are not supported. The layer is `linear`, a torch.nn.Linear.
     """
 

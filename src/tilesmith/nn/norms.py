@@ -1,4 +1,4 @@
-"""Norms. Several normalised dimensions count as one."""
+"""Norms. Several normalised dimensions are flattened to one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class RMSNorm(torch.nn.RMSNorm):
 class AddRMSNorm(torch.nn.RMSNorm):
     """RMSNorm of x + residual on `ops.add_rms_norm`: returns the norm and the sum, which is the next residual.
 
-    Constructor and state are torch.nn.RMSNorm's, so that weights of a model that adds and norms apart load as they are.
+    Constructor and state dict are torch.nn.RMSNorm's, so weights of a model with a separate addition load unchanged.
     """
 
-    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one more
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one more argument
         _require_shape("AddRMSNorm", "x", x, self.normalized_shape)
         _require_shape("AddRMSNorm", "residual", residual, self.normalized_shape)
         eps = _eps_of(self, x)
@@ -60,7 +60,7 @@ def _require_shape(module: str, name: str, tensor: Tensor, normalized_shape: tup
 
 
 def _eps_of(module: torch.nn.RMSNorm, x: Tensor) -> float:
-    """As torch has it: where none was given, the rounding of what is computed in."""
+    """Return eps; torch's default is the machine epsilon of the compute dtype."""
     return torch.finfo(torch.promote_types(x.dtype, torch.float32)).eps if module.eps is None else module.eps
 
 

@@ -67,7 +67,7 @@ class Report:
             yield
         except UnknownCodeError as reason:
             self.left[name] = str(reason)
-            self.unrecognised.append(name)
+            self._mark_unrecognised(name)
 
     @contextmanager
     def fusion(self, name: str) -> Iterator[None]:
@@ -76,6 +76,10 @@ class Report:
             yield
         except UnknownCodeError as reason:
             self.record_fusion(name, Swapped(0, str(reason)))
+            self._mark_unrecognised(name)
+
+    def _mark_unrecognised(self, name: str) -> None:
+        if name not in self.unrecognised:
             self.unrecognised.append(name)
 
     def record_part(self, name: str, swapped: Swapped) -> None:

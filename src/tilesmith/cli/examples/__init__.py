@@ -1,1 +1,7 @@
-"""Kernels to look at: each is a file that `tilesmith check` takes."""
+"""Example kernels of the tour.
+
+Files, in reading order:
+
+- `broken_rms_norm.py`: a kernel with a mistake, for `tilesmith check`.
+- `column_walk.py`: an uncoalesced kernel and its fix, for `tilesmith inspect`.
+"""

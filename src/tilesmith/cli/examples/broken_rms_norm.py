@@ -1,7 +1,7 @@
-"""A kernel with a mistake that a quick look does not find, to see what `tilesmith check` says about it.
+"""A kernel with a subtle mistake, which `tilesmith check` finds.
 
-RMSNorm without a weight: y = x / √(mean(x²) + eps). The kernel lets columns beyond the end of a row wrap around to its
-beginning, which keeps every load inside the tensor without a mask. Loading so is fine; summing so is not.
+RMSNorm without a weight: y = x / √(mean(x²) + eps). Columns beyond the end of a row wrap around to its beginning, so
+every load stays inside the tensor without a mask. The loads are right, but the sum counts these columns twice.
 """
 
 import torch
@@ -24,7 +24,7 @@ def broken_rms_norm_kernel(
     columns = tl.arange(0, BLOCK_SIZE)
     x_columns = (columns % n_columns) * x_column_stride
     x = tl.load(x_ptr + row * x_row_stride + x_columns).to(tl.float32)
-    # The mistake: a column that wraps around is counted twice. Right is tl.where(columns < n_columns, x * x, 0.0).
+    # The mistake: columns that wrap around are counted twice. Right: tl.sum(tl.where(columns < n_columns, x * x, 0.0)).
     sum_of_squares = tl.sum(x * x)
     y = x * tl.rsqrt(sum_of_squares / n_columns + eps)
     tl.store(y_ptr + row * n_columns + columns, y, mask=columns < n_columns)
@@ -46,7 +46,7 @@ SPEC = Spec(
     name="broken_rms_norm",
     op=broken_rms_norm,
     reference=reference,
-    # A power of two alone would not find the mistake: nothing wraps around.
+    # A power of two alone would not show the mistake: no column wraps around.
     cases=[Case("power-of-two", rows=4, cols=256), Case("odd", rows=4, cols=200)],
     make_inputs=make_inputs,
     dtypes=(torch.float32,),

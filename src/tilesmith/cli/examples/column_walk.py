@@ -1,6 +1,6 @@
-"""Doubles a matrix twice: once walking down its columns, once along its rows. Both are right; one is slow.
+"""Doubles a matrix twice: once along its columns, once along its rows. Both are right; one is slow.
 
-Run it as it is where there is a GPU. `tilesmith inspect` runs it anywhere, and says what is slow and why.
+Run the script on a GPU. `tilesmith inspect` runs it on any machine and explains which kernel is slow and why.
 """
 
 import torch
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def walk_down_kernel(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
-    """One column per program: lanes that are neighbours lie a whole row apart in memory."""
+    """One column per program: neighbouring lanes access addresses that are a whole row apart."""
     column = tl.program_id(0)
     rows = tl.arange(0, BLOCK)
     places = rows * n_columns + column
@@ -20,7 +20,7 @@ def walk_down_kernel(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def walk_along_kernel(x_ptr, y_ptr, n_rows, n_columns, BLOCK: tl.constexpr):
-    """One row per program: lanes that are neighbours are so in memory too."""
+    """One row per program: neighbouring lanes access neighbouring addresses."""
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
     places = row * n_columns + columns

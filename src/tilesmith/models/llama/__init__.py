@@ -1,9 +1,12 @@
 """Tiny LLaMA: a decoder with RMSNorm, rotary embedding, grouped queries, SwiGLU and a tied embedding.
 
-model.py      the model, written once
-parts.py      what a version may choose, and how plain PyTorch computes it: v1 and v2
-kernels.py    the same parts on Tilesmith's operators: v3 and v4
-whole.py      v3's layer as one node of PyTorch's graph, put together from blocks.py
+Files, in reading order:
+
+- `model.py`: the model, written once.
+- `parts.py`: the parts that a version chooses, and their PyTorch implementations (v1 and v2).
+- `tilesmith_parts.py`: the same parts on Tilesmith's operators (v3 and v4).
+- `fused_layer.py`: a layer of v3 as one autograd node.
+- `blocks.py`: the attention and feed-forward blocks of that layer, with their gradients.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ __all__ = ["VERSION_NAMES", "Config", "Llama", "Parts", "version"]
 
 
 def version(name: str) -> Version[Parts]:
-    """The version by its name. v1 and v2 need nothing but PyTorch, so Triton is imported only for the others."""
+    """Return the version of this name. v1 and v2 need only PyTorch, so Triton is imported only for the others."""
     if name not in VERSION_NAMES:
         raise ValueError(f"version is {name!r}, but must be one of {', '.join(VERSION_NAMES)}")
     if name in ("v1", "v2"):
         return V1 if name == "v1" else V2
-    from tilesmith.models.llama.kernels import V3, V4
+    from tilesmith.models.llama.tilesmith_parts import V3, V4
 
     return V3 if name == "v3" else V4

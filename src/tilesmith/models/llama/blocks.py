@@ -1,7 +1,7 @@
-"""The two blocks of a layer and their gradients, written out: the operators' own kernels and products by the BLAS.
+"""The two blocks of a layer with explicit gradients: the operators' kernels, and GEMMs by the BLAS.
 
-A block is made for tensors of one look, whose rows are those of all sequences in one matrix. It adds what it computes
-to the stream itself, and gives, beside the sum, what its gradient wants kept: no more than the operators would keep.
+A block serves tensors of one signature (shapes, strides, dtypes, device). The rows of all sequences form one matrix. A
+block returns the stream plus its result, and the tensors that its gradient needs: no more than the operators keep.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Gradients = tuple[Tensor | None, ...]
 
 
 class Planned:
-    """Kernels that are only run on tensors of one look: what they launch is looked up at the first call."""
+    """Kernels for tensors of one signature: the first call finds the plan."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -41,17 +41,17 @@ class Planned:
 
 
 class AttentionBlock:
-    """stream + attention(norm(stream)), of queries and keys that are turned by their places."""
+    """stream + attention(norm(stream)), with rotary positions."""
 
     def __init__(
         self, sequences: tuple[int, int], heads: tuple[int, int, int], head_dim: int, eps: float, tf32: bool
     ) -> None:
-        """For so many sequences of such a length, and so many heads of queries, of keys and of values."""
+        """`sequences` is (batch, length); `heads` are the numbers of heads of queries, keys and values."""
         self._heads = heads
         self._head_dim = head_dim
         self._shape = (*sequences, -1, head_dim)
         self._eps = eps
-        # Without bias, mask and dropout; the usual scale.
+        # Without bias, mask and dropout; with the default scale.
         self._options = (None, None, None, *bounds(causal=True, window=None), None, 0.0, 0.0, tf32)
         self._norm, self._norm_gradient = Planned(norm_forward), Planned(norm_backward)
         self._rope, self._rope_gradient = Planned(rope_forward), Planned(rope_backward)
@@ -66,14 +66,14 @@ class AttentionBlock:
         q, k, v = projected.split_with_sizes(self._heads, 1)
         q, k = self._rope.run((q, k, cos, sin, False, self._head_dim))
         attended, statistics = self._attention.run((q, k, v, *self._options))
-        rows = attended.transpose(1, 2).view(stream.shape)  # no copy: it is laid out as the queries are
+        rows = attended.transpose(1, 2).view(stream.shape)  # no copy: the result has the strides of q
         return F.linear(rows, output).add_(stream), (x, q, k, v, attended, rows, statistics)
 
     def gradients(
         self, dtotal: Tensor, stream: Tensor, weights: Sequence[Tensor], cos: Tensor, sin: Tensor,
         kept: Sequence[Tensor], needed: Sequence[bool],
     ) -> tuple[Tensor, Gradients]:  # fmt: skip
-        """Of the stream; and of the weights, where needed."""
+        """Return the gradient of the stream, and those of the weights; None for each that is not needed."""
         norm, qkv, output = weights
         x, q, k, v, attended, rows, statistics = kept
         doutput = torch.mm(dtotal.t(), rows) if needed[2] else None
@@ -107,7 +107,7 @@ class FeedForwardBlock:
     def gradients(
         self, dtotal: Tensor, stream: Tensor, weights: Sequence[Tensor], kept: Sequence[Tensor], needed: Sequence[bool]
     ) -> tuple[Tensor, Gradients]:
-        """Of the stream; and of the weights, where needed."""
+        """Return the gradient of the stream, and those of the weights; None for each that is not needed."""
         norm, gate_up, down = weights
         x, projected, hidden = kept
         ddown = torch.mm(dtotal.t(), hidden) if needed[2] else None

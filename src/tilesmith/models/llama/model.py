@@ -1,7 +1,7 @@
-"""The model. What computes each part of it is a version's choice; what is computed is said here, once.
+"""The model. A version chooses how each part is computed; this file defines what is computed.
 
-Projections that read the same input are kept as one parameter, query over key over value and gate over up: a version
-multiplies by all of it at once or by its pieces, and the state dict is the same for either.
+Projections of the same input are one parameter: the rows of query, key and value, and the rows of gate and up. A
+version multiplies by the whole parameter or by its parts; the state dict is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INITIAL_STD = 0.02
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. `ffn_dim` and `num_kv_heads` follow from the others where they are not given."""
+    """The sizes of the model. `ffn_dim` and `num_kv_heads` have defaults that depend on the other sizes."""
 
     vocab_size: int = 1000
     hidden_dim: int = 512
@@ -37,12 +37,12 @@ class Config:
         if self.hidden_dim % self.num_heads:
             raise ValueError(
                 f"hidden_dim is {self.hidden_dim}, which num_heads {self.num_heads} does not divide; "
-                f"heads have a whole number of columns"
+                "every head has the same number of columns"
             )
         if self.head_dim % 2:
             raise ValueError(
-                f"hidden_dim {self.hidden_dim} over num_heads {self.num_heads} is {self.head_dim} columns a head, "
-                "but must be an even number: rotation takes them in pairs"
+                f"hidden_dim {self.hidden_dim} over num_heads {self.num_heads} is {self.head_dim} columns per head, "
+                "but must be even: the rotation works on pairs of columns"
             )
         if not self.num_kv_heads:
             object.__setattr__(self, "num_kv_heads", _half(self.num_heads))
@@ -60,18 +60,18 @@ class Config:
 
     @property
     def qkv_dims(self) -> tuple[int, int, int]:
-        """Columns of query, key and value."""
+        """The numbers of columns of query, key and value."""
         keys = self.num_kv_heads * self.head_dim
         return self.hidden_dim, keys, keys
 
 
 def _half(num_heads: int) -> int:
-    """Half as many, or the next fewer that divides."""
+    """Return the largest divisor of num_heads that is at most its half, or 1."""
     return next(count for count in range(max(1, num_heads // 2), 0, -1) if num_heads % count == 0)
 
 
 class Llama(nn.Module):
-    """`model(tokens)` gives logits, `model(tokens, targets)` the mean cross-entropy; both take whole numbers [B, S]."""
+    """`model(tokens)` returns logits, `model(tokens, targets)` the mean cross-entropy; both take integers [B, S]."""
 
     def __init__(self, config: Config, parts: Parts = V1.parts, *, seed: int = 0) -> None:
         super().__init__()
@@ -80,13 +80,13 @@ class Llama(nn.Module):
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.hidden_dim))
         self.layers = nn.ModuleList(Layer(config, parts) for _ in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_dim))
-        cos, sin = rotations(config)
+        cos, sin = rotary_tables(config)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         self.reset_parameters(seed)
 
     def reset_parameters(self, seed: int) -> None:
-        """Matrices from N(0, 0.02), norms one: the same for every version and device."""
+        """Draw matrices from N(0, 0.02) and set norms to one; the same for every version and device."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.parameters():
             if parameter.dim() == 1:
@@ -96,8 +96,8 @@ class Llama(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         length = tokens.shape[1]
-        cos, sin = self.cos[:length], self.sin[:length]  # type: ignore[index]  # buffers, which are tensors
-        stream, branch = self.parts.lookup(tokens, self.embedding), None
+        cos, sin = self.cos[:length], self.sin[:length]  # type: ignore[index]  # buffers are tensors
+        stream, branch = self.parts.embedding(tokens, self.embedding), None
         for layer in self.layers:
             stream, branch = layer(stream, branch, cos, sin)
         x, _ = self.parts.add_norm(stream, branch, self.norm, self.config.norm_eps)
@@ -109,8 +109,8 @@ class Llama(nn.Module):
 class Layer(nn.Module):
     """Attention, then the feed-forward block.
 
-    What a block computes is added to the stream only where the next norm reads it, so that a version may do both at
-    once: between layers the last block's result travels beside the stream as `branch`.
+    A block's result is added to the residual stream only where the next norm reads it, so a version can fuse addition
+    and norm. Between layers the result of the last block is passed separately as `branch`.
     """
 
     def __init__(self, config: Config, parts: Parts) -> None:
@@ -139,23 +139,23 @@ class Layer(nn.Module):
     def composed(
         self, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, weights: LayerWeights
     ) -> tuple[Tensor, Tensor]:
-        """What a layer computes, part by part."""
+        """Compute a layer part by part."""
         parts, eps = self.parts, self.config.norm_eps
         x, stream = parts.add_norm(stream, branch, weights.attention_norm, eps)
         q, k, v = (self.heads(one) for one in parts.projections(x, weights.qkv, self.config.qkv_dims))
         q, k = parts.rotary(q, k, cos, sin)
-        attended = parts.attention(q, k, v).transpose(1, 2).flatten(2)
+        attended = parts.attention(q, k, v).transpose(1, 2).flatten(2)  # [B, S, heads · D]
         branch = parts.linear(attended, weights.output)
         x, stream = parts.add_norm(stream, branch, weights.feed_forward_norm, eps)
         return stream, parts.linear(parts.gated(x, weights.gate_up), weights.down)
 
     def heads(self, x: Tensor) -> Tensor:
-        """[B, S, heads · D] as [B, heads, S, D], without a copy."""
+        """Return [B, S, heads · D] as [B, heads, S, D], without a copy."""
         return x.view(*x.shape[:-1], -1, self.config.head_dim).transpose(1, 2)
 
 
-def rotations(config: Config) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [S, D/2] of the angle by which each pair of columns is turned at each place."""
+def rotary_tables(config: Config) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine [S, D/2] of the rotation angle of each pair of columns at each position."""
     pairs = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
     angles = torch.outer(torch.arange(config.seq_len, dtype=torch.float64), config.rope_base**-pairs)
     return angles.cos().float(), angles.sin().float()

@@ -1,7 +1,7 @@
-"""What a version may choose, and how PyTorch alone computes it.
+"""The parts that a version chooses, and their implementations in PyTorch.
 
-v1 is the model as it is first written down. v2 is what PyTorch offers to make it fast: one product where inputs are
-shared, fused norm and attention, the optimiser in one kernel.
+v1 is the model written naively. v2 uses PyTorch's fast paths: one GEMM for layers that share their input, fused norm
+and attention, the fused optimiser.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tilesmith.models.versions import Version
 
 
 class LayerWeights(NamedTuple):
-    """The parameters of a layer: those of its attention, then those of its feed-forward block."""
+    """The parameters of a layer: first of its attention block, then of its feed-forward block."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -28,49 +28,49 @@ class LayerWeights(NamedTuple):
     down: Tensor
 
 
-Composed = Callable[[Tensor, Tensor | None, Tensor, Tensor, LayerWeights], tuple[Tensor, Tensor | None]]
-"""A layer put together from its parts: stream, branch, cos, sin and weights in, stream and branch out."""
+ComposedLayer = Callable[[Tensor, Tensor | None, Tensor, Tensor, LayerWeights], tuple[Tensor, Tensor | None]]
+"""A layer made of its parts: (stream, branch, cos, sin, weights) → (stream, branch)."""
 
-WholeLayer = Callable[
-    [Composed, Tensor, Tensor | None, Tensor, Tensor, LayerWeights, int, float], tuple[Tensor, Tensor | None]
+FusedLayer = Callable[
+    [ComposedLayer, Tensor, Tensor | None, Tensor, Tensor, LayerWeights, int, float], tuple[Tensor, Tensor | None]
 ]
-"""The same at once. Before what the composition takes comes that itself, behind it the columns of a head and eps."""
+"""A layer as one function: (composed layer, stream, branch, cos, sin, weights, head_dim, eps) → (stream, branch)."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the model is put together from. Every choice for a part has the same meaning."""
+    """The parts of the model. All choices for a part compute the same."""
 
     linear: Callable[[Tensor, Tensor], Tensor]
     """x · weightᵀ."""
     projections: Callable[[Tensor, Tensor, Sequence[int]], Sequence[Tensor]]
-    """x · weightᵀ in pieces of so many columns."""
+    """x · weightᵀ, split into these numbers of columns."""
     add_norm: Callable[[Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]]
-    """The stream with the branch added to it, if there is one, after and before RMSNorm with a weight and an eps."""
+    """RMSNorm(stream + branch) with a weight and an eps, and the sum; the branch may be None."""
     rotary: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-    """Queries and keys [B, H, S, D], turned by the angles of cos and sin [S, D/2]."""
+    """Queries and keys [B, H, S, D], rotated by cos and sin [S, D/2]."""
     attention: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Causal attention of q [B, H, S, D] over k and v [B, Hkv, S, D]."""
     gated: Callable[[Tensor, Tensor], Tensor]
-    """silu(x · gateᵀ) · (x · upᵀ), where one weight holds gate over up."""
+    """silu(x · gateᵀ) · (x · upᵀ); the weight holds the rows of gate, then those of up."""
     loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Mean cross-entropy of the logits x · weightᵀ against targets."""
-    lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
-    """Rows of a table by their numbers."""
-    layer: WholeLayer | None = None
-    """A layer at once, if the version has that. It has the composition to fall back on, and computes the same."""
+    embedding: Callable[[Tensor, Tensor], Tensor] = F.embedding
+    """table[indices], from indices and table."""
+    layer: FusedLayer | None = None
+    """A fused layer, or None. It falls back to the composed layer, and computes the same."""
 
 
 def separate_projections(x: Tensor, weight: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    return [F.linear(x, piece) for piece in pieces(weight, sizes, dim=0)]
+    return [F.linear(x, part) for part in split(weight, sizes, dim=0)]
 
 
 def joint_projections(x: Tensor, weight: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    return pieces(F.linear(x, weight), sizes, dim=-1)
+    return split(F.linear(x, weight), sizes, dim=-1)
 
 
-def pieces(x: Tensor, sizes: Sequence[int], dim: int) -> Sequence[Tensor]:
-    found: Sequence[Tensor] = x.split(list(sizes), dim)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+def split(x: Tensor, sizes: Sequence[int], dim: int) -> Sequence[Tensor]:
+    found: Sequence[Tensor] = x.split(list(sizes), dim)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
     return found
 
 
@@ -91,11 +91,11 @@ def added(stream: Tensor, branch: Tensor | None) -> Tensor:
 
 
 def plain_rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    return turned(q, cos, sin), turned(k, cos, sin)
+    return rotated(q, cos, sin), rotated(k, cos, sin)
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Column i of the first half and column i of the second half are a point in the plane."""
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the points whose coordinates are column i of the first half and column i of the second half."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
@@ -112,7 +112,7 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if q.dtype not in (torch.float16, torch.bfloat16):
-        # In float32 only the kernel without groups is fused; with them PyTorch would write out all scores.
+        # In float32 PyTorch's fused kernel has no GQA; with enable_gqa PyTorch would store all scores.
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])

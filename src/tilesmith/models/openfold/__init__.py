@@ -1,9 +1,11 @@
-"""Tiny OpenFold: an alignment and its pairs of residues through Evoformer blocks, to a distance for every pair.
+"""Tiny OpenFold: Evoformer blocks over an alignment and its residue pairs, which predict the distance of each pair.
 
-model.py      the model, written once
-parts.py      what a version may choose
-fused.py      an Evoformer block on what PyTorch has to make it fast: v2
-versions.py   the choices of v1 to v4
+Files, in reading order:
+
+- `model.py`: the model, written once.
+- `parts.py`: the parts that a version chooses.
+- `versions.py`: the choices of v1 to v4.
+- `pytorch_fused.py`: the Evoformer block of v2, on PyTorch's fast paths.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ __all__ = ["VERSION_NAMES", "Config", "OpenFold", "Parts", "version"]
 
 
 def version(name: str) -> Version[Parts]:
-    """The version by its name. Triton is imported here, so that other models can be trained without it."""
+    """Return the version of this name. Triton is imported only here, so other models can train without it."""
     if name not in VERSION_NAMES:
         raise ValueError(f"version is {name!r}, but must be one of {', '.join(VERSION_NAMES)}")
     from tilesmith.models.openfold.versions import VERSIONS

@@ -1,4 +1,4 @@
-"""The model. What computes each part of it is a version's choice; what is computed is said here, once."""
+"""The model. A version chooses how each part is computed; this file defines what is computed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from tilesmith.models.openfold.parts import Parts
 
 INITIAL_STD = 0.02
-FURTHEST = 32
-"""Residues further apart along the chain than this are all the same to the embedding, as published."""
+LARGEST_OFFSET = 32
+"""The embedding does not distinguish larger distances along the chain, as published."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes. `head_dim` follows from the others where it is not given."""
+    """The sizes of the model. `head_dim` has a default that depends on the other sizes."""
 
     num_residues: int = 64
     num_sequences: int = 16
@@ -35,8 +35,7 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.residue_types < 2 or self.num_bins < 2:
             raise ValueError(
-                f"residue_types is {self.residue_types} and num_bins {self.num_bins}, but there is nothing to learn "
-                "from fewer than 2"
+                f"residue_types is {self.residue_types} and num_bins {self.num_bins}, but both must be at least 2"
             )
         if not self.head_dim:
             object.__setattr__(self, "head_dim", math.gcd(32, self.msa_dim, self.pair_dim))
@@ -44,16 +43,16 @@ class Config:
             if self.head_dim < 1 or getattr(self, name) % self.head_dim:
                 raise ValueError(
                     f"head_dim is {self.head_dim}, which does not divide {name} {getattr(self, name)}; "
-                    "heads share the columns among them"
+                    "every head has the same number of columns"
                 )
 
 
 class OpenFold(nn.Module):
-    """`model(alignments)` gives logits over bins of distance [B, N, N, bins], `model(alignments, bins)` the mean
+    """`model(alignments)` returns logits over distance bins [B, N, N, bins], `model(alignments, bins)` the mean
     cross-entropy.
 
-    An alignment is whole numbers [B, sequences, N], the target sequence first. Nothing is dropped in training, so that
-    all versions train alike.
+    Alignments are integers [B, sequences, N], with the target sequence first. There is no dropout, so all versions
+    train alike.
     """
 
     def __init__(self, config: Config, parts: Parts, *, seed: int = 0) -> None:
@@ -65,15 +64,15 @@ class OpenFold(nn.Module):
         self.target_embedding = nn.Parameter(torch.empty(types, msa))
         self.left_embedding = nn.Parameter(torch.empty(types, pair))
         self.right_embedding = nn.Parameter(torch.empty(types, pair))
-        self.offset_embedding = nn.Parameter(torch.empty(2 * FURTHEST + 1, pair))
+        self.offset_embedding = nn.Parameter(torch.empty(2 * LARGEST_OFFSET + 1, pair))
         self.blocks = nn.ModuleList(_block(config, parts) for _ in range(config.num_blocks))
         self.distance = nn.Linear(pair, config.num_bins)
         self.register_buffer("offsets", offsets(config.num_residues), persistent=False)
         self.reset_parameters(seed)
 
     def reset_parameters(self, seed: int) -> None:
-        """Matrices from N(0, 0.02), norms one, biases zero but those of gates, which start open: for every version and
-        device the same."""
+        """Draw matrices from N(0, 0.02), set norms to one, biases to zero, and biases of gates to one, so that gates
+        start open; the same for every version and device."""
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -87,20 +86,20 @@ class OpenFold(nn.Module):
         m, z = self.embedded(alignments)
         for block in self.blocks:
             m, z = block(m, z)
-        x = z + z.transpose(1, 2)  # from here to there is as far as back
+        x = z + z.transpose(1, 2)  # distances are symmetric
         weight, bias = self.distance.weight, self.distance.bias
         if bins is None:
             return self.parts.linear(x, weight, bias)
         return self.parts.loss(x, weight, bias, bins)
 
     def embedded(self, alignments: Tensor) -> tuple[Tensor, Tensor]:
-        """The alignment with the target in every row, and pairs of the target's residues with their distance along the
-        chain."""
+        """Return the embedded alignment, with the target added to every row, and the embedded pairs of the target's
+        residues, with their distance along the chain."""
         target = alignments[:, 0]
-        lookup = self.parts.lookup
-        m = lookup(alignments, self.alignment_embedding) + lookup(target, self.target_embedding)[:, None]
-        left, right = (lookup(target, table) for table in (self.left_embedding, self.right_embedding))
-        along = lookup(self.offsets, self.offset_embedding)  # type: ignore[arg-type]  # a buffer, which is a tensor
+        embedding = self.parts.embedding
+        m = embedding(alignments, self.alignment_embedding) + embedding(target, self.target_embedding)[:, None]
+        left, right = (embedding(target, table) for table in (self.left_embedding, self.right_embedding))
+        along = embedding(self.offsets, self.offset_embedding)  # type: ignore[arg-type]  # a buffer is a tensor
         return m, left[:, :, None] + right[:, None] + along
 
 
@@ -116,12 +115,12 @@ def _block(config: Config, parts: Parts) -> nn.Module:
         msa_dropout=0.0,
         pair_dropout=0.0,
     )
-    # It is the same for every key, and a softmax does not see what is: its gradient would be nothing but rounding.
+    # This bias shifts all scores of a softmax alike, so its gradient would be rounding errors only.
     block.get_submodule("msa_row_attention.pair_norm").register_parameter("bias", None)
     return block
 
 
 def offsets(num_residues: int) -> Tensor:
-    """[N, N]: the row of the embedding for each pair's distance along the chain."""
+    """Return the row of the offset embedding for each pair, [N, N]."""
     places = torch.arange(num_residues)
-    return (places[:, None] - places).clamp(-FURTHEST, FURTHEST) + FURTHEST
+    return (places[:, None] - places).clamp(-LARGEST_OFFSET, LARGEST_OFFSET) + LARGEST_OFFSET

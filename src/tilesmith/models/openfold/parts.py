@@ -1,4 +1,4 @@
-"""What a version may choose."""
+"""The parts that a version chooses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Parts:
-    """What the model is put together from. Every choice for a part has the same meaning."""
+    """The parts of the model. All choices for a part compute the same."""
 
     block: Callable[..., nn.Module]
-    """Makes an Evoformer block with the arguments of `nn.evoformer.EvoformerBlock`."""
+    """Returns an Evoformer block; takes the arguments of `nn.evoformer.EvoformerBlock`."""
     linear: Callable[[Tensor, Tensor, Tensor], Tensor]
     """x · weightᵀ + bias."""
     loss: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     """Mean cross-entropy of the logits x · weightᵀ + bias against targets."""
-    lookup: Callable[[Tensor, Tensor], Tensor] = F.embedding
-    """Rows of a table by their numbers."""
+    embedding: Callable[[Tensor, Tensor], Tensor] = F.embedding
+    """table[indices], from indices and table."""

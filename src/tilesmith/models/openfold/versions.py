@@ -1,9 +1,8 @@
 """The versions: v1 and v2 on PyTorch alone, v3 and v4 on Tilesmith's operators.
 
-v3 leaves to the BLAS every matrix product that stands by itself; forward and backward are one CUDA graph, as the host
-would take four times as long to launch them as the GPU to compute. v4 takes everything: transitions multiply, add and
-rectify at once, the loss is found without ever holding all logits, the optimiser is ours, and the whole training step
-is one graph.
+v3 leaves every separate GEMM to the BLAS. Its forward and backward are one CUDA graph, because the host would take
+four times as long to launch them as the GPU to compute. v4 uses everything: a transition is one operator, the loss
+never stores all logits, the optimiser is ours, and the whole training step is one graph.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tilesmith.models.lookup import lookup
-from tilesmith.models.openfold.fused import FusedEvoformerBlock
 from tilesmith.models.openfold.parts import Parts
+from tilesmith.models.openfold.pytorch_fused import FusedEvoformerBlock
+from tilesmith.models.small_embedding import small_embedding
 from tilesmith.models.versions import Version
 from tilesmith.nn.evoformer import EvoformerBlock, Transition
 from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
@@ -27,10 +26,10 @@ from tilesmith.ops.matmul import matmul
 
 
 class BlasTransition(Transition):
-    """On the BLAS in every dtype."""
+    """A transition on the BLAS in every dtype."""
 
     def forward(self, x: Tensor, chunk: int | None = None, *, residual: bool = False) -> Tensor:
-        assert chunk is None, "chains are short"
+        assert chunk is None, "the chains are too short for chunks"
         contracted: Tensor = self.contract(torch.relu(self.expand(self.norm(x))))
         return x + contracted if residual else contracted
 
@@ -59,7 +58,7 @@ def loss_without_logits(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor
     return loss
 
 
-V1 = Version("v1", "plain PyTorch, step by step as published", Parts(PlainEvoformerBlock, F.linear, logits_loss))
+V1 = Version("v1", "plain PyTorch, as published", Parts(PlainEvoformerBlock, F.linear, logits_loss))
 
 V2 = Version(
     "v2",
@@ -70,7 +69,7 @@ V2 = Version(
 
 V3 = Version(
     "v3",
-    "Tilesmith's operators, matrix products between them by the BLAS, forward and backward as one CUDA graph",
+    "Tilesmith's operators, separate GEMMs by the BLAS, forward and backward as one CUDA graph",
     Parts(BlasEvoformerBlock, F.linear, kernel_loss),
     optimizer="fused",
     captured="passes",
@@ -79,7 +78,7 @@ V3 = Version(
 V4 = Version(
     "v4",
     "everything: transitions as one operator, no logits, our optimiser, the step as one CUDA graph",
-    Parts(EvoformerBlock, kernel_linear, loss_without_logits, lookup),
+    Parts(EvoformerBlock, kernel_linear, loss_without_logits, small_embedding),
     optimizer="tilesmith",
     captured="step",
 )

@@ -32,7 +32,7 @@ def add_rows_kernel(
         following = token
         while following == token:
             row = rows_ptr + tl.load(order_ptr + place) * rows_strides[0]
-            total += tl.load(row + columns * rows_strides[1], mask=in_row).to(COMPUTE)
+            total += tl.load(row + columns * rows_strides[1], mask=in_row).to(COMPUTE)  # [BLOCK_SIZE]
             place += 1
             following = tl.load(tokens_ptr + place, mask=place < n_places, other=-1)
         tl.store(pointers, total.to(total_ptr.dtype.element_ty), mask=in_row)

@@ -43,7 +43,7 @@ def strided_norm_kernel(
     start = tl.program_id(1).to(tl.int64) * batch_stride + tl.program_id(0).to(tl.int64) * position_stride
     features = tl.arange(0, BLOCK_SIZE)
     mask = features < n_features
-    x = tl.load(x_ptr + start + features * feature_stride, mask=mask, other=0.0)
+    x = tl.load(x_ptr + start + features * feature_stride, mask=mask, other=0.0)  # [BLOCK_SIZE]
     inverse_rms = tl.rsqrt(tl.sum(x * x) / n_features + eps)
     weight = tl.load(weight_ptr + features, mask=mask, other=0.0)
     tl.store(y_ptr + start + features * feature_stride, x * inverse_rms * weight, mask=mask)

@@ -41,7 +41,7 @@ def elementwise_swiglu_kernel(x_ptr, weight_ptr, y_ptr, n_inputs, n_outputs, BLO
     row, output = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     inputs = tl.arange(0, BLOCK_SIZE)
     mask = inputs < n_inputs
-    x = tl.load(x_ptr + row * n_inputs + inputs, mask=mask, other=0.0)
+    x = tl.load(x_ptr + row * n_inputs + inputs, mask=mask, other=0.0)  # [BLOCK_SIZE]
     gate = tl.sum(x * tl.load(weight_ptr + output * n_inputs + inputs, mask=mask, other=0.0))
     up = tl.sum(x * tl.load(weight_ptr + (n_outputs + output) * n_inputs + inputs, mask=mask, other=0.0))
     tl.store(y_ptr + row * n_outputs + output, gate * tl.sigmoid(gate) * up)

@@ -28,8 +28,8 @@ def norm_kernel(x_ptr, weight_ptr, y_ptr, n_rows, n_columns, eps, ROWS: tl.const
     columns = tl.arange(0, BLOCK_SIZE)
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
     offsets = rows[:, None] * n_columns + columns[None, :]
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)
-    inverse_rms = tl.rsqrt(tl.sum(x * x, axis=1) / n_columns + eps)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0)  # [ROWS, BLOCK_SIZE]
+    inverse_rms = tl.rsqrt(tl.sum(x * x, axis=1) / n_columns + eps)  # [ROWS]
     weight = tl.load(weight_ptr + columns, mask=columns < n_columns, other=0.0)
     tl.store(y_ptr + offsets, x * inverse_rms[:, None] * weight[None, :], mask=mask)
 

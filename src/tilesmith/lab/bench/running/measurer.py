@@ -14,7 +14,7 @@ from tilesmith.lab.bench.measuring import memory
 from tilesmith.lab.bench.measuring.correctness_gate import check_failure, judge_outputs
 from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about
 from tilesmith.lab.bench.measuring.timed_calls import TimedCalls, function_of
-from tilesmith.lab.bench.measuring.timing import Stopwatch, measure, rotation
+from tilesmith.lab.bench.measuring.timing import Stopwatch, measure
 from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.roofline.device_limits import Limits, gpu_limits
 from tilesmith.lab.bench.roofline.floor import place_on_roofline, work_of

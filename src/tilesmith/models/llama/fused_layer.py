@@ -1,9 +1,8 @@
-"""A layer as one node of PyTorch's graph.
+"""A layer as one autograd node.
 
-Put together from operators, a layer of the usual sizes takes the host longer to launch than the GPU to compute: each
-operator, product, view and sum is a node with a gradient of its own, and each call is looked at anew. Here the same
-kernels and products follow one another with their gradients written out (`blocks.py`), and one look at what comes in
-tells what all of them launch.
+A layer composed of operators takes the host longer to launch than the GPU to compute, at the usual sizes: each
+operator, GEMM, view and sum is an autograd node, and each call checks its arguments. Here the same kernels and GEMMs
+run in sequence with explicit gradients (`blocks.py`), and one check of the inputs finds the plans of all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.autograd import Function
 from torch.nn import Parameter
 
 from tilesmith.models.llama.blocks import AttentionBlock, FeedForwardBlock, Gradients, Tensors
-from tilesmith.models.llama.parts import Composed, LayerWeights, added
+from tilesmith.models.llama.parts import ComposedLayer, LayerWeights, added
 from tilesmith.ops.attention.operator import attention
 from tilesmith.ops.attention.operator import takes as attention_takes
 from tilesmith.ops.rms_norm import rms_norm
@@ -30,34 +29,34 @@ from tilesmith.ops.swiglu import swiglu
 
 Blocks = tuple[AttentionBlock, FeedForwardBlock]
 
-# Not a view: those that leave a node must not be changed in place, and FSDP warns of them.
+# Not a view: autograd forbids in-place changes of a view that a custom function returns, and FSDP warns about it.
 _reshaped = torch.ops.aten._unsafe_view.default
 
 
-def whole_layer(
-    composed: Composed, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, weights: LayerWeights,
+def fused_layer(
+    composed: ComposedLayer, stream: Tensor, branch: Tensor | None, cos: Tensor, sin: Tensor, weights: LayerWeights,
     head_dim: int, eps: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The layer at once, or composed where kernels cannot run, or PyTorch has to see every operator."""
+    """Compute a layer as one node, or composed where kernels cannot run or PyTorch must see every operator."""
     stream = added(stream, branch)
     blocks = _blocks_for(stream, cos, sin, weights, head_dim, eps)
     if blocks is None:
         return composed(stream, None, cos, sin, weights)
-    total: Tensor = _Layer.apply(stream, *weights, cos, sin, blocks, composed)  # type: ignore[no-untyped-call]  # as PyTorch leaves it
+    total: Tensor = _Layer.apply(stream, *weights, cos, sin, blocks, composed)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
     return total, None
 
 
 class _Layer(Function):
-    """Of stream and weights."""
+    """A layer; its differentiable arguments are the stream and the six weights."""
 
     @staticmethod
     def forward(context: Any, *arguments: Any) -> Tensor:
         stream, *weights, cos, sin, context.blocks, context.composed = arguments
         attention_block, feed_forward_block = context.blocks
         rows = stream.reshape(-1, stream.shape[-1])
-        between, of_attention = attention_block(rows, weights[:3], cos, sin)
-        total, of_feed_forward = feed_forward_block(between, weights[3:])
-        context.save_for_backward(stream, *weights, cos, sin, between, *of_attention, *of_feed_forward)
+        between, kept_of_attention = attention_block(rows, weights[:3], cos, sin)
+        total, kept_of_feed_forward = feed_forward_block(between, weights[3:])
+        context.save_for_backward(stream, *weights, cos, sin, between, *kept_of_attention, *kept_of_feed_forward)
         reshaped: Tensor = _reshaped(total, stream.shape)
         return reshaped
 
@@ -78,16 +77,16 @@ def _gradients(
     (stream, *weights), (attention_block, feed_forward_block) = inputs, blocks
     rows = stream.reshape(-1, stream.shape[-1])
     dtotal = dtotal.reshape(rows.shape)
-    between, of_attention, of_feed_forward = kept[0], kept[1:-3], kept[-3:]
-    dbetween, last = feed_forward_block.gradients(dtotal, between, weights[3:], of_feed_forward, needed[4:])
-    drows, first = attention_block.gradients(dbetween, rows, weights[:3], cos, sin, of_attention, needed[1:4])
+    between, kept_of_attention, kept_of_feed_forward = kept[0], kept[1:-3], kept[-3:]
+    dbetween, last = feed_forward_block.gradients(dtotal, between, weights[3:], kept_of_feed_forward, needed[4:])
+    drows, first = attention_block.gradients(dbetween, rows, weights[:3], cos, sin, kept_of_attention, needed[1:4])
     return drows.view(stream.shape) if needed[0] else None, *first, *last
 
 
 def _composed_gradients(
-    composed: Composed, dtotal: Tensor, inputs: Tensors, cos: Tensor, sin: Tensor, needed: Sequence[bool]
+    composed: ComposedLayer, dtotal: Tensor, inputs: Tensors, cos: Tensor, sin: Tensor, needed: Sequence[bool]
 ) -> Gradients:
-    """Where gradients are to be differentiated again, or someone listens: the operators' own, and what those say."""
+    """Return the gradients of the composed layer, for second derivatives and for dispatch modes."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         total = added(*composed(inputs[0], None, cos, sin, LayerWeights(*inputs[1:])))
@@ -103,10 +102,10 @@ _blocks: dict[Hashable, Blocks | None] = {}
 def _blocks_for(
     stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_dim: int, eps: float
 ) -> Blocks | None:
-    """What computes a layer of such tensors at once; None where nothing does."""
+    """Return the blocks for tensors like these, or None where only the composed layer works."""
     if must_be_dispatched() or (not stream.is_meta and torch.is_autocast_enabled(stream.device.type)):
         return None
-    # Of what the kernels read, all that decides what is launched; of what only the BLAS reads, the sizes alone.
+    # The key holds everything that decides the launches of our kernels, and the sizes that only the BLAS needs.
     attention_norm, qkv, output, feed_forward_norm, gate_up, down = weights
     seen = look((stream, cos, sin, attention_norm, feed_forward_norm, head_dim, eps))
     if seen is None or not PLAIN.issuperset(map(type, (qkv, output, gate_up, down))):
@@ -122,7 +121,7 @@ def _blocks_for(
 
 
 def _made(stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_dim: int, eps: float) -> Blocks | None:
-    """None where the operators, one by one, would not all be our kernels, or would refuse their arguments."""
+    """Return new blocks, or None where an operator would not run our kernel or would reject its arguments."""
     batch, length, hidden = stream.shape
     norms = weights.attention_norm, weights.feed_forward_norm
     shapes = [tuple(one.shape) for one in (*norms, cos, sin)]
@@ -132,14 +131,14 @@ def _made(stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_
         return None
     heads = weights.output.shape[1] // head_dim
     key_heads = (weights.qkv.shape[0] // head_dim - heads) // 2
-    nothing = stream.new_empty(())  # seen in any shape, which is all that is asked of what the layer will compute
-    q, k = (nothing.expand(batch, count, length, head_dim) for count in (heads, key_heads))
+    stand_in = stream.new_empty(())  # stands in for results of the layer: only their shapes matter here
+    q, k = (stand_in.expand(batch, count, length, head_dim) for count in (heads, key_heads))
     tf32 = stream.dtype == torch.float32 and tf32_allowed()
     if not attention_takes(q, tf32) or _any_is_faster_by_pytorch(
         (rms_norm, {"x": stream, "weight": weights.attention_norm, "eps": eps}),
         (rope, {"q": q, "k": k, "cos": cos, "sin": sin, "rotary_dim": head_dim}),
         (attention, {"q": q, "k": k, "v": k, "causal": True}),
-        (swiglu, {"gate": nothing.expand(batch, length, weights.gate_up.shape[0])}),
+        (swiglu, {"gate": stand_in.expand(batch, length, weights.gate_up.shape[0])}),
         device=stream.device,
     ):
         return None
@@ -148,7 +147,7 @@ def _made(stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_
 
 
 def _any_is_faster_by_pytorch(*calls: tuple[Operator[..., Any], dict[str, Any]], device: torch.device) -> bool:
-    """As far as it was measured, and unless our kernels are insisted on."""
+    """Return whether, in mode "auto", PyTorch was measured faster for one of these calls."""
     training = torch.is_grad_enabled()
     return dispatch.state().mode == "auto" and any(
         tuning.prefers_torch(device, one.name, one.bucket_for(**arguments), training=training)

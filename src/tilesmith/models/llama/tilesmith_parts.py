@@ -1,10 +1,9 @@
 """The parts on Tilesmith's operators.
 
-v3 leaves matrix products to the BLAS. Its forward and backward are one CUDA graph, and where that cannot be, as in
-several processes, each layer is one node, or the host would take longer than the GPU. v4 takes everything: what a
-block computes is added to the stream in the pass that normalises it, the loss is found without ever holding all logits,
-matrix products are ours where they are faster (in float32, at the same accuracy), so is the optimiser, and the whole
-training step is one graph.
+v3 leaves GEMMs to the BLAS. Its forward and backward are one CUDA graph. Where a graph is not possible, as with several
+processes, each layer is one autograd node; else the host would be slower than the GPU. v4 uses everything: residual
+addition and norm are one kernel, the loss never stores all logits, GEMMs are ours where ours are faster (in float32, at
+the same accuracy), the optimiser is ours, and the whole training step is one graph.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from dataclasses import replace
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.models.llama.parts import V2, added, pieces
-from tilesmith.models.llama.whole import whole_layer
-from tilesmith.models.lookup import lookup
+from tilesmith.models.llama.fused_layer import fused_layer
+from tilesmith.models.llama.parts import V2, added, split
+from tilesmith.models.small_embedding import small_embedding
 from tilesmith.models.versions import Version
 from tilesmith.ops.add_rms_norm import add_rms_norm
 from tilesmith.ops.attention import attention
@@ -67,7 +66,7 @@ def kernel_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def kernel_projections(x: Tensor, weight: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    return pieces(kernel_linear(x, weight), sizes, dim=-1)
+    return split(kernel_linear(x, weight), sizes, dim=-1)
 
 
 def kernel_gated(x: Tensor, weight: Tensor) -> Tensor:
@@ -82,7 +81,7 @@ def loss_without_logits(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 V3 = Version(
     "v3",
-    "Tilesmith's operators, matrix products by the BLAS, forward and backward as one CUDA graph",
+    "Tilesmith's operators, GEMMs by the BLAS, forward and backward as one CUDA graph",
     replace(
         V2.parts,
         add_norm=kernel_add_norm,
@@ -90,7 +89,7 @@ V3 = Version(
         attention=kernel_attention,
         gated=blas_gated,
         loss=kernel_loss,
-        layer=whole_layer,
+        layer=fused_layer,
     ),
     optimizer="fused",
     captured="passes",
@@ -98,7 +97,7 @@ V3 = Version(
 
 V4 = Version(
     "v4",
-    "everything: residual and norm in one, no logits, our products and optimiser, the step as one CUDA graph",
+    "everything: residual fused with norm, no logits, our GEMMs and optimiser, the step as one CUDA graph",
     replace(
         V3.parts,
         linear=kernel_linear,
@@ -106,8 +105,8 @@ V4 = Version(
         add_norm=fused_kernel_add_norm,
         gated=kernel_gated,
         loss=loss_without_logits,
-        lookup=lookup,
-        layer=None,  # parts that a graph launches cost the host nothing
+        embedding=small_embedding,
+        layer=None,  # with the whole step in a graph, launches cost the host nothing
     ),
     optimizer="tilesmith",
     captured="step",

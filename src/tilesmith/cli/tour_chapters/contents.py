@@ -1,4 +1,4 @@
-"""The chapters of `tilesmith tour`: what each shows, why it matters, and the run its figures come from."""
+"""All chapters of `tilesmith tour`, and most of their code: the machine, checks, compiling, timing, next steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from tilesmith.cli.benched import source_of
-from tilesmith.cli.chapter import Chapter, Report, Told
 from tilesmith.cli.doctor import described, findings
-from tilesmith.cli.inspected_chapter import SCRIPT, inspected_chapter
-from tilesmith.cli.trained_chapter import trained_chapter
+from tilesmith.cli.operator_source import source_of
+from tilesmith.cli.tour_chapters.chapter import Chapter, Report, Told
+from tilesmith.cli.tour_chapters.inspection import SCRIPT, inspected_chapter
+from tilesmith.cli.tour_chapters.training import trained_chapter
 from tilesmith.hardware.devices import for_target
 from tilesmith.hardware.machine import Machine
 from tilesmith.hardware.occupancy import Occupancy, occupancy
@@ -51,29 +51,29 @@ PREDICTED_DEVICES = ("h200", "h100", "mi300x")
 
 
 def chapters(machine: Machine) -> list[Chapter]:
-    """All chapters, in order."""
+    """Return all chapters, in order."""
     return [
         Chapter(
             "This machine",
-            "What can be run, compiled and measured here decides what the other commands can tell you.",
+            "The other commands depend on what this machine can run, compile and measure.",
             lambda report: _machine(machine),
         ),
         Chapter(
             "Is it right?",
-            "Kernels run in Triton's interpreter, and their results and gradients are compared with a reference in "
+            "Kernels run in Triton's interpreter. Their results and gradients are compared with a reference in "
             "float64, over dtypes and memory layouts: a fast kernel that is wrong is worth nothing.",
             _right,
         ),
         Chapter(
             "Would a mistake be found?",
-            "This kernel lets columns beyond the end of a row wrap around and counts them twice in its sum, which no "
-            "power of two shows: a check is worth as much as the mistakes it catches.",
+            "In this kernel, columns beyond the end of a row wrap around, and its sum counts them twice. Sizes that "
+            "are a power of two do not show the mistake; the check finds it.",
             _broken,
         ),
         Chapter(
             "What does the compiler make of it?",
-            "The forward kernel of rms_norm is compiled for GPUs that need not be here: registers, spills and the "
-            "width of each memory access decide how close to the hardware's limit it can come.",
+            "The forward kernel of rms_norm is compiled for GPUs that this machine need not have. Registers, spills "
+            "and the width of each memory access decide how close the kernel comes to the hardware's limit.",
             lambda report: _compiled(machine, report),
         ),
         inspected_chapter(),
@@ -81,7 +81,7 @@ def chapters(machine: Machine) -> list[Chapter]:
         trained_chapter(),
         Chapter(
             "Where to go next",
-            "Commands to paste, each of which works on this machine.",
+            "Commands to paste; each works on this machine.",
             lambda report: _next(),
         ),
     ]
@@ -127,7 +127,7 @@ def _run(chosen: Sequence[Trial], report: Report) -> list[Result]:
 
 
 def _judged(results: Sequence[Result]) -> list[Cell]:
-    """The verdict, how many comparisons it rests on, and the largest error among them."""
+    """Return the verdict, the number of comparisons, and the largest error among them."""
     used = max((result.error / result.allowed for result in results if result.allowed), default=0.0)
     passed = all(result.passed for result in results)
     error = f"{used:.0%}" if used < 10 else f"{used:,.0f} times"
@@ -162,9 +162,9 @@ def _broken(report: Report) -> Told:
     wrong = [result for result in results if not result.passed]
     found = {"broken": {**_as_json(results), "caught": bool(wrong)}}
     if not wrong:
-        missed = Paragraph("The check has missed the mistake. That is a fault in Tilesmith: please report it.")
+        missed = Paragraph("The check missed the mistake. This is a bug in Tilesmith: please report it.")
         return Told((table, missed), found, (Headline("missed", "a kernel with a mistake in it", "bad"),), passed=False)
-    explained = Paragraph("The message names the element, what it must be, and the program and line that stored it:")
+    explained = Paragraph("The message names the element, the expected value, and the program and line that stored it:")
     caught = Headline("caught", "a kernel that is wrong for some sizes only", "good")
     return Told((table, explained, Listing(_complaint(wrong[0]), "bad")), found, (caught,))
 
@@ -173,7 +173,7 @@ def _compiled(machine: Machine, report: Report) -> Told:
     spec, case = _shown_case()
     targets = [target for target in COMPILED_TARGETS if target in machine.targets]
     if not targets:
-        return Told((Paragraph("This Triton can compile for none of the targets; the advice above says why."),))
+        return Told((Paragraph("This Triton compiles for none of the targets; see the advice above."),))
     binaries = []
     for target in targets:
         launch = _planned(spec, case, target)
@@ -193,7 +193,7 @@ def _shown_case() -> tuple[Spec, Case]:
 
 
 def _planned(spec: Spec, case: Case, target: str) -> PlannedLaunch:
-    """The forward's launch on such a GPU for tensors of that size, which are described but never allocated."""
+    """Return the forward launch on such a GPU for tensors of that size, which are never allocated."""
     with recorded_plans(target) as plans:
         spec.op(**spec.inputs(case, SHOWN_DTYPE, "meta"))
     return plans[0].launches[0]
@@ -244,7 +244,7 @@ def _size(case: Case) -> str:
 
 
 def _widths(binaries: Sequence[Binary]) -> Table:
-    """Bytes that one thread moves per instruction, for each line that touches memory. Sixteen is the most there is."""
+    """Return the bytes per thread and instruction for each line that accesses memory; 16 is the maximum."""
     places = sorted({(access.file, access.line, access.kind) for binary in binaries for access in binary.accesses})
     return Table(
         "Bytes one thread moves with one instruction; 16 is best",
@@ -273,14 +273,14 @@ def _bench_chapter(machine: Machine) -> Chapter:
     if machine.triton_launches:
         return Chapter(
             "How fast is it?",
-            "A time alone says little, so it stands beside PyTorch's, and as a share of the most that this GPU was "
-            "measured to do.",
+            "A time alone says little, so the table also shows PyTorch's time, and the percentage of this GPU's "
+            "measured limit.",
             _measured,
         )
     return Chapter(
         "How fast could it be?",
-        "No kernel is faster than the bytes it must move and the flops it must do allow: that floor, which a measured "
-        "time is held against, is known without a GPU too.",
+        "The bytes that a kernel must move and the flops that it must do give the least possible time. This limit is "
+        "known without a GPU too.",
         lambda report: _predicted(),
     )
 
@@ -290,7 +290,7 @@ def _measured(report: Report) -> Told:
         if isinstance(event, Started):
             report(f"{job.op} {MODES[event.unit.mode]}, {event.unit.provider}")
 
-    report("what this GPU can do at most")
+    report("measuring the limits of this GPU")
     job = _bench_job(partial(start_measuring, warm=False, limits_anew=False), rivals=("torch",))
     return _measured_told(collect([job], sensors=first_gpu_sensors(), report=tell))
 
@@ -338,8 +338,8 @@ def _predicted() -> Told:
     )
     moved = ", ".join(f"{memory(contest.rows[0]['bytes'])} {MODES[contest.mode]}" for contest in met)
     explained = Paragraph(
-        f"It must move {moved}. That is divided by the bandwidth of the datasheet, which no kernel reaches; nothing "
-        "here was timed. On a machine with a GPU this chapter measures."
+        f"The operator must move {moved}. The prediction divides that by the datasheet's bandwidth, which no kernel "
+        "reaches; nothing was timed. On a machine with a GPU this chapter measures."
     )
     where = f"on {PREDICTED_DEVICES[0].upper()}, predicted"
     headlines = [
@@ -350,7 +350,7 @@ def _predicted() -> Told:
 
 
 def _prediction(device_name: str) -> dict[str, Any]:
-    """As `tilesmith bench` predicts it, but in this process: what is only divided cannot crash."""
+    """Return the prediction of `tilesmith bench`, computed in this process because it launches no kernel."""
     job = _bench_job(partial(start_predicting, device_name=device_name), rivals=())
     predictor, about = job.start(job.source)
     return bench_result([predictor.row(unit) for unit in job.units], about=about, limits=about["limits"], partial=False)
@@ -360,23 +360,23 @@ def _next() -> Told:
     program = _program()
     commands = (
         f"{program} check rms_norm   # every case, dtype and layout",
-        f"{program} bench rms_norm   # how fast: measured beside rivals, or predicted without a GPU",
-        f"{program} train llama      # a tiny model on these operators, from its first loss to its best",
+        f"{program} bench rms_norm   # how fast: measured against rivals, or predicted without a GPU",
+        f"{program} train llama      # train a tiny model on these operators",
         f"{program} ops              # the operators: formula, dtypes, gradient, cost",
         f"{program} doctor           # what to install for more",
     )
-    own = Paragraph("The check takes any file with a SPEC. To begin your own, copy the broken kernel and mend it:")
+    own = Paragraph("The check takes any file with a SPEC. To write your own kernel, copy the broken one and fix it:")
     copying = f"cp {shlex.quote(str(BROKEN))} my_kernel.py\n{program} check my_kernel.py"
-    scripts = Paragraph("Inspect takes any script that launches Triton kernels, as it is:")
+    scripts = Paragraph("Inspect takes any unmodified script that launches Triton kernels:")
     inspecting = f"{program} inspect {shlex.quote(str(SCRIPT))} --html inspection.html"
-    learning = Paragraph("The workshop makes a kernel writer of you, exercise by exercise. The first one:")
+    learning = Paragraph("The workshop teaches kernel writing, exercise by exercise. The first exercise:")
     first = f"{program} learn start vector-add"
     told = (Listing("\n".join(commands)), own, Listing(copying), scripts, Listing(inspecting), learning, Listing(first))
     return Told(told)
 
 
 def _program() -> str:
-    """What to type to run this program: its name, or its path where the shell does not find it by name."""
+    """Return the command that runs this program: its name, or its path where the shell does not find the name."""
     started = Path(sys.argv[0])
     if shutil.which("tilesmith") or started.name != "tilesmith":
         return "tilesmith"

@@ -1,11 +1,11 @@
-"""The tour's chapter on `inspect`: a script with a slow kernel beside its mended twin."""
+"""The tour's chapter on `tilesmith inspect`: a script with a slow kernel and its fixed version."""
 
 from __future__ import annotations
 
 from importlib.resources import as_file, files
 from typing import Any
 
-from tilesmith.cli.chapter import Chapter, Report, Told
+from tilesmith.cli.tour_chapters.chapter import Chapter, Report, Told
 from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.output.page import write_html
@@ -21,8 +21,8 @@ TARGET = "cuda:90"
 def inspected_chapter() -> Chapter:
     return Chapter(
         "Why is it slow?",
-        "A script that launches two kernels on a GPU is run as it is, without one. Both double a matrix; one walks "
-        "down its columns, and each warp then fetches many times the bytes it asked for.",
+        "An unmodified script launches two kernels, without a GPU. Both double a matrix; one goes down the columns, "
+        "and each of its warps fetches many times the bytes that it uses.",
         _inspected,
     )
 
@@ -33,14 +33,14 @@ def _inspected(report: Report) -> Told:
         found = inspect_script(path, (), InspectOptions(targets=(Target.parse(TARGET),)), progress=report)
     kernels = {kernel.name: kernel for kernel in found.kernels}
     if set(kernels) != {SLOW, MENDED}:
-        trouble = found.ending.traceback or found.ending.message or "it launched no kernel"
+        trouble = found.ending.traceback or found.ending.message or "the script launched no kernel"
         return Told((Listing(f"The script could not be inspected: {trouble}", "bad"),), passed=False)
     return _told(found, kernels[SLOW], kernels[MENDED])
 
 
 def _told(found: Inspection, slow: Kernel, mended: Kernel) -> Told:
     table = Table(
-        "What one warp asks for with one load; sectors have 32 bytes",
+        "Sectors of 32 bytes per load of one warp",
         [
             Column("kernel"), Column("sectors", "number"), Column("at best", "number"),
             Column("bytes used of those moved", "number"),
@@ -51,17 +51,17 @@ def _told(found: Inspection, slow: Kernel, mended: Kernel) -> Told:
     clean = not any(one.kind == "uncoalesced" for one in mended.findings)
     json = {"inspect": {kernel.name: _facts(kernel) for kernel in (slow, mended)}}
     if not named or not clean:
-        missed = Paragraph("Inspect has told the two apart wrongly. That is a fault in Tilesmith: please report it.")
+        missed = Paragraph("Inspect judged the two kernels wrongly. This is a bug in Tilesmith: please report it.")
         return Told((table, missed), json, (Headline("missed", "a kernel that wastes what it fetches", "bad"),), False)
     worst = named[0]
     said = Listing(f"{SCRIPT.name}:{worst.line}  {worst.code.strip()}\n{worst.message}\n{worst.advice}", "bad")
     picture = Frame(
-        "The inspection: pick a kernel and a program, point at an access",
+        "The inspection: choose a kernel and a program, point at an access",
         write_html(found),
-        "The page holds the picture: which program touches what, lane by lane.",
+        "The page shows which program accesses which element, lane by lane.",
     )
     wasted = Headline(
-        f"{_used(slow):.1%}", f"of the bytes that {SLOW} fetches are used; {_used(mended):.0%} by its twin"
+        f"{_used(slow):.1%}", f"of the bytes that {SLOW} fetches are used; {_used(mended):.0%} in the fixed kernel"
     )
     return Told((table, said, picture), json, (wasted,))
 

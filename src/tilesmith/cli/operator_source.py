@@ -1,4 +1,4 @@
-"""Our own operators as the benchmark takes them: how a child process finds one, and how a sweep reaches its kernels."""
+"""Our operators as subjects of the benchmark: how a child process loads one, and how a sweep sets its configuration."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tilesmith.spec import Case, Spec, load_file
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Binary, Target, compile_kernel
 from tilesmith.toolchain.interpreter import KernelError, OutOfBounds
 
-MOST_BYTES_FOLLOWED = 8 * 2**20  # in the interpreter; takes up to 20 seconds
-GPU_ALIGNMENT = 512  # bytes, of what torch allocates on a GPU
+MOST_BYTES_FOLLOWED = 8 * 2**20  # traced in the interpreter; 8 MiB take up to 20 seconds
+GPU_ALIGNMENT = 512  # bytes; torch aligns GPU allocations to this
 
 
 def source_of(spec: Spec, name: str) -> Source:
-    """Where the spec that goes by this name on the command line comes from."""
+    """Return the source of the spec with this name on the command line."""
     if SPECS.get(name) is not spec:
         return Source(partial(load_file, Path(name)), file=name)
     return Source(partial(operator_spec, name), None, launch_fields, with_fields, planned, taken)
@@ -44,13 +44,13 @@ def operator_spec(name: str) -> Spec:
 
 @contextmanager
 def with_fields(**fields: Any) -> Iterator[None]:
-    """Our kernels with these fields of their configurations, also where PyTorch would be the faster choice."""
+    """Use our kernels with these configuration fields, also where PyTorch is faster."""
     with use("triton"), configured(**fields):
         yield
 
 
 def taken(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> str:
-    """Who computes this case under `auto` on the current GPU."""
+    """Return which provider computes this case under `auto` on the current GPU."""
     operator = spec.op
     assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
     bucket = operator.bucket_for(**spec.inputs(case, dtype, "meta"))
@@ -60,13 +60,13 @@ def taken(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> str:
 
 
 def launch_fields(spec: Spec, case: Case, dtype: torch.dtype) -> list[str]:
-    """Fields of the configurations of all kernels that the operator launches for this case."""
+    """Return the configuration fields of all kernels that the operator launches for this case."""
     launches = _launches(spec, case, dtype, "both" if spec.differentiable else "fwd")
     return list(dict.fromkeys(name for launch in launches for name in launch.config.fields()))
 
 
 def planned(spec: Spec, case: Case, dtype: torch.dtype, mode: str, target: str) -> list[dict[str, Any]]:
-    """What would be launched on a GPU that is not here, compiled for it."""
+    """Return the facts of the launches on another GPU, with kernels compiled for that GPU."""
     return [_facts(launch, target) for launch in _launches(spec, case, dtype, mode, target)]
 
 
@@ -108,7 +108,7 @@ def _facts(launch: PlannedLaunch, target: str) -> dict[str, Any]:
 
 
 def _sector_facts(launch: PlannedLaunch, binary: Binary) -> dict[str, Any]:
-    """The memory transactions of a launch, or why they are not known."""
+    """Return the memory transactions of a launch, or a note on why they are unknown."""
     facts: dict[str, Any] = dict.fromkeys(("sectors", "ideal_sectors", "sectors_sampled", "sectors_note"))
     if binary.target.backend != "cuda":
         return {**facts, "sectors_note": "counted for NVIDIA GPUs only"}
@@ -120,11 +120,11 @@ def _sector_facts(launch: PlannedLaunch, binary: Binary) -> dict[str, Any]:
     except MemoryError:
         return too_large
     except (KernelError, OutOfBounds) as error:
-        return {**facts, "sectors_note": f"could not be traced: {error}"}
+        return {**facts, "sectors_note": f"tracing failed: {error}"}
     if counted.unknown:
-        return {**facts, "sectors_note": f"the layout is not known of {', '.join(counted.unknown)}"}
+        return {**facts, "sectors_note": f"unknown layout: {', '.join(counted.unknown)}"}
     if counted.sampled < counted.programs:
-        facts["sectors_note"] = f"{counted.sampled} of its programs stand for all"
+        facts["sectors_note"] = f"{counted.sampled} programs were sampled"
     return {
         **facts,
         "sectors": counted.sectors,
@@ -134,12 +134,12 @@ def _sector_facts(launch: PlannedLaunch, binary: Binary) -> dict[str, Any]:
 
 
 def _in_host_memory(launch: PlannedLaunch) -> dict[str, object]:
-    """The arguments with zeros for what a plan only speaks of: addresses are what counts."""
+    """Return the arguments with zeros for the plan's tensors: only addresses matter."""
     return launch.on({operand.slot: _untouched_zeros(operand) for operand in launch.operands()})
 
 
 def _untouched_zeros(operand: Operand) -> torch.Tensor:
-    """Zeros that take no memory where no program reaches; torch's own would be written once."""
+    """Return zeros that use no memory where no program accesses them; torch.zeros would write all of them."""
     size = _storage_bytes(operand)
     memory = np.zeros(size + GPU_ALIGNMENT, dtype=np.uint8)
     start = -memory.ctypes.data % GPU_ALIGNMENT
@@ -153,6 +153,6 @@ def _storage_bytes(operand: Operand) -> int:
 
 
 def _bytes_to_follow(launch: PlannedLaunch) -> float:
-    """What the programs that are followed touch; those of a small grid share all of the work."""
+    """Return the bytes that the traced programs access; the programs of a small grid access everything."""
     held = sum(_storage_bytes(operand) for operand in launch.operands())
     return held * min(1.0, MOST_PROGRAMS / prod(launch.grid))

@@ -1,4 +1,4 @@
-"""v3's layer as one node: the same numbers as its parts give, and few calls."""
+"""The fused layer of v3: the results of the composed layer, with few host calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE = "_LayerBackward"
 
 
 def made(parts: llama.Parts = V3, config: Config = SMALL, dtype: torch.dtype = torch.float32) -> Llama:
-    """With weights large enough that every part of a layer counts, and norms that are not one."""
+    """Return a model with weights so large that every part matters, and with norms other than one."""
     model = Llama(config, parts)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -54,13 +54,13 @@ def gradients(model: Llama) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
-    """Gradients of the model that `made` makes, by our kernels."""
+    """Return the gradients of a model, computed by our kernels."""
     with ts.use("interpret"):
         return gradients(made())
 
 
 def nodes(result: Tensor) -> int:
-    """How many layers of the graph that led to a result are one node."""
+    """Return the number of layers that are one autograd node in the graph of a result."""
     seen, waiting = set(), [result.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -71,7 +71,7 @@ def nodes(result: Tensor) -> int:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_every_gradient_is_as_near_the_truth_as_that_of_pytorch(dtype: torch.dtype) -> None:
+def test_gradients_are_as_exact_as_pytorchs(dtype: torch.dtype) -> None:
     v2 = llama.version("v2").parts
     truth, theirs = gradients(made(v2, dtype=torch.float64)), gradients(made(v2, dtype=dtype))
     with ts.use("interpret"):
@@ -79,11 +79,11 @@ def test_every_gradient_is_as_near_the_truth_as_that_of_pytorch(dtype: torch.dty
     assert ours.keys() == truth.keys()
     for name, expected in truth.items():
         error, allowed = ((found[name] - expected).abs().max() for found in (ours, theirs))
-        # Of errors that are as large by chance, one is often twice the other.
+        # Two random errors of the same size often differ by a factor of two.
         assert error <= 3 * allowed + torch.finfo(dtype).eps * expected.abs().max(), name
 
 
-def test_numbers_are_those_of_the_composition() -> None:
+def test_fused_layer_matches_the_composed_layer() -> None:
     with ts.use("interpret"):
         whole, composed = gradients(made()), gradients(made(COMPOSED))
         logits = made()(batch()[0]), made(COMPOSED)(batch()[0])
@@ -92,7 +92,7 @@ def test_numbers_are_those_of_the_composition() -> None:
         torch.testing.assert_close(whole[name], expected, rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_a_branch_is_added_to_the_stream_and_any_layout_of_gradients_comes_back() -> None:
+def test_branch_is_added_and_gradients_of_any_layout_are_taken() -> None:
     layers = [made(parts).layers[0] for parts in (V3, COMPOSED)]
     model, found = made(), []
     for layer in layers:
@@ -106,7 +106,7 @@ def test_a_branch_is_added_to_the_stream_and_any_layout_of_gradients_comes_back(
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_a_layer_gives_may_be_changed_in_place() -> None:
+def test_result_may_be_changed_in_place() -> None:
     model = made()
     with ts.use("interpret"):
         total, _ = model.layers[0](torch.randn(1, 5, 16), None, model.cos, model.sin)
@@ -119,7 +119,7 @@ def test_what_a_layer_gives_may_be_changed_in_place() -> None:
     "frozen",
     ["embedding", "attention_norm", "layers.0.qkv", "output", "feed_forward_norm", "gate_up", "down", "layers"],
 )
-def test_what_is_frozen_gets_no_gradient_and_the_rest_gets_its_own(frozen: str, expected: dict[str, Tensor]) -> None:
+def test_frozen_parameters_get_no_gradient(frozen: str, expected: dict[str, Tensor]) -> None:
     model = made()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen not in name)
@@ -130,7 +130,7 @@ def test_what_is_frozen_gets_no_gradient_and_the_rest_gets_its_own(frozen: str, 
         torch.testing.assert_close(one, expected[name], rtol=1e-6, atol=1e-7, msg=name)
 
 
-def test_without_gradients_nothing_is_kept() -> None:
+def test_nothing_is_saved_without_gradients() -> None:
     model, (tokens, _) = made(), batch()
     with ts.use("interpret"):
         expected = model(tokens)
@@ -142,7 +142,7 @@ def test_without_gradients_nothing_is_kept() -> None:
 
 
 def kept_bytes(model: Llama) -> int:
-    """Of all memory that the graph holds on to, each counted once; parameters and tables left out."""
+    """Return the bytes that the graph saves, each storage once, without parameters and tables."""
     own = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
@@ -156,12 +156,12 @@ def kept_bytes(model: Llama) -> int:
     return sum(storage.nbytes() for address, storage in kept.items() if address not in own)
 
 
-def test_no_more_is_kept_for_the_backward_than_by_the_parts() -> None:
+def test_saves_no_more_than_the_composed_layer() -> None:
     with ts.use("interpret"):
         assert kept_bytes(made()) <= kept_bytes(made(COMPOSED))
 
 
-def test_gradients_cannot_be_differentiated_but_by_pytorch(expected: dict[str, Tensor]) -> None:
+def test_second_derivatives_need_pytorch(expected: dict[str, Tensor]) -> None:
     model = made()
     parameters = list(model.parameters())
     with ts.use("interpret"):
@@ -172,7 +172,7 @@ def test_gradients_cannot_be_differentiated_but_by_pytorch(expected: dict[str, T
             torch.autograd.grad(first[2].pow(2).sum(), parameters)
 
 
-def test_a_layer_alone_does_not_hide_that_it_cannot_be_differentiated_twice() -> None:
+def test_second_derivative_of_one_layer_raises() -> None:
     model = made()
     stream = torch.randn(1, 5, 16, requires_grad=True)
     with ts.use("interpret"):
@@ -183,19 +183,19 @@ def test_a_layer_alone_does_not_hide_that_it_cannot_be_differentiated_twice() ->
 
 
 @pytest.mark.parametrize("mode", ["auto", "torch"])
-def test_pytorch_computes_part_by_part(mode: Any) -> None:
+def test_pytorch_modes_use_the_composed_layer(mode: Any) -> None:
     with ts.use(mode):
         assert nodes(made()(*batch())) == 0
 
 
-def test_autocast_reaches_every_part() -> None:
+def test_autocast_uses_the_composed_layer() -> None:
     with ts.use("interpret"), torch.autocast("cpu", torch.bfloat16):
         whole, composed = made()(*batch()), made(COMPOSED)(*batch())
     assert nodes(whole) == 0
     assert torch.equal(whole, composed)
 
 
-def test_transformations_go_through_the_parts(expected: dict[str, Tensor]) -> None:
+def test_function_transforms_use_the_composed_layer(expected: dict[str, Tensor]) -> None:
     model = made()
 
     def loss(parameters: dict[str, Tensor]) -> Any:
@@ -208,7 +208,7 @@ def test_transformations_go_through_the_parts(expected: dict[str, Tensor]) -> No
 
 
 class Heard(TorchDispatchMode):
-    """Changes nothing, and writes down which operators are called."""
+    """Records the operators that are called."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
@@ -219,13 +219,13 @@ class Heard(TorchDispatchMode):
         return function(*arguments, **(named or {}))
 
 
-def test_who_listens_hears_of_every_operator() -> None:
+def test_dispatch_mode_sees_every_operator() -> None:
     with ts.use("interpret"), Heard() as heard:
         assert nodes(made()(*batch())) == 0
     assert {"tilesmith.attention_forward.default", "tilesmith.swiglu_forward.default"} <= heard.names
 
 
-def test_who_listens_to_the_backward_alone_hears_of_every_operator(expected: dict[str, Tensor]) -> None:
+def test_dispatch_mode_around_backward_sees_every_operator(expected: dict[str, Tensor]) -> None:
     model = made()
     with ts.use("interpret"):
         loss = model(*batch())
@@ -237,7 +237,7 @@ def test_who_listens_to_the_backward_alone_hears_of_every_operator(expected: dic
         torch.testing.assert_close(one.grad, expected[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_it_compiles_as_one_graph() -> None:
+def test_fused_layer_compiles_as_one_graph() -> None:
     model: Any = made()
     expected = model(*batch())
     compiled: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
@@ -248,11 +248,11 @@ def test_it_compiles_as_one_graph() -> None:
 
 
 class Labelled(Tensor):
-    """A class of tensor that only PyTorch knows how to take apart."""
+    """A tensor subclass that only PyTorch can handle."""
 
 
 @pytest.mark.parametrize("name", ["qkv", "attention_norm"])
-def test_other_classes_of_tensors_are_left_to_pytorch(name: str) -> None:
+def test_tensor_subclasses_use_pytorch(name: str) -> None:
     model = made()
     weights: dict[str, Tensor] = {f"layers.0.{name}": getattr(model.layers[0], name).detach().as_subclass(Labelled)}
     with ts.use("interpret"):
@@ -261,13 +261,13 @@ def test_other_classes_of_tensors_are_left_to_pytorch(name: str) -> None:
         torch.testing.assert_close(found.as_subclass(Tensor), model(*batch()))
 
 
-def test_more_tokens_than_the_tables_have_places_are_refused() -> None:
+def test_rejects_more_tokens_than_positions() -> None:
     tokens = torch.zeros(1, SMALL.seq_len + 1, dtype=torch.int64)
     with ts.use("interpret"), pytest.raises(ValueError, match="cos has shape"):
         made()(tokens)
 
 
-def test_a_norm_of_another_length_is_refused() -> None:
+def test_rejects_norm_of_another_length() -> None:
     model = made()
     model.layers[0].attention_norm = torch.nn.Parameter(torch.ones(12))
     with ts.use("interpret"), pytest.raises(ValueError, match="weight has 12 elements"):
@@ -276,14 +276,14 @@ def test_a_norm_of_another_length_is_refused() -> None:
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """What is decided here is not found by tests that follow."""
+    """Forget the cached blocks, so that later tests decide again."""
     yield
     dispatch.forget()
 
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("operator", ["rms_norm", "rope", "attention", "swiglu"])
-def test_where_pytorch_was_measured_faster_it_computes(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_computes_where_it_was_measured_faster(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def prefers_torch(device: torch.device, name: str, sizes: str, *, training: bool) -> bool:
         return name == operator
 
@@ -296,8 +296,8 @@ def test_where_pytorch_was_measured_faster_it_computes(operator: str, monkeypatc
         assert nodes(model(*inputs)) == 1
 
 
-def test_heads_that_the_kernels_do_not_take_are_left_to_the_parts() -> None:
-    """Those of more than 64 columns, where single precision must be exact."""
+def test_unsupported_heads_use_the_composed_layer() -> None:
+    """Heads of more than 64 columns in exact float32."""
     wide, inputs = replace(SMALL, hidden_dim=256, num_heads=2, num_kv_heads=1), [one.to("meta") for one in batch()]
     assert nodes(made(config=wide).to("meta")(*inputs)) == 0
     assert nodes(made(config=wide, dtype=torch.bfloat16).to("meta")(*inputs)) == 1
@@ -311,14 +311,14 @@ def test_heads_that_the_kernels_do_not_take_are_left_to_the_parts() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_a_gpu_every_layer_is_one_node(dtype: torch.dtype) -> None:
+def test_every_layer_is_one_node_on_a_gpu(dtype: torch.dtype) -> None:
     config = Config(num_layers=2)
     model = made(config=config, dtype=dtype).cuda()
     assert nodes(model(*(one.cuda() for one in batch(config)))) == 2
 
 
 def per_layer(count: Callable[[Llama], int], parts: llama.Parts = V3) -> float:
-    """What one more layer adds to a count."""
+    """Return by how much one more layer raises a count."""
     few, many = (count(made(parts, replace(SMALL, num_layers=layers))) for layers in (1, 3))
     return (many - few) / 2
 
@@ -329,21 +329,21 @@ def launches(model: Llama) -> int:
     return sum(len(plan.launches) for plan in plans)
 
 
-def test_a_layer_launches_what_its_operators_do() -> None:
+def test_fused_layer_launches_the_same_kernels() -> None:
     found = per_layer(launches)
     assert found == per_layer(launches, COMPOSED)
     assert found <= 12, "two norms, rotation, attention and gate, of which norms have two more in the backward"
 
 
 @pytest.mark.parametrize("frozen", ["attention_norm", "feed_forward_norm"])
-def test_the_gradient_of_a_frozen_norm_is_not_launched(frozen: str) -> None:
+def test_gradient_of_frozen_norm_is_not_launched(frozen: str) -> None:
     model = made()
     getattr(model.layers[0], frozen).requires_grad_(False)
     assert launches(model) == launches(made()) - 1
 
 
 @pytest.mark.parametrize("frozen", ["qkv", "output", "gate_up", "down"])
-def test_the_gradient_of_a_frozen_matrix_is_not_multiplied(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_frozen_matrix_is_not_computed(frozen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     multiply, shapes = torch.mm, []
 
     def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -361,16 +361,16 @@ def test_the_gradient_of_a_frozen_matrix_is_not_multiplied(frozen: str, monkeypa
 
 @pytest.fixture
 def unlaunched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels that compute nothing: what is left of a step is the host's work."""
+    """Replace kernels by no-ops, so that only the host's work is left."""
     monkeypatch.setattr(Plan, "_interpret", lambda plan, tensors: None)
     gc.collect()
-    gc.disable()  # finalizers of other tests' objects are calls too
+    gc.disable()  # finalizers of other tests' objects would be counted
     yield
     gc.enable()
 
 
 def calls(model: Llama) -> int:
-    """Calls of functions, in Python and from Python, in a step that has been taken before."""
+    """Return the number of function calls in a repeated step, Python and C functions."""
     counted = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -388,7 +388,7 @@ def calls(model: Llama) -> int:
 
 
 @pytest.mark.usefixtures("unlaunched")
-def test_the_host_has_little_to_do_for_a_layer() -> None:
+def test_host_makes_few_calls_per_layer() -> None:
     with ts.use("interpret"):
         found = per_layer(calls)
     assert found <= 300, "composed of operators it is twice as many"

@@ -15,7 +15,7 @@ Sides = int | tuple[int, int]
 
 
 class Conv2d(torch.nn.Conv2d):
-    """torch.nn.Conv2d on `ops.conv2d`, padded with zeros."""
+    """torch.nn.Conv2d on `ops.conv2d`, with zero padding only."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Conv2d(torch.nn.Conv2d):
     ) -> None:
         if padding_mode != "zeros":
             raise ValueError(
-                f"Conv2d: padding_mode is {padding_mode!r}, but must be 'zeros'; for another, pad x beforehand"
+                f"Conv2d: padding_mode is {padding_mode!r}, but must be 'zeros'; for another mode, pad x first"
             )
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
@@ -56,9 +56,7 @@ class MaxPool2d(torch.nn.MaxPool2d):
         ceil_mode: bool = False,
     ) -> None:
         if return_indices:
-            raise ValueError(
-                "MaxPool2d: return_indices is True, but indices are not supported: take torch.nn.MaxPool2d"
-            )
+            raise ValueError("MaxPool2d: return_indices is True, but indices are not supported; use torch.nn.MaxPool2d")
         super().__init__(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
 
     def forward(self, input: Tensor) -> Tensor:

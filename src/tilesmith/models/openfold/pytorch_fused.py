@@ -1,5 +1,4 @@
-"""An Evoformer block on what PyTorch itself has to make it fast: its attention kernel, and one product where several
-read the same input."""
+"""An Evoformer block on PyTorch's fast paths: its attention kernel, and one GEMM for layers that share their input."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from tilesmith.nn.evoformer import (
 from tilesmith.nn.evoformer_reference import PlainEvoformerBlock
 from tilesmith.nn.norms import LayerNorm
 
-NO_MASK = "all chains of a batch have one length, so nothing is masked"
+NO_MASK = "all chains of a batch have the same length, so there is no mask"
 
 
 class FusedAttention(GridAttention):
-    """Attention over rows, or along `side` 2 columns, of a grid by PyTorch's own kernel."""
+    """Attention along the rows of a grid, or along its columns with `side` 2, by PyTorch's own kernel."""
 
     def of_normed(self, x: Tensor, bias: Tensor | None) -> Tensor:
         q, k, v = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(-3)
@@ -32,7 +31,7 @@ class FusedAttention(GridAttention):
             q, k, v = (one.transpose(1, 2) for one in (q, k, v))
         rows = q.shape[1]
         if bias is not None:
-            # The kernel takes one for each sequence: in one piece it is as large as all scores.
+            # The kernel takes one bias per sequence: expanded, it is as large as all scores.
             bias = bias[:, None].expand(-1, rows, -1, -1, -1).flatten(0, 1)
         q, k, v = (one.flatten(0, 1).transpose(1, 2) for one in (q, k, v))
         attended = F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2)
@@ -72,7 +71,7 @@ class FusedTriangleAttention(FusedAttention, TriangleAttention):
 
 
 class FusedTriangleMultiplication(TriangleMultiplication):
-    """All three layers that read the pairs as one product."""
+    """One GEMM for the three layers that read the pairs."""
 
     def forward(
         self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
@@ -90,7 +89,7 @@ class FusedTriangleMultiplication(TriangleMultiplication):
 
 
 class FusedEvoformerBlock(PlainEvoformerBlock):
-    """A block of nothing but PyTorch's own operators, fused where it has such."""
+    """A block of PyTorch's own operators only, fused where PyTorch has fused ones."""
 
     PARTS: ClassVar[dict[str, type[nn.Module]]] = {
         **PlainEvoformerBlock.PARTS,
@@ -104,5 +103,5 @@ class FusedEvoformerBlock(PlainEvoformerBlock):
         super().__init__(*sizes, **options)
         for part in list(self.children()):
             for name, layer in part.named_children():
-                if isinstance(layer, LayerNorm):  # ours, with the same parameters
+                if isinstance(layer, LayerNorm):  # our LayerNorm, which has the same parameters
                     setattr(part, name, nn.LayerNorm(layer.normalized_shape, layer.eps))

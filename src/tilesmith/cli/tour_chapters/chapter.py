@@ -9,12 +9,12 @@ from typing import Any
 from tilesmith.lab.report.content import Block, Headline
 
 Report = Callable[[str], None]
-"""Takes a few words on what is being done, for whoever waits."""
+"""Shows a short progress message."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a chapter found: for reading, for `--json`, for the top of the page. Not `passed` ends the tour with 1."""
+    """The results of a chapter: blocks, findings for `--json`, headlines. If not `passed`, the tour exits with 1."""
 
     blocks: Sequence[Block]
     findings: Mapping[str, Any] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A heading, the sentence under it, and the work."""
+    """A title, a lead sentence, and the function that runs the chapter."""
 
     title: str
     lead: str

@@ -1,4 +1,4 @@
-"""Convolution and pooling as modules: the same state, the same results, the same gradients as torch's own."""
+"""Convolution and pooling modules: state, results and gradients of torch's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import tilesmith as ts
-from tilesmith.nn.space import AvgPool2d, Conv2d, MaxPool2d
+from tilesmith.nn.images import AvgPool2d, Conv2d, MaxPool2d
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def results(module: torch.nn.Module, x: Tensor) -> dict[str, Tensor | None]:
-    """The output, and the gradients of the input and of every parameter."""
+    """Return the output, and the gradients of the input and of every parameter."""
     x = x.detach().clone().requires_grad_()
     y = module(x)
     module.zero_grad()
@@ -61,12 +61,12 @@ class TestConv2d:
         ours.load_state_dict(torchs.state_dict())
         return ours, torchs
 
-    def test_computes_what_torchs_own_does(self, options: dict[str, Any]) -> None:
+    def test_matches_torch(self, options: dict[str, Any]) -> None:
         ours, torchs = self.pair(options)
         x = torch.randn(2, 4, 6, 5)
         torch.testing.assert_close(results(ours, x), results(torchs, x))
 
-    def test_either_loads_the_others_state(self, options: dict[str, Any]) -> None:
+    def test_state_dicts_are_interchangeable_with_torch(self, options: dict[str, Any]) -> None:
         ours, torchs = self.pair(options)
         torch.nn.init.normal_(ours.weight)  # type: ignore[arg-type]  # a module's attributes may be modules
         torchs.load_state_dict(ours.state_dict())
@@ -74,7 +74,7 @@ class TestConv2d:
         for name, value in ours.state_dict().items():
             torch.testing.assert_close(torchs.state_dict()[name], value, rtol=0, atol=0)
 
-    def test_survives_being_copied_and_stored(self, options: dict[str, Any]) -> None:
+    def test_copies_and_pickles(self, options: dict[str, Any]) -> None:
         ours, _ = self.pair(options)
         x = torch.randn(1, 4, 6, 5)
         for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
@@ -82,7 +82,7 @@ class TestConv2d:
 
 
 @pytest.mark.parametrize(("ours", "torchs", "options"), POOLINGS, ids=str)
-def test_pooling_computes_what_torchs_own_does(
+def test_pooling_matches_torch(
     ours: type[torch.nn.Module], torchs: type[torch.nn.Module], options: dict[str, Any]
 ) -> None:
     torch.manual_seed(0)
@@ -90,25 +90,25 @@ def test_pooling_computes_what_torchs_own_does(
     torch.testing.assert_close(results(ours(**options), x), results(torchs(**options), x))
 
 
-def test_modules_are_some_of_torchs() -> None:
-    """So that code that looks for them by class, to initialise or to fuse them, finds these."""
+def test_modules_are_subclasses_of_torchs() -> None:
+    """Code that finds modules by class, to initialise or fuse them, finds ours too."""
     assert isinstance(Conv2d(1, 1, 1), torch.nn.Conv2d)
     assert isinstance(MaxPool2d(1), torch.nn.MaxPool2d)
     assert isinstance(AvgPool2d(1), torch.nn.AvgPool2d)
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_conv2d_refuses_another_padding_than_zeros(mode: Any) -> None:
+def test_conv2d_rejects_other_padding_modes(mode: Any) -> None:
     with pytest.raises(ValueError, match=f"^Conv2d: padding_mode is '{mode}', but must be 'zeros'"):
         Conv2d(1, 1, 3, padding=1, padding_mode=mode)
 
 
-def test_max_pool2d_refuses_to_give_indices() -> None:
+def test_max_pool2d_rejects_return_indices() -> None:
     with pytest.raises(ValueError, match=r"^MaxPool2d: return_indices is True, but indices are not supported"):
         MaxPool2d(2, return_indices=True)
 
 
-def test_a_network_with_channels_last_keeps_them_last() -> None:
+def test_channels_last_is_kept() -> None:
     network = torch.nn.Sequential(Conv2d(3, 4, 3, padding=1), MaxPool2d(2), Conv2d(4, 4, 1), AvgPool2d(2))
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types leave it out
     y = network(torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last))

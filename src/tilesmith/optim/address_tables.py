@@ -1,7 +1,7 @@
-"""The table that one launch finds its tensors by, on the host and on the device.
+"""The table through which one launch finds its tensors, on the host and on the device.
 
-Gradients are often allocated anew for every step, and where the host counts steps there is another count. The table is
-then copied, without anybody waiting: from memory that PyTorch gives out again once the copy is done, and not before.
+Gradients often have new addresses at every step, and the host's step count changes. Then the table is copied to the
+device asynchronously, from pinned memory that PyTorch reuses only after the copy is done.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ from tilesmith.optim.adamw_kernels import (
     STEP_VALUE,
     plan_update,
 )
-from tilesmith.optim.members import Group, Member
+from tilesmith.optim.updated_parameter import Group, UpdatedParameter
 
-SPARE = 4  # captures that may follow each other without a step outside of one
+SPARE = 4  # consecutive captures without an eager step between them
 
 
 class HostMemory:
-    """Memory of the host that a GPU copies from by itself, of one optimiser."""
+    """The pinned host memory of one optimiser."""
 
     def __init__(self) -> None:
         self._spare: dict[int, list[Tensor]] = {}
         self._captured: dict[bytes, Tensor] = {}
 
-    def holding(self, content: NDArray[np.int64]) -> Tensor:
-        """A copy of this, until the GPU has read it."""
+    def temporary_copy(self, content: NDArray[np.int64]) -> Tensor:
+        """Return a pinned copy, which PyTorch reuses after the GPU has read it."""
         spare = self._spare.setdefault(len(content), [])
         while len(spare) < SPARE:
             spare.append(_pinned(content))
         return _pinned(content)
 
-    def holding_for_good(self, content: NDArray[np.int64]) -> Tensor:
-        """A copy of this for a capture: every replay of the graph reads it again. Memory that is there is taken, as
-        the driver may refuse to give any during a capture."""
+    def kept_copy(self, content: NDArray[np.int64]) -> Tensor:
+        """Return a pinned copy that stays, because every replay of a captured graph reads it.
+
+        Uses spare memory, because the driver may refuse allocations during a capture.
+        """
         written = content.tobytes()
         if written not in self._captured:
             spare = self._spare.get(len(content))
@@ -68,9 +70,12 @@ def _pinned(content: NDArray[np.int64]) -> Tensor:
 
 
 class Table:
-    """Of the members at some places in a list of all; on one device, of one dtype, aligned to 16 bytes or not."""
+    """The table of some parameters of one device and dtype, either all aligned to 16 bytes or none.
 
-    def __init__(self, members: Sequence[Member], places: Sequence[int], aligned: bool) -> None:
+    `places` are their positions in the list of all parameters.
+    """
+
+    def __init__(self, members: Sequence[UpdatedParameter], places: Sequence[int], aligned: bool) -> None:
         first, tensors, height = members[0], len(members), max(bucket(len(members)), 16)
         elements = tuple(member.elements for member in members)
         self._aligned = aligned
@@ -92,7 +97,7 @@ class Table:
         integers[STEP, :tensors] = [one.step.data_ptr() if one.count is None else 0 for one in members]
         self._counts = [(row, one.count) for row, one in enumerate(members) if one.count is not None]
         self._groups: list[tuple[Group, slice]] = []
-        for row, member in enumerate(members):  # those of a group stand together
+        for row, member in enumerate(members):  # the parameters of a group are consecutive
             if self._groups and self._groups[-1][0] is member.group:
                 self._groups[-1] = (member.group, slice(self._groups[-1][1].start, row + 1))
             else:
@@ -102,11 +107,11 @@ class Table:
         self._on_device: tuple[Tensor, Tensor] | None = None
 
     def suits(self, gradients: NDArray[np.int64]) -> bool:
-        """Whether with gradients at these addresses the members are still all aligned, or none of them."""
+        """Return whether, with gradients at these addresses, still all parameters are aligned, or none."""
         return bool((((self._others | gradients[self._places]) % 16 == 0) == self._aligned).all())
 
     def launch(self, gradients: NDArray[np.int64], memory: HostMemory) -> None:
-        """Update the members, whose gradients are at these addresses."""
+        """Update the parameters, whose gradients are at these addresses."""
         self._gradients[:] = gradients[self._places]
         for row, count in self._counts:
             self._numbers[STEP_VALUE, row] = count[()] = count[()] + 1
@@ -119,19 +124,19 @@ class Table:
                 -1.0 if group["maximize"] else 1.0,
             )  # fmt: skip
             self._numbers[RATE_VALUE:, rows] = np.array(numbers)[:, None]
-        self._plan.run(self._there(memory))
+        self._plan.run(self._device_table(memory))
 
-    def _there(self, memory: HostMemory) -> tuple[Tensor, Tensor]:
-        """The table where the kernels read it; that of the step before, where nothing has changed."""
+    def _device_table(self, memory: HostMemory) -> tuple[Tensor, Tensor]:
+        """Return the table in the kernels' memory; the copy of the last step where nothing has changed."""
         if self._device.type != "cuda":
             return self._columns(torch.from_numpy(self._content))
         if torch.cuda.is_current_stream_capturing():
-            return self._columns(memory.holding_for_good(self._content).to(self._device, non_blocking=True))
-        # A stream gives its memory out again in the order of its own work, so each has a table of its own.
+            return self._columns(memory.kept_copy(self._content).to(self._device, non_blocking=True))
+        # PyTorch reuses memory in the order of one stream's work, so each stream has its own table.
         stream = torch._C._cuda_getCurrentRawStream(self._device.index)
         written = self._content.tobytes()
         if self._on_device is None or written != self._copied or stream != self._stream:
-            self._on_device = self._columns(memory.holding(self._content).to(self._device, non_blocking=True))
+            self._on_device = self._columns(memory.temporary_copy(self._content).to(self._device, non_blocking=True))
             self._copied, self._stream = written, stream
         return self._on_device
 
@@ -144,7 +149,10 @@ class Table:
 def plan_of(
     elements: tuple[int, ...], height: int, device: torch.device, dtype: torch.dtype, aligned: bool, epoch: int
 ) -> tuple[Plan, list[int]]:
-    """The launches for tensors of so many elements, and the first program of each; `epoch` is that of the dispatch."""
+    """Return the plan for tensors of these numbers of elements, and the first program of each.
+
+    `epoch` is the dispatch's: another epoch needs another plan.
+    """
     integers = torch.empty(INTEGER_COLUMNS, height, dtype=torch.int64, device="meta")
     numbers = torch.empty(NUMBER_COLUMNS, height, dtype=torch.float64, device="meta")
     plan = Plan("adamw", device, (integers, numbers))

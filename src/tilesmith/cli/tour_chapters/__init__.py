@@ -1,0 +1,9 @@
+"""The chapters of `tilesmith tour`.
+
+Files, in reading order:
+
+- `chapter.py`: what a chapter is.
+- `contents.py`: all chapters in order; the machine, checks, compiling, timing.
+- `inspection.py`: the chapter on `tilesmith inspect`.
+- `training.py`: the chapter on training a model.
+"""
