@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tilesmith.ops.runtime.side_stream import Beside
+from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.training.guard import GradientGuard
 
 Batch = tuple[Tensor, ...]
@@ -91,8 +91,8 @@ class Step:
             phase.run()
 
     def update(self) -> None:
-        with Beside(self.loss) as beside:
-            beside(self._guard.observe)  # which reads the gradients, as the optimiser does, and neither waits
+        with SideStream(self.loss) as side_stream:
+            side_stream(self._guard.observe)  # which reads the gradients, as the optimiser does, and neither waits
             self._optimizer.step()
 
     def clear_gradients(self) -> None:

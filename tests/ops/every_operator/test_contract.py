@@ -1,4 +1,4 @@
-"""What users rely on: clear errors, empty tensors, any strides, mixed dtypes, untouched inputs."""
+"""What users rely on: clear errors, empty tensors, any strides, mixed dtypes, unchanged inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilesmith.spec import Case, Inputs, Spec, called, is_differentiable
 
 rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
 
-# With "auto" a CPU call goes to PyTorch, with "interpret" to the kernels: what is refused must not depend on it.
+# In mode "auto" PyTorch computes a CPU call, in "interpret" the kernels: both must raise the same errors.
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
 
@@ -125,14 +125,14 @@ class TestBadInput:
         with ts.use(mode), pytest.raises(ValueError, match=words):
             add(torch.ones(2, 3), torch.ones(4))
 
-    def test_is_refused_again_after_a_good_call(self) -> None:
-        """What was worked out for one look of the arguments must not let a bad one through."""
+    def test_bad_call_raises_again_after_a_good_one(self) -> None:
+        """A cached look must not let a bad call pass."""
         rms_norm(torch.ones(3, 8), torch.ones(8), 1e-6)
         for _ in range(2):
             with pytest.raises(ValueError, match="eps is -1"):
                 rms_norm(torch.ones(3, 8), torch.ones(8), -1.0)
 
-    def test_true_is_no_number_even_after_one_was(self) -> None:
+    def test_true_is_rejected_also_after_the_number_one(self) -> None:
         rms_norm(torch.ones(3, 8), torch.ones(8), 1)
         with pytest.raises(TypeError, match="eps is a bool"):
             rms_norm(torch.ones(3, 8), torch.ones(8), True)
@@ -163,7 +163,7 @@ class TestEmptyTensors:
 
 
 def views() -> dict[str, Tensor]:
-    """Layouts that models produce, and worse ones."""
+    """Layouts from models, and harder ones."""
 
     random = torch.Generator().manual_seed(3)
 
@@ -209,7 +209,7 @@ class TestAnyStrides:
         self.compare("add", {"x": torch.randn(x.shape), "y": x})
 
     def compare(self, operator: str, inputs: Inputs) -> None:
-        """Results are right, and lie in memory as torch.empty_like has them."""
+        """Require right results with the strides of torch.empty_like."""
         spec = SPECS[operator]
         leaves = {key: value.detach() if isinstance(value, Tensor) else value for key, value in inputs.items()}
         for value in leaves.values():
@@ -234,7 +234,7 @@ def tensors_in(inputs: Inputs) -> list[Tensor]:
 
 
 def test_an_expanded_cotangent(spec: Spec, inputs: Inputs) -> None:
-    """What `y.sum().backward()` sends: one element seen everywhere."""
+    """`y.sum().backward()` passes one element with stride zero."""
     ours, right = leaves_of(inputs), leaves_of(inputs)
     for function, leaves in ((spec.op, ours), (spec.reference, right)):
         torch.stack([output.sum() for output in tensors_of(called(function, leaves))]).sum().backward()  # type: ignore[no-untyped-call]
@@ -282,7 +282,7 @@ class TestMixedDtypes:
 
     @BOTH_WAYS
     def test_rms_norm_of_half_precision_is_computed_in_single(self, mode: Any) -> None:
-        """The squares of 300 do not fit in half precision."""
+        """The square of 300 overflows in half precision."""
         x = torch.full((2, 16), 300.0, dtype=torch.float16)
         with ts.use(mode):
             torch.testing.assert_close(rms_norm(x), torch.ones_like(x))
@@ -328,7 +328,7 @@ class TestWeightOfRmsNorm:
 
 
 @pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1e-40, 3e38], ids=str)
-def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: Case, special: float) -> None:
+def test_special_values_match_the_reference(spec: Spec, small_case: Case, special: float) -> None:
     if special == 3e38 and spec.name in BY_PYTORCHS_LAYER_NORM and _square_is_lost():
         pytest.skip("of what has no square PyTorch's layer_norm makes NaN on this CPU, where others give zero")
     torch.manual_seed(0)
@@ -341,9 +341,9 @@ def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: C
 
 
 BY_PYTORCHS_LAYER_NORM = ("attention_update", "triangle_multiply")
-"""Operators whose reference has one inside."""
+"""Operators whose reference contains a layer norm."""
 
 
 def _square_is_lost() -> bool:
-    """Which instructions a CPU has decides how PyTorch sums up a row."""
+    """The order of PyTorch's sums depends on the CPU's instructions."""
     return bool(torch.nn.functional.layer_norm(torch.tensor([3e38, 0.0]), (2,)).isnan().any())

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.strips import strip_size
+from tilesmith.ops.device.runs import run_size
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -30,7 +30,7 @@ def softmax_backward_kernel(
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Whole rows in registers, ROWS at a time; every program takes each n-th group of rows."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     columns = tl.arange(0, BLOCK_SIZE)
     for group in tl.range(tl.program_id(0), n_groups, tl.num_programs(0), num_stages=PIPELINE):
         mask = there(group, inner_rows, ROWS) & (columns < n_columns)[None, :]
@@ -50,7 +50,7 @@ def softmax_backward_blocks_kernel(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, in blocks of columns: read once for the sum, again from cache for the gradient."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group = tl.program_id(0)
     in_rows = there(group, inner_rows, ROWS)
     dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
@@ -72,7 +72,7 @@ def softmax_products_kernel(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Σ dy · y of one share of ROWS rows: BLOCKS blocks of their columns."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group, share = tl.program_id(0) // n_shares, tl.program_id(0) % n_shares
     in_rows = there(group, inner_rows, ROWS)
     dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
@@ -92,7 +92,7 @@ def softmax_backward_shares_kernel(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one share of ROWS rows, from the sums of all their shares."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group, share = tl.program_id(0) // n_shares, tl.program_id(0) % n_shares
     shares = tl.arange(0, SHARES)[None, :]
     places = (group * ROWS + tl.arange(0, ROWS))[:, None] * n_shares + shares
@@ -157,7 +157,7 @@ def backward_config(rows: Rows, element_bytes: int, multiprocessors: int, warp_s
         return shared_out(rows, config_for_columns_apart(rows), multiprocessors)
     block_size = bucket(rows.columns)
     if block_size <= 256:
-        return RowConfig(num_warps=4, ROWS=min(bucket(rows.strips.inner), 2048 // block_size), BLOCK_SIZE=block_size)
+        return RowConfig(num_warps=4, ROWS=min(bucket(rows.runs.inner), 2048 // block_size), BLOCK_SIZE=block_size)
     if block_size <= 8192:  # 16 elements of y and of dy for each thread
         return RowConfig(num_warps=block_size // 512, BLOCK_SIZE=block_size)
     # One warp for each KiB of y's row and dy's, as many as there can be, and 16 bytes of each for a thread at a time.

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.strips import Strips, as_strips, strip_members, strip_offsets
+from tilesmith.ops.device.runs import Runs, as_runs, run_members, run_offsets
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.layout import Strides
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -20,7 +20,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 class Rows:
     """Tensors of one shape as rows along one dimension, all walked in the same order."""
 
-    strips: Strips
+    runs: Runs
     columns: int
     column_strides: Strides
 
@@ -32,19 +32,19 @@ class Rows:
     @property
     def in_full_vectors(self) -> bool:
         """Whether all rows can be read in full vectors. Narrow ones have an address each, which fills the registers."""
-        return self.columns % 16 == 0 and all(stride % 16 == 0 for one in self.strips.strides for stride in one)
+        return self.columns % 16 == 0 and all(stride % 16 == 0 for one in self.runs.strides for stride in one)
 
     def arguments(self, **tensors: Operand) -> dict[str, object]:
         """Kernel arguments for the walk over these tensors, which are named in the order they were walked in."""
         arguments: dict[str, object] = {
-            "inner_rows": self.strips.inner,
-            "outer_rows": self.strips.sizes[1],
+            "inner_rows": self.runs.inner,
+            "outer_rows": self.runs.sizes[1],
             "n_columns": self.columns,
-            "ALIGNED_ROWS": self.strips.aligned,
+            "ALIGNED_ROWS": self.runs.aligned,
             "COMPUTE": compute_dtype(*(tensor.dtype for tensor in tensors.values())),
         }
         for name, tensor, strides, column_stride in zip(
-            tensors, tensors.values(), self.strips.strides, self.column_strides, strict=True
+            tensors, tensors.values(), self.runs.strides, self.column_strides, strict=True
         ):
             arguments |= {f"{name}_ptr": tensor, f"{name}_strides": (*strides, column_stride)}
         return arguments
@@ -56,7 +56,7 @@ def rows_along(dim: int, shape: tuple[int, ...], *strides: Strides) -> Rows:
         shape, strides = (1,), ((1,),) * len(strides)
     others = [*range(dim), *range(dim + 1, len(shape))]
     return Rows(
-        as_strips(tuple(shape[other] for other in others), *(tuple(one[other] for other in others) for one in strides)),
+        as_runs(tuple(shape[other] for other in others), *(tuple(one[other] for other in others) for one in strides)),
         shape[dim],
         tuple(one[dim] for one in strides),
     )
@@ -65,13 +65,13 @@ def rows_along(dim: int, shape: tuple[int, ...], *strides: Strides) -> Rows:
 @triton.jit
 def there(group, inner_rows, ROWS: tl.constexpr):
     """Which rows of a group there are, as a column."""
-    return (strip_members(group, inner_rows, ROWS) < inner_rows)[:, None]
+    return (run_members(group, inner_rows, ROWS) < inner_rows)[:, None]
 
 
 @triton.jit
 def row_pointers(ptr, strides, group, inner_rows, outer_rows, ROWS: tl.constexpr):
     """Pointers to the first elements of a group's rows, as a column."""
-    return ptr + strip_offsets(group, inner_rows, outer_rows, strides, ROWS)[:, None]
+    return ptr + run_offsets(group, inner_rows, outer_rows, strides, ROWS)[:, None]
 
 
 @triton.jit
@@ -110,15 +110,15 @@ def config_for_columns_apart(rows: Rows) -> RowConfig:
     """Neighbouring rows are neighbours in memory, so they are read together: up to 16 elements for each thread."""
     block_size = bucket(rows.columns)
     if block_size <= 128:
-        together = min(bucket(rows.strips.inner), 4096 // block_size)
+        together = min(bucket(rows.runs.inner), 4096 // block_size)
         return RowConfig(num_warps=8, ROWS=together, BLOCK_SIZE=block_size)
-    together = min(bucket(rows.strips.inner), 32)
+    together = min(bucket(rows.runs.inner), 32)
     return RowConfig(num_warps=8, ROWS=together, BLOCK_SIZE=2048 // together, form="blocks")
 
 
 def shared_out(rows: Rows, config: RowConfig, multiprocessors: int) -> RowConfig:
     """In shares, if there are fewer groups of rows than multiprocessors and the rows are worth a second launch."""
-    few = rows.strips.count(config.ROWS) < multiprocessors
+    few = rows.runs.count(config.ROWS) < multiprocessors
     if config.form == "blocks" and few and rows.columns * config.ROWS >= 32768:
         # Small blocks, so that a single row makes work for every multiprocessor.
         return replace(config, num_warps=8, BLOCK_SIZE=2048 // config.ROWS, form="shares")
@@ -130,7 +130,7 @@ def plan_forms(
 ) -> None:
     """Put on the plan what the configuration's form launches."""
     arguments = {**arguments, "GROUP": _vectors_per_thread(plan, rows, config, element_bytes)}
-    groups = rows.strips.count(config.ROWS) if rows.columns else 0
+    groups = rows.runs.count(config.ROWS) if rows.columns else 0
     programs = plan.multiprocessors * config.programs_per_multiprocessor
     if config.form == "registers" and rows.columns <= config.BLOCK_SIZE:
         turns = groups if config.PIPELINE == 1 else min(groups, programs)

@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.constants import LOG2_E
-from tilesmith.ops.device.strips import strip_size
+from tilesmith.ops.device.runs import run_size
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -36,7 +36,7 @@ def softmax_forward_kernel(
 ):  # fmt: skip
     """Whole rows in registers, ROWS at a time; every program takes each n-th group of rows."""
     SHORT: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth <= 16
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     columns = tl.arange(0, BLOCK_SIZE)
     for group in tl.range(tl.program_id(0), n_groups, tl.num_programs(0), num_stages=PIPELINE):
         mask = there(group, inner_rows, ROWS) & (columns < n_columns)[None, :]
@@ -55,7 +55,7 @@ def softmax_forward_blocks_kernel(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, in blocks of columns: read once for maximum and sum, again from cache for the result."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group = tl.program_id(0)
     in_rows = there(group, inner_rows, ROWS)
     x_rows = row_pointers(x_ptr, x_strides, group, inner_rows, outer_rows, ROWS)
@@ -75,7 +75,7 @@ def softmax_statistics_kernel(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Maximum and sum of one share of ROWS rows: BLOCKS blocks of their columns."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group, share = tl.program_id(0) // n_shares, tl.program_id(0) % n_shares
     in_rows = there(group, inner_rows, ROWS)
     x_rows = row_pointers(x_ptr, x_strides, group, inner_rows, outer_rows, ROWS)
@@ -94,7 +94,7 @@ def softmax_forward_shares_kernel(
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """The result for one share of ROWS rows, from the statistics of all their shares."""
-    inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group, share = tl.program_id(0) // n_shares, tl.program_id(0) % n_shares
     shares = tl.arange(0, SHARES)[None, :]
     places = (group * ROWS + tl.arange(0, ROWS))[:, None] * n_shares + shares
@@ -183,7 +183,7 @@ def forward_config(rows: Rows, element_bytes: int, multiprocessors: int, warp_si
         return shared_out(rows, config_for_columns_apart(rows), multiprocessors)
     block_size = bucket(rows.columns)
     if block_size <= 256:
-        return RowConfig(num_warps=4, ROWS=min(bucket(rows.strips.inner), 2048 // block_size), BLOCK_SIZE=block_size)
+        return RowConfig(num_warps=4, ROWS=min(bucket(rows.runs.inner), 2048 // block_size), BLOCK_SIZE=block_size)
     if block_size <= 8192:
         # The row in registers saves the second exponential; 16 elements for each thread: 16384×4096 bf16 on an H200
         # takes 67.8 µs (4.0 TB/s), with 32 for each 70.9.
