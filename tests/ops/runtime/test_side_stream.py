@@ -133,7 +133,7 @@ class Late(SideStream):
     """The slowest side stream: results exist only at the end of the block."""
 
     functions = 0
-    is_apart = True
+    is_separate = True
 
     def __init__(self, x: Tensor) -> None:
         super().__init__(x)
@@ -216,5 +216,5 @@ def test_gradients_do_not_read_results_of_the_side_stream(
         monkeypatch.setattr(import_module(f"tilesmith.ops.{place}"), "SideStream", Late)
         before = Late.functions
         assert torch.equal(computed(), right)
-    assert Late.functions > before, "nothing was computed beside"
+    assert Late.functions > before, "nothing ran on the side stream"
     assert right.isfinite().all()
