@@ -12,8 +12,8 @@ import tilesmith
 
 SOURCE = Path(tilesmith.__file__).parent
 
-# From the bottom. A room may import every floor below; rooms of one floor stand side by side, neither importing the
-# other, but for the foundation.
+# From the bottom. A room may import every floor below. Rooms of one floor do not import each other, except those of the
+# foundation.
 FLOORS = (
     {"spec", "storage", "toolchain", "hardware"},
     {"ops", "lab"},
@@ -24,7 +24,7 @@ FLOORS = (
 )
 FOUNDATION = FLOORS[0]
 
-# What `tilesmith/__init__.py` offers under a shorter name, and the room that it comes from.
+# Names that `tilesmith/__init__.py` re-exports, and their rooms.
 RE_EXPORTED = dict.fromkeys(("Case", "Cost", "Layout", "Spec", "Work"), "spec") | {"debug": "ops", "use": "ops"}
 OF_THE_PACKAGE = {"__version__"}
 
@@ -33,7 +33,7 @@ INTERNALS_ONLY_IN = "toolchain"
 
 
 def imported_names(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
-    """Line and full dotted name of everything imported anywhere in a module, inside functions too."""
+    """Yield line and full name of every import in a module, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -46,14 +46,14 @@ def imported_names(tree: ast.AST, package: str) -> Iterator[tuple[int, str]]:
 
 
 def uses_of_internals(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Internals that are reached through `triton` itself, without an import of their own."""
+    """Yield uses of internals as attributes of `triton`, without an import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_internal(dotted(node)):
             yield node.lineno, dotted(node)
 
 
 def dotted(node: ast.AST) -> str:
-    """`a.b.c`, which `ast.unparse` takes far longer for; what stands before the first dot may be any expression."""
+    """Return `a.b.c` of an attribute node; `ast.unparse` is far slower."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
@@ -64,7 +64,7 @@ def is_internal(name: str) -> bool:
 
 
 def room_of(name: str) -> str | None:
-    """The room that a dotted name of ours lies in; None where it is not ours or belongs to the package as a whole."""
+    """Return the room of a dotted name; None where it is not ours or belongs to the package itself."""
     first, _, rest = name.partition(".")
     if first != "tilesmith" or not rest:
         return None
@@ -86,7 +86,7 @@ def may_import(room: str, other: str) -> bool:
 
 
 def violations(source: str, module: str) -> list[str]:
-    """What a module of this dotted name must not import, one line each."""
+    """Return the forbidden imports of a module, one line each."""
     tree = ast.parse(source)
     room = module.split(".")[1]
     found = []
@@ -102,7 +102,7 @@ def violations(source: str, module: str) -> list[str]:
 
 
 def modules() -> dict[str, Path]:
-    """Every module below the package; the package's own face imports rooms only when they are asked for."""
+    """Return every module below the package. The package itself imports rooms lazily."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts

@@ -156,7 +156,7 @@ class TestUpdating:
         assert storage.read_json(tmp_path / "file") == {"before": None}
 
     def test_where_nothing_can_be_written_warns_and_goes_on(self, blocked: Path) -> None:
-        with pytest.warns(RuntimeWarning, match=r"table.json cannot be written, so this is not kept"):
+        with pytest.warns(RuntimeWarning, match=r"table.json cannot be written, so the result is not stored"):
             assert not storage.update_json(blocked, lambda before: {})
 
     @pytest.mark.usefixtures("disk_is_full")

@@ -1,8 +1,8 @@
-"""What an operator means and what it must cost, said once.
+"""`Spec`: what an operator means and what it must cost, declared once.
 
-A `Spec` joins an operator with its definition in plain PyTorch, the sizes it is tried on, how to make inputs, the
-fewest bytes and flops it can do with, and what a user would pick instead. `check`, `bench` and `inspect` work on specs
-alone, so a file outside this package that defines `SPEC` gets all of the same.
+A `Spec` joins an operator with its definition in plain PyTorch, its test cases, a function that makes inputs, the least
+bytes and flops, and its rivals. `check`, `bench` and `inspect` work on specs alone, so they also work on a user's file
+that defines `SPEC`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Inputs = dict[str, Any]
 
 
 class SpecError(Exception):
-    """A file or module does not hold a usable SPEC; the message is one line for the user."""
+    """A file or module has no usable SPEC; the message is one line for the user."""
 
 
 class Case:
-    """One size an operator is tried on: `Case("tiny", rows=4, cols=200)`, read back as `case.rows`."""
+    """One test case of an operator: `Case("tiny", rows=4, cols=200)` has the attribute `rows`."""
 
     def __init__(self, name: str, **sizes: int) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Case:
         return f"Case({self.name!r}, {', '.join(f'{name}={size}' for name, size in self.sizes.items())})"
 
     def with_sizes(self, **sizes: int) -> Case:
-        """The same case at other sizes; unknown names are refused."""
+        """Return the same case with other sizes. Raises SpecError for unknown names."""
         unknown = sorted(set(sizes) - set(self.sizes))
         if unknown:
             raise SpecError(f"case {self.name!r} has sizes {', '.join(self.sizes)}, not {', '.join(unknown)}")
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Work:
-    """The least that must happen: each input byte read once, each output byte written once, the formula's flops."""
+    """The least work: each input byte read once, each output byte written once, the flops of the formula."""
 
     bytes: int
     flops: int
@@ -64,7 +64,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Cost:
-    """The floor of one case, forward and backward apart."""
+    """The least work of one case, forward and backward."""
 
     forward: Work
     backward: Work | None = None
@@ -72,7 +72,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory. Calling a layout gives a tensor of the same shape, laid out so."""
+    """Strides of a tensor in memory. Calling a layout returns a tensor of the same shape with such strides."""
 
     name: str
     arrange: Callable[[Tensor], Tensor] = field(repr=False)
@@ -82,7 +82,7 @@ class Layout:
 
 
 def _row_strided(tensor: Tensor) -> Tensor:
-    """Each row followed by a gap, as in a slice of a wider matrix."""
+    """Return the tensor with a gap after each row, as in a slice of a wider matrix."""
     if tensor.ndim == 0:
         return tensor
     wider = tensor.new_empty((*tensor.shape[:-1], tensor.shape[-1] + 3))
@@ -90,7 +90,7 @@ def _row_strided(tensor: Tensor) -> Tensor:
 
 
 def _transposed(tensor: Tensor) -> Tensor:
-    """First and last dimension change places in memory, so columns are far apart. A vector gets stride two."""
+    """Return the tensor with first and last dimension exchanged in memory. A vector gets stride two."""
     if tensor.ndim < 2:
         return _filled(tensor.new_empty((*tensor.shape, 2))[..., 0], tensor)
     flipped = tensor.transpose(0, -1)
@@ -98,12 +98,12 @@ def _transposed(tensor: Tensor) -> Tensor:
 
 
 def _offset(tensor: Tensor) -> Tensor:
-    """Starts one element into its storage, so that no vector load is aligned."""
+    """Return the tensor one element into its storage, so that vector loads are not aligned."""
     return _filled(tensor.new_empty(tensor.numel() + 1)[1:].view(tensor.shape), tensor)
 
 
 def _expanded(tensor: Tensor) -> Tensor:
-    """One row seen again and again: stride zero along the first dimension."""
+    """Return the first row repeated: stride zero along the first dimension."""
     if tensor.ndim < 2 or tensor.shape[0] == 0:
         return tensor
     return tensor[:1].clone().expand(tensor.shape)
@@ -127,13 +127,15 @@ MakeInputs = Callable[..., Mapping[str, Any] | Sequence[Any] | Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One operator: its meaning, its sizes, its floor, its rivals.
+    """One operator: its meaning, test cases, least work and rivals.
 
-    `make_inputs(case, dtype, device, layout)` returns the operator's arguments by name (or in order). Leave `layout`
-    out of its parameters and every floating-point tensor it returns is laid out by the caller instead.
-    `cost(case, dtype)` returns a `Cost`. A rival takes the operator's own arguments; one that raises ImportError is
-    reported as missing. Arguments in `fixed` are floating-point but given, such as a table of cosines: `check` and
-    `bench` ask for no gradient of them. `roundings` is how many roundings follow one another on the way to a result.
+    - `make_inputs(case, dtype, device, layout)` returns the operator's arguments by name or in order. Without the
+      parameter `layout`, the caller lays out every floating-point tensor.
+    - `cost(case, dtype)` returns a `Cost`.
+    - `rivals`: other implementations with the operator's arguments. A rival that raises ImportError is reported as
+      missing.
+    - `fixed`: floating-point arguments without a gradient, such as a table of cosines.
+    - `roundings`: how many roundings follow each other on the way to a result.
     """
 
     name: str
@@ -172,7 +174,7 @@ class Spec:
         raise SpecError(f"{self.name} has no case {name!r}; it has {', '.join(case.name for case in self.cases)}")
 
     def inputs(self, case: Case, dtype: torch.dtype, device: torch.device | str, layout: Layout = CONTIGUOUS) -> Inputs:
-        """The operator's arguments by name, freshly made."""
+        """Return new arguments of the operator, by name."""
         try:
             accepts_layout = "layout" in inspect.signature(self.make_inputs).parameters
             made = self.make_inputs(case, dtype, device, *((layout,) if accepts_layout else ()))
@@ -199,7 +201,7 @@ class Spec:
         return dict(zip(parameters, values, strict=False))
 
     def leaves(self, inputs: Inputs) -> list[str]:
-        """The arguments whose gradients count."""
+        """Return the names of the arguments that have a gradient."""
         return [
             name
             for name, value in inputs.items()
@@ -208,7 +210,7 @@ class Spec:
 
 
 def called(function: Callable[..., Any], inputs: Inputs) -> Any:
-    """The function on these inputs: by name where it knows the names, otherwise in order, as PyTorch's own need it."""
+    """Call the function: by name where it has these parameters, otherwise in order, as for PyTorch's built-ins."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -220,18 +222,18 @@ def called(function: Callable[..., Any], inputs: Inputs) -> Any:
 
 
 def is_differentiable(value: object) -> bool:
-    """Whether a gradient can flow to this argument."""
+    """Whether this argument can have a gradient."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def source_of(function: Callable[..., Any]) -> str | None:
-    """The file of the module that defines a function; None for what is built in."""
+    """Return the file of the module that defines a function; None for built-ins."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     return getattr(module, "__file__", None)
 
 
 def described(error: BaseException, source: str | None) -> str:
-    """An error in one line, with the innermost place it came through in the folder of that source file."""
+    """Return an error in one line, with the innermost line in the folder of `source` that it passed."""
     lines = [_printable(line) for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines) if len(lines) <= 3 else f"{lines[0]} … {lines[-1]}"
     place, traceback = "", error.__traceback__
@@ -248,19 +250,19 @@ def _printable(line: str) -> str:
 
 
 def load_file(path: Path) -> Spec:
-    """The SPEC of a user's own file. Everything that can be wrong with the file becomes one clear line."""
+    """Return the SPEC of a user's file. Raises SpecError with one line for every problem of the file."""
     if not path.is_file():
         raise SpecError(f"{path}: {'is a folder, not a file' if path.is_dir() else 'no such file'}")
     given, path = path, path.absolute()
-    # A name of its own for each file: one called torch.py must not stand for torch.
+    # Each file gets its own module name, so that a file torch.py does not replace torch.
     name = f"tilesmith_file_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     source = importlib.util.spec_from_file_location(name, path)
     if source is None or source.loader is None:
         raise SpecError(f"{given}: not a Python file")
     module = importlib.util.module_from_spec(source)
-    sys.modules[name] = module  # Triton looks a kernel's source up through its module
+    sys.modules[name] = module  # Triton finds a kernel's source by its module
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # the file may import its neighbours, which must not hide anyone else's
+        sys.path.append(str(path.parent))  # last: the file's neighbours must not hide other modules
     try:
         source.loader.exec_module(module)
     except BaseException as error:
@@ -280,7 +282,7 @@ def _why_not_imported(error: BaseException, file: str) -> str:
 
 
 def of_module(module: ModuleType, where: str) -> Spec:
-    """The SPEC that a module defines."""
+    """Return the SPEC of a module."""
     if not hasattr(module, "SPEC"):
         raise SpecError(f"{where}: defines no SPEC; see `tilesmith.Spec` for what it holds")
     if not isinstance(module.SPEC, Spec):

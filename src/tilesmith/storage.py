@@ -1,7 +1,6 @@
-"""Files the product keeps: written whole or not at all, read with suspicion.
+"""Files that Tilesmith stores: written atomically, and validated when read.
 
-A cache that cannot be written (read-only home, full disk) or read (damaged, half-copied) costs a warning and the time
-to work it out again, never a crash.
+A cache that cannot be written (read-only home, full disk) or read (damaged file) leads to a warning, never to a crash.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ import platformdirs
 
 try:
     import fcntl
-except ImportError:  # Windows: the interpreter-only use of the package, where nothing is shared between processes
+except ImportError:  # Windows: only the interpreter works there, and processes share nothing
     fcntl = None  # type: ignore[assignment]
 
 
 def cache_directory() -> Path:
-    """Where measured facts about this machine are kept; TILESMITH_CACHE moves it."""
+    """Return the folder for measurements of this machine; TILESMITH_CACHE overrides it."""
     return Path(os.environ.get("TILESMITH_CACHE") or platformdirs.user_cache_dir("tilesmith"))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write so that a reader sees the old file or the new one. Raises OSError where the disk refuses."""
+    """Write a file such that readers see either the old or the new content. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     if path.is_relative_to("/dev"):
-        # Nothing to replace: /dev/stdout is a stream, and renaming a file to /dev/null would take that from everyone.
+        # /dev/stdout is a stream, and os.replace would replace /dev/null itself.
         path.write_bytes(data)
         return
-    path = path.resolve()  # a link goes on being one
+    path = path.resolve()  # a symbolic link stays one
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -51,7 +50,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def read_json(path: Path) -> Any | None:
-    """What the file holds; None where there is none; None and a warning where it is damaged."""
+    """Return the content of a file; None where there is no file; None and a warning where it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -62,12 +61,12 @@ def read_json(path: Path) -> Any | None:
 
 
 def update_json(path: Path, change: Callable[[Any | None], Any]) -> bool:
-    """Replace the content by change(content), one process at a time. False, with a warning, where that fails."""
+    """Replace the content by change(content), one process at a time. Return False, with a warning, on failure."""
     try:
         with _locked(path):
             write_atomically(path, json.dumps(change(read_json(path)), indent=1, sort_keys=True) + "\n")
     except OSError as error:
-        warnings.warn(f"{path} cannot be written, so this is not kept: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{path} cannot be written, so the result is not stored: {error}", RuntimeWarning, stacklevel=2)
         return False
     return True
 

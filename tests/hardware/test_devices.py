@@ -42,7 +42,7 @@ def test_matches_the_name_that_pytorch_reports(reported: str, name: str) -> None
     "reported",
     ["NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce GTX 1080", ""],
 )
-def test_does_not_take_a_relative_for_the_device(reported: str) -> None:
+def test_similar_name_does_not_match_a_device(reported: str) -> None:
     assert match(reported) is None
 
 

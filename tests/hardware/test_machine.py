@@ -136,7 +136,7 @@ def test_describes_an_amd_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("failure", [FileNotFoundError(), subprocess.TimeoutExpired("nvidia-smi", 10)])
-def test_does_without_a_driver_version_that_nobody_tells(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_driver_version_may_be_unknown(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     def run(*arguments: Any, timeout: float, **options: Any) -> Any:
         assert timeout <= 10
         raise failure

@@ -101,7 +101,7 @@ def test_agrees_with_the_amd_compiler(target: str, block_size: int) -> None:
         (CDNA3, 32, 32, 0, "warps"),
     ],
 )
-def test_what_cannot_be_launched_has_no_occupancy(
+def test_kernel_that_does_not_fit_has_no_occupancy(
     architecture: Architecture, num_warps: int, registers: int, shared_bytes: int, limited_by: str
 ) -> None:
     found = occupancy(architecture, num_warps=num_warps, registers=registers, shared_bytes=shared_bytes)

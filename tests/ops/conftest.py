@@ -12,7 +12,7 @@ from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.spec import Case, Inputs, Spec
 
-# Where the second smallest case takes the interpreter a tenth of a second or more: fewer programs of the same kernels.
+# Smaller sizes for cases that take the interpreter 0.1 s or more: fewer programs of the same kernels.
 SMALLER = {
     "attention": {"key_heads": 1},
     "attention_update": {"rows": 1},
@@ -28,33 +28,33 @@ SMALLER = {
 
 @pytest.fixture(params=SPECS.values(), ids=list(SPECS))
 def spec(request: pytest.FixtureRequest) -> Spec:
-    """A test that takes this runs once for every operator there is."""
+    """Run a test once for every operator."""
     found: Spec = request.param
     return found
 
 
 @pytest.fixture
 def operator(spec: Spec) -> Operator[..., Any]:
-    """The spec's own operator, with what our runtime knows about it."""
+    """Return the spec's operator as an `Operator`."""
     assert isinstance(spec.op, Operator)
     return spec.op
 
 
 @pytest.fixture
 def ordinary_case(spec: Spec) -> Case:
-    """The second smallest case: the smallest tends to be a single element."""
+    """Return the second smallest case: the smallest is often a single element."""
     return _second_smallest(spec.name)
 
 
 @pytest.fixture
 def small_case(spec: Spec, ordinary_case: Case) -> Case:
-    """That, or something smaller yet."""
+    """Return the second smallest case, or a smaller version of it."""
     return ordinary_case.with_sizes(**SMALLER.get(spec.name, {}))
 
 
 @pytest.fixture
 def inputs(spec: Spec, small_case: Case) -> Inputs:
-    """Arguments of the operator in single precision, of a size that the interpreter takes milliseconds for."""
+    """Return arguments in single precision that the interpreter computes in milliseconds."""
     torch.manual_seed(0)
     return spec.inputs(small_case, torch.float32, "cpu")
 

@@ -89,7 +89,7 @@ def heads(batch: int, count: int, positions: int, dim: int) -> dict[str, Tensor]
 def test_any_strides(layout: str, interleaved: bool) -> None:
     q, k = heads(2, 11, 9, 14)[layout], heads(2, 5, 9, 14)[layout]
     cos, sin = (torch.randn(12, 9).t() for _ in range(2))
-    leaves = tuple(value.detach().requires_grad_() for value in (q, k))
+    leaves = q.detach().requires_grad_(), k.detach().requires_grad_()
     copies = q.detach().clone().requires_grad_(), k.detach().clone().requires_grad_()
     ours, right = rope(*leaves, cos, sin, interleaved), reference(*copies, cos, sin, interleaved)
     torch.testing.assert_close(ours, right)
@@ -107,7 +107,7 @@ def test_tables_of_all_shapes_and_their_gradients(shape: tuple[int, ...], interl
     cos, sin = (torch.randn(*shape, 6 if compact else 12) for _ in range(2))
     ours = [value.clone().requires_grad_() for value in (q, k, cos, sin)]
     right = [value.clone().requires_grad_() for value in (q, k, cos, sin)]
-    turned = rope(*ours, interleaved, 12)
+    turned = rope(ours[0], ours[1], ours[2], ours[3], interleaved, 12)
     expected = reference(right[0], right[1], right[2], right[3], interleaved, 12)
     torch.testing.assert_close(turned, expected)
     dy = [torch.randn(one.shape) for one in expected]
@@ -144,7 +144,7 @@ def saved(needs_gradient: tuple[bool, ...]) -> int:
         return one
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
-        rope(*leaves)
+        rope(leaves[0], leaves[1], leaves[2], leaves[3])
     return len(kept)
 
 

@@ -164,7 +164,7 @@ def test_few_long_rows_are_split_over_the_multiprocessors() -> None:
     for rows in (1, 16, 64):
         with recorded_plans("cuda:90") as plans:
             x = torch.empty(rows, 262144, dtype=torch.bfloat16, device="meta", requires_grad=True)
-            softmax(x).sum().backward()
+            softmax(x).sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         launches = [launch for plan in plans for launch in plan.launches]
         assert len(launches) == 4
         assert all(launch.grid[0] >= 128 for launch in launches)

@@ -17,6 +17,7 @@ from tilesmith.ops.attention.kernels.short import LONGEST
 from tilesmith.ops.msa_column_attention import msa_column_attention
 from tilesmith.ops.msa_row_attention import msa_row_attention
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_attention import triangle_attention
 from tilesmith.ops.triangle_attention.operator import backward, forward
@@ -24,7 +25,9 @@ from tilesmith.spec import Inputs
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 SIDES = pytest.mark.parametrize("starting", [True, False], ids=["starting", "ending"])
-OPERATORS = {"starting": triangle_attention, "row": msa_row_attention, "column": msa_column_attention}
+OPERATORS: dict[str, Operator[..., Tensor]] = {
+    "starting": triangle_attention, "row": msa_row_attention, "column": msa_column_attention,
+}  # fmt: skip
 
 
 def made(rows: int = 3, columns: int = 3, batch: int = 1, heads: int = 1, head: int = 4) -> Inputs:
@@ -103,7 +106,7 @@ def test_a_batch_is_its_members_one_by_one(heads: int, head: int, length: int, s
     if not starting:
         inputs = {name: one if name == "bias" else one.transpose(1, 2) for name, one in inputs.items()}
 
-    def one_by_one(**named: Tensor) -> Tensor:
+    def one_by_one(**named: Any) -> Tensor:
         members = ({name: one[n : n + 1] for name, one in named.items()} for n in range(3))
         return torch.cat([triangle_attention(**member, starting=starting) for member in members])
 
@@ -121,7 +124,7 @@ def test_a_call_makes_one_launch_of_each_kernel_whatever_the_batch(starting: boo
         for name, one in made(rows=80, columns=80, batch=4).items()
     }
     with recorded_plans() as plans:
-        triangle_attention(**inputs, starting=starting).sum().backward()
+        triangle_attention(**inputs, starting=starting).sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     launched = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
     assert {f"attention_{kind}_kernel" for kind in ("forward", "dq", "dkdv", "dbias")} < set(launched)
     assert len(set(launched)) == len(launched)
@@ -233,7 +236,7 @@ def test_a_gate_alone_can_be_learned() -> None:
     inputs = made()
     gate = inputs["gate"].requires_grad_()
     with ts.use("interpret"):
-        triangle_attention(**inputs).sum().backward()
+        triangle_attention(**inputs).sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     (wanted,) = torch.autograd.grad(triangle_attention(**{**inputs, "gate": gate}).sum(), gate)
     assert gate.grad is not None
     assert_same({"gate": gate.grad}, {"gate": wanted})
@@ -315,7 +318,7 @@ class TestInChunks:
         q, k, v = (grid.clone().requires_grad_() for _ in range(3))
         bias = torch.empty(batch, 4, length, length, device="meta", dtype=dtype, requires_grad=bias_learns)
         with recorded_plans("cuda:90") as plans:
-            triangle_attention(q, k, v, bias=bias).backward(grid)
+            triangle_attention(q, k, v, bias=bias).backward(grid)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         return plans[-1]
 
     @pytest.mark.parametrize(

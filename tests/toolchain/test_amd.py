@@ -1,4 +1,4 @@
-"""Forms of AMD instructions that small kernels do not all produce."""
+"""Forms of AMD instructions, some of which small kernels do not produce."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # Kernels carry no types: Triton reads their annotations as its own.
-"""Compiling for a target that is not there, and what the binaries say."""
+"""Compiling for any target, and facts of the binaries."""
 
 import inspect
 import re
@@ -139,7 +139,7 @@ def rows() -> dict[Target, Binary]:
 
 @pytest.fixture(scope="session")
 def spilling_rows() -> dict[Target, Binary]:
-    """256 elements of each operand in each of a few threads: more than any register file holds."""
+    """Return a binary whose threads hold 256 elements of each operand: more than the registers hold."""
     sizes = {target: 256 * 4 * target.warp_size for target in DEFAULT_TARGETS}
     return {target: compile_row(target, block_size=size, columns=size) for target, size in sizes.items()}
 
@@ -196,7 +196,7 @@ def test_nvidia_spills_are_those_that_ptxas_reports(spilling_rows: dict[Target, 
 def test_amd_spills_agree_with_the_metadata(spilling_rows: dict[Target, Binary]) -> None:
     row = spilling_rows[CDNA3]
     spilled_registers = int(re.findall(r"\.vgpr_spill_count:\s+(\d+)", row.assembly["amdgcn"])[0])
-    # Every register is written once and, in a kernel without branches, read back once.
+    # Without branches, each spilled register is stored once and loaded once.
     assert row.spill_bytes == 2 * 4 * spilled_registers
 
 
@@ -238,7 +238,7 @@ def test_accesses_are_named_by_source_line(rows: dict[Target, Binary], target: T
         ("store", line_of(row_kernel, "tl.store")),
         ("load", line_of(load_in_helper, "in the helper")),
     ]
-    # Also where the binary comes from Triton's cache, and another checkout of these lines has put it there.
+    # Also where Triton's cache has the binary from another checkout.
     assert {access.file for access in rows[target].accesses} == {__file__}
     # 1024 floats of 4 bytes by a block of 4 warps.
     assert {access.count for access in rows[target].accesses} == {1024 * 4 // 16 // (4 * target.warp_size)}
@@ -302,7 +302,7 @@ def test_respects_do_not_specialize() -> None:
 
 
 def _kernel_parameters(binary: Binary) -> int:
-    """Parameters of the first intermediate form, before the compiler adds its own."""
+    """Return the parameters in TTIR, before the compiler adds its own."""
     signature = re.search(r"tt\.func public @\w+\((.*?)\) attributes", binary.assembly["ttir"], re.DOTALL)
     assert signature is not None
     return len(re.findall(r"%\w+: ", signature[1]))
@@ -330,7 +330,7 @@ def test_options_reach_the_compiler() -> None:
 
 def test_num_stages_reaches_the_compiler() -> None:
     fewer, more = (compile_dot(HOPPER, num_stages=num_stages).shared_bytes for num_stages in (3, 4))
-    # One more tile of 64 × 64 halves waits in shared memory.
+    # One more tile of 64 × 64 float16 is in shared memory.
     assert more - fewer == 64 * 64 * 2
 
 
@@ -400,7 +400,7 @@ def test_rejects_wrong_argument_names(arguments: dict[str, object], message: str
 
 
 @pytest.mark.parametrize("kernel", [print, lambda x: x, None])
-def test_rejects_what_is_no_kernel(kernel: Callable[..., object] | None) -> None:
+def test_rejects_a_function_that_is_not_a_kernel(kernel: Callable[..., object] | None) -> None:
     with pytest.raises(TypeError, match=r"kernel: expected a function decorated with triton\.jit"):
         compile_kernel(kernel, HOPPER, {})
 

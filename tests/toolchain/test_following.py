@@ -45,7 +45,7 @@ class Follower(Observer):
         self.overflows.append(access.overflow)
 
     def out_of_bounds(self, error: Any) -> None:
-        """Where a wrapped address leads is not the question here."""
+        """Ignore accesses out of bounds."""
 
 
 def test_only_followed_programs_show_their_operations() -> None:

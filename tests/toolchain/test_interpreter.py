@@ -1,4 +1,4 @@
-"""The interpreter as a tool: where it takes over, what it guards, what it shows, and what it reads as Triton does."""
+"""The interpreter: when it runs, what it guards, what observers see, and how it reads kernels."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, attr-defined"
 # Kernels are Triton's language, not Python: their parameters have no Python types.
@@ -58,7 +58,7 @@ def scale_arguments(size: int = 100) -> dict[str, Any]:
 
 
 def line_of(kernel: Any, text: str) -> int:
-    """The line of this file on which a kernel's source holds a text."""
+    """Return the line of this file where a kernel's source has this text."""
     lines, first = inspect.getsourcelines(kernel.fn)
     return next(first + index for index, line in enumerate(lines) if text in line)
 
@@ -81,7 +81,7 @@ class Recorder(Observer):
         self.dots.append(dot)
 
 
-# Where it takes over
+# When it runs
 
 
 def test_runs_launches_inside_the_context_and_leaves_everything_as_it_was() -> None:
@@ -507,7 +507,7 @@ def test_takes_named_tuples_booleans_floats_none_and_annotated_integers() -> Non
     torch.testing.assert_close(y, first + second)
 
 
-# What it reads as Triton does
+# How it reads kernels
 
 
 @triton.jit
@@ -579,7 +579,7 @@ def test_kernels_see_their_closure_and_defaults() -> None:
     assert y.tolist() == [15, 25, 35, 45]
 
 
-# Reductions with the author's own combine function
+# Reductions with the user's combine function
 
 
 @triton.jit

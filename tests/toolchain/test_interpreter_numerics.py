@@ -18,7 +18,7 @@ from triton.language.extra import libdevice
 from triton.language.extra.libdevice import tanh
 
 from tilesmith.toolchain.interpreter import interpret, numerics
-from tilesmith.toolchain.interpreter.mends import Builder
+from tilesmith.toolchain.interpreter.patches import Builder
 
 NARROW = [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 FLOAT8 = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
@@ -26,7 +26,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 3
 
 
 def samples(count: int, seed: int = 0) -> Tensor:
-    """Float32 values of every size and sign, with zeros, infinities, NaN, subnormals and exact ties between bf16."""
+    """Return float32 values of every magnitude and sign, with zeros, infinities, NaN, subnormals and ties of bf16."""
     generator = torch.Generator().manual_seed(seed)
     magnitudes = torch.exp2(torch.empty(count).uniform_(-30, 30, generator=generator))
     values = magnitudes * torch.randn(count, generator=generator)
@@ -176,7 +176,7 @@ def bfloat16(x: Tensor) -> Tensor:
     return x.to(torch.bfloat16).float()
 
 
-# All are given the exact float32 values of bf16 operands; the result is rounded to bf16 afterwards.
+# All get the exact float32 values of bf16 operands; the result is then rounded to bf16.
 EXPECTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
@@ -220,7 +220,7 @@ def fma_kernel(x_ptr, y_ptr, z_ptr, out_ptr, SIZE: tl.constexpr):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_fma_rounds_once(dtype: torch.dtype) -> None:
     x, y = moderate(512, seed=1).to(dtype), moderate(512, seed=2).to(dtype)
-    z = -(x.double() * y.double()).to(dtype)  # what is left is the product's own rounding error
+    z = -(x.double() * y.double()).to(dtype)  # the rest is the rounding error of the product
     out = torch.empty_like(x)
     interpret(fma_kernel, (1,), {"x_ptr": x, "y_ptr": y, "z_ptr": z, "out_ptr": out, "SIZE": 512})
     assert_same(out, (x.double() * y.double() + z.double()).to(dtype))
@@ -333,7 +333,7 @@ def test_atomic_add_rounds_after_each_addition_and_returns_what_was_there(dtype:
     assert_same(total, expected)
 
 
-# The stock interpreter's other slips
+# Other errors of the stock interpreter
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""What the interpreter looks up of shapes is what Triton's front end works out."""
+"""The interpreter's cached shapes equal those that Triton's front end computes."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # Kernels are Triton's language, not Python: their parameters have no Python types.
@@ -23,7 +23,7 @@ def ones_kernel(y_ptr, LENGTH: tl.constexpr, OTHER: tl.constexpr):
 
 
 def attributes(value: Any) -> dict[str, str]:
-    """As text, since values of Triton's own compare to values of Triton's own. What ours has besides is left out."""
+    """Return the fields as text, without the one that the interpreter adds: Triton's values overload comparison."""
     return {name: repr(value) for name, value in vars(value).items() if name != "of_tensor"}
 
 
@@ -47,7 +47,7 @@ def test_types_and_tensors_are_as_triton_makes_them_the_first_time_and_later(ele
     ("length", "other", "said"),
     [(4.0, 4, "must have type `constexpr"), (3, 4, "must be a power of 2"), (4, 8, "incompatible dimensions")],
 )
-def test_what_triton_refuses_is_refused_though_its_like_was_met(length: Any, other: int, said: str) -> None:
+def test_invalid_shape_raises_also_after_a_valid_one(length: Any, other: int, said: str) -> None:
     y = torch.zeros(4)
     interpret(ones_kernel, (1,), {"y_ptr": y, "LENGTH": 4, "OTHER": 4})
     torch.testing.assert_close(y, torch.ones(4))
@@ -55,7 +55,7 @@ def test_what_triton_refuses_is_refused_though_its_like_was_met(length: Any, oth
         interpret(ones_kernel, (1,), {"y_ptr": y, "LENGTH": length, "OTHER": other})
 
 
-def test_a_length_that_is_no_whole_number_is_refused_though_its_equal_is_known() -> None:
+def test_fractional_length_raises_also_after_its_equal() -> None:
     shapes = Shapes()
     shapes.make_type(object.__new__(tl.block_type), tl.float32, [4])
     with pytest.raises(TypeError, match="must have type"):

@@ -1,4 +1,4 @@
-"""What a cheap launch hands to a compiled kernel: addresses for pointers, and descriptors made for each address."""
+"""What a fast launch passes to a compiled kernel: addresses for pointers, and a descriptor for each address."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_descriptor_is_made_once_for_each_address() -> None:
     assert fill([320])[0] is fill([320])[0]
 
 
-def test_addresses_that_never_repeat_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_descriptors_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "MOST_ADDRESSES", 4)
     placed = launcher._placed(described(0))
     for address in range(0, 16 * 20, 16):
@@ -63,10 +63,10 @@ def test_addresses_that_never_repeat_do_not_fill_the_memory(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("uses_copy_engine", [True, False])
-def test_past_tritons_wrapper_a_descriptor_goes_in_its_parts(
+def test_descriptor_is_expanded_without_tritons_wrapper(
     monkeypatch: pytest.MonkeyPatch, uses_copy_engine: bool
 ) -> None:
-    """As Triton 3.6 hands them to its compiled entry point; encoding is counted, since it is what must not repeat."""
+    """Pass arguments as Triton 3.6 does; count encodings, which must not repeat."""
     encoded: list[int] = []
 
     def encode(descriptor: Any, fact: Any) -> list[Any]:
@@ -99,8 +99,8 @@ def test_without_descriptors_nothing_is_unwrapped() -> None:
     assert launcher._without_wrapper(print, SimpleNamespace(), arguments, fill) == (print, fill)
 
 
-def test_memory_for_the_compiler_is_there_for_the_launch_only() -> None:
+def test_scratch_memory_is_there_for_the_launch_only() -> None:
     before = _allocation._allocator.get()
-    with launcher._memory_for_the_compiler():
+    with launcher._scratch_memory():
         assert _allocation._allocator.get() is launcher._allocate
     assert _allocation._allocator.get() is before

@@ -1,4 +1,4 @@
-"""What is seen of a launch, with a launch of our own in place of Triton's, which needs a GPU."""
+"""Recorded launches, with a stand-in for Triton's launch, which needs a GPU."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,attr-defined"
 # Kernels have no Python types.

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # Kernels carry no types: Triton reads their annotations as its own.
-"""Which thread asks for which element, out of compiled kernels."""
+"""Which thread accesses which element, in compiled kernels."""
 
 import inspect
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_accesses_are_found_by_their_own_line() -> None:
     assert (result.kind, result.shape, result.layout) == ("store", (1024,), layout)
 
 
-def test_what_is_too_small_for_all_warps_is_loaded_by_all_and_stored_once() -> None:
+def test_small_tensor_is_loaded_by_all_warps_and_stored_once() -> None:
     binary = compiled(copy_kernel, x_ptr=torch.empty(4096), y_ptr=torch.empty(4096), BLOCK=64)
     assert access_at(binary, helper_kernel, "in the helper").warps == 2
     assert access_at(binary, copy_kernel, "one number").warps == 4
@@ -89,7 +89,7 @@ def test_a_slice_keeps_the_layout_it_was_cut_from() -> None:
     assert cut.layout == access_at(binary, tiles_kernel, "a tile").layout
 
 
-def test_other_layouts_are_not_guessed() -> None:
+def test_other_layouts_give_none() -> None:
     binary = compiled(copy_kernel, x_ptr=torch.empty(4096), y_ptr=torch.empty(4096), BLOCK=1024)
     text = binary.assembly["ttgir"].replace("order = [0]}>", "order = [0], CGALayout = [[1]]}>")
     clustered = replace(binary, assembly={"ttgir": text})

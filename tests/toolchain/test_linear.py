@@ -1,4 +1,4 @@
-"""Layouts of matrix units, as Triton itself resolves them."""
+"""Layouts of matrix units, as Triton converts them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_accumulator_has_two_neighbours_in_each_lane() -> None:
     assert len(set(zip(warp.flat, lane.flat, register.flat, strict=True))) == 64 * 8
 
 
-def test_it_agrees_with_the_formula_for_blocked_layouts() -> None:
+def test_linear_layout_agrees_with_the_formula_for_blocked_layouts() -> None:
     layout = as_linear((64, 32), "#blocked", (BLOCKED,))
     assert layout is not None
     formula = owners((64, 32), Blocked((1, 4), (8, 4), (4, 1), (1, 0)))
@@ -45,7 +45,7 @@ def test_a_slice_of_a_matrix_layout() -> None:
     assert lane[:3].tolist() == [0, 4, 8]
 
 
-def test_what_triton_does_not_know_is_not_guessed() -> None:
+def test_unknown_layout_gives_none() -> None:
     assert as_linear((64, 8), "#ttg.of_next_year<{}>", ()) is None
 
 

@@ -1,4 +1,4 @@
-"""Forms of PTX and SASS instructions that small kernels do not all produce."""
+"""Forms of PTX and SASS instructions, some of which small kernels do not produce."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # Kernels carry no types: Triton reads their annotations as its own.
-"""How warps meet the banks of shared memory."""
+"""Bank conflicts in shared memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_wavefronts(addresses: np.ndarray, width: int, turns: int) -> None:
     assert wavefronts(addresses, width) == turns
 
 
-def test_addresses_are_worked_out_from_the_threads_number() -> None:
+def test_addresses_follow_from_the_threads_number() -> None:
     ptx = """
 	.loc 1 7 3
 	mov.u32 	%r1, %tid.x;
@@ -55,7 +55,7 @@ def test_addresses_are_worked_out_from_the_threads_number() -> None:
 	ld.shared.b32 	%r11, [%r10];
 """
     found = [(kind, place.line, needed, ideal) for kind, place, needed, ideal in _found(ptx)]
-    # 128 bytes apart is one bank: a turn for each of 32 words, two for two; a loaded address is not known.
+    # A stride of 128 bytes hits one bank: 32 wavefronts for 32 words, 2 for 2. A loaded address is unknown.
     assert found == [("store", 7, 32, 1), ("load", 7, 2, 1)]
 
 
@@ -71,7 +71,7 @@ def test_the_compiler_avoids_conflicts_in_a_transpose(capability: int) -> None:
     assert all(one.wavefronts == one.ideal_wavefronts == 8 for one in accesses)
 
 
-def test_other_vendors_have_none() -> None:
+def test_other_vendors_have_no_shared_accesses() -> None:
     tensors = {"x_ptr": torch.empty(32, 32), "y_ptr": torch.empty(32, 32)}
     binary = compile_kernel(transpose_kernel, Target("hip", "gfx942"), {**tensors, "BLOCK": 32}, enable_fp_fusion=True)
     assert shared_accesses(binary) == ()

@@ -1,1 +1,9 @@
-"""Known GPUs as data, and how much of one a kernel can fill."""
+"""Known GPUs as data, what one multiprocessor holds of a kernel, and what this machine is.
+
+Files, in reading order:
+
+- `devices.py`: known GPUs, from `devices.json`: limits of the architecture and datasheet figures.
+- `occupancy.py`: how many warps of a kernel fit on a multiprocessor.
+- `rates.py`: rates of matrix products in single precision.
+- `machine.py`: the GPU, compilers and profilers of this machine, and advice on what is missing.
+"""

@@ -1,7 +1,7 @@
-"""Known GPUs: what their architecture allows, and what their datasheet promises.
+"""Known GPUs: limits of their architecture, and figures of their datasheet.
 
-The figures live in `devices.json`, each with its source. Rates and bandwidth are the vendor's own, dense, at boost
-clock: no kernel reaches them, and what a device really does is measured elsewhere.
+The figures are in `devices.json`, each with its source. Rates and bandwidth are the vendor's, dense, at boost clock. No
+kernel reaches them; `lab/bench` measures what a device reaches.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 class Architecture:
     """Limits of one multiprocessor (AMD: compute unit), the same on every product of an architecture.
 
-    Registers are 32 bits wide. Each of the `partitions` has its own share of registers and warps, and gives registers
-    to a warp in multiples of `register_unit`. Every block costs `reserved_shared_bytes` on top of what it asks for.
+    Registers are 32 bits wide. Each of the `partitions` has its own part of the registers and warps. It allocates
+    registers to a warp in multiples of `register_unit`. Every block takes `reserved_shared_bytes` in addition to the
+    shared memory that it requests.
     """
 
     target: str
@@ -42,8 +43,8 @@ class Architecture:
 class Device:
     """One product with its datasheet figures.
 
-    `tflop_per_s` maps a dtype to the dense rate of the matrix units; fp32 is the rate of the ordinary ones, and "fp32
-    matrix" is there where matrix units multiply single precision faster than those.
+    `tflop_per_s` maps a dtype to the dense rate of the matrix units. "fp32" is the rate of the vector units. "fp32
+    matrix" exists where matrix units multiply single precision faster.
     """
 
     name: str
@@ -58,12 +59,12 @@ class Device:
 
 
 def devices() -> tuple[Device, ...]:
-    """Every known device."""
+    """Return every known device."""
     return tuple(_devices().values())
 
 
 def device(name: str) -> Device:
-    """The device of a short name such as `h200`, in any case."""
+    """Return the device with a short name such as `h200`, in upper or lower case."""
     try:
         return _devices()[name.lower()]
     except KeyError:
@@ -71,7 +72,7 @@ def device(name: str) -> Device:
 
 
 def for_target(target: str) -> Architecture:
-    """The limits of a compile target such as `cuda:90`."""
+    """Return the limits of a compile target such as `cuda:90`."""
     try:
         return _architectures()[target]
     except KeyError:
@@ -80,9 +81,9 @@ def for_target(target: str) -> Architecture:
 
 
 def match(reported_name: str) -> Device | None:
-    """The device that PyTorch reports under this name, None where it is not known.
+    """Return the device that PyTorch reports under this name, or None.
 
-    Only whole names match: an H100 PCIe, or a slice of an H100, is another device than an H100 SXM.
+    Only full names match: an H100 PCIe, or a MIG slice of an H100, is not an H100 SXM.
     """
     for candidate in devices():
         if reported_name.strip().lower() in (name.lower() for name in candidate.reported_as):
@@ -93,7 +94,7 @@ def match(reported_name: str) -> Device | None:
 @cache
 def _data() -> dict[str, dict[str, dict[str, Any]]]:
     text = files("tilesmith.hardware").joinpath("devices.json").read_text(encoding="utf-8")
-    return json.loads(text)  # type: ignore[no-any-return]  # the dataclasses below reject a file of another shape
+    return json.loads(text)  # type: ignore[no-any-return]  # the dataclasses below reject wrong fields
 
 
 @cache

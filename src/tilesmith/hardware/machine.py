@@ -1,6 +1,6 @@
-"""What this machine can do: its GPU if it has one, what it can compile for, which profilers it has, what it lacks.
+"""What this machine has: a GPU, targets to compile for, profilers; and advice on what is missing.
 
-Everything here may be missing or broken, and saying so is the point: nothing raises, and nothing can hang.
+Everything may be missing or broken. This module reports that: it never raises, and never hangs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NVIDIA_PARAMETERS = Path("/proc/driver/nvidia/params")
 
 @dataclass(frozen=True)
 class Gpu:
-    """The first GPU that PyTorch sees. `compute_capability` is such as "9.0"; on AMD, such as "gfx942"."""
+    """The first GPU that PyTorch sees. `compute_capability` is "9.0", for example; on AMD "gfx942"."""
 
     name: str
     vendor: str  # "nvidia" or "amd"
@@ -41,7 +41,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Versions are None where the package cannot be imported. `targets` are those that compile here, GPU or not."""
+    """What `examine` found. Versions are None where a package cannot be imported. `targets` compile on this machine."""
 
     python: str
     torch: str | None
@@ -67,7 +67,7 @@ class _Package:
 
 
 def examine() -> Machine:
-    """Look at this machine. Takes as long as importing PyTorch and Triton."""
+    """Return what this machine has. Takes as long as importing PyTorch and Triton."""
     torch, triton = _package("torch"), _package("triton")
     gpu, gpu_problem = _gpu(torch.module)
     launch_problem = _launch_problem() if gpu else "there is no GPU"
@@ -98,7 +98,7 @@ def _package(name: str) -> _Package:
         if error.name == name:
             return _Package(name, None, "is not installed")
         return _Package(name, None, f"cannot be imported: {error}")
-    except Exception as error:  # a half-installed package fails in any way it likes
+    except Exception as error:  # a half-installed package may raise anything
         return _Package(name, None, f"cannot be imported: {_first_line(error)}")
 
 
@@ -107,7 +107,7 @@ def _first_line(error: object) -> str:
 
 
 def _gpu(torch: Any | None) -> tuple[Gpu | None, str]:
-    """The GPU, or what PyTorch says about why it sees none."""
+    """Return the GPU, or PyTorch's reason for seeing none."""
     if torch is None:
         return None, ""
     with warnings.catch_warnings(record=True) as complaints:
@@ -115,7 +115,7 @@ def _gpu(torch: Any | None) -> tuple[Gpu | None, str]:
         try:
             if torch.cuda.is_available():
                 return _read_gpu(torch), ""
-        except Exception as error:  # a driver that answers at first and fails at the second question
+        except Exception as error:  # a broken driver may fail only at the second call
             return None, _first_line(error)
     return None, _first_line(complaints[0].message) if complaints else ""
 
@@ -127,7 +127,7 @@ def _read_gpu(torch: Any) -> Gpu:
         name=properties.name,
         vendor="amd" if is_amd else "nvidia",
         driver=_amd_driver() if is_amd else _nvidia_driver(),
-        # AMD's name carries switches: gfx942:sramecc+:xnack-
+        # AMD's name includes features: gfx942:sramecc+:xnack-
         compute_capability=properties.gcnArchName.split(":")[0] if is_amd else f"{properties.major}.{properties.minor}",
         memory_bytes=properties.total_memory,
         count=torch.cuda.device_count(),
@@ -153,10 +153,10 @@ def _amd_driver() -> str | None:
 
 
 def _launch_problem() -> str | None:
-    """Why Triton cannot launch on the GPU there is; None where it can."""
+    """Return why Triton cannot launch on this GPU; None where it can."""
     try:
         require_launching()
-    except Exception as error:  # no Triton, no compiler, no Python headers, no driver: each raises something else
+    except Exception as error:  # each missing part raises another error
         return _first_line(error)
     return None
 
@@ -186,8 +186,8 @@ def _advice_without_gpu(torch: _Package, triton: _Package, problem: str) -> Iter
         yield "An NVIDIA driver is here, but this PyTorch is built without CUDA: install one from pytorch.org."
     if triton.module is not None:
         yield (
-            "No GPU: kernels run in the interpreter and compile for the targets listed. Speed cannot be measured here; "
-            "what is said about it is predicted."
+            "No GPU: kernels run in the interpreter and compile for the targets listed. Speed cannot be measured here, "
+            "only predicted."
         )
 
 

@@ -1,4 +1,4 @@
-"""How many warps of a kernel a multiprocessor holds at once, and what stops it from holding more."""
+"""Occupancy: how many warps of a kernel fit on a multiprocessor, and which limit is reached first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from tilesmith.hardware.devices import Architecture
 
 @dataclass(frozen=True)
 class Occupancy:
-    """`blocks` of the kernel fit on one multiprocessor; `occupancy` is the share of its warps that they fill.
+    """`blocks` of the kernel fit on one multiprocessor; `occupancy` is the fraction of its warps that they fill.
 
-    `limited_by` is "registers", "shared memory", "warps" or "blocks". No block fits where `blocks` is 0: such a kernel
-    cannot be launched.
+    `limited_by` is "registers", "shared memory", "warps" or "blocks". A kernel with `blocks` 0 cannot be launched.
     """
 
     occupancy: float
@@ -21,14 +20,14 @@ class Occupancy:
 
 
 def occupancy(architecture: Architecture, *, num_warps: int, registers: int, shared_bytes: int) -> Occupancy:
-    """The occupancy of a kernel with `num_warps` warps and `shared_bytes` per block, `registers` per thread.
+    """Return the occupancy of a kernel with `num_warps` and `shared_bytes` a block and `registers` a thread.
 
-    AMD's scalar registers are left out: they cost at most one wave in eight, and only beyond a hundred.
+    AMD's scalar registers are ignored: they cost at most one wave in eight, and only above a hundred.
     """
     _check_at_least("num_warps", num_warps, least=1)
     _check_at_least("registers", registers, least=1)
     _check_at_least("shared_bytes", shared_bytes, least=0)
-    # In this order, because the first of equals is named: fewer registers do not help where warps are used up as well.
+    # The first of equal limits is named, so warps come before registers: fewer registers would not help there.
     limits = {
         "warps": _blocks_by_warps(architecture, num_warps),
         "blocks": architecture.blocks,

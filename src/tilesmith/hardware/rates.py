@@ -1,13 +1,13 @@
-"""How fast a device multiplies matrices of single precision, by how exactly it does so."""
+"""Rates of matrix products in single precision, for each of Triton's precisions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Triton's names for the ways to do it: of which products they are made, and how many make one. Of the 24 bits of single
-# precision tf32 keeps 11 and bf16 keeps 8, so that further products have to stand for the rest. Three times eight are
-# all 24: of the nine products of such parts, three lie below what single precision holds.
+# Triton's precisions: the dtype of their products, and how many of these make one product of single precision. Single
+# precision has 24 bits, tf32 keeps 11 and bf16 keeps 8; further products add the rest. Three bf16 parts have all 24
+# bits; of their nine products, three are below single precision.
 _PRODUCTS = {
     "ieee": ("fp32", 1),
     "tf32": ("tf32", 1),
@@ -21,7 +21,7 @@ _IN_WORDS = {3: "three", 6: "six"}
 
 @dataclass(frozen=True)
 class Rate:
-    """A way to multiply matrices of some dtype, and how many TFLOP/s of that dtype's products it gives."""
+    """A rate of matrix products in TFLOP/s, and the name of the units or products behind it."""
 
     name: str
     tflop_per_s: float
@@ -32,7 +32,7 @@ class Rate:
 
 
 def single_precision_rate(rates: Mapping[str, float], precision: str) -> Rate | None:
-    """The rate of one of Triton's ways, from TFLOP/s by dtype; None where there are no units for it."""
+    """Return the rate of one of Triton's precisions, from TFLOP/s by dtype; None where no units compute it."""
     dtype, products = _PRODUCTS[precision]
     if precision == "ieee" and "fp32 matrix" in rates:
         dtype = "fp32 matrix"

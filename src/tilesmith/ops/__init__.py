@@ -1,7 +1,40 @@
-"""The operators. Each module here that defines a SPEC is one.
+"""The operators. Each module or package with a SPEC is one.
 
 The imports below export every operator statically, so that editors and type checkers see its signature. `SPECS` is
-found by looking: a module with a SPEC that is not exported here fails a test.
+collected at import. A test fails where a module with a SPEC is not exported here.
+
+Files, in reading order:
+
+- `silu.py`: x · σ(x). Read this operator first.
+- `add.py`: x + y.
+- `swiglu.py`: silu(gate) · up.
+- `gate.py`: x · σ(gate), for gated attention.
+- `transpose.py`: the last two dimensions exchanged.
+- `sum.py`: sums over any dimensions.
+- `softmax/`: softmax along one dimension.
+- `rope.py`: rotary position embedding.
+- `rms_norm/`: RMS norm.
+- `add_rms_norm.py`: a residual sum and its RMS norm.
+- `rms_norm_relu.py`: RMS norm and ReLU.
+- `layer_norm/`: layer norm.
+- `edge_norm.py`: layer norm and the projection to an attention bias.
+- `cross_entropy/`: cross entropy of logits.
+- `linear_cross_entropy/`: cross entropy of a projection, without the logits in memory.
+- `matmul/`: GEMM with bias and activation.
+- `transition.py`: norm, expansion, ReLU and contraction in one operator.
+- `attention/`: FlashAttention with masks, bias, windows and dropout.
+- `attention_varlen.py`: attention over packed sequences of different lengths.
+- `triangle_attention/`: attention along the rows or columns of a pair representation.
+- `msa_row_attention.py`: attention along each sequence of an alignment.
+- `msa_column_attention.py`: attention along each column of an alignment.
+- `attention_update/`: a whole attention branch, from norm to output projection.
+- `triangle_multiply/`: the triangle multiplicative update.
+- `outer_product_mean/`: the mean of outer products over sequences.
+- `conv2d/`: convolution of images.
+- `max_pool2d.py`: maximum over windows of an image.
+- `avg_pool2d.py`: mean over windows of an image.
+- `device/`: device code that several operators share.
+- `runtime/`: declaring, planning, dispatch and tuning.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.strips import Strips, as_strips, strip_members, strip_offsets, strip_size
+from tilesmith.ops.device.runs import Runs, as_runs, run_members, run_offsets, run_size
 from tilesmith.ops.runtime.arguments import require_floating
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
@@ -44,19 +44,19 @@ def sum_kernel(
 ):  # fmt: skip
     """KEPT sums per program, over its share of the pieces of REDUCED elements that they have."""
     group, share = tl.program_id(0), tl.program_id(1)
-    kept_inner = strip_size(kept_inner, KEPT_ALIGNED)
-    reduced_inner = strip_size(reduced_inner, REDUCED_ALIGNED)
-    kept_there = strip_members(group, kept_inner, KEPT) < kept_inner
-    x_kept = x_ptr + strip_offsets(group, kept_inner, kept_outer, kept_strides, KEPT)[:, None]
+    kept_inner = run_size(kept_inner, KEPT_ALIGNED)
+    reduced_inner = run_size(reduced_inner, REDUCED_ALIGNED)
+    kept_there = run_members(group, kept_inner, KEPT) < kept_inner
+    x_kept = x_ptr + run_offsets(group, kept_inner, kept_outer, kept_strides, KEPT)[:, None]
     total = tl.zeros([KEPT, REDUCED], COMPUTE)
     first = share * pieces_per_share
     for piece in range(first, tl.minimum(first + pieces_per_share, n_pieces)):
-        reduced_there = strip_members(piece, reduced_inner, REDUCED) < reduced_inner
-        offsets = strip_offsets(piece, reduced_inner, reduced_outer, reduced_strides, REDUCED)[None, :]
+        reduced_there = run_members(piece, reduced_inner, REDUCED) < reduced_inner
+        offsets = run_offsets(piece, reduced_inner, reduced_outer, reduced_strides, REDUCED)[None, :]
         mask = kept_there[:, None] & reduced_there[None, :]
         total += tl.load(x_kept + offsets, mask=mask, other=0.0).to(COMPUTE)
     y_pointers = y_ptr + share.to(tl.int64) * share_stride
-    y_pointers += strip_offsets(group, kept_inner, kept_outer, y_strides, KEPT)
+    y_pointers += run_offsets(group, kept_inner, kept_outer, y_strides, KEPT)
     tl.store(y_pointers, tl.sum(total, axis=1).to(y_ptr.dtype.element_ty), mask=kept_there)
 
 
@@ -69,7 +69,7 @@ class SumConfig(Config):
     programs_per_multiprocessor: int = 8
 
 
-def sum_config(kept: Strips, reduced: Strips) -> SumConfig:
+def sum_config(kept: Runs, reduced: Runs) -> SumConfig:
     """4096 elements at a time, 32 for each thread of four warps, along the side whose elements are neighbours.
 
     On an H200 in bf16 16384×4096 takes 36.3 µs over rows (44.2 with eight warps), 45.1 over columns (50.0 with half as
@@ -118,27 +118,27 @@ def plan_forward(plan: Plan, x: Operand, dim: Sequence[int], keepdim: bool) -> O
     pieces_per_share = triton.cdiv(pieces, shares)
     shares = triton.cdiv(pieces, pieces_per_share)
     partials = plan.empty((shares, kept.elements), _sum_dtype(x.dtype))
-    into_partials = Strips(kept.sizes, (kept.strides[0], kept.contiguous))
+    into_partials = Runs(kept.sizes, (kept.strides[0], kept.contiguous))
     _launch(plan, x, partials, into_partials, reduced, config, pieces_per_share, shares)
-    out_of_partials = Strips(kept.sizes, (kept.contiguous, kept.strides[1]))
-    each_share = Strips((1, 1, shares), ((0, 0, kept.elements),))
+    out_of_partials = Runs(kept.sizes, (kept.contiguous, kept.strides[1]))
+    each_share = Runs((1, 1, shares), ((0, 0, kept.elements),))
     config = sum_config(out_of_partials, each_share)
     _launch(plan, partials, y, out_of_partials, each_share, config, each_share.count(config.REDUCED))
     return y
 
 
-def _sides(x: Operand, dim: Sequence[int]) -> tuple[Strips, Strips]:
+def _sides(x: Operand, dim: Sequence[int]) -> tuple[Runs, Runs]:
     """The dimensions that are kept, in x and in the result, and those that are summed, in x."""
     kept = [place for place in range(len(x.shape)) if place not in dim]
     kept_shape = tuple(x.shape[place] for place in kept)
     return (
-        as_strips(kept_shape, tuple(x.strides[place] for place in kept), _contiguous(kept_shape)),
-        as_strips(tuple(x.shape[place] for place in dim), tuple(x.strides[place] for place in dim)),
+        as_runs(kept_shape, tuple(x.strides[place] for place in kept), _contiguous(kept_shape)),
+        as_runs(tuple(x.shape[place] for place in dim), tuple(x.strides[place] for place in dim)),
     )
 
 
 def _launch(
-    plan: Plan, x: Operand, y: Operand, kept: Strips, reduced: Strips, config: SumConfig, pieces_per_share: int,
+    plan: Plan, x: Operand, y: Operand, kept: Runs, reduced: Runs, config: SumConfig, pieces_per_share: int,
     shares: int = 1,
 ) -> None:  # fmt: skip
     """y[share, kept] = Σ of x[kept, reduced] over the share's pieces."""

@@ -22,8 +22,8 @@ from tilesmith.ops.matmul.internal.exact_or_blas import product, product_added, 
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Options
-from tilesmith.ops.runtime.side_stream import Beside
-from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.runtime.side_stream import SideStream
+from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.sum import forward as summed
 
 
@@ -51,7 +51,7 @@ def compute_forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
     contract_weight: Tensor, contract_bias: Tensor, eps: float, residual: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    with as_given(x):
+    with without_autocast(x):
         rows = x.reshape(-1, x.shape[-1])
         xn = norm_forward(rows, norm_weight, norm_bias, eps)
         hidden = rectified(xn, expand_weight.t(), expand_bias)
@@ -77,13 +77,13 @@ def compute_backward(
     dy: Tensor, xn: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor,
     contract_weight: Tensor, eps: float, residual: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    with as_given(x), Beside(x) as beside:
+    with without_autocast(x), SideStream(x) as side_stream:
         rows, x_rows = dy.reshape(xn.shape), x.reshape(xn.shape)
-        dcontract_weight = beside(product, rows.t(), hidden)
+        dcontract_weight = side_stream(product, rows.t(), hidden)
         if not residual:  # else it comes with the norm's gradient
-            dcontract_bias = beside(summed, rows, (0,), False)
+            dcontract_bias = side_stream(summed, rows, (0,), False)
         dhidden, dexpand_bias = finish_gradient(product(rows, contract_weight), hidden, "relu")
-        dexpand_weight, dxn = beside(product, dhidden.t(), xn), product(dhidden, expand_weight)
+        dexpand_weight, dxn = side_stream(product, dhidden.t(), xn), product(dhidden, expand_weight)
         if residual:
             dx, dnorm_weight, dnorm_bias, dcontract_bias = norm_branch_backward(
                 dxn, x_rows, norm_weight, norm_bias, eps, rows

@@ -1,1 +1,12 @@
-"""The only room that touches Triton's internals, which change with every release."""
+"""The only room that touches Triton's internals, which change with every release.
+
+Files, in reading order:
+
+- `versions.py`: differences between the supported Triton releases.
+- `availability.py`: which backends and tools the installed Triton has.
+- `gluon.py`: Gluon's names in different releases, and its TMA descriptors.
+- `launcher.py`: launching a compiled kernel with little host time.
+- `launches.py`: recording the kernels that a program launches on a GPU.
+- `compiler/`: compiling for a named GPU, and facts from the binary.
+- `interpreter/`: running kernels on CPU tensors.
+"""

@@ -1,4 +1,4 @@
-"""What the installed Triton can do on this machine. Works where Triton is missing: nothing is imported until asked."""
+"""What the installed Triton can do on this machine. Triton is imported only when needed, since it may be missing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib
 
 
 def require_launching() -> None:
-    """Raise whatever Triton raises where it cannot launch on the GPU there is. It builds a small C library for it."""
+    """Raise Triton's error where it cannot launch on this GPU. Triton builds a small C library to find out."""
     importlib.import_module("triton.runtime").driver.active.get_current_target()
 
 
 def compiles_for(target: str) -> bool:
-    """Whether a target's backend and its tools are there. To be sure, a kernel would have to compile for seconds."""
+    """Whether a target's backend and tools are installed. Only compiling a kernel, which takes seconds, proves more."""
     vendor, _, architecture = target.partition(":")
     try:
         backends = importlib.import_module("triton.backends").backends
@@ -20,5 +20,5 @@ def compiles_for(target: str) -> bool:
         tools = importlib.import_module("triton.knobs").nvidia
         assembler = tools.ptxas_blackwell if int(architecture) >= 100 else tools.ptxas
         return "nvidia" in backends and bool(assembler.path) and bool(tools.cuobjdump.path)
-    except Exception:  # no Triton at all; knobs raise RuntimeError for a missing tool, OSError for one of no use
+    except Exception:  # no Triton; or knobs raise RuntimeError for a missing tool, OSError for a broken one
         return False

@@ -1,9 +1,8 @@
-"""Launching a compiled kernel for the second time costs one C call.
+"""Launching a compiled kernel again with one C call.
 
-Triton's own launch works out at every call what kind of argument each one is, which compiled variant that selects, and
-whether a global changed: 11.8 µs of host time on an H200's host. Here all of it is done once, and a replay fills in the
-addresses. A tensor descriptor has an address inside it, so it is made anew for each address, and kept: PyTorch hands
-out the same memory again and again.
+At every launch Triton inspects each argument, selects the compiled variant, and checks whether a global changed:
+11.8 µs of host time on an H200's host. Here this is done once; later launches only fill in addresses. A TMA descriptor
+holds an address, so there is one for each address. Descriptors are cached, since PyTorch's allocator reuses memory.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from tilesmith.toolchain.versions import triton_version
 
 
 class Pointer(Protocol):
-    """Stands for a tensor whose address is known at the launch only; `slot` says which address that will be."""
+    """A tensor whose address is known only at the launch; `slot` is its index in the list of addresses."""
 
     slot: int
     dtype: torch.dtype
 
     def data_ptr(self) -> int:
-        """Zero where the address will be a multiple of 16 bytes, else one: all that compilation depends on."""
+        """Return zero where the address will be a multiple of 16 bytes, else one: compilation depends on that only."""
 
 
 Grid = tuple[int, int, int]
@@ -39,16 +38,16 @@ Filled = Callable[[Sequence[int]], Sequence[Any]]
 
 
 listeners: list[Callable[[Launch], None]] = []
-"""Told of every launch: whoever collects launches cannot see those that no longer pass through Triton."""
+"""Called at every launch: these launches bypass Triton, so its hooks do not see them."""
 
 
 class Launch:
-    """One kernel on one grid with fixed arguments but for its addresses."""
+    """One kernel on one grid; all arguments but the addresses are fixed."""
 
     __slots__ = ("_filled", "_start", "compiled", "constants", "grid", "kernel")
 
     def __init__(self, kernel: Any, grid: Grid, arguments: Mapping[str, object], options: Mapping[str, Any]) -> None:
-        """Compiles for the current device, or takes what Triton has compiled before."""
+        """Compile for the current device, or take the variant from Triton's cache."""
         compiled = kernel.run(grid=grid, warmup=True, **arguments, **options)
         self.compiled = compiled.result() if hasattr(compiled, "result") else compiled
         self.kernel = kernel
@@ -64,16 +63,16 @@ class Launch:
         hook = knobs.runtime.launch_enter_hook
         if hook is None or not getattr(hook, "calls", True):  # a chain of hooks may be empty
             self._start(stream, addresses)
-        else:  # a profiler listens
-            with _memory_for_the_compiler():
+        else:  # a profiler has set a hook
+            with _scratch_memory():
                 self.compiled[self.grid](*self._filled(addresses), stream=stream)
 
 
-MOST_ADDRESSES = 256  # that a descriptor is kept for; a program that keeps moving its data must not grow without end
+MOST_ADDRESSES = 256  # cached for each descriptor; bounds the memory of a program whose addresses never repeat
 
 
 class _ByAddress(dict[int, Any]):
-    """What an argument is at each address, made when it is first needed."""
+    """An argument by address, created at first use."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
@@ -86,7 +85,7 @@ class _ByAddress(dict[int, Any]):
 
 
 class _Address:
-    """Memory of which only the place is known, as Triton wants to be told of it."""
+    """An address in the form of a tensor, as Triton expects it."""
 
     def __init__(self, address: int, dtype: torch.dtype) -> None:
         self._address = address
@@ -97,17 +96,17 @@ class _Address:
 
 
 def _placed(descriptor: Any) -> _ByAddress:
-    """The descriptor at any address."""
+    """Return the descriptor by address."""
     return _ByAddress(lambda address: replace(descriptor, base=_Address(address, descriptor.base.dtype)))
 
 
 def _filler(arguments: Sequence[Any], descriptors: Sequence[_ByAddress]) -> Filled:
-    """A function that puts the addresses of a call where the pointers are, and what is made of them for descriptors."""
+    """Return a function from the addresses of a launch to the kernel's arguments."""
     pointers = {place: value.slot for place, value in enumerate(arguments) if hasattr(value, "slot")}
     described = [(place, one.base.slot) for place, one in enumerate(arguments) if isinstance(one, DESCRIPTORS)]
     made = [(place, slot, by_address) for (place, slot), by_address in zip(described, descriptors, strict=True)]
     leading = len(pointers)
-    if not made and leading > 1 and max(pointers) == leading - 1:  # pointers stand first: one slice instead of a loop
+    if not made and leading > 1 and max(pointers) == leading - 1:  # pointers come first: one slice, no loop
         pick, rest = itemgetter(*pointers.values()), tuple(arguments[leading:])
         return lambda addresses: pick(addresses) + rest
 
@@ -125,11 +124,11 @@ def _filler(arguments: Sequence[Any], descriptors: Sequence[_ByAddress]) -> Fill
 def _starter(
     compiled: Any, grid: Grid, arguments: Sequence[Any], filled: Filled
 ) -> Callable[[int, Sequence[int]], None]:
-    """The shortest way to start a compiled kernel."""
+    """Return the function that starts a compiled kernel with the least host time."""
     run = compiled.run  # loads the binary onto the device
     function, packed, metadata = compiled.function, compiled.packed_metadata, compiled.metadata
     if triton_version() == (3, 6) and type(run).__name__ == "CudaLauncher" and not metadata.profile_scratch_size:
-        # 5.6 µs instead of 6.9 on an H200's host: Triton's own wrapper looks at every call whether memory is needed.
+        # 5.6 µs instead of 6.9 on an H200's host: Triton's wrapper checks at every call for scratch memory.
         launch, filled = _without_wrapper(run.launch, metadata, arguments, filled)
         cooperative, dependent = run.launch_cooperative_grid, run.launch_pdl
         scratch_bytes = metadata.global_scratch_size * metadata.num_ctas * grid[0] * grid[1] * grid[2]
@@ -144,25 +143,25 @@ def _starter(
         return start
     if needs_scratch(metadata):
 
-        def start_with_memory(stream: int, addresses: Sequence[int]) -> None:
-            with _memory_for_the_compiler():
+        def start_with_scratch(stream: int, addresses: Sequence[int]) -> None:
+            with _scratch_memory():
                 run(*grid, stream, function, packed, None, None, None, *filled(addresses))
 
-        return start_with_memory
+        return start_with_scratch
     return lambda stream, addresses: run(*grid, stream, function, packed, None, None, None, *filled(addresses))
 
 
 def _without_wrapper(
     launch: Any, metadata: Any, arguments: Sequence[Any], filled: Filled
 ) -> tuple[Callable[..., None], Filled]:
-    """Triton 3.6's compiled entry point, and the arguments as that wants them: a descriptor in its parts.
+    """Return Triton 3.6's compiled entry point, and its arguments: a descriptor is expanded to its parts.
 
-    For a kernel with descriptors Triton hides the entry point in a function that encodes each of them at every call.
+    For kernels with descriptors, Triton wraps the entry point in a function that encodes each descriptor at every call.
     """
     count = sum(isinstance(one, DESCRIPTORS) for one in arguments)
     if count == 0:
         return launch, filled
-    facts = iter(metadata.tensordesc_meta or [None] * count)  # none where the kernel does without the copy engine
+    facts = iter(metadata.tensordesc_meta or [None] * count)  # None where the kernel does not use TMA
     expanded: list[Any] = []
     encoded: list[_ByAddress] = []
     for argument in arguments:
@@ -176,28 +175,28 @@ def _without_wrapper(
 
 
 def _first_part(placed: _ByAddress, fact: Any, address: int) -> Any:
-    """What a launch needs of a descriptor beside its sizes and strides: its encoding, or its memory."""
+    """Return the first part of an expanded descriptor: its encoding, or its memory."""
     from triton.backends.nvidia.driver import make_tensordesc_arg
 
     return make_tensordesc_arg(placed[address], fact)[0]
 
 
 def needs_scratch(metadata: Any) -> bool:
-    """Whether a launch has to bring memory for the compiler's own use."""
+    """Whether a launch must allocate scratch memory for the compiler."""
     return bool(metadata.global_scratch_size or metadata.profile_scratch_size)
 
 
 def _allocate(size: int, alignment: int, stream: int | None) -> Tensor:
-    """Memory on the current device; PyTorch aligns it to 512 bytes, and gives it away no sooner than the stream is by.
+    """Return memory on the current device. PyTorch aligns it to 512 bytes, and reuses it in stream order.
 
-    Kernels that make tensor descriptors themselves put them there.
+    Kernels that create TMA descriptors on the device store them there.
     """
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 @contextmanager
-def _memory_for_the_compiler() -> Iterator[None]:
-    """Inside, kernels that need memory of their own find it, whatever allocator the user has set."""
+def _scratch_memory() -> Iterator[None]:
+    """Give kernels scratch memory inside the context, whatever allocator the user has set."""
     before = _allocation._allocator.set(_allocate)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a program really launches on the GPU: kernels, compile-time constants, and what the compiler made of them."""
+"""Recording what a program launches on the GPU: kernels, compile-time constants, and facts of the binaries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilesmith.toolchain.launcher import Launch, listeners
 
 @dataclass(frozen=True)
 class SeenLaunch:
-    """One kernel variant that was compiled or launched. Figures of the binary are None until a GPU has loaded it."""
+    """One kernel variant that was compiled or launched. Facts of the binary are None until a GPU has loaded it."""
 
     kernel: str
     grid: tuple[int, ...] | None  # None where the grid is a function of the constants
@@ -39,14 +39,14 @@ class SeenLaunch:
 
     @property
     def spill_bytes(self) -> int | None:
-        """Local memory per thread; Triton counts it in words of four bytes."""
+        """Return the register spills of a thread in bytes; Triton counts words of four bytes."""
         words = getattr(self._compiled, "n_spills", None)
         return None if words is None else 4 * words
 
 
 @contextmanager
 def seen_launches() -> Iterator[list[SeenLaunch]]:
-    """Collect every kernel variant that is launched inside, each once."""
+    """Collect every kernel variant that is launched inside the context, each once."""
     seen: list[SeenLaunch] = []
     stock = JITFunction.run
 

@@ -1,4 +1,4 @@
-"""What differs between the Triton releases this package supports (3.6 to 3.9), as far as the toolchain notices it."""
+"""Differences between the supported Triton releases, 3.6 to 3.9, that concern the toolchain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton
 
 @functools.cache
 def triton_version() -> tuple[int, int]:
-    """Major and minor number of the installed Triton."""
+    """Return the major and minor number of the installed Triton."""
     major, minor = triton.__version__.split(".")[:2]
     return int(major), int(minor)
 

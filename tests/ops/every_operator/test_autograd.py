@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# PyTorch types its rarer functions and base classes not at all.
-"""Differentiation in all the ways PyTorch has: each gives the right answer or a clear error."""
+# PyTorch does not annotate its rarer functions and base classes.
+"""Every way of PyTorch to differentiate gives the right result or a clear error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 @contextmanager
 def right_or_refused(words: str) -> Iterator[None]:
-    """Lets a RuntimeError with these words pass, and no other."""
+    """Suppress a RuntimeError with these words, and no other."""
     try:
         yield
     except RuntimeError as error:
@@ -36,7 +36,7 @@ def right_or_refused(words: str) -> Iterator[None]:
 
 
 def as_function_of_tensors(function: Callable[..., Any], inputs: Inputs) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """One number out of the differentiable arguments, as torch.func wants it."""
+    """Return a scalar function of the differentiable arguments, as torch.func needs it."""
     names = [name for name, value in inputs.items() if is_differentiable(value)]
 
     def summed(*values: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def test_gradients_accumulate_over_two_backwards(spec: Spec, inputs: Inputs) -> 
             torch.testing.assert_close(twice[name].grad, 2 * value.grad, rtol=0, atol=0)
 
 
-def test_an_input_that_was_changed_before_the_backward_is_noticed(spec: Spec, inputs: Inputs) -> None:
+def test_backward_raises_after_an_in_place_change_of_an_input(spec: Spec, inputs: Inputs) -> None:
     right = forward_and_backward(spec.op, inputs)
     leaves = leaves_of(inputs)
     outputs = tensors_of(spec.op(**leaves))
@@ -65,7 +65,7 @@ def test_an_input_that_was_changed_before_the_backward_is_noticed(spec: Spec, in
         for value in leaves.values():
             if is_differentiable(value):
                 value.mul_(3)
-    with right_or_refused("modified by an inplace operation"):  # a gradient that does not need them is right
+    with right_or_refused("modified by an inplace operation"):  # also right: a gradient that does not need the input
         backward(outputs)
         for name, value in leaves.items():
             if is_differentiable(value):
@@ -113,14 +113,14 @@ def test_only_wanted_gradients_are_computed(spec: Spec, inputs: Inputs) -> None:
 
 
 class Onlooker(TorchDispatchMode):
-    """Changes nothing, but makes every operator go through PyTorch's dispatcher."""
+    """Changes nothing, but sends every operator through PyTorch's dispatcher."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("surroundings", [nullcontext, Onlooker], ids=["eager", "dispatched"])
-def test_a_gradient_of_a_gradient_is_right_or_refused(
+def test_second_gradient_is_right_or_raises(
     spec: Spec, inputs: Inputs, surroundings: Callable[[], AbstractContextManager[Any]]
 ) -> None:
     right = gradient_with_penalty(spec.reference, inputs)
@@ -129,7 +129,7 @@ def test_a_gradient_of_a_gradient_is_right_or_refused(
 
 
 def gradient_with_penalty(function: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
-    """The gradient of a loss that has the size of a gradient in it."""
+    """Compute the gradient of a loss that contains the norm of a gradient."""
     summed, values = as_function_of_tensors(function, inputs)
     leaves = [value.detach().clone().requires_grad_() for value in values]
     loss = summed(*leaves)
@@ -179,7 +179,7 @@ def test_forward_mode(spec: Spec, inputs: Inputs) -> None:
 
 
 def test_autocast_gives_what_it_gives_for_the_reference(spec: Spec, inputs: Inputs) -> None:
-    """Autocast leaves these operators alone: dtypes are the arguments' own, mixed as they come."""
+    """Autocast does not apply to these operators: the arguments keep their dtypes."""
     tensors = [name for name, value in inputs.items() if is_differentiable(value)]
     mixed = {**inputs, tensors[0]: inputs[tensors[0]].bfloat16()}
     with torch.autocast("cpu", torch.bfloat16):

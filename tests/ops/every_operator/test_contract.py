@@ -16,7 +16,7 @@ from tilesmith.spec import Case, Inputs, Spec, called, is_differentiable
 
 rms_norm = SPECS["rms_norm"].op
 
-# With "auto" a CPU call goes to PyTorch, with "interpret" to the kernels: what is refused must not depend on it.
+# In mode "auto" PyTorch computes a CPU call, in "interpret" the kernels: both must raise the same errors.
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
 
@@ -103,14 +103,14 @@ class TestBadInput:
             with pytest.raises(ValueError, match="eps is -1"):
                 rms_norm(torch.ones(3, 8), torch.ones(8), -1.0)
 
-    def test_true_is_no_number_even_after_one_was(self) -> None:
+    def test_true_is_rejected_also_after_the_number_one(self) -> None:
         rms_norm(torch.ones(3, 8), torch.ones(8), 1)
         with pytest.raises(TypeError, match="eps is a bool"):
             rms_norm(torch.ones(3, 8), torch.ones(8), True)
 
 
 def test_an_expanded_cotangent(spec: Spec, inputs: Inputs) -> None:
-    """What `y.sum().backward()` sends: one element seen everywhere."""
+    """`y.sum().backward()` passes one element with stride zero."""
     ours, right = leaves_of(inputs), leaves_of(inputs)
     for function, leaves in ((spec.op, ours), (spec.reference, right)):
         torch.stack([output.sum() for output in tensors_of(called(function, leaves))]).sum().backward()  # type: ignore[no-untyped-call]
@@ -134,7 +134,7 @@ def test_outputs_share_no_memory_with_inputs(spec: Spec, inputs: Inputs) -> None
 
 
 @pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1e-40, 3e38], ids=str)
-def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: Case, special: float) -> None:
+def test_special_values_match_the_reference(spec: Spec, small_case: Case, special: float) -> None:
     if special == 3e38 and spec.name in BY_PYTORCHS_LAYER_NORM and _square_is_lost():
         pytest.skip("of what has no square PyTorch's layer_norm makes NaN on this CPU, where others give zero")
     torch.manual_seed(0)
@@ -147,9 +147,9 @@ def test_special_values_come_out_as_from_the_reference(spec: Spec, small_case: C
 
 
 BY_PYTORCHS_LAYER_NORM = ("attention_update", "triangle_multiply")
-"""Operators whose reference has one inside."""
+"""Operators whose reference contains a layer norm."""
 
 
 def _square_is_lost() -> bool:
-    """Which instructions a CPU has decides how PyTorch sums up a row."""
+    """The order of PyTorch's sums depends on the CPU's instructions."""
     return bool(torch.nn.functional.layer_norm(torch.tensor([3e38, 0.0]), (2,)).isnan().any())

@@ -1,4 +1,4 @@
-"""Every launch that the operators plan, compiled for GPUs of three generations; and how few compilations they share."""
+"""Every planned launch compiles for three GPU architectures; and batches of many sizes share compiled code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ TARGETS = [HOPPER, AMPERE, Target.parse("hip:gfx942")]
 
 
 def tried(spec: Spec) -> Iterator[tuple[Case, torch.dtype, Layout]]:
-    """Every case in two dtypes; the third dtype and the other layouts once. Those that `is_tried_first` come first, and
-    of them those of the largest case."""
+    """Yield every case in two dtypes, the third dtype and the other layouts once.
+
+    Those that `is_tried_first` come first; the largest case first of all.
+    """
     chosen = [(case, dtype, CONTIGUOUS) for case in spec.cases for dtype in (torch.bfloat16, torch.float32)]
     chosen += [(spec.cases[1], torch.float32, layout) for layout in LAYOUTS]
     chosen.append((spec.cases[-1], torch.float16, CONTIGUOUS))
@@ -35,20 +37,20 @@ def tried(spec: Spec) -> Iterator[tuple[Case, torch.dtype, Layout]]:
 
 
 def is_tried_first(spec: Spec, case: Case, dtype: torch.dtype, layout: Layout) -> bool:
-    """The largest case as people run it, in half precision."""
+    """Whether this is the largest case in half precision, as users run it."""
     return case == spec.cases[-1] and dtype == torch.bfloat16 and layout is CONTIGUOUS
 
 
 @cache
 def launches(operator: str, target: Target) -> list[tuple[Case, torch.dtype, Layout, PlannedLaunch]]:
-    """All that the operator launches in what is tried."""
+    """Return all launches of the operator in its trials."""
     spec = SPECS[operator]
     return [(*trial, launch) for trial in tried(spec) for launch in planned_launches(spec, *trial, str(target))]
 
 
 @cache
 def homes(target: Target) -> dict[Any, str]:
-    """For each kernel the operator that it was written for, or the first that launches it."""
+    """Return, for each kernel, the operator that it was written for, or the first that launches it."""
     launched: dict[Any, list[str]] = {}
     for operator in SPECS:
         for *_, launch in launches(operator, target):
@@ -61,10 +63,11 @@ def homes(target: Target) -> dict[Any, str]:
 
 @cache
 def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]]:
-    """For each operator one launch for each compiled variant of each kernel, with a name to be read in a test's report;
-    and whether it is compiled first: on Hopper those that are tried first, by the operator that they were written for;
-    elsewhere one of each kernel. Kernels that multiply no tiles once for each configuration that is chosen: a small
-    block of such a kernel takes fewer registers than a large one."""
+    """Return, for each operator, one launch of each compiled variant: its name, the launch, and whether it comes first.
+
+    On Hopper the variants that are tried first come first, under the operator that they were written for; on other
+    targets one variant of each kernel. Kernels without a dot compile once for each configuration.
+    """
     found: dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]] = {operator: {} for operator in SPECS}
     kernels: set[Any] = set()
     configurations: set[Hashable] = set()
@@ -90,8 +93,10 @@ def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, Pla
 
 @cache
 def multiplies(function: JITFunction) -> bool:
-    """Whether it or a device function that it uses multiplies tiles: how, and with how many registers, dtypes and
-    alignment decide. Other kernels compute in single precision, whatever they load."""
+    """Whether the kernel or one of its device functions has a dot: dtypes and alignment then decide its registers.
+
+    Other kernels compute in single precision, whatever they load.
+    """
     names = function.fn.__code__.co_names
     used = [function.fn.__globals__.get(name) for name in names]
     return not {"dot", "warpgroup_mma"}.isdisjoint(names) or any(
@@ -100,14 +105,14 @@ def multiplies(function: JITFunction) -> bool:
 
 
 def configuration_of(launch: PlannedLaunch) -> Hashable:
-    """What is chosen for a kernel: compile-time constants, warps and stages; where it multiplies, the dtypes too."""
+    """Return a kernel's compile-time constants, warps and stages; with a dot, the dtypes too."""
     constants = [(one.name, str(launch.arguments[one.name])) for one in launch.kernel.params if one.is_constexpr]
     dtypes = re.findall(r"[bf][fp]\d+", str(key_of(launch))) if multiplies(launch.kernel) else []
     return launch.kernel.__name__, tuple(constants), tuple(dtypes), str(sorted(launch.options().items()))
 
 
 def what_is_wrong(launch: PlannedLaunch, target: Target) -> str | None:
-    """Of what it compiles to."""
+    """Return what is wrong with the compiled launch, or None."""
     binary = compile_kernel(launch.kernel, target, launch.arguments, **launch.options())
     if binary.spill_bytes:
         return f"spills {binary.spill_bytes} bytes"
@@ -132,7 +137,7 @@ def what_is_wrong(launch: PlannedLaunch, target: Target) -> str | None:
     ],
 )  # fmt: skip
 def test_compiles_without_spilling_and_fits(spec: Spec, target: Target, those_tried_first: bool) -> None:
-    """All together take far longer to compile: most are left to `make test-slow`."""
+    """Most variants compile only in `make test-slow`; all of them take far longer."""
     wrong = [
         (name, what_is_wrong(launch, target))
         for name, launch, first in distinct_launches(target)[spec.name].values()
@@ -147,7 +152,7 @@ def declared_kernels() -> set[str]:
     return {one.__name__ for one in functions if isinstance(one, JITFunction) and one.__name__.endswith("_kernel")}
 
 
-# Launched by no operator, only for patched models, and compiled in tests of their own.
+# Only patched models launch these; other tests compile them.
 ELSEWHERE = {"gated_forward_hopper_kernel", "gated_backward_hopper_kernel"}
 
 
@@ -162,7 +167,7 @@ def test_no_kernel_is_left_out() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2], ids=lambda layout: str(layout.name))
 def test_batches_of_many_sizes_share_their_compiled_code(spec: Spec, layout: Layout) -> None:
-    """In training the last batch is smaller, in inference every one has its own size: neither may stall to compile."""
+    """The last batch of an epoch is smaller, and each inference batch has its own size: neither may compile again."""
     case = spec.cases[-1]
     name, size = next(iter(case.sizes.items()))
     variants = [
@@ -170,16 +175,16 @@ def test_batches_of_many_sizes_share_their_compiled_code(spec: Spec, layout: Lay
             key_of(launch)
             for launch in planned_launches(spec, case.with_sizes(**{name: size - smaller}), torch.bfloat16, layout)
         }
-        for smaller in range(1, 18)  # every remainder by 16, which is what the compiler looks at
+        for smaller in range(1, 18)  # every remainder modulo 16, which the compiler specialises on
     ]
     assert set.union(*variants) == variants[0]
 
 
-def test_a_row_more_or_less_in_a_tiny_batch_costs_few_variants(spec: Spec) -> None:
+def test_tiny_batches_compile_few_variants(spec: Spec) -> None:
     case = spec.cases[1]
     name = next(iter(case.sizes))
     variants: dict[str, set[Hashable]] = {}
-    for size in (*range(1, 18), 31, 32, 33, 48, 63, 64):  # each kind of remainder by 16 around each power of two
+    for size in (*range(1, 18), 31, 32, 33, 48, 63, 64):  # each kind of remainder modulo 16 around each power of two
         for launch in planned_launches(spec, case.with_sizes(**{name: size}), torch.float32):
             variants.setdefault(launch.kernel.__name__, set()).add(key_of(launch))
     assert max(len(keys) for keys in variants.values()) <= 8  # one for each power of two, and one more

@@ -14,11 +14,11 @@ from tilesmith.lab.check import interpretable
 from tilesmith.ops import SPECS
 from tilesmith.spec import Case, Spec, is_differentiable
 
-LARGEST_IN_FULL = 4  # elements along any side where every entry of the Jacobian is looked at
-MOST_IN_FULL = 32  # elements in all: each is moved twice, and each time the kernels are interpreted
+LARGEST_IN_FULL = 4  # elements along a side where every entry of the Jacobian is checked
+MOST_IN_FULL = 32  # elements in total: each needs two interpreted runs
 MOST_BYTES = 1 << 15
 
-# Two outputs and four gradients: with two of everything it takes as long as all other operators together.
+# Two outputs and four gradients: with sizes of two it takes as long as all other operators together.
 SMALLER = {"rope": {"batch": 1}}
 
 DIFFERENTIABLE = pytest.mark.parametrize(
@@ -27,7 +27,7 @@ DIFFERENTIABLE = pytest.mark.parametrize(
 
 
 def differentiable_part(spec: Spec, case: Case) -> tuple[Callable[..., Any], list[Tensor]]:
-    """The operator as a function of its differentiable arguments alone, and those."""
+    """Return the operator as a function of its differentiable arguments, and these arguments."""
     torch.manual_seed(0)
     inputs = spec.inputs(case, torch.float64, "cpu")
     leaves = {name: value.requires_grad_() for name, value in inputs.items() if is_differentiable(value)}

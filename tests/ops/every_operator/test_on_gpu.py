@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# PyTorch types its rarer functions and base classes not at all.
-"""The operators on a real GPU: right at every size and beyond 2³¹ elements, on any stream, in graphs, cheap to call."""
+# PyTorch does not annotate its rarer functions and base classes.
+"""The operators on a GPU: right at every size, also beyond 2³¹ elements, on any stream, in graphs, cheap to call."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, is_differenti
 pytestmark = pytest.mark.gpu
 
 MOST_BYTES_IN_EVERY_LAYOUT = 1 << 20
-LARGE = 64 << 20  # bytes that go in and out; the reference needs many times that
-TURNS, OF_A_TURN = 8, 300 << 20  # a large test takes a turn for every so many bytes
-LONGEST_WAIT = 10.0  # seconds, while all others may be waiting for this test's turns
+LARGE = 64 << 20  # bytes of inputs and outputs; the reference needs many times more
+TURNS, OF_A_TURN = 8, 300 << 20  # bytes for each turn that a large test takes
+LONGEST_WAIT = 10.0  # seconds; other tests may wait for the turns of this one
 BEYOND_INT32 = 2**31
 rms_norm, add, silu = SPECS["rms_norm"].op, SPECS["add"].op, SPECS["silu"].op
 
@@ -51,7 +51,7 @@ def kernels_and_nothing_else(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @contextmanager
 def room_for(item: pytest.Item) -> Iterator[None]:
-    """Tests that need much of the GPU's memory take turns: several processes may test on one GPU."""
+    """Make tests that need much GPU memory take turns, since several processes may test on one GPU."""
     given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     spec, case = given.get("spec"), given.get("case")
     needed = TURNS * OF_A_TURN if "TestBeyondInt32" in item.nodeid else 0
@@ -60,16 +60,16 @@ def room_for(item: pytest.Item) -> Iterator[None]:
     count = min(-(-needed // OF_A_TURN), TURNS) if needed >= LARGE else 0
     first = random.randrange(TURNS - count + 1)
     with ExitStack() as stack:
-        for turn in range(first, first + count):  # from low to high, so that no two wait for each other
+        for turn in range(first, first + count):  # in ascending order, so that no two processes wait for each other
             name = f"tilesmith-tests-that-take-turns-{turn}"
             file = stack.enter_context(open(Path(tempfile.gettempdir()) / name, "w"))
-            fcntl.flock(file, fcntl.LOCK_EX)  # given back as the file is closed
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
         wait_for_memory(share=0.6 * count / TURNS)
         yield
 
 
 def wait_for_memory(share: float) -> None:
-    """Until so much of the GPU's memory is free, or waiting is in vain: tests in other files take no turns."""
+    """Wait until so much GPU memory is free, or time is up: tests in other files take no turns."""
     end = time.monotonic() + LONGEST_WAIT
     while time.monotonic() < end:
         free, total = torch.cuda.mem_get_info()
@@ -86,7 +86,7 @@ def inputs(spec: Spec, small_case: Case) -> Inputs:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans that are run from here on."""
+    """The plans that run from here on."""
     dispatch.forget()
     found: list[Plan] = []
     run_plan = Plan.run
@@ -125,7 +125,7 @@ def test_our_kernels_compute(operator: Operator[..., Any], inputs: Inputs, runs:
     assert runs
 
 
-def test_a_captured_graph_computes_anew_at_every_replay(spec: Spec, inputs: Inputs) -> None:
+def test_captured_graph_computes_at_every_replay(spec: Spec, inputs: Inputs) -> None:
     leaves = leaves_of(inputs)
     wanted = [value for value in leaves.values() if is_differentiable(value)]
 
@@ -177,7 +177,7 @@ def test_autocast_leaves_mixed_dtypes_to_the_operator() -> None:
 
 
 def test_kernels_run_on_the_current_stream(spec: Spec, inputs: Inputs) -> None:
-    """The data arrives late on a stream of its own: a kernel on another would read what was there before."""
+    """The data arrives late on its own stream; a kernel on another stream would read old values."""
     right = tensors_of(spec.op(**inputs))
     late = {name: _nans_like(value) for name, value in inputs.items()}
     spec.op(**late)
@@ -198,11 +198,11 @@ def _nans_like(value: Any) -> Any:
     return torch.full_like(value, float("nan")) if is_differentiable(value) else value
 
 
-def test_nothing_waits_for_the_gpu(spec: Spec, inputs: Inputs) -> None:
+def test_calls_do_not_wait_for_the_gpu(spec: Spec, inputs: Inputs) -> None:
     leaves = leaves_of(inputs)
     outputs = tensors_of(spec.op(**leaves))
     cotangents = [torch.ones_like(output) for output in outputs]
-    torch.autograd.backward(outputs, cotangents)  # compiles, which may wait
+    torch.autograd.backward(outputs, cotangents)  # compiling may wait for the GPU
     torch.cuda.set_sync_debug_mode("error")
     try:
         torch.autograd.backward(tensors_of(spec.op(**leaves)), cotangents)
@@ -211,7 +211,7 @@ def test_nothing_waits_for_the_gpu(spec: Spec, inputs: Inputs) -> None:
 
 
 class TestBeyondInt32:
-    """More elements than a 32-bit index can count; the last ones are looked at, and some in the middle."""
+    """More than 2³¹ elements; the last ones and some in the middle are compared."""
 
     SHAPES = pytest.mark.parametrize("shape", [(BEYOND_INT32 // 4096 + 3, 4096), (BEYOND_INT32 // 3 + 5, 3)], ids=str)
 
@@ -288,7 +288,7 @@ def test_large_tensors_of_any_strides(name: str) -> None:
 
 
 def host_microseconds(function: Callable[[], object]) -> float:
-    """Per call, without waiting for the GPU; the best of several rounds, since others use the machine too."""
+    """Return host time per call, without waiting for the GPU: the best of several rounds, as the machine is shared."""
     best = float("inf")
     for _ in range(9):
         torch.cuda.synchronize()
@@ -337,7 +337,7 @@ def test_interpreting_a_tensor_on_the_gpu_is_left_to_pytorch(spec: Spec, inputs:
         torch.testing.assert_close(one, right)
 
 
-def test_a_tensor_on_the_cpu_beside_one_on_the_gpu_is_refused() -> None:
+def test_tensors_on_cpu_and_gpu_together_are_rejected() -> None:
     with pytest.raises(ValueError, match="rms_norm: weight is on cpu, but x is on cuda:0"):
         rms_norm(torch.ones(4, 8, device="cuda"), torch.ones(8))
 

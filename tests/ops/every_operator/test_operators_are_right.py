@@ -12,13 +12,15 @@ from tilesmith.lab.check import Trial, interpretable, run
 from tilesmith.ops import SPECS
 from tilesmith.spec import CONTIGUOUS, Case, Layout, Spec
 
-# Above this a case takes the interpreter seconds per layout; the layouts are tried on the smaller ones.
+# Larger cases take the interpreter seconds for each layout; layouts are tried on smaller cases.
 MOST_BYTES_IN_EVERY_LAYOUT = 1 << 16
 
 
 def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
-    """All in single precision; in bfloat16, whose elements are walked alike, the plainest and the hardest. float16 has
-    elements of the same size: only its rounding is its own."""
+    """Return all layouts for single precision; the simplest and the hardest for bfloat16; the simplest for float16.
+
+    The walk does not depend on the dtype, and float16 has elements of the same size as bfloat16.
+    """
     if is_large(spec, case):
         return () if dtype == torch.float16 else (CONTIGUOUS,)
     if dtype == torch.float32:
@@ -28,14 +30,16 @@ def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
 
 
 def tried_first(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
-    """The plainest at every case, and each of the others at one that is small: in half precision at the second one,
-    which is odd, and float16 there alone."""
+    """Return the simplest layout at every case, and each other layout at one small case.
+
+    Half precision uses the second case, which has odd sizes; float16 uses no other.
+    """
     in_full = [one for one in spec.cases if interpretable(spec, one) and not is_large(spec, one)]
     number = in_full.index(case) if case in in_full else None
     first: tuple[Layout, ...] = () if dtype == torch.float16 and number != 1 else (CONTIGUOUS,)
     if number is None:
         return first
-    # The hardest is the first, and so at the second case in every dtype.
+    # The hardest is the first, so every dtype has it at the second case.
     others = sorted((one for one in spec.layouts if one != CONTIGUOUS), key=lambda one: one.name != "transposed")
     if dtype == torch.float32:
         return (*first, *others[(number - 1) % len(in_full) :: len(in_full)])

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# PyTorch types its rarer functions and base classes not at all.
-"""Operators inside torch.compile: one graph, the same numbers, no compilation too many."""
+# PyTorch does not annotate its rarer functions and base classes.
+"""Operators inside torch.compile: one graph, the same results, no unnecessary compilation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compiled_afresh() -> Iterator[None]:
 
 
 class Counting:
-    """A backend of torch.compile that runs graphs as they are and remembers what they call of ours."""
+    """A backend of torch.compile that runs graphs unchanged and records calls of our operators."""
 
     def __init__(self) -> None:
         self.graphs: list[list[str]] = []
@@ -48,7 +48,7 @@ class Counting:
 def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(
     operator: Operator[..., Any], inputs: Inputs
 ) -> None:
-    """Between other operations, as in a model, and recomputed in the backward, as in a large one."""
+    """The operator stands between other operations, and is recomputed in the backward."""
 
     def block(call: Callable[..., Any], arguments: Inputs) -> list[Tensor]:
         doubled = {name: value * 2 if is_differentiable(value) else value for name, value in arguments.items()}
@@ -65,7 +65,7 @@ def test_compiles_to_one_graph_of_our_kernels_until_the_mode_changes(
     assert len(counting.graphs) == 1
     assert any(operator.forward.name in call for call in counting.graphs[0])
     with ts.use("torch"):
-        compiled(**leaves_of(inputs))  # of the same look: the mode alone is another
+        compiled(**leaves_of(inputs))  # the same look, in another mode
     assert counting.graphs[1:] == [[]]
 
 
@@ -95,7 +95,7 @@ def test_sizes_marked_dynamic_by_pytorch_itself_cost_one_more_compilation(spec: 
     "spec", [SPECS["silu"], SPECS["attention"], SPECS["triangle_multiply"]], ids=lambda one: one.name
 )
 def test_bad_input_is_refused_inside_a_compiled_function_too(spec: Spec, inputs: Inputs) -> None:
-    """Of one argument, of several and of many. That every operator refuses it, `TestBadInput` sees."""
+    """Operators of one, several and many arguments; `TestBadInput` covers every operator."""
     compiled = torch.compile(spec.op, fullgraph=False, backend="eager")
     whole_numbers = {
         name: value.long() if isinstance(value, Tensor) else value for name, value in leaves_of(inputs).items()

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# PyTorch types its rarer functions and base classes not at all.
-"""Operators as PyTorch sees them: in its dispatcher, on tensors without memory, under tracers and listeners."""
+# PyTorch does not annotate its rarer functions and base classes.
+"""Operators as PyTorch sees them: in its dispatcher, on meta tensors, under tracers and dispatch modes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 class Listener(TorchDispatchMode):
-    """Remembers every call of one of our torch operators."""
+    """Records every call of our torch operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Listener(TorchDispatchMode):
 
 
 def calls_of(spec: Spec, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
-    """What one forward and backward calls of our torch operators, and with what."""
+    """Return the calls of our torch operators in one forward and backward, with their arguments."""
     listener = Listener()
     with listener:
         outputs = tensors_of(spec.op(**leaves_of(inputs)))
@@ -56,21 +56,20 @@ def calls_of(spec: Spec, inputs: Inputs) -> list[tuple[Any, tuple[Any, ...]]]:
 
 
 def declared_kernels() -> dict[str, Kernels]:
-    """Everything that `@kernels` made in the operators' modules."""
+    """Return all `Kernels` in the operators' modules."""
     modules = [module for name, module in sys.modules.items() if name.startswith("tilesmith.ops.")]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Kernels)]
     return {f"tilesmith::{kernels.name}": kernels for kernels in found}
 
 
-def test_a_listener_sees_the_operator(spec: Spec, operator: Operator[..., Any], inputs: Inputs) -> None:
+def test_dispatch_mode_sees_the_operator(spec: Spec, operator: Operator[..., Any], inputs: Inputs) -> None:
     with Listener() as listener:
         result = forward_and_backward(operator, inputs)
     assert listener.calls[0][0] is operator.forward.dispatched
     assert_same(result, forward_and_backward(spec.reference, inputs))
 
 
-# The one left out, test_aot_dispatch_dynamic, traces a kernel for sizes that vary and compares what comes out: so does
-# test_torch_compile with all kernels of an operator.
+# test_aot_dispatch_dynamic is left out: test_torch_compile also traces all kernels of an operator for dynamic sizes.
 WITHOUT_TRACING = ("test_schema", "test_faketensor", "test_autograd_registration")
 IN_FULL = (*WITHOUT_TRACING, "test_aot_dispatch_dynamic")
 
@@ -87,10 +86,10 @@ def test_opcheck_accepts_every_kernel_of_the_operator(
     spec: Spec, operator: Operator[..., Any], small_case: Case, layout: Layout, tests: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The forward, which is the first, with gradients wanted."""
+    """Give opcheck the forward, which comes first, with gradients, and the other kernels."""
     (forward, arguments), *others = calls_of(spec, spec.inputs(small_case, torch.float32, "cpu", layout))
     assert forward == operator.forward.dispatched
-    # What a kernel leaves unwritten, as columns that only fill up a tile, is then the same at every call.
+    # Memory that a kernel does not write, such as padding of a tile, is then the same at every call.
     empty = torch.empty_strided
     monkeypatch.setattr(torch, "empty_strided", lambda *given, **named: empty(*given, **named).zero_())
     for function, given in [(forward, tuple(_leaf(one) for one in arguments)), *others]:
@@ -101,8 +100,7 @@ def _leaf(value: Any) -> Any:
     return value.detach().requires_grad_() if is_differentiable(value) else value
 
 
-# Called by others of our torch operators only, which call them where they compute: in these operators, or at sizes that
-# no small case has.
+# Only other torch operators of ours call these: composed operators, or operators at sizes beyond the small cases.
 INNER = {
     "attention_update_gated", "attention_update_projections_gradient", "edge_norm_backward", "edge_norm_forward",
     "feed_forward_backward", "feed_forward_forward", "layer_norm_branch_backward", "matmul_finish_gradient",
@@ -152,7 +150,7 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
         torch.library.opcheck(*called[name])
 
 
-# Given to opcheck in that operator's own tests, as no case has the argument that they are for.
+# The operator's own tests give these to opcheck, since no case has the argument that they need.
 ELSEWHERE = {
     "tilesmith::cross_entropy_loss_and_gradient",
     "tilesmith::gated_products_forward",
@@ -166,7 +164,7 @@ ELSEWHERE = {
 
 
 def test_opcheck_was_given_every_kernel_there_is() -> None:
-    """Cases are tried, the smallest first, until every kernel was called."""
+    """Try cases, the smallest first, until every kernel was called."""
     cases = [
         (spec.cost(case, torch.float32).forward.bytes, number, spec, case)
         for number, spec in enumerate(ts.ops.SPECS.values())
@@ -183,7 +181,7 @@ def test_opcheck_was_given_every_kernel_there_is() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.name))
-def test_stand_ins_have_the_look_of_the_result(spec: Spec, small_case: Case, layout: Layout) -> None:
+def test_fake_results_match_the_real_ones(spec: Spec, small_case: Case, layout: Layout) -> None:
     inputs = spec.inputs(small_case, torch.bfloat16, "cpu", layout)
     real = tensors_of(spec.op(**inputs))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -235,7 +233,7 @@ def test_a_lazily_negated_tensor_counts_as_negated(spec: Spec, inputs: Inputs) -
 
 
 class Marked(Tensor):
-    """A tensor class of a user's own."""
+    """A user's tensor class."""
 
 
 def test_a_tensor_subclass_is_left_to_pytorch(spec: Spec, inputs: Inputs) -> None:

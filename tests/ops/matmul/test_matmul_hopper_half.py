@@ -109,14 +109,16 @@ class TestWhoComputesMatmul:
     def test_a_sweep_reaches_the_other_forms(self, fields: dict[str, Any]) -> None:
         """With the sizes that it asks for."""
         with configured(**fields), recorded_plans() as plans:
-            matmul(*factors())
+            a, b = factors()
+            matmul(a, b)
         (launch,) = plans[0].launches
         assert launch.kernel.__name__ != KERNEL
         assert all(launch.config.fields()[name] == value for name, value in fields.items())
 
     def test_a_sweep_reaches_this_one(self) -> None:
         with configured(STAGES=3, PLACES=4, TOGETHER=8), recorded_plans() as plans:
-            matmul(*factors())
+            a, b = factors()
+            matmul(a, b)
         arguments = plans[0].launches[0].arguments
         assert (arguments["STAGES"], arguments["PLACES"], arguments["TOGETHER"]) == (3, 4, 8)
 

@@ -1,4 +1,4 @@
-"""The checks that operators make of their arguments."""
+"""Checks of operators' arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tilesmith.ops.runtime.arguments import (
 VECTOR = torch.zeros(4)
 
 
-def test_what_is_right_passes() -> None:
+def test_valid_arguments_pass() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         require_floating("op", x=VECTOR.to(dtype))
     require_same_device("op", x=VECTOR, weight=None, bias=VECTOR)
@@ -38,17 +38,17 @@ def test_what_is_right_passes() -> None:
     ],
     ids=["list", "int64", "sparse"],
 )
-def test_what_is_no_floating_point_tensor(value: Any, words: str) -> None:
+def test_non_floating_point_tensor_is_rejected(value: Any, words: str) -> None:
     with pytest.raises(TypeError, match=f"^op: {words}$"):
         require_floating("op", x=value)
 
 
-def test_the_device_of_the_first_tensor_is_the_one_to_share() -> None:
+def test_tensor_on_another_device_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"^op: bias is on meta, but x is on cpu; they must share a device$"):
         require_same_device("op", x=VECTOR, weight=None, bias=VECTOR.to("meta"))
 
 
-def test_too_few_dimensions() -> None:
+def test_too_few_dimensions_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"^op: x has 1 dimensions \(shape \(4,\)\), but must have at least 2$"):
         require_dimensions("op", "x", VECTOR, at_least=2)
 
@@ -62,18 +62,18 @@ def test_too_few_dimensions() -> None:
     ],
     ids=["length", "matrix", "scalar"],
 )
-def test_what_is_no_vector_of_that_length(vector: torch.Tensor, words: str) -> None:
+def test_vector_of_wrong_length_is_rejected(vector: torch.Tensor, words: str) -> None:
     with pytest.raises(ValueError, match=f"^op: {words}$"):
         require_vector("op", "weight", vector, 4, of="x")
 
 
 @pytest.mark.parametrize("value", ["1", None, True, torch.tensor(1.0), 1j], ids=lambda value: type(value).__name__)
-def test_what_is_no_number(value: object) -> None:
+def test_non_number_is_rejected(value: object) -> None:
     with pytest.raises(TypeError, match=f"^op: eps is a {type(value).__name__}, but must be a number$"):
         require_number("op", "eps", value, at_least=0.0)
 
 
 @pytest.mark.parametrize("value", [-1, -1e-9, float("nan"), float("-inf")])
-def test_a_number_that_is_too_small(value: float) -> None:
+def test_too_small_number_is_rejected(value: float) -> None:
     with pytest.raises(ValueError, match=f"^op: eps is {value}, but must be at least 0$"):
         require_number("op", "eps", value, at_least=0.0)

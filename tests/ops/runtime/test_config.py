@@ -1,4 +1,4 @@
-"""Configurations, buckets of sizes, and the neighbours that tuning walks through."""
+"""Configurations, buckets of sizes, and neighbours in a search."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class BlockConfig(Config):
     ("size", "power"),
     [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (127, 128), (128, 128), (129, 256), (2**40 + 1, 2**41)],
 )
-def test_a_bucket_is_the_power_of_two_at_or_above(size: int, power: int) -> None:
+def test_bucket_is_the_power_of_two_at_or_above(size: int, power: int) -> None:
     assert bucket(size) == power
 
 
-def test_fields_in_capitals_go_to_the_kernel() -> None:
+def test_fields_in_capitals_are_kernel_constants() -> None:
     assert BlockConfig().constants() == {"BLOCK_SIZE": 64, "FLAG": True}
     assert BlockConfig().fields() == {"num_warps": 4, "num_stages": 2, "BLOCK_SIZE": 64, "FLAG": True, "programs": 2}
 
 
-def test_only_fields_that_there_are_get_replaced() -> None:
+def test_replaced_ignores_unknown_fields() -> None:
     config = BlockConfig()
     assert replaced(config, {"BLOCK_SIZE": 8, "OTHER": 1}) == BlockConfig(BLOCK_SIZE=8)
     assert replaced(config, {"OTHER": 1}) is config
@@ -40,7 +40,7 @@ def differences(one: Config, other: Config) -> dict[str, object]:
     return {name: value for name, value in other.fields().items() if value != one.fields()[name]}
 
 
-def test_a_neighbour_differs_in_one_number() -> None:
+def test_neighbour_differs_in_one_field() -> None:
     config = BlockConfig()
     steps = [differences(config, neighbour) for neighbour in neighbours(config)]
     assert all(len(step) == 1 for step in steps)
@@ -50,7 +50,7 @@ def test_a_neighbour_differs_in_one_number() -> None:
     }  # fmt: skip
 
 
-def test_neighbours_stay_within_what_a_gpu_takes() -> None:
+def test_neighbours_stay_within_the_limits_of_a_gpu() -> None:
     smallest = BlockConfig(num_warps=1, num_stages=1, BLOCK_SIZE=1, programs=1)
     largest = BlockConfig(num_warps=32, num_stages=8, BLOCK_SIZE=1 << 16, programs=1 << 16)
     for config in (smallest, largest):
@@ -60,6 +60,6 @@ def test_neighbours_stay_within_what_a_gpu_takes() -> None:
             assert 1 <= neighbour.BLOCK_SIZE <= 1 << 16
 
 
-def test_a_configuration_cannot_be_changed() -> None:
+def test_configuration_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         BlockConfig().BLOCK_SIZE = 3  # type: ignore[misc]  # what is tested

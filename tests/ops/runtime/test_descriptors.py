@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 # Kernels have Triton's types, not Python's.
-"""Tensor descriptors in plans: which layouts they can walk, and how real tensors take the place of operands in them."""
+"""TMA descriptors in plans: which layouts they support, and how tensors replace operands in them."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("shape", [(16, 32), (37, 68), (1, 4), (50, 4)], ids=str)
-def test_a_kernel_with_descriptors_is_right_beyond_every_edge(shape: tuple[int, int]) -> None:
+def test_kernel_with_descriptors_is_right_at_every_edge(shape: tuple[int, int]) -> None:
     x = torch.randn(shape)
     torch.testing.assert_close(DOUBLE(x), 2 * x)
 
 
-def test_a_view_is_walked_in_place() -> None:
+def test_descriptor_of_a_view_needs_no_copy() -> None:
     x = torch.randn(40, 128)[::2, :36]
     torch.testing.assert_close(DOUBLE(x), 2 * x)
 
 
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
-def test_compiles_for_gpus_with_and_without_a_copy_engine(target: str) -> None:
+def test_descriptors_compile_for_gpus_with_and_without_tma(target: str) -> None:
     with recorded_plans(target) as plans:
         DOUBLE(torch.empty(64, 64, device="meta"))
     (launch,) = plans[0].launches
@@ -74,7 +74,7 @@ def test_compiles_for_gpus_with_and_without_a_copy_engine(target: str) -> None:
     assert ("cp.async.bulk.tensor" in binary.assembly.get("ptx", "")) is (target == "cuda:90")
 
 
-def test_a_launch_knows_the_operands_behind_its_descriptors() -> None:
+def test_launch_knows_the_operands_of_its_descriptors() -> None:
     with recorded_plans() as plans:
         DOUBLE(torch.empty(64, 64, device="meta"))
     (launch,) = plans[0].launches
@@ -103,7 +103,7 @@ def test_a_launch_knows_the_operands_behind_its_descriptors() -> None:
         ((2, 2, 2, 2, 2, 64), (1024, 512, 256, 128, 64, 1), True, False),  # five dimensions at most
     ],
 )
-def test_what_the_copy_engine_can_walk(
+def test_describable_follows_the_limits_of_tma(
     shape: tuple[int, ...], strides: tuple[int, ...], aligned: bool, expected: bool
 ) -> None:
     assert Operand(0, shape, strides, torch.bfloat16, aligned).describable() is expected

@@ -24,13 +24,13 @@ silu, rms_norm = SPECS["silu"].op, SPECS["rms_norm"].op
 @pytest.fixture(autouse=True)
 def state_put_back() -> Iterator[None]:
     with ts.use("auto"):
-        dispatch.forget()  # or calls would take a way that an earlier test has made them learn
+        dispatch.forget()  # so that no call reuses what an earlier test cached
         yield
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels that were run, in order."""
+    """Record the kernels that run, in order."""
     names: list[str] = []
     run = Plan.run
 
@@ -43,13 +43,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "triton", "torch"])
-def test_on_a_cpu_pytorch_computes(spec: Spec, inputs: Inputs, runs: list[str], mode: Any) -> None:
+def test_cpu_tensors_are_computed_by_pytorch(spec: Spec, inputs: Inputs, runs: list[str], mode: Any) -> None:
     with ts.use(mode):
         spec.op(**inputs)
     assert not runs
 
 
-def test_on_a_cpu_the_kernels_compute_where_the_interpreter_is_asked_for(
+def test_interpret_mode_runs_kernels_on_cpu_tensors(
     operator: Operator[..., Any], inputs: Inputs, runs: list[str]
 ) -> None:
     with ts.use("interpret"):
@@ -60,7 +60,7 @@ def test_on_a_cpu_the_kernels_compute_where_the_interpreter_is_asked_for(
     assert runs[: len(runs) // 2] == runs[len(runs) // 2 :]
 
 
-def test_an_interpreter_that_comes_and_goes_is_noticed(
+def test_switching_the_interpreter_on_and_off_is_noticed(
     operator: Operator[..., Any], inputs: Inputs, runs: list[str]
 ) -> None:
     operator(**inputs)
@@ -73,13 +73,13 @@ def test_an_interpreter_that_comes_and_goes_is_noticed(
     assert len(runs) == once
 
 
-def test_torch_wins_over_an_interpreter_around_it(spec: Spec, inputs: Inputs, runs: list[str]) -> None:
+def test_torch_mode_overrides_the_interpreter(spec: Spec, inputs: Inputs, runs: list[str]) -> None:
     with ts.use("torch"), interpreter.interpreting():
         spec.op(**inputs)
     assert not runs
 
 
-def test_a_mode_holds_from_the_call_on(runs: list[str]) -> None:
+def test_mode_holds_from_the_call_on(runs: list[str]) -> None:
     ts.use("interpret")
     silu(torch.ones(4))
     ts.use("torch")
@@ -87,7 +87,7 @@ def test_a_mode_holds_from_the_call_on(runs: list[str]) -> None:
     assert runs == ["silu_forward"]
 
 
-def test_a_mode_ends_with_its_block() -> None:
+def test_mode_ends_with_its_block() -> None:
     with ts.use("interpret"):
         assert dispatch.state().mode == "interpret"
         with ts.use("torch"):
@@ -96,19 +96,19 @@ def test_a_mode_ends_with_its_block() -> None:
     assert dispatch.state().mode == "auto"
 
 
-def test_a_mode_ends_when_its_block_fails() -> None:
+def test_mode_ends_when_its_block_raises() -> None:
     with pytest.raises(ZeroDivisionError), ts.use("interpret"):
         raise ZeroDivisionError
     assert dispatch.state().mode == "auto"
 
 
-def test_an_unknown_mode_is_refused_and_changes_nothing() -> None:
+def test_unknown_mode_raises_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="use: mode is 'cuda', but must be one of auto, triton, torch, interpret"):
         ts.use("cuda")  # type: ignore[arg-type]  # what is tested
     assert dispatch.state().mode == "auto"
 
 
-def test_a_mode_and_a_configuration_do_not_undo_each_other() -> None:
+def test_mode_and_configuration_are_independent() -> None:
     with ts.use("interpret"), configured(BLOCK_SIZE=64):
         assert dispatch.state() == dispatch.State("interpret", (("BLOCK_SIZE", 64),))
         with configured(num_warps=2), ts.use("torch"):
@@ -116,8 +116,8 @@ def test_a_mode_and_a_configuration_do_not_undo_each_other() -> None:
         assert dispatch.state() == dispatch.State("interpret", (("BLOCK_SIZE", 64),))
 
 
-def test_other_threads_see_the_mode() -> None:
-    """Autograd computes gradients in threads of its own."""
+def test_mode_holds_for_all_threads() -> None:
+    """Autograd computes gradients in its own threads."""
     seen: list[str] = []
     with ts.use("interpret"):
         thread = threading.Thread(target=lambda: seen.append(dispatch.state().mode))
@@ -126,7 +126,7 @@ def test_other_threads_see_the_mode() -> None:
     assert seen == ["interpret"]
 
 
-def test_a_backward_outside_the_block_of_its_forward_still_runs_the_kernels(runs: list[str]) -> None:
+def test_backward_outside_the_block_runs_the_kernels(runs: list[str]) -> None:
     x = torch.randn(5, 24, requires_grad=True)
     with ts.use("interpret"):
         y = silu(x)
@@ -157,7 +157,7 @@ def test_every_field_of_a_configuration_can_be_set(spec: Spec, small_case: Case)
                         assert launch.options().get(name, other) == other
 
 
-def test_a_configuration_reaches_the_launch() -> None:
+def test_configuration_reaches_the_launch() -> None:
     with configured(BLOCK_SIZE=64, num_warps=2):
         (plan,) = planned(SPECS["silu"], Case("", rows=3, cols=200))
     (launch,) = plan.launches
@@ -174,7 +174,7 @@ def test_results_do_not_depend_on_the_configuration(spec: Spec, inputs: Inputs, 
         torch.testing.assert_close(spec.op(**inputs), spec.reference(**inputs))
 
 
-def test_fields_that_a_configuration_does_not_have_change_nothing(spec: Spec, small_case: Case) -> None:
+def test_unknown_fields_of_a_configuration_are_ignored(spec: Spec, small_case: Case) -> None:
     before = [launch for plan in planned(spec, small_case) for launch in plan.launches]
     with configured(NO_SUCH_FIELD=3):
         after = [launch for plan in planned(spec, small_case) for launch in plan.launches]

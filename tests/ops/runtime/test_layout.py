@@ -1,4 +1,4 @@
-"""Walks of tensors, against the offsets counted one by one."""
+"""Rows and columns of tensors, compared with offsets computed one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def offsets_one_by_one(shape: Shape, strides: tuple[Shape, ...]) -> list[tuple[int, ...]]:
-    """For every element in row-major order: where it lies in each tensor."""
+    """Return the offset of every element in each tensor, in row-major order."""
     return [
         tuple(sum(index * stride for index, stride in zip(place, one, strict=True)) for one in strides)
         for place in itertools.product(*map(range, shape))
@@ -22,7 +22,7 @@ def offsets_one_by_one(shape: Shape, strides: tuple[Shape, ...]) -> list[tuple[i
 
 
 def offsets_of_walk(walk: Rows) -> list[tuple[int, ...]]:
-    """The same as a kernel counts them: rows taken apart by division, last size first."""
+    """Return the offsets as a kernel computes them, with divisions by the sizes."""
     found = []
     for row in range(walk.rows):
         place = (
@@ -46,7 +46,7 @@ def random_shape(chance: random.Random) -> Shape:
 
 
 def random_strides(chance: random.Random, shape: Shape) -> Shape:
-    """Those of a contiguous tensor with its dimensions in some order, some of them stretched or expanded."""
+    """Draw strides of a permuted tensor, with some dimensions strided or expanded."""
     order = list(range(len(shape)))
     if chance.random() < 0.6:
         chance.shuffle(order)
@@ -70,7 +70,7 @@ def dimensions_above_one(shape: Shape) -> int:
     return sum(size != 1 for size in shape)
 
 
-def test_rows_come_in_order_with_their_columns() -> None:
+def test_rows_are_walked_in_order() -> None:
     walked = 0
     for shape, strides in samples(600):
         try:
@@ -83,7 +83,7 @@ def test_rows_come_in_order_with_their_columns() -> None:
     assert walked > 300
 
 
-def test_every_element_is_walked_once_whatever_the_order() -> None:
+def test_every_element_is_walked_once() -> None:
     walked = 0
     for shape, strides in samples(600):
         try:
@@ -104,7 +104,7 @@ def test_elements_are_walked_in_the_order_of_the_first_tensors_memory() -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4, 5), (1, 7, 1), (1, 1), (2, 2, 2, 2, 2, 2)], ids=str)
-def test_what_lies_in_one_run_is_a_single_row(shape: Shape) -> None:
+def test_contiguous_tensor_is_a_single_row(shape: Shape) -> None:
     strides = torch.empty(shape).stride()
     walk = as_elements(shape, strides, strides)
     assert walk.rows == 1
@@ -112,25 +112,25 @@ def test_what_lies_in_one_run_is_a_single_row(shape: Shape) -> None:
     assert set(walk.column_strides) == {1}
 
 
-def test_rows_that_merge_cost_one_multiplication() -> None:
+def test_merged_rows_are_not_nested() -> None:
     contiguous = torch.empty(2, 3, 4, 5, 6)
     assert not as_rows(tuple(contiguous.shape), contiguous.stride()).nested
     head = torch.empty(2, 3, 3, 4, 6)[:, :, 1]
     assert as_rows(tuple(head.shape), head.stride()).nested
 
 
-def test_a_scalar_is_one_row_of_one_element() -> None:
+def test_scalar_is_one_row_of_one_element() -> None:
     walk = as_elements((), (), ())
     assert (walk.rows, walk.columns) == (1, 1)
 
 
-def test_more_than_three_row_dimensions_that_do_not_merge_are_refused() -> None:
+def test_more_than_three_unmerged_row_dimensions_raise() -> None:
     x = torch.empty(4, 4, 4, 4, 6)[::2, ::2, ::2, ::2]
     with pytest.raises(NotWalkable, match="4 row dimensions that do not merge"):
         as_rows(tuple(x.shape), x.stride())
 
 
-def test_arguments_are_named_after_the_tensors_in_the_order_given() -> None:
+def test_arguments_are_named_after_the_tensors_in_order() -> None:
     walk = as_rows((4, 6), (6, 1), (1, 4))
     arguments = walk.arguments("x", "y")
     assert arguments["n_rows"] == 4

@@ -1,6 +1,6 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-any-return"
-# Kernels have no Python types, and an operator returns Any.
-"""What an operator may declare besides its kernels: how arguments are prepared, what it leaves to PyTorch, and when."""
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, no-any-return"
+# Kernels have no Python types.
+"""Options of an operator: prepared arguments, calls for PyTorch, switches, autocast, and more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tilesmith as ts
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.kernels import kernels, recorded_plans
 from tilesmith.ops.runtime.operator import operator
-from tilesmith.ops.runtime.options import Options
+from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 switch = False
@@ -91,7 +91,7 @@ def no_negatives(x: Tensor, factor: Any = 1) -> None:
     ),
 )  # fmt: skip
 def scaled(x: Tensor, *, factor: Any = 1) -> Tensor:
-    """Times a number, or the sum of several."""
+    """Multiply by a number, or by the sum of several."""
     return x
 
 
@@ -100,14 +100,14 @@ def scaled(x: Tensor, *, factor: Any = 1) -> Tensor:
     gradient=lambda context, dy: (composed(dy.contiguous(), context.factor), None),
 )  # fmt: skip
 def scaled_by_parts(x: Tensor, factor: int = 1) -> Tensor:
-    """Times twice a number."""
+    """Multiply by twice a number."""
     return x
 
 
 X = torch.arange(5.0)
 
 
-def test_kernels_get_what_the_arguments_are_made_into() -> None:
+def test_kernels_get_the_prepared_arguments() -> None:
     for _ in range(2):
         torch.testing.assert_close(scaled(X, factor=(1, 2)), X * 3)
         torch.testing.assert_close(scaled(X, factor=[2, 2]), X * 4)
@@ -115,14 +115,14 @@ def test_kernels_get_what_the_arguments_are_made_into() -> None:
     assert not native_calls
 
 
-def test_so_does_the_gradient() -> None:
+def test_gradient_of_prepared_arguments_is_right() -> None:
     x = X.clone().requires_grad_()
     scaled(x, factor=(1, 2)).sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.full_like(X, 3))
 
 
-def test_a_compiled_graph_has_them_too() -> None:
+def test_compiled_graph_has_the_prepared_arguments() -> None:
     x = X.clone().requires_grad_()
     y = torch.compile(scaled, fullgraph=True, backend="aot_eager")(x, factor=(1, 2))
     y.sum().backward()
@@ -130,17 +130,17 @@ def test_a_compiled_graph_has_them_too() -> None:
     torch.testing.assert_close(x.grad, torch.full_like(X, 3))
 
 
-def test_arguments_by_name_only_are_refused_by_place() -> None:
+def test_keyword_only_argument_by_position_raises() -> None:
     with pytest.raises(TypeError, match="too many positional arguments"):
-        scaled(X, 2)
+        scaled(X, 2)  # type: ignore[call-arg]  # the mistake
 
 
-def test_what_the_kernels_do_not_take_goes_to_pytorch() -> None:
+def test_calls_that_kernels_do_not_take_go_to_pytorch() -> None:
     torch.testing.assert_close(scaled(X, factor=(3, 4)), X * 7)
     assert native_calls == [(3, 4)]
 
 
-def test_a_switch_that_changes_is_noticed() -> None:
+def test_changed_switch_is_noticed() -> None:
     global switch
     torch.testing.assert_close(scaled(X, factor=2), X * 2)
     switch = True
@@ -151,7 +151,7 @@ def test_a_switch_that_changes_is_noticed() -> None:
     torch.testing.assert_close(scaled(X, factor=2), X * 2)
 
 
-def test_values_are_looked_at_where_debugging_is_on() -> None:
+def test_debug_checks_values() -> None:
     scaled(-X)
     with ts.debug():
         scaled(X)
@@ -163,7 +163,7 @@ def test_values_are_looked_at_where_debugging_is_on() -> None:
     scaled(-X)
 
 
-def test_autocast_casts_as_for_a_matrix_product() -> None:
+def test_autocast_casts_like_a_matrix_product() -> None:
     x = X.clone().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         y = scaled(x, factor=2)
@@ -175,7 +175,7 @@ def test_autocast_casts_as_for_a_matrix_product() -> None:
     assert scaled(X).dtype == torch.float32
 
 
-def test_kernels_can_be_composed_of_others() -> None:
+def test_composed_kernels_compute() -> None:
     x = X.clone().requires_grad_()
     y = scaled_by_parts(x, 3)
     y.sum().backward()
@@ -184,8 +184,99 @@ def test_kernels_can_be_composed_of_others() -> None:
     torch.library.opcheck(torch.ops.tilesmith.test_composed, (X.clone().requires_grad_(), 3))
 
 
-def test_what_they_are_composed_of_is_recorded() -> None:
+def test_parts_of_composed_kernels_are_recorded() -> None:
     with recorded_plans() as plans:
         y = scaled_by_parts(X.to("meta"), 3)
     assert [plan.kernels for plan in plans] == ["test_multiplied"]
     assert y.shape == X.shape
+
+
+@kernels("test_with_mask")
+def with_mask(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), torch.empty_like(x)
+
+
+@with_mask.composed
+def compute_with_mask(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    return multiplied(x, factor), multiplied(x, 0)
+
+
+def save_with_mask(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    context.factor = inputs[1]
+    context.is_private = getattr(context, "outputs_are_private", False)
+    context.mark_non_differentiable(output[1])
+
+
+def gradient_with_mask(context: Any, dy: Tensor, *_: Any) -> Any:
+    privacy.append(context.is_private)
+    return multiplied(dy.contiguous(), context.factor), None
+
+
+@kernels("test_doubled")
+def doubled(x: Tensor, factor: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+@doubled.composed
+def compute_doubled(x: Tensor, factor: int) -> Tensor:
+    return multiplied(x, 2 * factor)
+
+
+privacy: list[bool] = []
+BIG = Alternative(
+    when=lambda x, factor, *_: factor > 100, forward=doubled, save=save,
+    gradient=lambda context, dy: (doubled(dy.contiguous(), context.factor), None),
+    prepare=lambda x, factor, shift, residual: (x, factor),
+)  # fmt: skip
+
+
+@operator(
+    "test_first", reference=lambda x, factor, shift, residual: x * factor, forward=with_mask, save=save_with_mask,
+    gradient=gradient_with_mask, prepare=lambda x, factor, shift, residual: (x, factor),
+    options=Options(
+        returns="first", private_outputs=True, finish={"shift": torch.add}, residual="separate", alternatives=(BIG,),
+        complete=lambda x, factor, shift, residual: (x, 3 if factor == 0 else factor, shift, residual),
+    ),
+)  # fmt: skip
+def first(x: Tensor, factor: int = 0, shift: Tensor | None = None, *, residual: bool = False) -> Tensor:
+    """Multiply by a number; zero stands for three."""
+    return x
+
+
+def test_returns_first_hides_the_other_outputs() -> None:
+    torch.testing.assert_close(first(X, 2), X * 2)
+
+
+def test_private_outputs_are_known_to_the_backward() -> None:
+    x = X.clone().requires_grad_()
+    privacy.clear()
+    for _ in range(2):
+        first(x, 2).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(X, 4))
+    assert privacy == [True, True]
+
+
+def test_complete_fills_in_arguments() -> None:
+    torch.testing.assert_close(first(X), X * 3)
+
+
+def test_finish_is_applied_where_its_argument_is_given() -> None:
+    for _ in range(2):
+        torch.testing.assert_close(first(X, 2, X), X * 3)
+
+
+def test_separate_residual_is_added() -> None:
+    torch.testing.assert_close(first(X, 2, residual=True), X * 3)
+    torch.testing.assert_close(first(X, 2, X, residual=True), X * 4)
+
+
+def test_alternative_computes_where_it_applies() -> None:
+    with recorded_plans() as plans:
+        first(X.to("meta"), 101)
+    assert [plan.kernels for plan in plans] == ["test_multiplied"]  # composed of one launch, not of two
+    torch.testing.assert_close(first(X, 101), X * 202)
+
+
+def test_compiled_graph_returns_the_finished_result() -> None:
+    compiled = torch.compile(lambda x: first(x, 2, x, residual=True), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(X), X * 4)

@@ -1,4 +1,4 @@
-"""Plans are made once per look of the arguments, hold on to nothing, and launch what they say."""
+"""Plans are made once for each look of a call, keep no tensors, and launch what they say."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 @pytest.fixture
 def plannings(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Every plan that is made from here on."""
+    """Record every plan that is made from here on."""
     made: list[Plan] = []
     prepare = Plan.__post_init__
 
@@ -44,7 +44,7 @@ def plannings(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return made
 
 
-def test_a_second_call_of_the_same_look_plans_nothing(spec: Spec, inputs: Inputs, plannings: list[Plan]) -> None:
+def test_second_call_with_the_same_look_plans_nothing(spec: Spec, inputs: Inputs, plannings: list[Plan]) -> None:
     spec.op(**inputs)
     once = len(plannings)
     assert once
@@ -68,7 +68,7 @@ def _requiring_gradient(value: Any) -> Any:
     return value.clone().requires_grad_() if is_differentiable(value) else value
 
 
-def test_another_layout_or_dtype_is_planned_anew(
+def test_other_layout_or_dtype_is_planned_again(
     spec: Spec, operator: Operator[..., Any], small_case: Case, plannings: list[Plan]
 ) -> None:
     given = [spec.inputs(small_case, torch.float32, "cpu", layout) for layout in LAYOUTS]
@@ -76,13 +76,13 @@ def test_another_layout_or_dtype_is_planned_anew(
     for inputs in given:
         spec.op(**inputs)
     of_forward = [plan for plan in plannings if plan.kernels == operator.forward.name]
-    looks = {look(list(inputs.values())) for inputs in given}  # a batch of one looks the same when expanded
-    # What is composed of other kernels may bring every layout into one form before it calls them.
+    looks = {look(list(inputs.values())) for inputs in given}  # an expanded batch of one has the same look
+    # Composed kernels may convert every layout before they call their parts.
     assert len(of_forward) == len(looks) if of_forward else len(plannings) > 1
     assert len(looks) > len(LAYOUTS) - 1
 
 
-def test_another_configuration_is_planned_anew_and_the_first_found_again(
+def test_other_configuration_is_planned_again_and_the_first_is_kept(
     spec: Spec, inputs: Inputs, plannings: list[Plan]
 ) -> None:
     spec.op(**inputs)
@@ -95,7 +95,7 @@ def test_another_configuration_is_planned_anew_and_the_first_found_again(
     assert len(plannings) == 2 * once
 
 
-def test_a_call_keeps_no_tensor_alive(spec: Spec, inputs: Inputs) -> None:
+def test_call_keeps_no_tensor_alive(spec: Spec, inputs: Inputs) -> None:
     copies = {name: value.clone() if isinstance(value, Tensor) else value for name, value in inputs.items()}
     spec.op(**copies)
     alive = [weakref.ref(value) for value in copies.values() if isinstance(value, Tensor)]
@@ -105,7 +105,7 @@ def test_a_call_keeps_no_tensor_alive(spec: Spec, inputs: Inputs) -> None:
     assert not [reference for reference in alive if reference() is not None]
 
 
-def test_sizes_that_never_repeat_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_plans_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilesmith.ops.runtime.kernels.MOST_PLANS", 4)
     monkeypatch.setattr("tilesmith.ops.runtime.operator.MOST_PLANS", 4)
     silu.forward._plans.clear()
@@ -143,14 +143,14 @@ def test_meta_tensors_can_be_used_again_after_a_recording() -> None:
     assert len(plans) == 2
 
 
-def test_a_layout_that_no_kernel_walks_in_place_is_recorded_as_run_on_copies() -> None:
+def test_unwalkable_layout_is_recorded_as_run_on_copies() -> None:
     x = torch.empty(4, 4, 4, 4, 4, 6, device="meta")[::2, ::2, ::2, ::2, ::2, ::2]
     with recorded_plans() as plans:
         silu(x)
     assert [plan.kernels for plan in plans] == ["silu_forward"]
 
 
-def test_the_arguments_of_a_launch_are_those_of_its_kernel(spec: Spec) -> None:
+def test_launch_has_the_arguments_of_its_kernel(spec: Spec) -> None:
     for case in spec.cases:
         for layout in LAYOUTS if case is spec.cases[1] else (CONTIGUOUS,):
             with recorded_plans() as plans:
@@ -159,7 +159,7 @@ def test_the_arguments_of_a_launch_are_those_of_its_kernel(spec: Spec) -> None:
                 assert set(launch.arguments) == set(launch.kernel.arg_names)
 
 
-def test_a_grid_with_nothing_in_it_is_not_launched() -> None:
+def test_empty_grid_is_not_launched() -> None:
     with recorded_plans() as plans:
         silu(torch.empty(0, 5, device="meta"))
     assert plans[0].launches == []
@@ -176,11 +176,11 @@ def test_misaligned_arguments_are_planned_as_such() -> None:
 
 
 class TestLook:
-    """The key that plans are found by tells apart all that decides how a call runs, and nothing else."""
+    """The look differs for everything that planning depends on, and for nothing else."""
 
     x = torch.zeros(4, 8)
 
-    def test_is_the_same_for_other_numbers(self) -> None:
+    def test_look_is_the_same_for_other_values(self) -> None:
         assert look((self.x, 1e-6)) == look((torch.ones(4, 8), 1e-6))
         assert look((self.x,)) == look((torch.nn.Parameter(self.x.clone(), requires_grad=False),))
 
@@ -197,13 +197,13 @@ class TestLook:
         ],
         ids=["shape", "strides", "dtype", "alignment", "gradient", "device", "none"],
     )
-    def test_differs_for(self, other: Tensor | None) -> None:
+    def test_look_differs_for(self, other: Tensor | None) -> None:
         assert look((self.x,)) != look((other,))
 
-    def test_differs_for_another_number(self) -> None:
+    def test_look_differs_for_another_number(self) -> None:
         assert look((self.x, 1e-6)) != look((self.x, 1e-5))
 
-    def test_differs_for_another_state(self) -> None:
+    def test_look_differs_for_another_state(self) -> None:
         before = look((self.x,))
         with ts.use("torch"):
             assert look((self.x,)) != before
@@ -215,7 +215,7 @@ class TestLook:
         dispatch.forget()
         assert look((self.x,)) != before
 
-    def test_is_none_where_memory_does_not_hold_the_values(self) -> None:
+    def test_look_is_none_where_memory_does_not_hold_the_values(self) -> None:
         class Marked(Tensor):
             pass
 
@@ -224,7 +224,7 @@ class TestLook:
         assert look(([self.x],)) is None
 
 
-def test_threads_do_not_disturb_each_other() -> None:
+def test_threads_do_not_interfere() -> None:
     failures: list[str] = []
 
     def work(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Work beside the main stream: what waits for what while a graph is captured, and that nothing does elsewhere."""
+"""Side streams: what waits for what while a graph is captured, and that nothing waits elsewhere."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import side_stream as module
-from tilesmith.ops.runtime.side_stream import Beside
+from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.ops.transition import feed_forward
 from tilesmith.spec import Spec
 
 
 class Stream:
-    """Stands for one of CUDA's: equal to another with the same name, as those are that have the same address."""
+    """A CUDA stream for tests: streams of the same name are equal."""
 
     def __init__(self, name: str, record: list[str]) -> None:
         self.name, self.device, self._record = name, "a GPU", record
@@ -39,7 +39,7 @@ class Stream:
 
 
 class Gpu:
-    """What was done on which stream, in the order of the host."""
+    """Records what was done on which stream, in host order."""
 
     def __init__(self) -> None:
         self.record: list[str] = []
@@ -58,9 +58,9 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    """As it is while a graph is captured. The first stream that is given out is the one that is captured."""
+    """Pretend that a graph is captured. The pool gives out the captured stream first."""
     gpu, names = Gpu(), iter(("main", "side"))
-    monkeypatch.setattr(module, "_sides", {})
+    monkeypatch.setattr(module, "_side_streams", {})
     monkeypatch.setattr(module, "_is_captured", lambda x: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: gpu.current)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(next(names), gpu.record))
@@ -71,12 +71,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 X = torch.zeros(2)
 
 
-def test_each_function_waits_for_the_main_stream_and_that_for_all_of_them_at_the_end(gpu: Gpu) -> None:
-    with Beside(X) as beside:
+def test_streams_wait_for_each_other(gpu: Gpu) -> None:
+    with SideStream(X) as side_stream:
         gpu.do("first")
-        assert beside(gpu.do, "weights") == "weights"
+        assert side_stream(gpu.do, "weights") == "weights"
         gpu.do("second")
-        beside(gpu.do, "more weights")
+        side_stream(gpu.do, "more weights")
         gpu.do("third")
     gpu.do("last")
     assert gpu.record == [
@@ -90,10 +90,10 @@ def test_each_function_waits_for_the_main_stream_and_that_for_all_of_them_at_the
     ]  # fmt: skip
 
 
-def test_a_block_that_fails_is_joined_all_the_same(gpu: Gpu) -> None:
+def test_streams_are_joined_when_the_block_raises(gpu: Gpu) -> None:
     def fail() -> None:
-        with Beside(X) as beside:
-            beside(gpu.do, "weights")
+        with SideStream(X) as side_stream:
+            side_stream(gpu.do, "weights")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -101,17 +101,17 @@ def test_a_block_that_fails_is_joined_all_the_same(gpu: Gpu) -> None:
     assert gpu.record[-1] == "main waits for side"
 
 
-def test_a_block_with_nothing_beside_it_does_not_wait(gpu: Gpu) -> None:
-    with Beside(X):
+def test_empty_block_does_not_wait(gpu: Gpu) -> None:
+    with SideStream(X):
         gpu.do("all")
     assert gpu.record == ["all on main"]
 
 
-def test_what_a_function_reads_is_kept_until_the_end_of_the_block(gpu: Gpu) -> None:
-    with Beside(X) as beside:
+def test_arguments_are_kept_until_the_end_of_the_block(gpu: Gpu) -> None:
+    with SideStream(X) as side_stream:
         read = torch.ones(3)
         kept = weakref.ref(read)
-        beside(gpu.do, "weights", read)
+        side_stream(gpu.do, "weights", read)
         del read
         gc.collect()
         assert kept() is not None
@@ -119,21 +119,21 @@ def test_what_a_function_reads_is_kept_until_the_end_of_the_block(gpu: Gpu) -> N
     assert kept() is None
 
 
-def test_without_a_capture_everything_runs_where_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_capture_functions_run_on_the_main_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_stream(*_: object) -> None:
         raise AssertionError("a stream was asked for")
 
     for name in ("current_stream", "Stream", "stream"):
         monkeypatch.setattr(torch.cuda, name, no_stream)
-    with Beside(X) as beside:
-        assert torch.equal(beside(torch.add, X, 1), X + 1)
+    with SideStream(X) as side_stream:
+        assert torch.equal(side_stream(torch.add, X, 1), X + 1)
 
 
-class Late(Beside):
-    """The worst that a side stream may do: what comes of a function is not there before the end of the block."""
+class Late(SideStream):
+    """The slowest side stream: results exist only at the end of the block."""
 
     functions = 0
-    is_apart = True
+    is_separate = True
 
     def __init__(self, x: Tensor) -> None:
         super().__init__(x)
@@ -141,7 +141,7 @@ class Late(Beside):
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
         Late.functions += 1
-        self._finish()  # a function may read what came of one before it, on the same stream
+        self._finish()  # a function may read results of an earlier one on the same stream
         result: Tensor = function(*arguments)
         self._made.append((result, result.clone()))
         for place, _ in self._made:
@@ -158,7 +158,7 @@ class Late(Beside):
 
 
 def of_spec(spec: Spec, name: str = "odd") -> Callable[[], Tensor]:
-    """The operator on a case of its own, from inputs that are the same at every call."""
+    """Return the operator's result on one case, with the same inputs at every call."""
 
     def computed() -> Tensor:
         torch.manual_seed(0)
@@ -170,7 +170,7 @@ def of_spec(spec: Spec, name: str = "odd") -> Callable[[], Tensor]:
 
 
 def with_gradients(function: Callable[..., Tensor], inputs: dict[str, Any]) -> Tensor:
-    """Every gradient of the sum of squares, one after the other."""
+    """Return every gradient of the sum of squares."""
     leaves = [one.requires_grad_() for one in inputs.values() if isinstance(one, Tensor) and one.is_floating_point()]
     function(**inputs).square().sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     assert all(one.grad is not None for one in leaves)
@@ -182,7 +182,7 @@ def of_feed_forward() -> Tensor:
     shapes = {"x": (2, 3, 8), "norm_weight": (8,), "norm_bias": (8,), "expand_weight": (12, 8), "expand_bias": (12,),
               "contract_weight": (8, 12), "contract_bias": (8,)}  # fmt: skip
     return with_gradients(
-        lambda **given: feed_forward(*given.values(), 1e-5), {name: torch.randn(one) for name, one in shapes.items()}
+        lambda **given: feed_forward(**given, eps=1e-5), {name: torch.randn(one) for name, one in shapes.items()}
     )
 
 
@@ -207,14 +207,14 @@ def of_matmul() -> Tensor:
         pytest.param("matmul.operator", of_matmul, id="matmul"),
     ],
 )
-def test_no_gradient_needs_what_is_computed_beside_it(
+def test_gradients_do_not_read_results_of_the_side_stream(
     place: str, computed: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_module("tilesmith.ops.triangle_multiply.operator"), "MOST_AT_ONCE", 0)
     with ts.use("interpret"):
         right = computed()
-        monkeypatch.setattr(import_module(f"tilesmith.ops.{place}"), "Beside", Late)
+        monkeypatch.setattr(import_module(f"tilesmith.ops.{place}"), "SideStream", Late)
         before = Late.functions
         assert torch.equal(computed(), right)
-    assert Late.functions > before, "nothing was computed beside"
+    assert Late.functions > before, "nothing ran on the side stream"
     assert right.isfinite().all()

@@ -1,4 +1,4 @@
-"""The table of tuned configurations, shared between processes and read with suspicion; and the search that fills it."""
+"""The table of tuned configurations, its validation, and the search that fills it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class BlockConfig(Config):
 
 
 DEFAULT = BlockConfig()
-RESULTS = 60  # that each of two processes writes: enough for them to meet
+RESULTS = 60  # written by each of two processes: enough to collide
 
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """The path of an empty table for a device that is not here."""
+    """Return the path of an empty table for a pretended device."""
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: DEVICE_NAME)
     tuning._table.cache_clear()
@@ -52,20 +52,20 @@ def stored(kernels: str = "silu_forward", sizes: str = "1024 float32") -> BlockC
 
 
 class TestTable:
-    def test_is_named_after_the_device(self, table: Path, tmp_path: Path) -> None:
+    def test_table_is_named_after_the_device(self, table: Path, tmp_path: Path) -> None:
         assert table == tmp_path / "tuned" / "nvidia-h200-pretended.json"
 
-    def test_is_empty_at_first(self) -> None:
+    def test_table_is_empty_at_first(self) -> None:
         assert stored() is None
         assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
 
-    def test_gives_back_what_it_was_given(self) -> None:
+    def test_stored_configuration_is_returned(self) -> None:
         assert keep(BlockConfig(num_warps=8, BLOCK_SIZE=256))
         assert stored() == BlockConfig(num_warps=8, BLOCK_SIZE=256)
         assert stored(sizes="2048 float32") is None
         assert stored(kernels="silu_backward") is None
 
-    def test_keeps_entries_beside_each_other(self) -> None:
+    def test_entries_of_other_kernels_stay(self) -> None:
         keep(BlockConfig(BLOCK_SIZE=1), sizes="a")
         keep(BlockConfig(BLOCK_SIZE=2), sizes="b")
         keep(BlockConfig(BLOCK_SIZE=3), kernels="other", sizes="a")
@@ -74,21 +74,21 @@ class TestTable:
         assert stored(kernels="other", sizes="a") == BlockConfig(BLOCK_SIZE=3)
         assert tuning.prefers_torch(DEVICE, "silu", "c", training=False)
 
-    def test_the_latest_result_holds(self) -> None:
+    def test_last_result_overwrites(self) -> None:
         keep(BlockConfig(BLOCK_SIZE=1))
         keep(BlockConfig(BLOCK_SIZE=2))
         assert stored() == BlockConfig(BLOCK_SIZE=2)
 
-    def test_a_result_makes_later_calls_choose_anew(self) -> None:
+    def test_new_result_makes_later_calls_plan_again(self) -> None:
         before = dispatch.epoch
         keep(DEFAULT)
         assert dispatch.epoch != before
 
-    def test_says_nothing_about_a_cpu(self) -> None:
+    def test_cpu_has_no_entries(self) -> None:
         keep(DEFAULT)
         assert tuning.stored(torch.device("cpu"), "silu_forward", "1024 float32", DEFAULT) is None
 
-    def test_torch_wins_only_where_it_was_measured_to(self) -> None:
+    def test_torch_wins_only_where_measured_faster(self) -> None:
         tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"forward": "torch", "training": "tilesmith"})
         assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
         tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"forward": "tilesmith", "training": "torch"})
@@ -103,22 +103,22 @@ class TestTable:
             ("16x16 1024x16 float32 True", True),
             ("16x16 128x16 float32 True", False),
             ("16x32 512x16 float32 True", True),
-            ("128x128 1024x16 float32 True", True),  # six doublings from what was measured, three for each matrix
+            ("128x128 1024x16 float32 True", True),  # six doublings from the measured sizes, three for each matrix
             ("256x128 1024x16 float32 True", False),  # too far
-            ("16x16 1024x16 float32 False", False),  # nothing of the kind was measured
+            ("16x16 1024x16 float32 False", False),  # no such call was measured
             ("16x16 1024x16 float16 True", False),
             ("16x16 float32 True", False),
             ("16x16 0x16 float32 True", False),
         ],
     )
-    def test_sizes_that_were_not_measured_go_the_way_of_the_nearest(self, sizes: str, natively: bool) -> None:
+    def test_unmeasured_sizes_follow_the_nearest(self, sizes: str, natively: bool) -> None:
         tuning.keep(DEVICE, "winners", "silu", "16x16 64x16 float32 True", {"forward": "tilesmith"})
         tuning.keep(DEVICE, "winners", "silu", "16x16 1024x16 float32 True", {"forward": "torch"})
         assert tuning.prefers_torch(DEVICE, "silu", sizes, training=False) is natively
         assert not tuning.prefers_torch(DEVICE, "silu", sizes, training=True)
 
     @pytest.mark.parametrize("content", ["{not json", "", "\x00\xff", "[]", "3", '{"schema": 99, "configs": {}}'])
-    def test_of_another_kind_is_ignored_with_a_warning(self, table: Path, content: str) -> None:
+    def test_invalid_table_is_ignored_with_a_warning(self, table: Path, content: str) -> None:
         table.parent.mkdir()
         table.write_text(content)
         with pytest.warns(Warning, match="ignored"):
@@ -126,7 +126,7 @@ class TestTable:
 
     @pytest.mark.filterwarnings("ignore:.*ignored")
     @pytest.mark.parametrize("content", ["{not json", "[]", '{"schema": 99}', '{"schema": 2}'])
-    def test_of_another_kind_is_replaced_by_the_next_result(self, table: Path, content: str) -> None:
+    def test_invalid_table_is_replaced_by_the_next_result(self, table: Path, content: str) -> None:
         table.parent.mkdir()
         table.write_text(content)
         assert keep(BlockConfig(BLOCK_SIZE=8))
@@ -143,7 +143,7 @@ class TestTable:
         ],
         ids=["no sections", "lists for sections", "lists in sections", "a word for winners"],
     )
-    def test_with_damaged_sections_is_no_reason_to_fail(self, table: Path, damage: Any) -> None:
+    def test_damaged_sections_do_not_raise(self, table: Path, damage: Any) -> None:
         table.parent.mkdir()
         table.write_text(json.dumps(damage))
         assert stored() is None
@@ -154,19 +154,19 @@ class TestTable:
         [3, [], {}, {"config": 3}, {"config": {"NO_SUCH_FIELD": 3}}, {"config": {"BLOCK_SIZE": "wide"}}],
         ids=str,
     )
-    def test_a_damaged_entry_is_ignored_with_a_warning(self, table: Path, entry: Any) -> None:
+    def test_damaged_entry_is_ignored_with_a_warning(self, table: Path, entry: Any) -> None:
         table.parent.mkdir()
         table.write_text(json.dumps({"schema": 2, "configs": {"silu_forward": {"1024 float32": entry}}, "winners": {}}))
         with pytest.warns(Warning, match="silu_forward for 1024 float32 is damaged"):
             assert stored() is None
 
-    def test_that_cannot_be_written_costs_a_warning(self, table: Path) -> None:
+    def test_unwritable_table_warns(self, table: Path) -> None:
         table.parent.write_text("a file where the directory should be")
         with pytest.warns(RuntimeWarning, match="cannot be written"):
             assert not keep(DEFAULT)
 
     @pytest.mark.usefixtures("forked")
-    def test_two_processes_that_write_at_once_keep_both_results(self, table: Path) -> None:
+    def test_concurrent_writers_keep_both_results(self, table: Path) -> None:
         program = f"""
 import sys, torch
 torch.cuda.get_device_name = lambda device: {DEVICE_NAME!r}
@@ -193,21 +193,21 @@ for number in range({RESULTS}):
 
 
 class TestTrying:
-    def test_a_configuration_on_trial_comes_before_the_table(self) -> None:
+    def test_configuration_on_trial_overrides_the_table(self) -> None:
         keep(BlockConfig(BLOCK_SIZE=1))
         with tuning.trying("silu_forward", "1024 float32", BlockConfig(BLOCK_SIZE=2)):
             assert stored() == BlockConfig(BLOCK_SIZE=2)
             assert stored(sizes="2048 float32") is None
         assert stored() == BlockConfig(BLOCK_SIZE=1)
 
-    def test_makes_calls_choose_anew_before_and_after(self) -> None:
+    def test_trial_makes_calls_plan_again_before_and_after(self) -> None:
         epochs = [dispatch.epoch]
         with tuning.trying("silu_forward", "1024 float32", DEFAULT):
             epochs.append(dispatch.epoch)
         epochs.append(dispatch.epoch)
         assert len(set(epochs)) == 3
 
-    def test_ends_when_the_trial_fails(self) -> None:
+    def test_trial_ends_when_its_block_raises(self) -> None:
         with pytest.raises(ZeroDivisionError), tuning.trying("silu_forward", "1024 float32", DEFAULT):
             raise ZeroDivisionError
         assert stored() is None
@@ -225,13 +225,11 @@ class TestTrying:
         ((4, 0), torch.float32, "1x1 float32"),
     ],
 )
-def test_dispatch_is_decided_by_buckets_of_rows_and_columns(
-    shape: tuple[int, ...], dtype: torch.dtype, name: str
-) -> None:
+def test_bucket_has_rows_and_columns(shape: tuple[int, ...], dtype: torch.dtype, name: str) -> None:
     assert tuning.bucket_of([torch.empty(shape, dtype=dtype, device="meta")]) == name
 
 
-def test_dispatch_is_decided_by_every_matrix_and_every_setting() -> None:
+def test_bucket_has_every_matrix_and_setting() -> None:
     x, weight, vector = torch.empty(100, 512), torch.empty(512, 300), torch.empty(300)
     assert tuning.bucket_of([x, weight, vector, None, 1e-6, 3, (1, 2), "relu"]) == (
         "128x512 512x512 float32 3 (1, 2) relu"
@@ -248,18 +246,18 @@ class TestShippedTable:
         path.write_text(json.dumps({"schema": 2, "configs": {}, "winners": winners}))
         return path
 
-    def test_speaks_where_nothing_was_measured_here(self, shipped: Path) -> None:
+    def test_shipped_table_decides_where_nothing_was_measured(self, shipped: Path) -> None:
         assert tuning.prefers_torch(DEVICE, "silu", "2x2 float32", training=True)
         tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"training": "tilesmith"})
         assert not tuning.prefers_torch(DEVICE, "silu", "1x1 float32", training=True)
         assert tuning.prefers_torch(DEVICE, "silu", "2x2 float32", training=True)
 
-    def test_is_not_copied_into_what_was_measured_here(self, shipped: Path, table: Path) -> None:
+    def test_shipped_table_is_not_copied_into_the_local_one(self, shipped: Path, table: Path) -> None:
         tuning.keep(DEVICE, "winners", "silu", "1x1 float32", {"training": "tilesmith"})
         assert list(json.loads(table.read_text())["winners"]["silu"]) == ["1x1 float32"]
 
     @pytest.mark.parametrize("path", sorted(tuning.SHIPPED.glob("*.json")), ids=lambda path: str(path.stem))
-    def test_that_comes_with_the_package_is_one(self, path: Path) -> None:
+    def test_shipped_tables_are_valid(self, path: Path) -> None:
         table = json.loads(path.read_text())
         assert tuning._is_table(table)
         assert {"device", "torch", "triton", "commit", "date"} <= table["source"].keys()
@@ -268,38 +266,38 @@ class TestShippedTable:
 class TestSearch:
     @staticmethod
     def valley(block_size: int, warps: int) -> Callable[[BlockConfig], float]:
-        """Fastest at one point, slower with every doubling away from it."""
+        """Return a time that is least at one configuration and grows with every doubling away from it."""
         return lambda config: (
             1.0 + abs(math.log2(config.BLOCK_SIZE / block_size)) + abs(math.log2(config.num_warps / warps))
         )
 
     @pytest.mark.parametrize(("block_size", "warps"), [(64, 4), (512, 4), (8, 1), (1024, 16)])
-    def test_walks_down_to_the_fastest(self, block_size: int, warps: int) -> None:
+    def test_search_finds_the_fastest(self, block_size: int, warps: int) -> None:
         best, time = tuning.search(DEFAULT, self.valley(block_size, warps))
         assert (best.BLOCK_SIZE, best.num_warps) == (block_size, warps)
         assert time == 1.0
 
-    def test_goes_round_what_does_not_compile(self) -> None:
+    def test_search_avoids_configurations_that_do_not_compile(self) -> None:
         valley = self.valley(512, 8)
         best, _ = tuning.search(
             DEFAULT, lambda config: math.inf if config.BLOCK_SIZE == 128 and config.num_warps == 4 else valley(config)
         )
         assert (best.BLOCK_SIZE, best.num_warps) == (512, 8)
 
-    def test_leaves_a_start_that_does_not_compile(self) -> None:
+    def test_search_leaves_a_start_that_does_not_compile(self) -> None:
         valley = self.valley(32, 4)
         best, time = tuning.search(DEFAULT, lambda config: math.inf if config == DEFAULT else valley(config))
         assert best.BLOCK_SIZE == 32
         assert math.isfinite(time)
 
-    def test_stays_where_nothing_works(self) -> None:
+    def test_search_stays_where_nothing_works(self) -> None:
         assert tuning.search(DEFAULT, lambda config: math.inf) == (DEFAULT, math.inf)
 
-    def test_does_not_move_for_noise(self) -> None:
+    def test_search_ignores_noise(self) -> None:
         best, _ = tuning.search(DEFAULT, lambda config: 1.0 if config == DEFAULT else 0.99)
         assert best == DEFAULT
 
-    def test_measures_nothing_twice_and_no_more_than_it_may(self) -> None:
+    def test_search_measures_nothing_twice_and_stops_at_the_limit(self) -> None:
         measured: list[BlockConfig] = []
 
         def measure(config: BlockConfig) -> float:
@@ -310,7 +308,7 @@ class TestSearch:
         assert len(measured) == len(set(measured)) == 12
 
 
-def test_nothing_is_tuned_during_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_during_a_capture_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match="not possible inside a CUDA-graph capture"):

@@ -15,8 +15,8 @@ from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_bac
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product, product_added
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.side_stream import Beside
-from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.runtime.side_stream import SideStream
+from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.sum import forward as summed
 from tilesmith.ops.triangle_attention.operator import backward as attention_backward
 from tilesmith.ops.triangle_attention.operator import forward as attention_forward
@@ -51,10 +51,10 @@ def compute_forward(
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
     mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool, residual: bool,
 ) -> Tensors:  # fmt: skip
-    with as_given(x):
+    with without_autocast(x):
         x = x.contiguous()
-        with Beside(x) as beside:
-            weights = beside(torch.cat, (query_key_value_weight, gate_weight))
+        with SideStream(x) as side_stream:
+            weights = side_stream(torch.cat, (query_key_value_weight, gate_weight))
             if edge_weight is None:
                 xn, made = norm_forward(x, norm_weight, norm_bias, eps), x.new_empty(0)
             else:
@@ -106,12 +106,12 @@ def compute_backward(
     along_columns: bool, eps: float, tf32: bool, residual: bool, bias_gradient: bool,
 ) -> Tensors:  # fmt: skip
     has_edges = edge_weight is not None
-    with as_given(x), Beside(x) as beside:
+    with without_autocast(x), SideStream(x) as side_stream:
         x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
         dnorm_weight, dnorm_bias, dvectors, doutput_bias = (x.new_empty(0) for _ in range(4))
-        doutput_weight = beside(product, rows.t(), opened)
+        doutput_weight = side_stream(product, rows.t(), opened)
         if not residual:  # else it comes with the norm's gradient
-            doutput_bias = beside(summed, rows, (0,), False)
+            doutput_bias = side_stream(summed, rows, (0,), False)
         dgated = product(rows, output_weight)
         q, k, v = _heads_of(projections, x, heads)
         dq, dk, dv, dbias = attention_backward(
@@ -121,7 +121,7 @@ def compute_backward(
         dprojections, dgate_bias = projections_gradient(
             dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))
         )
-        dweights = beside(product, dprojections.t(), xn.flatten(0, 2))
+        dweights = side_stream(product, dprojections.t(), xn.flatten(0, 2))
         dxn = product(dprojections, weights).view(x.shape)
         dsum = rows.contiguous().view(x.shape) if residual else None
         if edge_weight is not None:

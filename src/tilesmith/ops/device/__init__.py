@@ -1,0 +1,14 @@
+"""Device code that several operators share.
+
+Files, in reading order:
+
+- `elementwise.py`: tiles, grids and configurations of elementwise kernels.
+- `runs.py`: walking dimensions of any strides in runs of neighbouring elements.
+- `partial_sums.py`: sums over rows in two kernels, without atomics.
+- `norm_rows.py`: tiles of rows for the norms.
+- `norm_backward.py`: the choice of kernels for the backward of a norm.
+- `bf16x3.py`: exact single precision on tensor cores, as three bf16 numbers.
+- `hopper.py`: warpgroups, mbarriers, and whether a plan may use Hopper kernels.
+- `constants.py`: mathematical constants.
+- `images/`: windows over images, for pooling and convolution.
+"""

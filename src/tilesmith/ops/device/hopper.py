@@ -1,4 +1,4 @@
-"""What every Hopper kernel shares: whether a plan may use one, warpgroups, mbarriers.
+"""What all Hopper kernels share: warpgroups, mbarriers, and whether a plan may use such a kernel.
 
 Hopper kernels are written in Gluon. The interpreter does not run Gluon, so plans for the CPU and inspected plans use
 the portable kernels.
@@ -16,7 +16,7 @@ GROUP_WARPS = gl.constexpr(4)  # a warpgroup: the four warps that issue one wgmm
 
 
 def runs_on_hopper(plan: Plan) -> bool:
-    """Return whether the plan is for a Hopper GPU, or compiles for one, and its kernels will not be interpreted."""
+    """Whether the plan runs on a Hopper GPU or compiles for one, and its kernels are not interpreted."""
     return plan.device.type != "cpu" and not interpreter.is_interpreting() and plan.architecture.target == TARGET
 
 

@@ -1,6 +1,6 @@
-"""Sums over rows that many programs share: each leaves one row of partial sums, and a second kernel adds them up.
+"""Sums over rows in two kernels: each program of the first writes a row of partial sums, the second adds these rows.
 
-No atomics, so the result is the same at every run; no locks, so no program waits for another.
+There are no atomics, so every run gives the same bits. There are no locks, so no program waits for another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @dataclass(frozen=True)
 class PartialSumConfig(Config):
-    """Each program adds up COLUMNS columns, PARTIALS rows at a time."""
+    """Each program adds COLUMNS columns, PARTIALS rows at a time."""
 
     PARTIALS: int = 128
     COLUMNS: int = 8
@@ -27,25 +27,26 @@ def sum_partials_kernel(
     partials_ptr, total_ptr, n_partials, n_columns, partial_stride, total_stride,
     COMPUTE: tl.constexpr, PARTIALS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)  # [COLUMNS]
     in_row = columns < n_columns
     total = tl.zeros([PARTIALS, COLUMNS], COMPUTE)
     for start in range(0, n_partials, PARTIALS):
-        partials = start + tl.arange(0, PARTIALS)
+        partials = start + tl.arange(0, PARTIALS)  # [PARTIALS]
         mask = (partials < n_partials)[:, None] & in_row[None, :]
         offsets = partials.to(tl.int64)[:, None] * partial_stride + columns[None, :]
-        total += tl.load(partials_ptr + offsets, mask=mask, other=0.0)
+        total += tl.load(partials_ptr + offsets, mask=mask, other=0.0)  # [PARTIALS, COLUMNS]
     total_offsets = columns.to(tl.int64) * total_stride
     tl.store(total_ptr + total_offsets, tl.sum(total, axis=0).to(total_ptr.dtype.element_ty), mask=in_row)
 
 
 def partial_sum_config(plan: Plan, partials: int, columns: int) -> PartialSumConfig:
-    """Narrow blocks, so that there are programs enough, each with few steps: 16.7 µs for the whole backward of rms_norm
-    at 16384×512 on an H200, where blocks of 32 columns took 17.6. And of many partials, more under way: 1024×1280 takes
-    3.7 µs instead of 4.5, and 4096×1280 9.3 instead of 15.4, with eight warps 10.3.
+    """Return narrow blocks, so that there are enough programs with few steps each.
 
-    In the interpreter it is the programs that take time: few of them, whose loop takes several turns all the same."""
-    if plan.device.type == "cpu":
+    On an H200: the backward of rms_norm at 16384×512 takes 16.7 µs, with blocks of 32 columns 17.6. With many partials
+    more loads in flight pay off: 1024×1280 takes 3.7 µs instead of 4.5; 4096×1280 takes 9.3 µs instead of 15.4, with
+    eight warps 10.3.
+    """
+    if plan.device.type == "cpu":  # the interpreter's time goes with the number of programs; the loop still runs
         return PartialSumConfig(PARTIALS=2, COLUMNS=max(bucket(columns // 4), 8))
     block = min(max(bucket(columns // 512), 8), 64)
     if block == 8 and partials >= 256:

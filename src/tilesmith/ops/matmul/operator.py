@@ -22,7 +22,7 @@ from tilesmith.ops.runtime.arguments import (
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.precision import tf32_allowed
-from tilesmith.ops.runtime.side_stream import Beside
+from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 MOST_BATCH_DIMENSIONS = 3  # that a kernel walks one by one
@@ -71,10 +71,10 @@ def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, 
     if kept is None and context.activation:  # called as a torch operator, not by our own, which keeps it
         kept = forward(a, b, bias, "", None, None, a.dtype, context.tf32)
     wants_a, wants_b, wants_bias = context.needs_input_grad[:3]
-    with Beside(dy) as beside:
+    with SideStream(dy) as side_stream:
         db = None
-        if wants_a and wants_b and not context.activation and beside.is_apart:
-            db, wants_b = beside(_gradient_of_right, dy, a, b, context.tf32), False
+        if wants_a and wants_b and not context.activation and side_stream.is_separate:
+            db, wants_b = side_stream(_gradient_of_right, dy, a, b, context.tf32), False
         da, of_right, dbias = backward(
             dy, a, b, bias, kept, context.activation, context.tf32, wants_a, wants_b, wants_bias
         )
@@ -140,7 +140,7 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
     float8 = [isinstance(one, Tensor) and one.dtype == FLOAT8 for one in (a, b)]
     if not all(float8):  # one of them alone is refused by name, as any other dtype without kernels
         require_floating("matmul", a=a, b=b)
-    require_same_dtype("matmul", "b", a, "a", b)
+    require_same_dtype("matmul", "b", b, "a", a)
     if all(float8):
         for name, operand in (("a", a), ("b", b)):
             if operand.ndim != 2:

@@ -17,7 +17,7 @@ from tilesmith.ops.matmul.internal.exact_or_blas import product
 from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
 from tilesmith.ops.outer_product_mean.pair_weights import shares
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.side_stream import Beside
+from tilesmith.ops.runtime.side_stream import SideStream
 
 CHUNK_BYTES = 64 << 20  # for outer products, unless `chunk` says how many residues: large enough to fill a GPU
 
@@ -47,13 +47,13 @@ def compute_backward(
     # Several members at once where each is small. Chunks of several would not be neighbours in dz.
     members = max(CHUNK_BYTES // max(residues * of_residue, 1), 1) if step == residues and chunk is None else 1
     sums = Gradients(a, mask, weight, bias, wanted)
-    with Beside(a) as beside:
+    with SideStream(a) as side_stream:
         for first in range(0, batch, members):
             some = slice(first, min(first + members, batch))
             alignments = Alignments(a[some], b[some], None if mask is None else mask[some], eps)
             for start in range(0, residues, step):
                 chunk_of_residues = slice(start, min(start + step, residues))
-                sums.add(some, chunk_of_residues, alignments, dz[some, chunk_of_residues], beside)
+                sums.add(some, chunk_of_residues, alignments, dz[some, chunk_of_residues], side_stream)
     return sums.shaped()
 
 
@@ -110,7 +110,7 @@ class Gradients:
         self.dweight: Tensor | None = None
         self.dbias: Tensor | None = None
 
-    def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor, beside: Beside) -> None:
+    def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor, side_stream: SideStream) -> None:
         dz = dz.flatten(3).flatten(0, 1)
         share = alignments.share[:, chunk]
         shared, total = weighted(dz, share.flatten(0, 1))
@@ -121,7 +121,7 @@ class Gradients:
             if alignments.divisor is not None:
                 divided = share * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
                 balanced, _ = weighted(dz, divided.flatten(0, 1))
-            self.dweight = beside(self._with_weight_gradient, self.dweight, balanced, alignments, chunk)
+            self.dweight = side_stream(self._with_weight_gradient, self.dweight, balanced, alignments, chunk)
         if not (self.to_a or self.to_b):
             return
         pairs = shared.flatten(0, 1)

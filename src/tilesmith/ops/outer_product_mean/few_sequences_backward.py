@@ -32,8 +32,8 @@ from tilesmith.ops.outer_product_mean.few_sequences_forward import (
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.side_stream import Beside
-from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.runtime.side_stream import SideStream
+from tilesmith.ops.runtime.without_autocast import without_autocast
 
 
 def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
@@ -117,7 +117,7 @@ def compute_backward(
     batch, sequences, residues, channels = a.shape
     outputs = weight.shape[0]
     da, db, dweight, dbias = (a.new_empty(0) for _ in range(4))
-    with as_given(a), Beside(a) as beside:
+    with without_autocast(a), SideStream(a) as side_stream:
         sides = Sides(a, b, mask, weight, eps)
         shared, total = turned(dz, sides.share, sides.share_of_all)
         if to_bias:
@@ -125,7 +125,7 @@ def compute_backward(
         if to_b or to_weight:
             dbetween = product(sides.left.mT, shared).view(batch * sequences, channels * outputs, residues)
             if to_weight:
-                dweight = beside(gradient_of_weight, dbetween, sides.right)
+                dweight = side_stream(gradient_of_weight, dbetween, sides.right)
             if to_b:
                 db = product(dbetween.mT, sides.weight).view(b.shape)
         if to_a:

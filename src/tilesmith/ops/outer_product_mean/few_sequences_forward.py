@@ -22,7 +22,7 @@ from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import must_be_exact
-from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.runtime.without_autocast import without_autocast
 
 MOST_BETWEEN = 1 << 25  # elements of W · b: the result may be far smaller, and is all that others make
 
@@ -123,7 +123,7 @@ def compute_forward(
 ) -> Tensor:  # fmt: skip
     batch, sequences, residues, channels = a.shape
     outputs = weight.shape[0]
-    with as_given(a):
+    with without_autocast(a):
         sides = Sides(a, b, mask, weight, eps)
         between = sides.between().view(batch, sequences * channels, outputs * residues)
         sums = product(sides.left, between).view(batch * residues, outputs, residues)

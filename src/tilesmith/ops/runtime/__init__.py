@@ -1,0 +1,20 @@
+"""What all operators share: declaring, planning, dispatch and tuning. Nothing here serves a single operator.
+
+Files, in reading order:
+
+- `operator.py`: `@operator`, what users call: checks, the choice of who computes, the gradient.
+- `options.py`: what an operator may declare beyond its kernels and its gradient.
+- `kernels.py`: `@kernels`, kernels as a torch operator, planned once for each look of a call.
+- `plan.py`: the plan of a call as data: buffers and launches.
+- `config.py`: launch configurations and their neighbours in a search.
+- `layout.py`: tensors of any strides as rows and columns.
+- `arguments.py`: checks of arguments, with errors that name the argument.
+- `dispatch.py`: `use`, `debug` and `configured`: who computes, process-wide.
+- `autograd.py`: the gradient as PyTorch's autograd calls it.
+- `precision.py`: tf32 or exact products of single precision.
+- `tuning.py`: tables of measured configurations and winners, and the search that fills them.
+- `tuned_case.py`: tuning one case of one operator.
+- `in_place.py`: kernels that overwrite an argument.
+- `side_stream.py`: a second stream for gradients of weights, while a CUDA graph is captured.
+- `without_autocast.py`: turning off autocast while an operator calls others.
+"""

@@ -1,4 +1,4 @@
-"""Checks of an operator's arguments, with errors that name the argument, what it is and what it must be."""
+"""Checks of an operator's arguments. An error names the argument, its value, and what it must be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KNOWN = ", ".join(str(dtype).removeprefix("torch.") for dtype in FLOATING)
 
 
 def require_floating(operator: str, **tensors: Tensor) -> None:
-    """Each is a dense floating-point tensor."""
+    """Require dense floating-point tensors."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{operator}: {name} is a {type(tensor).__name__}, but must be a tensor")
@@ -21,7 +21,7 @@ def require_floating(operator: str, **tensors: Tensor) -> None:
 
 
 def require_same_device(operator: str, **tensors: Tensor | None) -> None:
-    """All given tensors lie on one device."""
+    """Require that all given tensors are on one device."""
     placed = [(name, tensor.device) for name, tensor in tensors.items() if tensor is not None]
     for name, device in placed[1:]:
         if device != placed[0][1]:
@@ -39,7 +39,7 @@ def require_dimensions(operator: str, name: str, tensor: Tensor, at_least: int) 
 
 
 def require_vector(operator: str, name: str, vector: Tensor | None, length: int, of: str) -> None:
-    """A vector with one element for each column of another tensor."""
+    """Require a vector with one element for each column of the tensor named `of`, or None."""
     if vector is None:
         return
     if vector.ndim != 1:
@@ -58,7 +58,7 @@ def require_number(operator: str, name: str, value: object, *, at_least: float) 
 
 
 def require_mask(operator: str, mask: Tensor | None, wanted: tuple[int, ...], what: str) -> None:
-    """A boolean tensor of this shape, or none."""
+    """Require a boolean tensor of the shape `wanted`, or None. `what` names the dimensions in the error."""
     if mask is None:
         return
     if not isinstance(mask, Tensor):

@@ -1,4 +1,4 @@
-"""Block sizes: a frozen choice made by one readable function per kernel, which a sweep or a tuning run may replace."""
+"""Launch configurations: each kernel has one function that chooses; sweeps and `tilesmith tune` replace the choice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ConfigType = TypeVar("ConfigType", bound="Config")
 
 @dataclass(frozen=True)
 class Config:
-    """How one kernel is launched. Fields in capitals go to the kernel as compile-time constants; others are options.
+    """How one kernel is launched. Fields in capitals are the kernel's compile-time constants, others launch options.
 
-    A default counts warps of 32 threads; `for_warps_of` makes them fewer where a warp has 64.
+    Defaults count warps of 32 threads. `for_warps_of` converts them for GPUs whose warps have 64.
     """
 
     num_warps: int = 4
@@ -25,7 +25,7 @@ class Config:
 
     @property
     def all_warps(self) -> int:
-        """Of a program: more than compute, where some do nothing but fetch."""
+        """Return the warps of a program: more than num_warps where load warps are separate (warp specialisation)."""
         return self.num_warps
 
     def for_warps_of(self: ConfigType, threads: int) -> ConfigType:
@@ -36,18 +36,18 @@ class Config:
 
 
 def replaced(config: ConfigType, fields: dict[str, Any]) -> ConfigType:
-    """The config with those of the fields that it has."""
+    """Return the config with these values for the fields that it has."""
     known = {name: value for name, value in fields.items() if name in config.fields()}
     return dataclasses.replace(config, **known) if known else config
 
 
 def bucket(size: int) -> int:
-    """The power of two at or above: sizes of one bucket share compiled code and tuning."""
+    """Return the power of two at or above. Sizes of one bucket share compiled code and tuning."""
     return 1 << max(size - 1, 0).bit_length()
 
 
 def neighbours(config: ConfigType) -> Iterator[ConfigType]:
-    """The configs one step away: each field halved or doubled."""
+    """Yield the configs one step away: one field halved or doubled, or one pipeline stage less or more."""
     for name, value in config.fields().items():
         if not isinstance(value, int) or isinstance(value, bool):
             continue

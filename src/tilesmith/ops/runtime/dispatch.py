@@ -1,7 +1,7 @@
 """Who computes a call: our kernels on the GPU, our kernels in the interpreter, or PyTorch.
 
-`use("auto")`, the default, takes what was measured fastest on this device; the other modes insist. The choice is
-process-wide: a backward runs in a thread of PyTorch's own and must see what its forward saw.
+`use("auto")`, the default, follows measurements on this device. The other modes are fixed. The choice is process-wide:
+a backward runs in another thread and must see the choice of its forward.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 
 
 class State(NamedTuple):
-    """Everything outside its arguments that decides how a call runs."""
+    """Everything outside the arguments that decides how a call runs."""
 
     mode: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()
@@ -30,7 +30,7 @@ _state = State(debug=os.environ.get("TILESMITH_DEBUG", "0") not in ("", "0"))
 _epochs: dict[State, int] = {_state: 0}
 _epochs_given = 0
 epoch = 0
-"""Stands for the state in cache keys: one small integer instead of a tuple to hash at every call."""
+"""The state's number in cache keys: hashing an integer at every call is cheaper than hashing the state."""
 
 
 def state() -> State:
@@ -38,7 +38,7 @@ def state() -> State:
 
 
 def forget() -> None:
-    """Make every later call choose anew: something outside the state has changed, such as the tuned configurations."""
+    """Make later calls plan again, because something outside the state changed, such as tuned configurations."""
     _epochs.clear()
     _enter(_state)
 
@@ -53,7 +53,7 @@ def _enter(new: State) -> None:
 
 
 class _Restoring:
-    """Has taken effect when made; as a context manager it also goes back."""
+    """Sets the state when created; as a context manager it also restores the state before."""
 
     def __init__(self, new: State) -> None:
         self._before = _state
@@ -71,10 +71,10 @@ class _Restoring:
 def use(mode: Mode) -> _Restoring:
     """Choose who computes: `use("triton")` from here on, or `with use("triton"):` for a block.
 
-    - `auto`: our kernels on a GPU, unless PyTorch's own was measured faster there; PyTorch on the CPU.
+    - `auto`: our kernels on a GPU, unless PyTorch was measured faster there; PyTorch on the CPU.
     - `triton`: our kernels on a GPU, whatever was measured; PyTorch on the CPU.
     - `torch`: PyTorch everywhere.
-    - `interpret`: our kernels, in Triton's interpreter, on CPU tensors: slow, for looking and testing.
+    - `interpret`: our kernels on CPU tensors, in Triton's interpreter: slow, for debugging and tests.
     """
     if mode not in MODES:
         raise ValueError(f"use: mode is {mode!r}, but must be one of {', '.join(MODES)}")
@@ -82,7 +82,7 @@ def use(mode: Mode) -> _Restoring:
 
 
 def debug(on: bool = True) -> _Restoring:
-    """Look at the values of arguments too, such as targets out of range: `debug()`, or `with debug():` for a block.
+    """Check the values of arguments too, such as targets out of range: `debug()`, or `with debug():` for a block.
 
     Every call then waits for the GPU. The environment variable TILESMITH_DEBUG=1 turns it on from the start.
     """
@@ -95,7 +95,7 @@ def configured(**fields: Any) -> _Restoring:
 
 
 def kernels_can_run(tensor: Tensor) -> bool:
-    """Whether, as things stand, our kernels and not PyTorch are to take this tensor."""
+    """Whether our kernels can compute with this tensor in the current mode."""
     if _state.mode == "torch":
         return False
     if tensor.is_cuda:

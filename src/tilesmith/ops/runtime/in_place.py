@@ -1,4 +1,4 @@
-"""Kernels that write over one of their arguments, for memory that nobody else reads afterwards."""
+"""Kernels that overwrite one of their arguments. The caller must not need its old values."""
 
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -11,10 +11,11 @@ from tilesmith.ops.runtime.plan import Plan
 
 
 class InPlace:
-    """Kernels whose result goes where one of their arguments was, instead of into new memory.
+    """Kernels that write their result over one of their arguments.
 
-    They are no torch operator: PyTorch would take the argument to be the same afterwards. The first `filled` arguments
-    are memory for further results; the kernels into new memory do without them, and give these before the other.
+    They are not a torch operator, since PyTorch assumes that an operator leaves its arguments unchanged. The first
+    `filled` arguments are memory for further results. The kernels in `into_new_memory` do not take those; they return
+    these results before the last one.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class InPlace:
 
     def __call__(self, *arguments: Any) -> Tensor:
         overwritten: Tensor = arguments[self._overwrites]
-        if overwritten.is_meta:  # nothing is written; what would be launched can be recorded
+        if overwritten.is_meta:  # computes nothing; `recorded_plans` records the launches
             made = self._into_new_memory(*arguments[self._filled :])
             return made[-1] if self._filled else made  # type: ignore[no-any-return]  # Kernels return what they say
         key = look(arguments)
@@ -40,5 +41,5 @@ class InPlace:
                 self._plans.clear()
             self._plans[key] = plan
         plan.run(arguments)
-        torch.autograd.graph.increment_version(overwritten)  # whoever kept it for a backward is to be told
+        torch.autograd.graph.increment_version(overwritten)  # so that autograd notices where it was saved
         return overwritten

@@ -1,7 +1,7 @@
-"""Any strides, without copies: a tensor of any layout as rows and columns that a kernel can walk.
+"""Tensors of any strides as rows and columns, so that kernels need no copies.
 
-The last dimension becomes the columns. The others become at most three row dimensions, merged wherever memory allows,
-so that the common case (all of them merge) costs a kernel one multiplication per row.
+The last dimension becomes the columns. The others become at most three row dimensions, merged where their strides fit.
+In the common case all of them merge, and a kernel needs one multiplication for each row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Strides = tuple[int, ...]
 
 
 class NotWalkable(ValueError):
-    """No kernel can walk this layout in place; contiguous copies are needed."""
+    """No kernel can address this layout in place; the kernels then run on contiguous copies."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Rows:
     """Tensors of one shape as rows × columns, all walked in the same order."""
 
     sizes: tuple[int, int, int]
-    strides: tuple[tuple[int, int, int], ...]  # one per tensor
-    column_strides: Strides  # one per tensor
+    strides: tuple[tuple[int, int, int], ...]  # one for each tensor
+    column_strides: Strides  # one for each tensor
     columns: int
 
     @property
@@ -37,7 +37,7 @@ class Rows:
 
     @property
     def nested(self) -> bool:
-        """Whether a row's place needs more than one multiplication."""
+        """Whether the offset of a row needs more than one stride."""
         return self.sizes[1] != 1 or self.sizes[2] != 1
 
     @property
@@ -45,10 +45,10 @@ class Rows:
         return bucket(self.columns)
 
     def arguments(self, *names: str) -> dict[str, object]:
-        """Kernel arguments for the walk: `n_rows`, `sizes`, and `x_strides` for a tensor named x, the names in order.
+        """Return the kernel arguments of the walk: `n_rows`, `sizes`, and `x_strides` for a tensor named x.
 
-        The number of rows is apart from the other sizes so that a kernel can leave it out of what it is specialised
-        on: a batch of another size must not compile anew.
+        The names are in the order of the tensors. `n_rows` is separate from `sizes`, so that kernels can exclude it
+        from specialisation: a batch of another size must not compile again.
         """
         arguments: dict[str, object] = {
             "n_rows": self.rows,
@@ -62,13 +62,13 @@ class Rows:
 
 @lru_cache(maxsize=4096)
 def as_rows(shape: tuple[int, ...], *strides: Strides) -> Rows:
-    """Rows along the last dimension, for operators that reduce over it. The tensors must be walkable together."""
+    """Return rows along the last dimension, for operators that reduce over it. Raises NotWalkable."""
     columns = shape[-1]
     sizes, merged = _merged(shape[:-1], tuple(one[:-1] for one in strides))
     if len(sizes) > MAX_ROW_DIMENSIONS:
         raise NotWalkable(f"shape {shape} with strides {strides} has {len(sizes)} row dimensions that do not merge")
     padding = MAX_ROW_DIMENSIONS - len(sizes)
-    # The padded dimensions come last: a row's index is divided by their sizes, which are then one.
+    # The padded dimensions come last: kernels divide a row's index by their sizes, which are one.
     return Rows(
         sizes=(*sizes, *(1,) * padding),  # type: ignore[arg-type]  # three by construction
         strides=tuple((*one, *(0,) * padding) for one in merged),  # type: ignore[misc]  # likewise
@@ -79,9 +79,9 @@ def as_rows(shape: tuple[int, ...], *strides: Strides) -> Rows:
 
 @lru_cache(maxsize=4096)
 def as_elements(shape: tuple[int, ...], *strides: Strides) -> Rows:
-    """Rows in the first tensor's memory order, for operators that treat every element alike.
+    """Return rows in the order of the first tensor's memory, for elementwise operators. Raises NotWalkable.
 
-    Where everything merges, there is a single row.
+    Where all dimensions merge, there is a single row.
     """
     order = sorted(range(len(shape)), key=lambda dimension: (-strides[0][dimension], dimension))
     sizes, merged = _merged(
@@ -94,7 +94,7 @@ def as_elements(shape: tuple[int, ...], *strides: Strides) -> Rows:
 
 
 def _merged(sizes: tuple[int, ...], strides: tuple[Strides, ...]) -> tuple[tuple[int, ...], tuple[Strides, ...]]:
-    """Fewest dimensions with the same walk: sizes of one dropped, neighbours joined where all strides fit."""
+    """Return the fewest dimensions with the same walk: drop sizes of one, join neighbours where all strides fit."""
     kept: list[int] = []
     walks: list[list[int]] = [[] for _ in strides]
     for dimension, size in enumerate(sizes):
@@ -114,11 +114,11 @@ def _merged(sizes: tuple[int, ...], strides: tuple[Strides, ...]) -> tuple[tuple
 
 @triton.jit
 def tile_offsets(rows, columns, sizes, strides, NESTED: tl.constexpr):
-    """Where the elements of a tile lie, from the tensor's first: 64-bit, so that any tensor can be addressed.
+    """Return the 64-bit offsets of a tile's elements from the tensor's first element.
 
-    `sizes` and `strides` are what `Rows.arguments` makes; NESTED where a row's place needs more than one stride.
+    `sizes`, `strides` and NESTED come from `Rows.arguments`.
     """
-    rows = rows.to(tl.int64)
+    rows = rows.to(tl.int64)  # [ROWS]
     if NESTED:
         index_2 = rows % sizes[2]
         index_1 = rows // sizes[2] % sizes[1]
@@ -126,4 +126,4 @@ def tile_offsets(rows, columns, sizes, strides, NESTED: tl.constexpr):
         row_starts = index_0 * strides[0] + index_1 * strides[1] + index_2 * strides[2]
     else:
         row_starts = rows * strides[0]
-    return row_starts[:, None] + (columns.to(tl.int64) * strides[3])[None, :]
+    return row_starts[:, None] + (columns.to(tl.int64) * strides[3])[None, :]  # [ROWS, COLUMNS]

@@ -136,11 +136,12 @@ class Operator(Generic[P, R]):
             return False
         return self.options.residual == "separate" or autocast_rounds(arguments[0])
 
-    def _with_residual(self, arguments: tuple[Any, ...]) -> Any:
+    def _with_residual(self, arguments: tuple[Any, ...]) -> R:
         """Return the first argument plus the update."""
         named = dict(zip(self._defaults, arguments, strict=True)) | {"residual": False}
         call: Callable[..., Any] = self
-        return arguments[0] + call(**named)
+        result: R = arguments[0] + call(**named)
+        return result
 
     def _adjusted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments completed and in autocast's dtype; where `debug` is on, check their values."""
@@ -154,11 +155,13 @@ class Operator(Generic[P, R]):
             options.check_values(*arguments)
         return arguments
 
-    def _dispatched(self, arguments: Sequence[Any]) -> Any:
+    def _dispatched(self, arguments: Sequence[Any]) -> R:
         """Compute by torch operators, so that whatever listens to or transforms them sees this one."""
         if self._uses_torch(arguments):
-            return self.native(*arguments)
-        return self._finished(self.forward(*self._prepared(arguments)), arguments)
+            result: R = self.native(*arguments)
+        else:
+            result = self._finished(self.forward(*self._prepared(arguments)), arguments)
+        return result
 
     def _runner_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], R]:
         """Return the function that computes calls with this look at the least cost for the host."""

@@ -1,9 +1,9 @@
-"""Work that nothing waits for, beside the work that everything waits for.
+"""A second CUDA stream for work that nothing waits for.
 
-In a backward, the gradients of weights are read by nobody before the optimiser, while those of activations are a chain
-in which each kernel waits for the one before. A GPU that a link of the chain does not fill can do both at once, if they
-are on two streams. That costs the host two events for each, so it is done only while a CUDA graph is captured, which
-keeps them as edges; elsewhere everything runs in order, where it is called.
+In a backward, only the optimiser reads the gradients of weights. The gradients of activations are a chain: each kernel
+waits for the one before. A GPU that one kernel of the chain does not fill can do both at once, on two streams. Two
+streams cost the host two events for each use. So they are used only while a CUDA graph is captured: the graph keeps the
+events as edges. Elsewhere everything runs in order on one stream.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from torch import Tensor
 
 Result = TypeVar("Result")
 
-_sides: dict[Any, Any] = {}
-"""For each stream that was captured, the one beside it."""
+_side_streams: dict[Any, Any] = {}
+"""For each stream that was captured, its side stream."""
 
 
-class Beside:
-    """Inside `with Beside(x) as beside:`, `beside(function, *arguments)` is the function's result. It may be used after
-    the block, or by a later function in it, but not by the block itself.
+class SideStream:
+    """Runs functions on a side stream: `with SideStream(x) as side_stream: y = side_stream(function, *arguments)`.
 
-    What makes this safe with memory that is given out again as soon as Python lets go of it, in the order of one
-    stream's work:
+    The results may be used after the block, or by a later function on the side stream, but not by the block itself. A
+    function must not put work on the main stream.
 
-    - what the function reads is kept until the end of the block, where the main stream waits for the side stream:
-      memory of the main stream is not given out again while the side stream reads it;
-    - every function starts by waiting for all that the main stream has been given so far. Memory of the side stream,
-      of results whose last reader is on the main stream, is given out again only by a later function, which so waits
-      for that reader;
-    - whatever else the function allocates, it lets go of, and only the side stream has it.
+    PyTorch's allocator reuses freed memory in the order of one stream. This is safe here because:
 
-    The main stream must not be given anything from inside a function, which is on the other stream.
+    - the arguments are kept until the end of the block, where the main stream waits for the side stream. So no memory
+      of the main stream is reused while the side stream reads it;
+    - each function first waits for all work that is on the main stream so far. So memory of the side stream whose last
+      reader is on the main stream is reused only after that reader;
+    - everything else that a function allocates and frees is used by the side stream alone.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -43,8 +41,8 @@ class Beside:
         self._kept: list[tuple[Any, ...]] = []
 
     @property
-    def is_apart(self) -> bool:
-        """Whether there is another stream; else it is not worth taking apart what is computed at once."""
+    def is_separate(self) -> bool:
+        """Whether functions run on another stream. If not, computing everything at once is cheaper."""
         return self._main is not None
 
     def __call__(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -56,7 +54,7 @@ class Beside:
         with torch.cuda.stream(side):
             return function(*arguments)
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> SideStream:
         return self
 
     def __exit__(
@@ -72,7 +70,7 @@ def _is_captured(x: Tensor) -> bool:
 
 
 def _side_of(main: Any) -> Any:
-    """Streams are taken from a small number of them in turn, so a new one may be the same as the main one."""
-    while _sides.get(main, main) == main:
-        _sides[main] = torch.cuda.Stream(main.device)
-    return _sides[main]
+    """Return the side stream of a stream. PyTorch draws streams from a small pool, so a new one may be `main` again."""
+    while _side_streams.get(main, main) == main:
+        _side_streams[main] = torch.cuda.Stream(main.device)
+    return _side_streams[main]

@@ -1,8 +1,7 @@
-"""What was measured on this device: the fastest configuration per kernel and bucket of sizes, and where PyTorch wins.
+"""Tables of measurements: the fastest configuration for each kernel and bucket of sizes, and where PyTorch is faster.
 
-Nothing is tuned behind the user's back: `tilesmith tune` measures, and calls only look up. So no training step stalls,
-and no tuning can start inside a CUDA-graph capture. Tables of devices that were measured for everyone come with the
-package, in `shipped/`; what was measured here goes before them.
+Only `tilesmith tune` measures; calls only look up. So no training step stalls, and no tuning starts inside a CUDA-graph
+capture. The package ships tables for some devices in `shipped/`. Entries measured on this machine override them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config, ConfigType, bucket, neighbours
 
 SCHEMA = 2
-NOTICEABLE = 0.98  # a candidate must take less than this share of the best time: smaller gains are noise
-FURTHEST = 3  # doublings, for each matrix: beyond that, what was measured for other sizes says nothing
+NOTICEABLE = 0.98  # a candidate must take less than this fraction of the best time: smaller gains are noise
+FURTHEST = 3  # doublings for each matrix: measurements of sizes further away do not count
 _MATRIX = re.compile(r"\d+x\d+")
 SHIPPED = Path(__file__).parent / "shipped"
 Table = dict[str, Any]
@@ -40,7 +39,7 @@ def slug(device_name: str) -> str:
 
 @lru_cache
 def _table(device: torch.device) -> Table:
-    """What was measured here, and beside it what the package brings for devices of this name."""
+    """Return the entries measured on this machine, joined with those that the package ships for this device."""
     table = storage.read_json(table_path(device))
     if table is not None and not _is_table(table):
         warnings.warn(f"{table_path(device)} is not a tuning table of this version and is ignored", stacklevel=2)
@@ -50,7 +49,7 @@ def _table(device: torch.device) -> Table:
 
 
 def _joined(under: Table, over: Table) -> Table:
-    """Both tables' entries; where they speak of the same thing, the second's."""
+    """Return the entries of both tables; where both have an entry, that of `over`."""
     return {
         "schema": SCHEMA,
         **{
@@ -64,7 +63,7 @@ def _joined(under: Table, over: Table) -> Table:
 
 
 def _is_table(table: Any) -> TypeGuard[Table]:
-    """Whether a file's content has the shape that `keep` gives it."""
+    """Whether a file's content has the structure that `keep` writes."""
     return (
         isinstance(table, dict)
         and table.get("schema") == SCHEMA
@@ -78,9 +77,9 @@ def _new_table() -> Table:
 
 
 def stored(device: torch.device, kernels: str, sizes: str, default: ConfigType) -> ConfigType | None:
-    """The configuration being tried or tuned for these kernels and sizes on this device, if there is one."""
+    """Return the configuration on trial or tuned for these kernels and sizes on this device, or None."""
     if (kernels, sizes) in _trials:
-        return _trials[kernels, sizes]  # type: ignore[return-value]  # of the type that these kernels choose among
+        return _trials[kernels, sizes]  # type: ignore[return-value]  # the type that these kernels use
     if device.type != "cuda":
         return None
     entry = _table(device)["configs"].get(kernels, {}).get(sizes)
@@ -102,7 +101,7 @@ _trials: dict[tuple[str, str], Config] = {}
 
 @contextmanager
 def trying(kernels: str, sizes: str, config: Config) -> Iterator[None]:
-    """Inside, these kernels run with this configuration on these sizes."""
+    """Run these kernels with this configuration on these sizes, inside the context."""
     _trials[kernels, sizes] = config
     dispatch.forget()
     try:
@@ -113,8 +112,8 @@ def trying(kernels: str, sizes: str, config: Config) -> Iterator[None]:
 
 
 def bucket_of(values: Iterable[object]) -> str:
-    """What dispatch is decided by: the sizes of each matrix, its columns apart, the dtype of the first, and whatever
-    else is a whole number or a string. Numbers such as an eps make nothing faster or slower."""
+    """Return the bucket that dispatch depends on: rows and columns of each matrix, the dtype of the first, and every
+    argument that is a whole number or a string. A number such as eps changes no time."""
     values = list(values)
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     matrices = [tensor for tensor in tensors if tensor.ndim > 1] or tensors[:1]
@@ -131,10 +130,9 @@ def _sizes_of(tensor: torch.Tensor) -> str:
 
 
 def prefers_torch(device: torch.device, operator: str, sizes: str, *, training: bool) -> bool:
-    """Whether PyTorch's own was measured faster for this operator and these sizes on this device, or for the nearest
-    sizes that were measured.
+    """Whether PyTorch was measured faster for this operator on this device, for these sizes or the nearest measured.
 
-    With `training` the backward counts too; otherwise the forward alone.
+    With `training` the backward counts too; otherwise only the forward.
     """
     if device.type != "cuda":
         return False
@@ -145,8 +143,8 @@ def prefers_torch(device: torch.device, operator: str, sizes: str, *, training: 
 
 
 def _of_nearest(measured: dict[str, str], sizes: str) -> str | None:
-    """What was measured for the sizes that are the fewest doublings away, all else being equal; None if those are too
-    far to tell."""
+    """Return the winner for the measured sizes that are the fewest doublings away, all else equal; None where these
+    are too far."""
     matrices, rest = _parted(sizes)
     found: list[tuple[float, str]] = []
     for other, winner in measured.items():
@@ -164,14 +162,14 @@ def _of_nearest(measured: dict[str, str], sizes: str) -> str | None:
 
 
 def _parted(sizes: str) -> tuple[list[tuple[int, ...]], list[str]]:
-    """The sizes of matrices in a bucket's name, and the rest of it."""
+    """Return the matrix sizes in a bucket's name, and its other parts."""
     parts = sizes.split(" ")
     matrices = [tuple(map(int, part.split("x"))) for part in parts if _MATRIX.fullmatch(part)]
     return matrices, [part for part in parts if not _MATRIX.fullmatch(part)]
 
 
 def keep(device: torch.device, section: str, name: str, sizes: str, value: Any) -> bool:
-    """Write one result into the device's table, beside what other processes have written meanwhile."""
+    """Write one result into the device's table; entries that other processes wrote meanwhile stay."""
     refuse_during_capture()
 
     def with_result(table: Table | None) -> Table:
@@ -192,9 +190,9 @@ def refuse_during_capture() -> None:
 
 
 def search(start: ConfigType, measure: Callable[[ConfigType], float], most: int = 40) -> tuple[ConfigType, float]:
-    """The fastest configuration found by walking from `start` to whichever neighbour is faster, and its time.
+    """Return the fastest configuration that a walk from `start` to faster neighbours finds, and its time.
 
-    `measure` gives milliseconds, or infinity where a configuration does not compile, does not fit or is wrong.
+    `measure` returns milliseconds, or infinity where a configuration does not compile or does not fit.
     """
     refuse_during_capture()
     times: dict[Config, float] = {start: measure(start)}

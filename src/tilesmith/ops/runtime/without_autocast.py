@@ -1,4 +1,4 @@
-"""What code needs that computes an operator by calling others."""
+"""Turning off autocast and gradients while an operator calls other operators."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-_AS_IT_IS: AbstractContextManager[None] = nullcontext()
+_NOTHING_TO_TURN_OFF: AbstractContextManager[None] = nullcontext()
 
 
-def as_given(x: Tensor) -> AbstractContextManager[None]:
-    """Without what PyTorch does to a user's own calls: the operator has chosen dtypes, and knows its gradient.
+def without_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """Return a context without autocast and gradients: the operator has chosen the dtypes, and knows its gradient.
 
-    Mostly there is nothing to turn off, since an autograd function runs without gradients: to find that out is cheap,
-    and this runs at every call.
+    Mostly both are off already, since an autograd function runs without gradients. This check runs at every call, so it
+    has to be cheap.
     """
-    computing = "cpu" if x.is_meta else x.device.type  # to meta tensors PyTorch does nothing anyway
+    computing = "cpu" if x.is_meta else x.device.type  # autocast does nothing to meta tensors
     if torch.is_grad_enabled() or torch.is_autocast_enabled(computing):
         return _turned_off(computing)
-    return _AS_IT_IS
+    return _NOTHING_TO_TURN_OFF
 
 
 @contextmanager

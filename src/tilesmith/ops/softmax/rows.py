@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.strips import Strips, as_strips, strip_members, strip_offsets
+from tilesmith.ops.device.runs import Runs, as_runs, run_members, run_offsets
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.layout import Strides
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -27,7 +27,7 @@ VECTOR_BYTES = 16  # the widest access of a thread
 class Rows:
     """Tensors of one shape as rows along one dimension, all walked in the same order."""
 
-    strips: Strips
+    runs: Runs
     columns: int
     column_strides: Strides
 
@@ -39,7 +39,7 @@ class Rows:
     @property
     def in_full_vectors(self) -> bool:
         """Whether every row starts and ends at a whole vector."""
-        return self.columns % 16 == 0 and all(stride % 16 == 0 for one in self.strips.strides for stride in one)
+        return self.columns % 16 == 0 and all(stride % 16 == 0 for one in self.runs.strides for stride in one)
 
     def has_edges(self, element_bytes: int) -> bool:
         """Whether to cut off edges: rows start anywhere, and are long beside the 2 · VECTOR lanes of their edges."""
@@ -58,17 +58,17 @@ class Rows:
         first, *_ = tensors.values()
         vector = VECTOR_BYTES // first.element_bytes
         arguments: dict[str, object] = {
-            "inner_rows": self.strips.inner,
-            "outer_rows": self.strips.sizes[1],
+            "inner_rows": self.runs.inner,
+            "outer_rows": self.runs.sizes[1],
             "n_columns": self.columns,
-            "ALIGNED_ROWS": self.strips.aligned,
+            "ALIGNED_ROWS": self.runs.aligned,
             "COMPUTE": compute_dtype(*(tensor.dtype for tensor in tensors.values())),
             "VECTOR": vector,
         }
         for name, tensor, strides, column_stride in zip(
-            tensors, tensors.values(), self.strips.strides, self.column_strides, strict=True
+            tensors, tensors.values(), self.runs.strides, self.column_strides, strict=True
         ):
-            apart = [one - other for one, other in zip(strides, self.strips.strides[0], strict=True)]
+            apart = [one - other for one, other in zip(strides, self.runs.strides[0], strict=True)]
             alike = tensor.aligned and first.aligned and all(difference % vector == 0 for difference in apart)
             arguments |= {f"{name}_ptr": tensor, f"{name}_strides": (*strides, column_stride)}
             arguments[f"{name.upper()}_VECTORS"] = alike or tensor is first
@@ -81,7 +81,7 @@ def rows_along(dim: int, shape: tuple[int, ...], *strides: Strides) -> Rows:
         shape, strides = (1,), ((1,),) * len(strides)
     others = [*range(dim), *range(dim + 1, len(shape))]
     return Rows(
-        as_strips(tuple(shape[other] for other in others), *(tuple(one[other] for other in others) for one in strides)),
+        as_runs(tuple(shape[other] for other in others), *(tuple(one[other] for other in others) for one in strides)),
         shape[dim],
         tuple(one[dim] for one in strides),
     )
@@ -89,14 +89,26 @@ def rows_along(dim: int, shape: tuple[int, ...], *strides: Strides) -> Rows:
 
 @triton.jit
 def rows_exist(group, inner_rows, ROWS: tl.constexpr):
-    """Return which rows of a group exist, [ROWS, 1]."""
-    return (strip_members(group, inner_rows, ROWS) < inner_rows)[:, None]
+    """Return which rows of a group exist: [ROWS, 1], or a scalar for one row, which always does."""
+    return inner_rows > 0 if ROWS == 1 else (run_members(group, inner_rows, ROWS) < inner_rows)[:, None]
 
 
 @triton.jit
 def row_pointers(ptr, strides, group, inner_rows, outer_rows, ROWS: tl.constexpr):
-    """Return pointers to the first elements of a group's rows, [ROWS, 1]."""
-    return ptr + strip_offsets(group, inner_rows, outer_rows, strides, ROWS)[:, None]
+    """Return pointers to the first elements of a group's rows: [ROWS, 1], or a scalar for one row."""
+    if ROWS == 1:
+        outer = group // inner_rows
+        offset = (outer // outer_rows).to(tl.int64) * strides[0] + (outer % outer_rows).to(tl.int64) * strides[1]
+        pointers = ptr + offset + (group % inner_rows).to(tl.int64) * strides[2]
+    else:
+        pointers = ptr + run_offsets(group, inner_rows, outer_rows, strides, ROWS)[:, None]
+    return pointers
+
+
+@triton.jit
+def statistics_places(group, part, n_parts, ROWS: tl.constexpr):
+    """Return where the statistics of a part of a group's rows are stored: [ROWS, 1], or a scalar for one row."""
+    return group * n_parts + part if ROWS == 1 else (group * ROWS + tl.arange(0, ROWS))[:, None] * n_parts + part
 
 
 @dataclass(frozen=True)
@@ -131,24 +143,24 @@ def config_for_columns_apart(rows: Rows) -> RowConfig:
     """Return the config where neighbouring rows are neighbours in memory: up to 16 elements for each thread."""
     block_size = bucket(rows.columns)
     if block_size <= 128:
-        together = min(bucket(rows.strips.inner), 4096 // block_size)
+        together = min(bucket(rows.runs.inner), 4096 // block_size)
         return RowConfig(num_warps=8, ROWS=together, BLOCK_SIZE=block_size)
-    together = min(bucket(rows.strips.inner), 32)
+    together = min(bucket(rows.runs.inner), 32)
     return RowConfig(num_warps=8, ROWS=together, BLOCK_SIZE=2048 // together, form="blocks")
 
 
 def config_in_registers(rows: Rows, element_bytes: int) -> RowConfig:
     """Return the config for whole rows in registers: up to 64 elements for each thread, few warps for many rows.
 
-    On an H200 in bf16, forward, inputs from memory: 8191×4097 39.4 µs with 2 warps, 54.8 with 8; 16384×5120 96.2 µs
-    with 4 warps, 110.8 with 8; 20000×333 9.8 µs with 2 rows and 1 warp, 14.5 with 1 row; 30000×77 6.5 µs with 8 rows
+    On an H200 in bf16, forward, inputs from memory: 8191×4097 36.8 µs with 2 warps, 41.1 with 8; 16384×5120 97.0 µs
+    with 4 warps, 109.0 with 8; 20000×333 9.8 µs with 2 rows and 1 warp, 14.5 with 1 row; 30000×77 6.5 µs with 8 rows
     and 2 warps, 7.3 with 4 rows and 1 warp.
     """
     edges = rows.has_edges(element_bytes)
     block_size = bucket(rows.middle(edges, element_bytes))
     if block_size <= 512:
-        together = min(bucket(rows.strips.inner), max(1024 // block_size, 1))
-        warps = 1 if block_size >= 256 or not edges else 2
+        together = min(bucket(rows.runs.inner), max(1024 // block_size, 1))
+        warps = 1 if block_size >= 256 or rows.in_full_vectors else 2 if block_size == 128 else 4
         return RowConfig(num_warps=warps, ROWS=together, BLOCK_SIZE=block_size, EDGES=edges)
     warps = max(block_size * max(element_bytes, 4) // 8192, 1)
     return RowConfig(num_warps=warps, BLOCK_SIZE=block_size, EDGES=edges)
@@ -157,10 +169,10 @@ def config_in_registers(rows: Rows, element_bytes: int) -> RowConfig:
 def for_few_rows(rows: Rows, config: RowConfig, multiprocessors: int) -> RowConfig:
     """Return a config in which few wide rows occupy the GPU: many warps for each row, or rows split over programs.
 
-    On an H200 in bf16: 100×65536 11.8 µs with 32 warps, 15.8 split; 4×128256 4.9 µs split; 16×50257 5.7 µs split in
-    blocks of 1024 with 2 warps, 9.4 whole, and 41.0 split in blocks of 2048 with 8 warps.
+    On an H200 in bf16: 100×65536 11.8 µs with 32 warps, 15.8 split; 4×128256 4.9 µs split; 16×50257 5.5 µs split in
+    blocks of 1024 with 2 warps, 8.9 whole.
     """
-    groups = rows.strips.count(config.ROWS)
+    groups = rows.runs.count(config.ROWS)
     if config.form != "blocks" or groups >= multiprocessors or rows.columns * config.ROWS < 32768:
         return config
     if config.ROWS == 1 and groups >= multiprocessors * (0.25 if config.EDGES else 0.75):
@@ -179,7 +191,7 @@ def plan_form(
         config = replace(config, EDGES=False)
     vectors = {name: value and config.EDGES for name, value in arguments.items() if name.endswith("_VECTORS")}
     arguments = {**arguments, **vectors, "GROUP": _vectors_per_thread(plan, rows, config, element_bytes)}
-    groups = rows.strips.count(config.ROWS) if rows.columns else 0
+    groups = rows.runs.count(config.ROWS) if rows.columns else 0
     programs = plan.multiprocessors * config.programs_per_multiprocessor
     if config.form == "registers" and rows.middle(config.EDGES, element_bytes) <= config.BLOCK_SIZE:
         walkers = groups if config.PIPELINE == 1 else min(groups, programs)

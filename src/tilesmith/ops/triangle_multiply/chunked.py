@@ -30,7 +30,7 @@ from tilesmith.ops.layer_norm.operator import layer_norm
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.triangle_multiply.fused.backward import empty_gradients
 from tilesmith.ops.triangle_multiply.problem import matrices_shape, product_dtype
 
@@ -221,7 +221,7 @@ def forward(
 
 @forward.composed
 def compute_forward(z: Tensor, *arguments: Any) -> Tensor:
-    with as_given(z):
+    with without_autocast(z):
         return Update(z, *arguments).result()
 
 
@@ -238,7 +238,7 @@ def backward(
 
 @backward.composed
 def compute_backward(dy: Tensor, z: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    with as_given(z):
+    with without_autocast(z):
         update = Update(z, *arguments)
         dz = update.gradient(dy)
     norm, output = update.norm, update.output

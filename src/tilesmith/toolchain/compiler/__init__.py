@@ -1,4 +1,19 @@
-"""Compiling a kernel for a named GPU that need not be here, and reading facts out of the binary."""
+"""Compiling a kernel for any named GPU, and reading facts from the binary.
+
+Files, in reading order:
+
+- `targets.py`: names of GPU architectures, such as `cuda:90`.
+- `compile.py`: compiling a kernel as a launch would.
+- `errors.py`: compiler errors in one text that a user can act on.
+- `binary.py`: a compiled kernel and the facts of its binary.
+- `assembly.py`: instructions of PTX and AMD assembly by source line.
+- `nvidia.py`: facts from PTX, cubin and SASS.
+- `amd.py`: facts from AMD assembly.
+- `texts.py`: the texts of a compilation, line by line with their source lines.
+- `layouts.py`: which thread accesses which element of global memory.
+- `linear.py`: Triton's linear layouts, for layouts without a formula.
+- `shared.py`: which shared-memory addresses the lanes of a warp access.
+"""
 
 from tilesmith.toolchain.compiler.assembly import Access
 from tilesmith.toolchain.compiler.binary import Binary

@@ -1,4 +1,4 @@
-"""Facts out of AMD binaries: the assembly text holds both the instructions and the metadata of the code object."""
+"""Facts from AMD binaries: the assembly text holds the instructions and the metadata of the code object."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WIDTHS = re.compile(r"dword(?:x(\d))?|[biu](8|16|32|64|96|128)|(short)|(byte)")
 
 
 def read_facts(amdgcn: str) -> Facts:
-    """Everything known of one kernel's assembly.
+    """Return the facts of one kernel's assembly.
 
-    Left out of `accesses` are scalar loads, with which a wave fetches one value for all its threads: kernel arguments
-    arrive the same way and cannot be told apart.
+    `accesses` leaves out scalar loads, which load one value for all threads of a wave: loads of kernel arguments look
+    the same.
     """
     spill_bytes = 0
     found: list[tuple[str, Instruction, int]] = []
@@ -31,7 +31,7 @@ def read_facts(amdgcn: str) -> Facts:
         elif not instruction.text.lstrip().startswith("scratch"):
             found.append((memory[1], instruction, _thread_bytes(memory[1], memory[2])))
     return Facts(
-        # The unified register file holds both kinds: the count includes accumulation registers.
+        # The register file is unified: the count includes accumulation registers.
         registers=_metadata(amdgcn, "vgpr_count"),
         scalar_registers=_metadata(amdgcn, "sgpr_count"),
         spill_bytes=spill_bytes,
@@ -50,7 +50,7 @@ def _metadata(amdgcn: str, key: str) -> int:
 
 
 def _thread_bytes(kind: str, name: str) -> int:
-    """Bytes one thread moves: `dwordx4` is sixteen, `ushort` two."""
+    """Return the bytes that one thread moves: 16 for `dwordx4`, 2 for `ushort`."""
     if kind == "atomic":
         return 8 if re.search(r"_x2|64", name) else 4
     width = _WIDTHS.search(name)

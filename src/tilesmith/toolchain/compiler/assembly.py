@@ -1,4 +1,4 @@
-"""What PTX and AMD assembly have in common: instructions that know the source line they came from."""
+"""What PTX and AMD assembly have in common: instructions with their source lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LOCATION = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)(?:\s+(\d+))?(?:.*\binlined_at\
 
 @dataclass(frozen=True)
 class Access:
-    """Instructions of one kind and width that touch global memory on behalf of one source line.
+    """Instructions of one kind and width that access global memory, for one source line.
 
-    `vector_bytes` is what one thread moves with one instruction (0: the instruction does not say), `count` how many
-    such instructions the binary holds. Line 0 is code that belongs to no line, such as a library's. Columns tell two
-    accesses of one line apart; what they count from differs between Triton's releases.
+    `vector_bytes` is what one thread moves with one instruction, 0 where the instruction does not say. `count` is the
+    number of such instructions in the binary. Line 0 is code without a source line, such as a library's. Columns
+    distinguish accesses of one line; their origin differs between Triton's releases.
     """
 
     kind: str  # "load", "store" or "atomic"
@@ -33,7 +33,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a vendor's binary says about a kernel; the fields are explained at `Binary`."""
+    """Facts of a kernel from a vendor's binary; `Binary` explains the fields."""
 
     registers: int
     scalar_registers: int | None
@@ -45,24 +45,24 @@ class Facts:
 
 
 class Instruction(NamedTuple):
-    """One line of assembly, and where in the Python source it comes from."""
+    """One line of assembly and its place in the Python source."""
 
     file: str
     line: int
     column: int
     text: str
-    caller: tuple[str, int] | None = None  # where the function that the line is in was called, if it was inlined
+    caller: tuple[str, int] | None = None  # where the inlined function was called
 
 
 def located_instructions(assembly: str) -> Iterator[Instruction]:
-    """Every line of code with its source line. Inside an inlined function that is the line in the function itself."""
-    # LLVM lists PTX files at the end, AMD's in the middle: they are read before the first line that needs them.
+    """Yield every instruction with its source line; in an inlined function, the line in that function."""
+    # LLVM lists files at the end of PTX and in the middle of AMD assembly, so they are read first.
     files = {number: f"{folder}/{name}" if name else folder for number, folder, name in _FILE.findall(assembly)}
     file, line, column, caller, in_inline_assembly = "", 0, 0, None, False
     for text in assembly.splitlines():
         location = _LOCATION.match(text)
         if location:
-            # Triton 3.9 numbers the text lines of an inline block as if they were lines of the Python file.
+            # Triton 3.9 counts the lines of inline assembly as lines of the Python file.
             if not in_inline_assembly:
                 file, line, column = files.get(location[1], ""), int(location[2]), int(location[3] or 0)
                 caller = (files.get(location[4], ""), int(location[5])) if location[4] else None
@@ -75,7 +75,7 @@ def located_instructions(assembly: str) -> Iterator[Instruction]:
 
 
 def tally(found: Iterable[tuple[str, Instruction, int]]) -> tuple[Access, ...]:
-    """Accesses in the order of the source, from one (kind, instruction, bytes) per instruction."""
+    """Return accesses in source order, from one (kind, instruction, bytes) for each instruction."""
     counts = Counter(
         (origin.file, origin.line, kind, vector_bytes, origin.column) for kind, origin, vector_bytes in found
     )

@@ -1,4 +1,4 @@
-"""A compiled kernel and what its binary says about it."""
+"""A compiled kernel and the facts of its binary."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _TEXTS = ("ttir", "ttgir", "llir", "ptx", "amdgcn")
 class Binary:
     """One kernel compiled for one target. All counts are per thread unless they say otherwise.
 
-    - `num_warps`: warps of a block, those that the compiler added for warp specialisation included.
-    - `num_stages`: loads of a loop that may be under way at once, as the launch asked for.
+    - `num_warps`: warps of a block, including those that the compiler added for warp specialisation.
+    - `num_stages`: software pipeline stages of a loop, as the launch requested.
     - `registers`: 32-bit registers; on AMD, vector and accumulation registers together.
-    - `scalar_registers`: AMD's registers that a whole wave shares; None on NVIDIA.
-    - `spill_bytes`: bytes moved to and from memory because registers ran out, each instruction counted once.
-    - `stack_bytes`: local memory, which holds spilled registers and what `device_print` needs.
-    - `shared_bytes`: shared memory of one block, without what the hardware reserves.
+    - `scalar_registers`: AMD's registers that one wave shares; None on NVIDIA.
+    - `spill_bytes`: bytes that register spills load and store, each instruction counted once.
+    - `stack_bytes`: local memory: spilled registers, and buffers of `device_print`.
+    - `shared_bytes`: shared memory of one block, without the hardware's own part.
     - `tensor_cores`, `async_copies`: whether any instruction uses matrix units, or copies global to shared memory
       without passing through registers.
     - `accesses`: the instructions that touch global memory, by source line.
@@ -48,14 +48,15 @@ class Binary:
 
     @property
     def vector_bytes(self) -> int:
-        """The widest global access; 0 where there is none."""
+        """Return the bytes of the widest global access; 0 where there is none."""
         return max((access.vector_bytes for access in self.accesses), default=0)
 
 
 class Assembly(Mapping[str, str]):
-    """The texts of a compilation by name; SASS is disassembled when it is first read.
+    """The texts of a compilation by name; SASS is disassembled at the first read.
 
-    Triton's cache may hold what was compiled when the kernel's file had another name: the texts name it as it is now.
+    Triton's cache may hold a compilation from when the kernel's file had another name. The texts here have the present
+    name.
     """
 
     def __init__(self, texts: Mapping[str, str], cubin: bytes | None, file: str) -> None:
@@ -89,13 +90,13 @@ class Assembly(Mapping[str, str]):
 
 
 def _file_of_kernel(texts: Mapping[str, str]) -> str | None:
-    """The file that a compilation says its kernel is in: the first location of a text is that of the kernel."""
+    """Return the file of the kernel as the compilation names it: the first location in the text."""
     found = re.search(r'^#loc = loc\("([^"]+)":\d+:\d+\)$', texts.get("ttgir", ""), re.MULTILINE)
     return found[1] if found else None
 
 
 def read_binary(target: Target, compiled: Any, file: str) -> Binary:
-    """The facts of one of Triton's compiled kernels, which is written in this file."""
+    """Return the facts of a compiled kernel whose source is in `file`."""
     cubin: bytes | None = compiled.asm.get("cubin")
     assembly = Assembly({name: compiled.asm[name] for name in _TEXTS if name in compiled.asm}, cubin, file)
     kernel: str = compiled.metadata.name

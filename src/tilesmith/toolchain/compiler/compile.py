@@ -1,7 +1,7 @@
-"""Compiles a Triton kernel for a named target, GPU or not, as a launch with the same arguments would.
+"""Compiling a Triton kernel for a named target, as a launch with the same arguments would. Needs no GPU.
 
-Signature, alignment and constants are derived by Triton's own launch code, which works for any target: two of its
-internal functions, the same from 3.6 to 3.9, are called here and nowhere else.
+Triton's own launch code derives signature, alignment and constants; that code works for any target. Two of its internal
+functions, the same from 3.6 to 3.9, are called only here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def compile_kernel(
     num_stages: int | None = None,
     **options: object,
 ) -> Binary:
-    """Compiles `kernel` for `target` as a launch with `arguments` would, and reads its binary.
+    """Compile `kernel` for `target` as a launch with `arguments` would, and return the facts of its binary.
 
-    `arguments` are those of the launch by name, compile-time constants included: tensors, numbers, None, tensor
-    descriptors. Alignment follows from the values, so the pointers and strides given should be the real ones. `options`
-    are what else a launch accepts (`num_ctas`, `maxnreg`, `waves_per_eu`, …). Raises CompileError when the compiler
-    refuses the kernel.
+    `arguments` are those of the launch by name, including compile-time constants: tensors, numbers, None, TMA
+    descriptors. Alignment follows from their values, so pointers and strides should be the real ones. `options` are
+    other options of a launch (`num_ctas`, `maxnreg`, `waves_per_eu`, …). Raises CompileError where the compiler rejects
+    the kernel.
     """
     function = jit_function(kernel)
     _check_names(function, arguments)
@@ -47,7 +47,7 @@ def compile_kernel(
         "num_warps": num_warps,
         "debug": function.debug or knobs.runtime.debug,
         **options,
-        # Last, as a kernel may take `num_warps` or `num_stages` as its own constant.
+        # Last, because a kernel may have its own constant `num_warps` or `num_stages`.
         **arguments,
     }
     if num_stages is not None:
@@ -57,14 +57,14 @@ def compile_kernel(
 
 
 def _located_here(binary: Binary, function: Any) -> Binary:
-    """Triton's cache may hold what another checkout of the same lines compiled: name the files of this one."""
+    """Return the binary with the files of this checkout: Triton's cache may come from another with the same lines."""
     files = {Path(file).name: file for file in _source_files(function, set())}
     accesses = tuple(replace(one, file=files.get(Path(one.file).name, one.file)) for one in binary.accesses)
     return replace(binary, accesses=accesses)
 
 
 def _source_files(function: Any, seen: set[Any]) -> Iterator[str]:
-    """Where a kernel and the device functions it can see are written."""
+    """Yield the source files of a kernel and of the device functions in its globals."""
     seen.add(function)
     yield function.fn.__code__.co_filename
     for value in function.fn.__globals__.values():
@@ -73,7 +73,7 @@ def _source_files(function: Any, seen: set[Any]) -> Iterator[str]:
 
 
 def jit_function(kernel: Any) -> Any:
-    """The `@triton.jit` function inside any autotuning and heuristics around it."""
+    """Return the `@triton.jit` function inside autotuning and heuristics."""
     function = kernel
     while not isinstance(function, JITFunction) and hasattr(function, "fn"):
         function = function.fn
@@ -108,9 +108,9 @@ def _compile_or_explain(function: Any, target: Target, launch: Mapping[str, obje
 
 
 def _native_diagnostics(function: Any, target: Target, launch: Mapping[str, object]) -> str:
-    """What the native compiler says while it fails a second time.
+    """Compile again, and return what the native compiler writes to stderr.
 
-    The first time nothing is captured: should the compiler abort the process, its last words must reach the terminal.
+    The first compilation does not capture stderr: where the compiler aborts the process, its message must be visible.
     """
     with captured_stderr() as log:
         try:
@@ -123,9 +123,9 @@ def _native_diagnostics(function: Any, target: Target, launch: Mapping[str, obje
 
 
 def accepted_options(target: Target, options: Mapping[str, object]) -> dict[str, object]:
-    """Those of a launch's options that this target's compiler knows: some are meant for one vendor only."""
+    """Return the launch options that this target's compiler accepts; some are for one vendor only."""
     backend = make_backend(GPUTarget(target.backend, target.arch, target.warp_size))
-    known = vars(backend.parse_options({"enable_fp_fusion": True}))  # named, or Triton warns
+    known = vars(backend.parse_options({"enable_fp_fusion": True}))  # Triton warns without it
     return {name: value for name, value in options.items() if name in known}
 
 

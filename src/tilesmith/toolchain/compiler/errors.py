@@ -1,4 +1,4 @@
-"""Why a kernel does not compile, in one text a user can act on."""
+"""Compiler errors as one text that a user can act on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_DIAGNOSTIC = 300
 
 
 class CompileError(Exception):
-    """A kernel that a target's compiler refuses. `line` is the kernel's own source line, where Triton names one."""
+    """A target's compiler rejects a kernel. `line` is the line in the kernel's source, where Triton names one."""
 
     def __init__(self, target: Target, kernel: str, message: str, file: str, line: int | None) -> None:
         place = file if line is None else f"{file}:{line}"
@@ -31,9 +31,9 @@ class CompileError(Exception):
 
 
 def explain(error: Exception, target: Target, function: Any, diagnostics: str) -> CompileError:
-    """What Triton raised, with the diagnostics its native part wrote, as a CompileError."""
+    """Return Triton's error and the diagnostics of its native compiler as a CompileError."""
     line = _first_line(function) + error.node.lineno - 1 if isinstance(error, CompilationError) else None
-    # An error inside a helper arrives wrapped once per call; only the innermost says what is wrong.
+    # Each call of a device function wraps the error once; only the innermost names the reason.
     while isinstance(error.__cause__, CompilationError):
         error = error.__cause__
     message = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
@@ -44,14 +44,14 @@ def explain(error: Exception, target: Target, function: Any, diagnostics: str) -
 
 
 def _first_line(function: Any) -> int:
-    """The line of `def`: Triton numbers lines from there, Python from the decorator."""
+    """Return the line of `def`: Triton counts lines from there, Python from the decorator."""
     above: int = next(place for place, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
     return int(function.starting_line_number) + above
 
 
 @contextmanager
 def captured_stderr() -> Iterator[BinaryIO]:
-    """Collects what native code writes to the process's standard error."""
+    """Collect what native code writes to the standard error of the process."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as log:

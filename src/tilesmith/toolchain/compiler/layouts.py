@@ -1,4 +1,4 @@
-"""Which thread of a block asks for which element: the compiler's own answer, out of the text it lowers from."""
+"""Which thread of a block accesses which element of global memory, read from the compiler's TTGIR."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilesmith.toolchain.compiler.binary import Binary
 from tilesmith.toolchain.compiler.linear import Linear, as_linear, linear_owners
 
 _FIELDS = ("sizePerThread", "threadsPerWarp", "warpsPerCTA", "order")
-# Further fields, as for blocks that share work in a cluster, change who owns what: such a layout is not matched.
+# Layouts with further fields, such as those of clusters, distribute elements otherwise and do not match.
 _BLOCKED = re.compile(r"#ttg\.blocked<\{" + ", ".join(rf"{name} = \[([\d, ]+)\]" for name in _FIELDS) + r"\}>")
 _ALIAS = re.compile(r"^(#\w+) = (#ttg\..*)$", re.MULTILINE)
 _CLUSTERED = re.compile(r"CGALayout|CTAsPerCGA")
@@ -35,7 +35,7 @@ _POSITION = re.compile(r'^"([^"]+)":(\d+):(\d+)')
 
 @dataclass(frozen=True)
 class Blocked:
-    """How `#ttg.blocked` deals out a tensor: per dimension elements of a thread, threads of a warp, warps of a block.
+    """How `#ttg.blocked` distributes a tensor: for each dimension elements a thread, threads a warp, warps a block.
 
     `order` names the dimensions, the fastest first.
     """
@@ -48,12 +48,15 @@ class Blocked:
 
 @dataclass(frozen=True)
 class LaidOutAccess:
-    """A global access of one source line. The layout is None where it is not known, as between blocks of a cluster.
+    """A global access of one source line. The layout is None where it is unknown, as in a cluster.
 
-    `shape` is what the layout deals out: that of a slice has length 1 where it was cut, that of a scalar is empty.
-    `warps` is how many warps ask for each element: where a tensor is too small to give every warp its own, all load
-    it, while stores and asynchronous copies are done once. `pipelined` loads are copied to shared memory ahead of their
-    use; `bulk` ones move a whole tile with one instruction. Columns only order the accesses of one line.
+    - `shape`: the shape that the layout distributes. A slice has length 1 in the dimension that was cut; a scalar has
+      no dimensions.
+    - `warps`: how many warps access each element. Where a tensor is too small for all warps, every warp loads it;
+      stores and asynchronous copies happen once.
+    - `pipelined`: the load is copied to shared memory ahead of its use.
+    - `bulk`: one instruction moves a whole tile.
+    - `column`: only orders the accesses of one line.
     """
 
     kind: str  # "load", "store" or "atomic"
@@ -68,7 +71,7 @@ class LaidOutAccess:
 
 
 def accesses_of(binary: Binary) -> frozenset[LaidOutAccess]:
-    """The global accesses of a kernel as they are laid out over its threads."""
+    """Return the global accesses of a kernel with their layouts over threads."""
     text = binary.assembly["ttgir"]
     layouts = _Layouts(text)
     locations = dict(_LOCATION.findall(text))
@@ -76,7 +79,7 @@ def accesses_of(binary: Binary) -> frozenset[LaidOutAccess]:
     for operation, typed, location in _OPERATION.findall(text):
         position = _position(location, locations)
         if position is not None:
-            shape, layout = layouts.dealt_out(typed.rpartition(" : ")[2])
+            shape, layout = layouts.distributed(typed.rpartition(" : ")[2])
             pipelined = "to_local" in operation
             kind = next((kind for kind in ("store", "atomic") if kind in operation), "load")
             warps = _warps(shape, layout, binary.num_warps) if kind == "load" and not pipelined and layout else 1
@@ -87,7 +90,7 @@ def accesses_of(binary: Binary) -> frozenset[LaidOutAccess]:
 def owners(
     shape: tuple[int, ...], layout: Blocked | Linear
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Warp, lane and register of each element of a tensor; of several owners, the first."""
+    """Return warp, lane and register of each element of a tensor; the first, where several hold it."""
     if isinstance(layout, Linear):
         return linear_owners(shape, layout)
     warp, lane, register = (np.zeros(shape, dtype=np.int64) for _ in range(3))
@@ -109,7 +112,7 @@ def owners(
 
 
 def positions(text: str) -> dict[int, tuple[str, int]]:
-    """File and line of each line of a TTIR or TTGIR text that belongs to one, by its number."""
+    """Return source file and line by line number of a TTIR or TTGIR text."""
     locations = dict(_LOCATION.findall(text))
     found = {}
     for number, line in enumerate(text.splitlines()):
@@ -121,13 +124,13 @@ def positions(text: str) -> dict[int, tuple[str, int]]:
 
 
 class _Layouts:
-    """The layouts that one text names."""
+    """The layouts that one TTGIR text names."""
 
     def __init__(self, text: str) -> None:
         self._aliases = dict(_ALIAS.findall(text))
 
-    def dealt_out(self, type_text: str) -> tuple[tuple[int, ...], Blocked | Linear | None]:
-        """Shape and layout of the pointers in an operation's type; of AMD's buffer operations, of the values."""
+    def distributed(self, type_text: str) -> tuple[tuple[int, ...], Blocked | Linear | None]:
+        """Return shape and layout of an operation's pointers; of AMD's buffer operations, those of the values."""
         pointers = _BLOCK.search(type_text)
         if pointers is None:
             return (), Blocked((), (), (), ())
@@ -160,7 +163,7 @@ def _bulk_accesses(text: str, locations: Mapping[str, str]) -> Iterator[LaidOutA
 
 @cache
 def _warps(shape: tuple[int, ...], layout: Blocked | Linear, num_warps: int) -> int:
-    """How many warps hold each element."""
+    """Return how many warps hold each element."""
     if isinstance(layout, Linear):
         return 1 << sum(not any(basis) for basis in layout.warps)
     in_use = prod(
@@ -173,7 +176,7 @@ def _warps(shape: tuple[int, ...], layout: Blocked | Linear, num_warps: int) -> 
 
 
 def _position(location: str, locations: Mapping[str, str]) -> tuple[str, int, int] | None:
-    """File, line and column. Of an inlined call, the inner one comes first."""
+    """Return file, line and column; those of the inner function where a call was inlined."""
     direct = _POSITION.match(location)
     if direct:
         return direct[1], int(direct[2]), int(direct[3])
@@ -182,7 +185,7 @@ def _position(location: str, locations: Mapping[str, str]) -> tuple[str, int, in
 
 
 def _until_closed(text: str) -> str:
-    """What stands before the bracket that closes what was opened before."""
+    """Return the text before the first unmatched closing bracket."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "<") - (letter == ">")

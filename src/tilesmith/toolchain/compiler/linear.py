@@ -1,6 +1,6 @@
-"""Layouts that no formula of ours covers, such as those of matrix units: Triton itself turns them into linear ones.
+"""Linear layouts, for layouts that have no formula here, such as those of matrix units. Triton converts them.
 
-A linear layout gives the element of a register, lane and warp by xor: each bit of their numbers adds its basis.
+A linear layout maps register, lane and warp to an element by xor: each bit of their numbers contributes its basis.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ module attributes {{"ttg.num-ctas" = 1 : i32, "ttg.num-warps" = {warps} : i32,
 
 @dataclass(frozen=True)
 class Linear:
-    """For each bit of a register's, a lane's and a warp's number, what it adds to the place of the element."""
+    """The basis of each bit of a register's, a lane's and a warp's number."""
 
     registers: Bases
     lanes: Bases
@@ -41,7 +41,7 @@ class Linear:
 
 @cache
 def as_linear(shape: tuple[int, ...], name: str, aliases: tuple[tuple[str, str], ...]) -> Linear | None:
-    """The layout that a TTGIR text calls by this name, for a tensor of this shape; None where Triton cannot say."""
+    """Return the layout of this name in a TTGIR text for a tensor of this shape; None where Triton has no answer."""
     text = " ".join((name, *(value for _, value in aliases)))
     lanes = 64 if "amd_mfma" in text else 32
     warps = max((_product(numbers) for numbers in re.findall(r"warpsPerCTA = \[([\d, ]+)\]", text)), default=4)
@@ -55,20 +55,20 @@ def as_linear(shape: tuple[int, ...], name: str, aliases: tuple[tuple[str, str],
 def linear_owners(
     shape: tuple[int, ...], layout: Linear
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Warp, lane and register of each element; of several owners, the first."""
+    """Return warp, lane and register of each element; the first, where several hold it."""
     places = _places(layout.warps)[:, None, None] ^ _places(layout.lanes)[None, :, None]
     places = places ^ _places(layout.registers)[None, None, :]
     weights = np.cumprod((1, *shape[:0:-1]))[::-1]
     flat = (places * weights).sum(axis=-1)
     owner = np.zeros(int(np.prod(shape)), dtype=np.int64)
     count = np.arange(flat.size).reshape(flat.shape)
-    owner[flat.reshape(-1)[::-1]] = count.reshape(-1)[::-1]  # the first of several is written last
+    owner[flat.reshape(-1)[::-1]] = count.reshape(-1)[::-1]  # the first of several owners is written last
     warp, lane, register = np.unravel_index(owner, flat.shape)
     return warp.reshape(shape), lane.reshape(shape), register.reshape(shape)
 
 
 def _places(bases: Bases) -> Any:
-    """The place of each number: the xor of the bases of its bits."""
+    """Return the place of each number: the xor of the bases of its bits."""
     numbers = np.arange(1 << len(bases))
     places = np.zeros((len(numbers), len(bases[0]) if bases else 1), dtype=np.int64)
     for bit, basis in enumerate(bases):
@@ -77,18 +77,20 @@ def _places(bases: Bases) -> Any:
 
 
 def _in_a_copy_of_this_process(question: Callable[[], Linear]) -> Linear | None:
-    """The answer, or None where there is none. Triton 3.9 cannot give one without complaining, when the process that
-    asked ends, about what it has leaked; a copy can end without a word."""
+    """Return the answer of a forked process, or None where it fails.
+
+    Triton 3.9 prints a message about leaked objects when a process that asked exits; the fork exits silently.
+    """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads are not copied, and none is needed
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork copies no threads, and the question needs none
         process = os.fork()
     if process == 0:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             with os.fdopen(writing, "wb") as pipe:
                 pickle.dump(question(), pipe)
-        finally:  # also for a layout of a release to come, or one that is no distributed layout
+        finally:  # also where the layout is unknown or not distributed
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -98,7 +100,7 @@ def _in_a_copy_of_this_process(question: Callable[[], Linear]) -> Linear | None:
 
 
 def _asked(module_text: str, shape: tuple[int, ...]) -> Linear:
-    # Only such layouts need this part of Triton, which is slow to load.
+    # Imported here because this part of Triton loads slowly.
     from triton._C.libtriton import amd, gluon_ir, ir, nvidia
 
     context = ir.context()

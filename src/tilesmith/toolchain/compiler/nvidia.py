@@ -1,7 +1,7 @@
-"""Facts out of NVIDIA binaries: PTX for what is accessed, the cubin for what it costs.
+"""Facts from NVIDIA binaries: accesses from PTX, resources from the cubin.
 
-Registers and stack come from `cuobjdump`, which answers in milliseconds. `nvdisasm` needs most of a second, so SASS is
-made only when someone reads it, or when there is a stack and spills have to be told from it.
+Registers and stack come from `cuobjdump`, which takes milliseconds. `nvdisasm` takes most of a second. So SASS is made
+only when it is read, or when a kernel has a stack and its spills must be counted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LOCAL_WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 _MATRIX_INSTRUCTION = re.compile(r"\b(?:wgmma\.mma_async|tcgen05\.mma|w?mma\.sync|mma\.sp)")
 _KINDS = {"ld": "load", "st": "store", "atom": "atomic", "red": "atomic"}
 
-# Bulk copies move whole tiles; their size and addresses are multiples of 16 bytes.
+# Bulk copies move tiles; their sizes and addresses are multiples of 16 bytes.
 _BULK_GRANULE = 16
 
 
 def read_facts(kernel: str, assembly: Mapping[str, str], cubin: bytes) -> Facts:
-    """Everything known of one cubin; `assembly` holds its PTX and, made when asked for, its SASS."""
+    """Return the facts of one cubin; `assembly` holds its PTX and, made at the first read, its SASS."""
     ptx = assembly["ptx"]
     registers, stack_bytes = _resource_usage(kernel, cubin)
     return Facts(
@@ -44,7 +44,7 @@ def read_facts(kernel: str, assembly: Mapping[str, str], cubin: bytes) -> Facts:
 
 
 def disassemble(cubin: bytes) -> str:
-    """The SASS of a cubin, with the source lines that it came from as comments."""
+    """Return the SASS of a cubin, with source lines as comments."""
     return _run_on(cubin, knobs.nvidia.nvdisasm.path, "-c", "-g")
 
 
@@ -64,13 +64,13 @@ def _resource_usage(kernel: str, cubin: bytes) -> tuple[int, int]:
 
 
 def _spill_bytes(ptx: str, sass: str) -> int:
-    """Local memory the machine code touches beyond what the program itself asked for, as `device_print` does."""
+    """Return local memory traffic beyond the program's own, such as that of `device_print`."""
     asked_for = sum(_thread_bytes(opcode) for opcode in re.findall(r"\b(?:ld|st)\.local\S*", ptx))
     return max(0, local_traffic(sass) - asked_for)
 
 
 def local_traffic(sass: str) -> int:
-    """Bytes one thread moves to and from local memory, each instruction counted once."""
+    """Return the bytes that one thread moves to and from local memory, each instruction counted once."""
     return sum(
         next((width for name, width in _LOCAL_WIDTHS.items() if name in modifiers.split(".")), 4)
         for modifiers in _LOCAL_TRAFFIC.findall(sass)
@@ -78,7 +78,7 @@ def local_traffic(sass: str) -> int:
 
 
 def global_accesses(ptx: str) -> tuple[Access, ...]:
-    """The instructions of a PTX text that touch global memory."""
+    """Return the instructions of a PTX text that access global memory."""
     found = []
     for instruction in located_instructions(ptx):
         match = _OPCODE.match(instruction.text)
@@ -93,7 +93,7 @@ def _kind(opcode: str) -> str:
         return _KINDS[parts[0]]
     if "reduce" in parts:
         return "atomic"
-    # Copies name the destination first; a prefetch has none.
+    # A copy names its destination first; a prefetch has none.
     destinations = parts[: parts.index("global")]
     return "load" if "prefetch" in parts or any(part.startswith("shared") for part in destinations) else "store"
 
@@ -108,7 +108,7 @@ def _access_bytes(opcode: str, text: str) -> int:
 
 
 def _thread_bytes(opcode: str) -> int:
-    """Bytes one thread moves: `ld.global.v4.b32` is four times four."""
+    """Return the bytes that one thread moves: 16 for `ld.global.v4.b32`."""
     element = _ELEMENT.search(opcode)
     vector = re.search(r"\.v(\d)", opcode)
     if element is None:

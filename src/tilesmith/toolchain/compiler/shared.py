@@ -1,8 +1,8 @@
-"""How the instructions of a kernel meet the banks of shared memory.
+"""Bank conflicts of a kernel's shared-memory instructions.
 
-The compiler swizzles what it puts there, and says nowhere how. But each address is worked out in the PTX from the
-thread's number, so it is worked out here again, for the 32 threads of a warp: one pass over the text, every branch as
-if taken once. An address that depends on loaded data is not known, and its instruction not counted.
+The compiler swizzles shared memory, and reports nowhere how. But the PTX computes each address from the thread's
+number. This module repeats that computation for the 32 threads of a warp: one pass over the text, each branch taken
+once. An address that depends on loaded data is unknown, and its instruction is not counted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ARITHMETIC: dict[str, Callable[..., Lanes]] = {
 
 @dataclass(frozen=True)
 class SharedAccess:
-    """Instructions of one source line. A wavefront is one turn of the banks; `ideal` is how few the bytes need."""
+    """Instructions of one source line. A wavefront is one pass over the banks; `ideal` is the least number of them."""
 
     kind: str  # "load" or "store"
     file: str
@@ -75,7 +75,7 @@ class SharedAccess:
 
 
 def shared_accesses(binary: Binary) -> tuple[SharedAccess, ...]:
-    """By source line, for the first warp of a block. NVIDIA only: nothing for other targets."""
+    """Return the accesses by source line, for the first warp of a block. Empty for targets other than NVIDIA."""
     if "ptx" not in binary.assembly:
         return ()
     totals: defaultdict[tuple[str, int, str], list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -88,7 +88,7 @@ def shared_accesses(binary: Binary) -> tuple[SharedAccess, ...]:
 
 
 def wavefronts(addresses: Lanes, width: int) -> int:
-    """How many turns of the banks a warp's access of `width` bytes per lane takes; lanes may share a word."""
+    """Return the wavefronts of a warp's access of `width` bytes a lane; lanes may share a word."""
     groups = max(1, width * len(addresses) // _WAVEFRONT_BYTES)
     turns = 0
     for group in np.array_split(addresses, groups):
@@ -98,7 +98,7 @@ def wavefronts(addresses: Lanes, width: int) -> int:
 
 
 def _user_line(instruction: Instruction) -> tuple[str, int]:
-    """The line of the kernel: not that of Triton's own function which it calls."""
+    """Return the kernel's line, also where the instruction is in one of Triton's own functions."""
     inside = instruction.file.startswith(_LIBRARY) and instruction.caller is not None
     return instruction.caller if inside and instruction.caller else (instruction.file, instruction.line)
 
@@ -120,7 +120,7 @@ def _found(ptx: str) -> Iterator[tuple[str, Instruction, int, int]]:
 
 def _turns(opcode: str, address: Lanes) -> tuple[int, int]:
     if "matrix" in opcode:
-        # Each lane gives the address of one row of 16 bytes; eight rows are a matrix, and one turn at best.
+        # Each lane gives the address of a row of 16 bytes; eight rows are a matrix, at best one wavefront.
         matrices = _MATRIX.search(opcode)
         count = int(matrices[1]) if matrices else 1
         return wavefronts(address[: 8 * count], 16), count
@@ -135,7 +135,7 @@ def _address(operands: str, registers: dict[str, Lanes]) -> Lanes | None:
         return None
     base = registers.get(found[1])
     if base is None and not found[1].startswith("%"):
-        base = np.zeros(LANES, dtype=np.int64)  # a variable, whose own address all lanes share
+        base = np.zeros(LANES, dtype=np.int64)  # a variable: its address is the same for all lanes
     return None if base is None else base + _number(found[2] or "0")
 
 
@@ -168,7 +168,7 @@ def _value(operand: str, registers: dict[str, Lanes]) -> Lanes | None:
 
 
 def _cut(value: Lanes, opcode: str) -> Lanes:
-    """As wide as the instruction's type; signed, as a right shift of a negative number needs."""
+    """Return the value truncated to the instruction's width; signed, because right shifts need the sign."""
     bits = _BITS.search(opcode)
     if bits is None or int(bits[1]) != 32 or ".wide" in opcode:
         return value

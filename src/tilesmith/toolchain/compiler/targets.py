@@ -1,4 +1,4 @@
-"""Names of what a kernel can be compiled for: `cuda:90`, `hip:gfx942`."""
+"""Names of the GPU architectures that kernels compile for: `cuda:90`, `hip:gfx942`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OLDEST_COMPUTE_CAPABILITY = 70
 
 @dataclass(frozen=True)
 class Target:
-    """One GPU architecture as Triton names it. `str(target)` and `Target.parse` are each other's inverse."""
+    """One GPU architecture as Triton names it. `Target.parse(str(target))` is the target."""
 
     backend: str
     arch: int | str
@@ -29,13 +29,13 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """The target that `text` names."""
+        """Return the target that `text` names."""
         backend, _, arch = text.partition(":")
         return cls(backend, int(arch) if backend == "cuda" and arch.isdecimal() else arch)
 
     @property
     def warp_size(self) -> int:
-        """Threads that run in lockstep; AMD calls 64 of them a wave on its data-centre parts."""
+        """Return the threads of a warp; AMD's data-centre GPUs have waves of 64."""
         return 64 if str(self.arch).startswith("gfx9") else 32
 
 

@@ -1,4 +1,4 @@
-"""The texts of a compilation line by line, each with the source line it came from."""
+"""The texts of a compilation line by line, with their source lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SASS_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
 
 
 def barriers(binary: Binary) -> int:
-    """Instructions at which the threads of a block wait for each other."""
+    """Return the number of instructions that synchronise the threads of a block."""
     return sum(
         len(barrier.findall(binary.assembly[name])) for name, barrier in _BARRIER.items() if name in binary.assembly
     )
 
 
 def by_source_line(binary: Binary, name: str) -> list[tuple[str, int, str]]:
-    """Each line of a text with the file and line of the source it belongs to; ("", 0) where it belongs to none."""
+    """Return each line of a text with its source file and source line; ("", 0) where it has none."""
     text = binary.assembly[name]
     if name in ("ptx", "amdgcn"):
         return [(found.file, found.line, found.text) for found in located_instructions(text)]

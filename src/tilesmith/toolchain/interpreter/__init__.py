@@ -3,9 +3,24 @@
     with interpreting():
         kernel[grid](x, y, n, BLOCK_SIZE=256)
 
-No environment variable is needed and compiling works before, between and after. Accesses outside the arguments' memory
-raise `OutOfBounds` instead of crashing, an `Observer` sees every access, and arithmetic is that of hardware where the
-stock interpreter's is not. `tl.dot` on float32 is exact whatever its input precision.
+No environment variable is needed, and the same process can still compile. Accesses outside the arguments' memory raise
+`OutOfBounds` instead of crashing. An `Observer` sees every access. Arithmetic follows the hardware, also where that of
+the stock interpreter does not. `tl.dot` on float32 is exact, whatever its input precision.
+
+Files, in reading order:
+
+- `running.py`: `interpreting` and `interpret`, and errors with the kernel's line.
+- `driver.py`: what a script finds in place of a GPU.
+- `host.py`: arguments copied to host memory.
+- `memory.py`: bounds of the arguments, and observers of accesses.
+- `operations.py`: operations that an observer sees.
+- `language.py`: functions of `triton.language` for the interpreter.
+- `patches.py`: corrections of the stock interpreter.
+- `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
+- `reductions.py`: reductions and scans.
+- `libdevice.py`: functions of libdevice.
+- `shapes.py`: shapes computed once.
+- `rewriting.py`: kernels rewritten before they run.
 """
 
 from tilesmith.toolchain.interpreter.memory import Access, Dot, Observer, OutOfBounds

@@ -1,5 +1,7 @@
-"""A driver that says it has a GPU, for programs that ask Triton about theirs where there is none, and what else of
-Triton needs one: compiled kernels to hold and launch, and benchmarks, which have nothing to measure."""
+"""A driver that pretends to have a GPU, for programs that ask Triton about theirs.
+
+Also stand-ins for what else needs a GPU: compiled kernels, and benchmarks, which measure nothing here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _BENCHMARKS = ("do_bench", "do_bench_cudagraph", "do_bench_proton", "do_bench_cu
 
 
 class StandInDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
-    """What Triton's driver of a GPU answers, without one."""
+    """Answers like Triton's driver of a GPU, without a GPU."""
 
     def __init__(self, architecture: Architecture, multiprocessors: int) -> None:
         target = Target.parse(architecture.target)
@@ -82,7 +84,7 @@ class StandInDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
 
 @contextmanager
 def standing_in(architecture: Architecture, multiprocessors: int) -> Iterator[None]:
-    """Inside, Triton has a GPU of this architecture to talk about."""
+    """Give Triton a driver that reports a GPU of this architecture, inside the context."""
     before = driver._active
     driver.set_active(StandInDriver(architecture, multiprocessors))
     changed = {name: getattr(triton.testing, name) for name in _BENCHMARKS if hasattr(triton.testing, name)}
@@ -102,7 +104,7 @@ def standing_in(architecture: Architecture, multiprocessors: int) -> Iterator[No
 def run_once(
     function: Callable[[], Any], *unused: Any, quantiles: Sequence[float] | None = None, **options: Any
 ) -> Any:
-    """In place of a benchmark: one call, and no time, since none was measured."""
+    """Replace a benchmark: call once, and return no time."""
     function()
     if options.get("return_mode") == "all":
         return [nan]
@@ -110,7 +112,7 @@ def run_once(
 
 
 def _run_smallest(mark: Any, *unused: Any, return_df: bool = False, **options: Any) -> Any:
-    """In place of `perf_report`'s run: each line at its first size, which launches all there is to look at."""
+    """Replace `perf_report`'s run: run each line at its first size, which launches every kernel."""
     for name in ("show_plots", "print_data", "save_path", "diff_col", "save_precision"):
         options.pop(name, None)
     benchmarks = [mark.benchmarks] if isinstance(mark.benchmarks, triton.testing.Benchmark) else mark.benchmarks
@@ -125,7 +127,7 @@ def _run_smallest(mark: Any, *unused: Any, return_df: bool = False, **options: A
 
 
 class CompiledStandIn:
-    """What a program gets for a launch or a warm-up: it may ask for registers and texts, and launch it again."""
+    """The result of a launch or a warm-up: a program may read registers and texts, and launch it again."""
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class CompiledStandIn:
         return SimpleNamespace(name=self.name, shared=binary.shared_bytes, num_warps=binary.num_warps)
 
     def _init_handles(self) -> None:
-        """A program calls it so that the properties above are there."""
+        """Do nothing: a program calls this to fill in the properties above."""
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., Any]:
         names = list(self._kernel.arg_names)
@@ -180,11 +182,11 @@ class CompiledStandIn:
 
 
 def is_only_a_type(value: Any) -> bool:
-    """Whether an argument of a warm-up is a dtype where a launch would have a tensor."""
+    """Whether a warm-up passes a dtype in place of a tensor."""
     return isinstance(value, MockTensor)
 
 
 def source_of(kernel: Any) -> tuple[str, int, str]:
-    """File, first line and text of a @triton.jit function, decorators included."""
+    """Return file, first line and text of a @triton.jit function, including decorators."""
     lines, first = inspect.getsourcelines(kernel.fn)
     return kernel.fn.__code__.co_filename, first, "".join(lines)

@@ -1,4 +1,4 @@
-"""Arguments on the host: an interpreted kernel needs memory that numpy can reach, wherever its tensors live."""
+"""Copies of a launch's tensors in host memory, where numpy can access them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 class HostCopies:
-    """Host copies of a launch's tensors. Whole storages are copied, so that views which share memory still do."""
+    """Host copies of a launch's tensors. Storages are copied, so that views of one storage still share memory."""
 
     def __init__(self) -> None:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def hosted(self, value: Any) -> Any:
-        """The same argument in host memory; what is there already is not copied."""
+        """Return the argument in host memory, without a copy where it is there already."""
         if isinstance(value, tuple):
             elements = [self.hosted(element) for element in value]
             return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
@@ -32,7 +32,7 @@ class HostCopies:
         return value
 
     def write_back(self) -> None:
-        """What the kernel wrote becomes visible in the tensors it was given."""
+        """Copy what the kernel wrote to the original tensors."""
         for original, host in self._copies.values():
             original.copy_(host)
 

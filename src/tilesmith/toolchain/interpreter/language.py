@@ -1,6 +1,6 @@
 """`triton.language` as interpreted kernels see it: the same names, bound to a builder that computes on numpy arrays.
 
-The changes are worked out once and put in place only while a kernel runs, so that compiling in between is untouched.
+The changes are computed once, and in place only while a kernel runs. So compiling between runs is not affected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-# Triton imports it when it first needs it. If a kernel runs here then, it would keep the changed functions for good.
+# Triton imports this lazily. During an interpreted run it would keep the changed functions for ever.
 from triton.compiler import code_generator  # noqa: F401
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 
 from tilesmith.toolchain.interpreter import libdevice
 from tilesmith.toolchain.interpreter.memory import is_user_code
-from tilesmith.toolchain.interpreter.mends import Builder, numpy_dtype
+from tilesmith.toolchain.interpreter.patches import Builder, numpy_dtype
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
 from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes
@@ -33,7 +33,7 @@ _ABSENT = object()
 
 
 class Language:
-    """The builder, what it means to Triton's front end, and the attributes of `triton.language` to exchange for it."""
+    """The builder, its semantic, and the attributes of `triton.language` to replace."""
 
     def __init__(self) -> None:
         self.builder = Builder()
@@ -48,7 +48,7 @@ class Language:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """While a kernel runs, its calls of `triton.language` and of other @triton.jit functions come here."""
+        """Redirect calls of `triton.language` and of other @triton.jit functions to here, while a kernel runs."""
         before = [(owner, name, vars(owner).get(name, _ABSENT)) for owner, name, _ in self._changes.values()]
         try:
             for owner, name, value in self._changes.values():
@@ -62,9 +62,9 @@ class Language:
                     delattr(owner, name)
 
     def set_attr(self, owner: Any, name: str, value: Any) -> None:
-        """Notes a change; the later one of two holds. Triton's own patching functions call it by this name."""
+        """Record a change; the last one for an attribute counts. Triton's patching functions use this name."""
         self._changes[id(owner), name] = (owner, name, value)
-        # A kernel that imported a function by name still holds the original, and finds this one by identity.
+        # A kernel that imported a function by name holds the original; the replacement is found by identity.
         if hasattr(owner, name):
             self._replacements[id(getattr(owner, name))] = value
 
@@ -77,7 +77,7 @@ class Language:
 
     def _with_semantic(self, member: Callable[..., Any]) -> Callable[..., Any]:
         semantic = self.semantic
-        function = getattr(member, "__wrapped__", member)  # the wrapper only checks for what is passed here
+        function = getattr(member, "__wrapped__", member)  # the wrapper only checks for arguments that are passed here
 
         def call(*arguments: Any, **options: Any) -> Any:
             options["_semantic"] = semantic
@@ -86,7 +86,7 @@ class Language:
         return call
 
     def _change_structure(self) -> None:
-        """What stock patching changes, and over it what that gets wrong."""
+        """Collect the stock interpreter's changes, and then corrections of those."""
         _patch_lang_tensor(tl.tensor, self)
         for owner in (tl, tl.core):
             _patch_lang_core(owner, self)
@@ -108,7 +108,7 @@ class Language:
                 self.set_attr(owner, name, _plain_function(getattr(reductions, name)))
 
     def _change_functions_of_numbers(self) -> None:
-        """Python's own names that Triton's compiler gives another meaning, and the mathematics of libdevice."""
+        """Return replacements for Python names that Triton's compiler reads differently, and for libdevice."""
         self._replacements[id(builtins.range)] = self._range
         self._replacements[id(builtins.min)] = partial(
             _least, builtins.min, partial(tl.minimum, _semantic=self.semantic)
@@ -120,7 +120,7 @@ class Language:
             self.set_attr(owner, name, function)
 
     def _range(self, first: Any, last: Any = None, step: Any = None, **hints: Any) -> Iterator[Any]:
-        """`range` whose variable is a tensor, as in compiled kernels: it wraps like one and has its methods."""
+        """`range` whose variable is a tensor, as in compiled kernels: it overflows like one and has its methods."""
         start, stop = (0, first) if last is None else (first, last)
         bounds = [self.semantic.to_tensor(bound) for bound in (start, stop, 1 if step is None else step)]
         scalar = max((bound.dtype for bound in bounds), key=lambda dtype: dtype.primitive_bitwidth)
@@ -129,7 +129,7 @@ class Language:
 
 
 def _plain_function(bound_method: Callable[..., Any]) -> Callable[..., Any]:
-    """As an attribute of a class a plain function takes the instance first; a bound method would not."""
+    """Return a plain function for a bound method: as a class attribute it gets the instance first."""
     return lambda *arguments, **options: bound_method(*arguments, **options)
 
 
@@ -138,7 +138,7 @@ def _method(function: JITFunction) -> Callable[..., Any]:
 
 
 def _least(choose: Callable[..., Any], combine: Callable[[Any, Any], Any], *values: Any) -> Any:
-    """Python's min or max; of tensors, lane by lane."""
+    """Return Python's min or max; for tensors, elementwise."""
     if not any(isinstance(value, tl.tensor) for value in values):
         return choose(*values)
     result = values[0]
@@ -148,7 +148,7 @@ def _least(choose: Callable[..., Any], combine: Callable[[Any, Any], Any], *valu
 
 
 def _truth(tensor: Any) -> bool:
-    """Whether a scalar is true. Triton's own code asks blocks too, only to tell them from None."""
+    """Return the truth of a scalar. Triton's own code also tests blocks, only to distinguish them from None."""
     data = tensor.handle.data
     if data.size == 1:
         return bool(data.item())

@@ -1,4 +1,4 @@
-"""The functions of `triton.language.extra.libdevice` for the interpreter, where plain Triton only has empty stubs."""
+"""The functions of `triton.language.extra.libdevice` for the interpreter; Triton's own are empty stubs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triton.language.extra import libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.language.semantic import TritonSemantic
 
-from tilesmith.toolchain.interpreter.mends import handle_of, values_of
+from tilesmith.toolchain.interpreter.patches import handle_of, values_of
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{
@@ -56,7 +56,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def functions(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Each module that has such a function, its name there, and what to call instead."""
+    """Yield each module with such a function, the function's name, and the replacement."""
     for module in (libdevice, cuda_libdevice):
         for name, function in _FUNCTIONS.items():
             if hasattr(module, name):
@@ -66,7 +66,7 @@ def functions(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[...
 def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic) -> Callable[..., Any]:
     def call(*arguments: Any, **unused: Any) -> Any:
         tensors = [semantic.to_tensor(argument) for argument in arguments]
-        # Scalars take the type of the block they meet, as in Triton's own choice among libdevice's variants.
+        # Scalars take the dtype of the block, as when Triton chooses among libdevice's variants.
         widest = max(tensors, key=lambda tensor: len(tensor.shape))
         result = function(*(torch.from_numpy(values_of(tensor.handle).copy()) for tensor in tensors)).numpy()
         scalar = tl.int32 if result.dtype == bool else widest.dtype

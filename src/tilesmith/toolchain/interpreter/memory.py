@@ -1,4 +1,4 @@
-"""What an interpreted kernel may touch, who watches it do so, and what is said when it reaches elsewhere."""
+"""Memory of an interpreted kernel: bounds of its arguments, observers of its accesses, and out-of-bounds errors."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ _NOWHERE = ("<unknown>", 0)
 
 @dataclass(frozen=True)
 class Access:
-    """One load, store or atomic of one program: every lane's address, and which lanes take part.
+    """One load, store or atomic of one program: the address of every lane, and the mask.
 
-    `line` is the kernel author's own: the innermost frame outside Triton. `column` tells several of a line apart; it is
-    0 where Python does not know it. `argument` is the parameter the pointer came from, None where it was made from an
-    integer. `value` is what is written, widened to float32 from bf16 and fp8. `overflow` is the line where 32-bit
-    arithmetic on the address lost bits; it is only known of programs that are followed.
+    - `line`: the innermost line outside Triton.
+    - `column`: distinguishes accesses of one line; 0 where Python does not know it.
+    - `argument`: the parameter that the pointer came from; None where it was made from an integer.
+    - `value`: what is written; bf16 and fp8 are widened to float32.
+    - `overflow`: the line where 32-bit arithmetic on the address overflowed. Known only for programs that an observer
+      follows.
     """
 
     kind: str
@@ -51,15 +53,14 @@ class Access:
     argument: str | None = None
     column: int = 0
     overflow: tuple[str, int] | None = None
-    bounded: bool = False  # through a descriptor, which keeps inside by itself
+    bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
 
 
 @dataclass(frozen=True)
 class Dot:
     """One `tl.dot` of one program: [m, k] @ [k, n], `batch` times, in Triton's names for the formats.
 
-    `input_precision` is how single precision is multiplied, `tf32` where the kernel does not say; it means nothing for
-    other formats.
+    `input_precision` applies to single precision only; it is `tf32` where the kernel does not set it.
     """
 
     program: Program
@@ -76,7 +77,7 @@ class Dot:
 
 
 class OutOfBounds(Exception):
-    """A kernel reaches outside the memory of its tensor arguments; the access was not performed."""
+    """A kernel accesses memory outside its tensor arguments; the access was not performed."""
 
     def __init__(self, message: str, access: Access, bad_lanes: NDArray[np.bool_]) -> None:
         super().__init__(message)
@@ -85,37 +86,37 @@ class OutOfBounds(Exception):
 
 
 class Observer:
-    """Sees what interpreted kernels do. Override what you need."""
+    """Sees what interpreted kernels do. Override the methods that you need."""
 
     def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
-        """A launch begins: the @triton.jit function, its grid and its arguments by name."""
+        """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
 
     def load(self, access: Access) -> None:
-        """A program is about to load."""
+        """Called before a program loads."""
 
     def store(self, access: Access) -> None:
-        """A program is about to store."""
+        """Called before a program stores."""
 
     def atomic(self, access: Access) -> None:
-        """A program is about to do an atomic operation."""
+        """Called before an atomic operation of a program."""
 
     def dot(self, dot: Dot) -> None:
-        """A program multiplies two blocks."""
+        """Called when a program multiplies two blocks."""
 
     def follows(self, program: Program) -> bool:
-        """Whether to be shown each operation of this program, which takes time."""
+        """Whether to see each operation of this program; that is slow."""
         return False
 
     def operation(self, operation: Operation) -> None:
-        """A program that is followed has done an operation."""
+        """Called after each operation of a program that this observer follows."""
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
-        """An access leaves every argument. Return to go on as if the bad lanes were masked off; by default it ends."""
+        """Called for an access out of bounds. Raises by default; return to continue with the bad lanes masked."""
         raise error
 
 
 class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]  # Triton ships no types
-    """A pointer type that remembers its argument. Block operations hand the type on, and so also where it came from."""
+    """A pointer type with the argument that it came from. Block operations pass the type on."""
 
     def __init__(self, element_type: Any, argument: str) -> None:
         super().__init__(element_type)
@@ -124,7 +125,7 @@ class ArgumentPointer(tl.pointer_type):  # type: ignore[misc]  # Triton ships no
 
 @dataclass(frozen=True)
 class Region:
-    """The memory of one tensor argument: all of its storage, since a view's strides may reach any of it."""
+    """The memory of one tensor argument: its whole storage, since a view's strides may reach all of it."""
 
     name: str
     start: int
@@ -166,10 +167,10 @@ class Region:
 
 
 class Memory:
-    """The tensors of one launch. Every access of the kernel is shown to the observers and held inside them.
+    """The tensors of one launch. Observers see every access; accesses outside these tensors raise an error.
 
-    A pointer must stay in the storage of the argument it came from, even where another's happens to lie beside it. One
-    whose origin is unknown may reach any tensor.
+    A pointer must stay in the storage of its own argument, also where the storage of another argument follows directly.
+    A pointer of unknown origin may access any tensor.
     """
 
     def __init__(self, kernel: str, arguments: Mapping[str, object], observers: Sequence[Observer]) -> None:
@@ -188,7 +189,7 @@ class Memory:
         value: NDArray[Any] | None = None,
         bounded: bool = False,
     ) -> NDArray[np.bool_]:
-        """The lanes that may be performed: those of the mask, without what an observer let pass out of bounds."""
+        """Return the lanes to perform: the mask without the lanes that are out of bounds."""
         addresses = pointers.data
         active = addresses if mask.all() else addresses[mask]
         own = self._regions.get(getattr(pointers.dtype, "argument", ""))
@@ -245,7 +246,7 @@ class Memory:
         return allowed
 
     def _message(self, access: Access, bad: NDArray[np.bool_], regions: list[Region]) -> str:
-        # An address before zero has wrapped round to the far end.
+        # A negative address has wrapped to the end of the address space.
         address = int(access.addresses[bad].astype(np.int64).flat[0])
         direction = {"load": "load from", "store": "store to", "atomic": "atomic on"}[access.kind]
         if regions:
@@ -259,7 +260,7 @@ class Memory:
 
 
 def tensors_in(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors among a kernel's arguments, by the name a message gives them."""
+    """Return the tensors among a kernel's arguments, by the name for messages."""
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             yield name, value
@@ -270,7 +271,7 @@ def tensors_in(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Ten
 
 
 def _live_tensors() -> list[Region]:
-    """Every tensor in host memory: a pointer that a kernel loads from a table of addresses may lead to any of them."""
+    """Return every tensor in host memory: pointers that a kernel loads from a table of addresses may lead to any."""
     regions = []
     for each in gc.get_objects():
         if type(each) in (torch.Tensor, torch.nn.Parameter) and each.device.type == "cpu":
@@ -281,12 +282,12 @@ def _live_tensors() -> list[Region]:
 
 @cache
 def is_user_code(file: str) -> bool:
-    """Whether a frame of this file is a kernel author's, rather than Triton's or the interpreter's."""
+    """Whether a file belongs to the user, not to Triton or the interpreter."""
     return not file.startswith(_NOT_USER_CODE)
 
 
 def kernel_position(frame: FrameType | None) -> tuple[str, int]:
-    """File and line of the innermost frame that is the kernel author's own source."""
+    """Return file and line of the innermost frame in the user's source."""
     found = _kernel_frame(frame)
     return (found.f_code.co_filename, found.f_lineno) if found else _NOWHERE
 
@@ -298,7 +299,7 @@ def _kernel_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def _column(frame: FrameType | None) -> int:
-    """Where in its line the call stands that a frame is at; 0 before Python 3.11, which does not know."""
+    """Return the column of the call that a frame executes; 0 before Python 3.11."""
     if frame is None or not hasattr(frame.f_code, "co_positions"):
         return 0
     return _columns(frame.f_code)[frame.f_lasti // 2]

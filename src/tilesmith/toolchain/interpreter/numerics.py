@@ -1,6 +1,6 @@
-"""Floating-point formats numpy does not have: bfloat16 and the 8-bit floats, as arrays of their bits.
+"""Floating-point formats that numpy lacks: bfloat16 and the 8-bit floats, as arrays of their bits.
 
-`widen` gives the exact float32 values of such bits, `narrow` rounds float32 values to the nearest bits, ties to even.
+`widen` returns the exact float32 values of such bits. `narrow` rounds float32 values to the nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FLOAT8 = {
 
 
 def is_narrow(format_name: str) -> bool:
-    """Whether Triton's format of this name is one that only `widen` and `narrow` understand."""
+    """Whether a Triton format is one that numpy lacks."""
     return format_name == BFLOAT16 or format_name in _FLOAT8
 
 
 def widen(bits: BitArray, format_name: str) -> FloatArray:
-    """The float32 values of bits; every value of a narrow format is one of float32, so nothing is lost."""
+    """Return the float32 values of bits. This is exact: float32 holds every value of a narrow format."""
     if format_name == BFLOAT16:
         shifted: NDArray[np.uint32] = bits.astype(np.uint32) << np.uint32(16)
         return shifted.view(np.float32)
@@ -39,18 +39,18 @@ def widen(bits: BitArray, format_name: str) -> FloatArray:
 
 
 def narrow(values: NDArray[Any], format_name: str, *, toward_zero: bool = False) -> BitArray:
-    """The bits nearest to these values, ties to even, or the next ones toward zero where that is asked for."""
+    """Return the bits nearest to these values, ties to even; with `toward_zero`, truncated."""
     exact = np.ascontiguousarray(values if values.dtype == np.float32 else _to_odd(values))
     bits = _to_bfloat16(exact) if format_name == BFLOAT16 else _to_float8(exact, format_name)
     if toward_zero:
-        # Bits are sign and magnitude: one less is the neighbour toward zero, also from infinity.
+        # Bits are sign and magnitude: subtracting one gives the neighbour toward zero, also from infinity.
         away = np.abs(widen(bits, format_name)) > np.abs(exact)
         bits = bits - away.astype(bits.dtype)
     return bits.reshape(np.shape(values))
 
 
 def _to_odd(values: NDArray[Any]) -> FloatArray:
-    """Cut to float32, with the last bit set where something was lost, so that the second rounding decides rightly."""
+    """Round to odd in float32: truncate, and set the last bit where inexact. The second rounding is then correct."""
     wide = values.astype(np.float64)
     nearest = wide.astype(np.float32)
     bits = nearest.view(np.uint32)
@@ -63,14 +63,14 @@ def _to_bfloat16(values: FloatArray) -> NDArray[np.uint16]:
     bits = values.view(np.uint32)
     last_kept = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = (bits + np.uint32(0x7FFF) + last_kept) >> np.uint32(16)
-    # Rounding could carry a NaN's payload into infinity or the sign; setting its quiet bit cannot.
+    # Rounding a NaN could give infinity or change the sign; setting the quiet bit cannot.
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
     kept: NDArray[np.uint32] = np.where(np.isnan(values), quiet, rounded)
     return kept.astype(np.uint16)
 
 
 def _to_float8(values: FloatArray, format_name: str) -> NDArray[np.uint8]:
-    # NVIDIA's conversions saturate: whatever is too large, infinity too, becomes the largest finite value.
+    # NVIDIA's conversions saturate: larger values and infinity become the largest finite value.
     dtype = _FLOAT8[format_name]
     largest = torch.finfo(dtype).max
     clamped = torch.from_numpy(values.copy()).clamp(-largest, largest)

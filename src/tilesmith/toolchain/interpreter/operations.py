@@ -1,8 +1,7 @@
-"""Every operation of one interpreted program, for those who want to see more than its accesses: what it computes, from
-what, on which line, and where 32-bit arithmetic on addresses overflows.
+"""Every operation of one interpreted program: its kind, its inputs, its line, and 32-bit overflows of addresses.
 
-While a program is followed, each method of the builder that creates an operation is exchanged for one that also notes
-it. Others run as fast as ever.
+While an observer follows a program, each method of the builder that creates an operation also records it. Other
+programs run at full speed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from triton.runtime.interpreter import TensorHandle
 from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
 
 if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.mends import Builder
+    from tilesmith.toolchain.interpreter.patches import Builder
 
 _KINDS = {
     "load": ("load", "masked_load", "descriptor_load", "descriptor_gather"),
@@ -51,10 +50,10 @@ _EXACT: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "sub": np.subtrac
 class Operation:
     """One operation of one program, on a whole block.
 
-    `kind` is "load", "store", "atomic", "dot", "reduce", "float", "special" (exponentials, roots and the like) or
-    "integer"; operations that only reshape, convert or compare are not shown, but what they pass on is. `inputs` are
-    the numbers of the operations whose results went in. `elements` is how many results it has; of a reduction, how many
-    it takes in; of a dot, the multiplications.
+    - `kind`: "load", "store", "atomic", "dot", "reduce", "float", "special" (such as exponentials and roots) or
+      "integer". Operations that only reshape, convert or compare are not shown.
+    - `inputs`: the numbers of the operations whose results are used, also through operations that are not shown.
+    - `elements`: the number of results; of a reduction, of its inputs; of a dot, of multiplications.
     """
 
     number: int
@@ -72,7 +71,7 @@ class Operation:
 
 @contextmanager
 def following(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]:
-    """Inside, the observers are shown each operation that the builder performs."""
+    """Show the observers each operation that the builder performs, inside the context."""
     recorder = Recorder(builder, observers)
     names = [name for name in dir(builder) if name.startswith("create_") and name not in _NOT_WRAPPED]
     for name in names:
@@ -87,7 +86,7 @@ def following(builder: Builder, observers: Sequence[Observer]) -> Iterator[None]
 
 
 class Recorder:
-    """Notes the operations of one program."""
+    """Records the operations of one program."""
 
     def __init__(self, builder: Builder, observers: Sequence[Observer]) -> None:
         self._builder = builder
@@ -96,12 +95,12 @@ class Recorder:
         self._count = 0
 
     def call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Performs an operation and notes it. What it performs in turn is its own affair."""
+        """Perform an operation and record it, but not the operations inside it."""
         if self._inside:
             return function(*arguments, **options)
         inputs = list(_handles(arguments))
         if _KIND_OF.get(name) == "store":
-            # Stores may be refused, and their values are known before.
+            # A store may raise an error, and its value is known before.
             self._note(name, inputs, inputs[:1])
         self._inside = True
         try:
@@ -145,7 +144,7 @@ class Recorder:
 
 
 def _handles(values: Sequence[Any]) -> Iterator[Any]:
-    """The blocks among an operation's arguments; a descriptor's is that of its base."""
+    """Return the blocks among an operation's arguments; for a descriptor, its base."""
     for value in values:
         if isinstance(value, TensorHandle):
             yield value
@@ -156,7 +155,7 @@ def _handles(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _overflows(name: str, inputs: list[Any], results: list[Any]) -> bool:
-    """Whether a 32-bit integer operation lost bits."""
+    """Whether a 32-bit integer operation overflowed."""
     if name not in _EXACT or len(inputs) != 2 or results[0].data.dtype != np.int32:
         return False
     left, right = (handle.data.astype(np.int64) for handle in inputs)

@@ -1,6 +1,6 @@
-"""`tl.reduce` and `tl.associative_scan` for the interpreter: whole slices at a time, with anyone's combine function.
+"""`tl.reduce` and `tl.associative_scan` for the interpreter: slices at a time, with any combine function.
 
-The stock interpreter calls the combine function once per element. Here it is called on blocks: about log2(n) times.
+The stock interpreter calls the combine function for each element. Here it is called on blocks, about log2(n) times.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from numpy.typing import NDArray
 from triton.language.semantic import TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
-from tilesmith.toolchain.interpreter.mends import handle_of, values_of
 from tilesmith.toolchain.interpreter.numerics import is_narrow
+from tilesmith.toolchain.interpreter.patches import handle_of, values_of
 
 Array = NDArray[Any]
 Combine = Callable[[list[Array], list[Array]], list[Array]]
 
 
 class AmbiguousTruth(ValueError):
-    """A kernel asks whether a whole block is true."""
+    """A kernel uses a block as a condition."""
 
 
 def tensor_of(data: Array, scalar: Any) -> Any:
-    """Raw data as a Triton tensor: a scalar where it has no dimensions."""
+    """Return raw data as a Triton tensor; a scalar where it has no dimensions."""
     if data.ndim == 0:
         return tl.tensor(TensorHandle(data.reshape(1), scalar), scalar)
     return tl.tensor(TensorHandle(data, scalar), tl.block_type(scalar, list(data.shape)))
 
 
 class Reductions:
-    """The two functions, for one semantic."""
+    """Reduce and scan for one semantic."""
 
     def __init__(self, semantic: TritonSemantic) -> None:
         self._semantic = semantic
 
     def reduce(self, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **unused: Any) -> Any:
-        """What `tl.reduce` does."""
+        """Compute `tl.reduce`."""
         if isinstance(input, tl.tensor):
             return self.reduce((input,), axis, combine_fn, keep_dims)[0]
         recorder = self._semantic.builder.recorder
@@ -68,7 +68,7 @@ class Reductions:
         return tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
 
     def associative_scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **unused: Any) -> Any:
-        """What `tl.associative_scan` does."""
+        """Compute `tl.associative_scan`."""
         if isinstance(input, tl.tensor):
             return self.associative_scan((input,), axis, combine_fn, reverse)[0]
         axis = _from_front(axis, input[0].handle.data.ndim)
@@ -96,7 +96,7 @@ class Reductions:
                 return lane_by_lane(left, right)
 
         def lane_by_lane(left: list[Array], right: list[Array]) -> list[Array]:
-            """For a combine function that branches on its values."""
+            """Reduce element by element, for a combine function that branches on its values."""
             results = [np.empty_like(data) for data in left]
             for lane in np.ndindex(left[0].shape):
                 combined = call([np.asarray(data[lane]) for data in left], [np.asarray(data[lane]) for data in right])
@@ -107,7 +107,7 @@ class Reductions:
         return combine
 
     def _block(self, result: Any, scalar: Any, shape: tuple[int, ...]) -> Array:
-        """What a combine function returned, as a block; a constant stands for every lane."""
+        """Return the result of a combine function as a block; a constant becomes every element."""
         data: Array = self._semantic.cast(self._semantic.to_tensor(result), scalar).handle.data
         return np.broadcast_to(data, shape) if shape else data.reshape(())
 
@@ -128,14 +128,14 @@ def _axis_first(data: Array, axis: int | None) -> Array:
 
 
 def _by_halves(slices: list[Array], combine: Combine) -> list[Array]:
-    """Neighbours combined until one is left, which keeps their order. Triton's axes are powers of two."""
+    """Combine neighbours until one is left, which keeps their order. Triton's axes are powers of two."""
     while len(slices[0]) > 1:
         slices = combine([data[0::2] for data in slices], [data[1::2] for data in slices])
     return [np.asarray(data[0]) for data in slices]
 
 
 def _by_doubling(slices: list[Array], combine: Combine) -> list[Array]:
-    """Each element takes in what lies 1, 2, 4, … before it. Blocks must stay powers of two, so the ends wrap round."""
+    """Combine each element with those 1, 2, 4, … before it. Blocks stay powers of two, so the ends wrap."""
     length, distance = len(slices[0]), 1
     while distance < length:
         combined = combine([np.roll(data, distance, axis=0) for data in slices], slices)
@@ -145,13 +145,13 @@ def _by_doubling(slices: list[Array], combine: Combine) -> list[Array]:
 
 
 def _known_reduction(combine_fn: Any, slices: list[Array], scalars: Sequence[Any]) -> list[Array] | None:
-    """The result by numpy where the combine function is Triton's own and that gives the same; None otherwise."""
+    """Return the result by numpy where the combine function is Triton's and numpy gives the same; else None."""
     values, scalar = slices[0], scalars[0]
     if combine_fn is tl.standard._sum_combine:
-        # Sums of 16-bit floats are rounded after each addition on hardware, and so they are by halves.
+        # Hardware rounds a sum of 16-bit floats after each addition; combining by halves does the same.
         if is_narrow(scalar.name) or values.dtype == np.float16:
             return None
-        last = np.ascontiguousarray(np.moveaxis(values, 0, -1))  # numpy sums pairwise along contiguous memory only
+        last = np.ascontiguousarray(np.moveaxis(values, 0, -1))  # numpy adds pairwise only along contiguous memory
         return [np.asarray(last.sum(axis=-1, dtype=values.dtype))]
     for extreme, names in _EXTREMES.items():
         if any(combine_fn is getattr(tl.standard, name) for name in names):
@@ -164,7 +164,7 @@ def _extreme(slices: list[Array], scalar: Any, extreme: np.ufunc) -> list[Array]
     best = np.asarray(extreme.reduce(values, axis=0))
     results = [handle_of(best, scalar).data]
     if len(slices) == 2:
-        # NaN loses every comparison, so the index is that of the first value equal to the best one.
+        # Comparisons with NaN are false, so the index is that of the first value equal to the best.
         first = np.argmax((values == best) | np.isnan(best), axis=0)
         results.append(np.take_along_axis(slices[1], np.expand_dims(first, 0), axis=0)[0])
     return results

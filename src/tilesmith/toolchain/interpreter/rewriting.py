@@ -1,8 +1,8 @@
-"""A kernel's source as Python that means what it means to Triton's compiler.
+"""Rewriting a kernel's source, so that Python gives it the meaning that Triton's compiler gives it.
 
-Plain Python reads some of it differently: `a and b` or `a < b < c` would ask a whole block whether it is true, an
-assigned number would stay a Python number, a loop variable would have no `.to`. Such expressions become calls here. The
-new function keeps the kernel's globals, closure, defaults, file and line numbers, and adds nothing to its module.
+Python differs: `a and b` or `a < b < c` would use a block as a condition, an assigned number would stay a Python
+number, a loop variable would have no `.to`. Such expressions become calls. The new function keeps the kernel's globals,
+closure, defaults, file and line numbers, and adds nothing to its module.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def _jit_function_of(function: FunctionType) -> JITFunction:
 
 
 def as_jit_function(kernel: Any) -> JITFunction:
-    """A @triton.jit function as its compilable form, also where TRITON_INTERPRET has made it something else."""
+    """Return the compilable form of a @triton.jit function, also where TRITON_INTERPRET replaced it."""
     return kernel if isinstance(kernel, JITFunction) else _jit_function_of(kernel.fn)
 
 
 class Rewriter:
-    """Rewrites functions once each. `replacements` are Triton functions that need another form here, by identity."""
+    """Rewrites each function once. `replacements` maps Triton functions, by identity, to their form here."""
 
     def __init__(self, semantic: TritonSemantic, replacements: Mapping[int, Callable[..., Any]]) -> None:
         self._helpers = _helpers(semantic)
@@ -54,7 +54,7 @@ class Rewriter:
         self._rewritten: WeakKeyDictionary[FunctionType, tuple[str, FunctionType]] = WeakKeyDictionary()
 
     def rewritten(self, kernel: Any) -> FunctionType:
-        """The Python function to call for a @triton.jit function."""
+        """Return the Python function to call for a @triton.jit function."""
         kernel = as_jit_function(kernel)
         source, function = self._rewritten.get(kernel.fn, (None, None))
         if function is None or source != kernel.src:
@@ -80,7 +80,7 @@ class Rewriter:
         return function
 
     def _shadowing(self, original: FunctionType) -> Iterator[tuple[str, Any]]:
-        """Global names the kernel uses whose values need another form: `min`, or `from triton.language import load`."""
+        """Return the kernel's global names that need another value: `min`, or `from triton.language import load`."""
         for name in original.__code__.co_names:
             value = original.__globals__.get(name, getattr(builtins, name, None))
             if id(value) in self._replacements:
@@ -88,7 +88,7 @@ class Rewriter:
 
 
 def _compile(kernel: Any, free_names: list[str]) -> CodeType:
-    """The kernel's code as that of an inner function whose free names are given."""
+    """Return the kernel's code as an inner function with these free names."""
     definition = _Transformer().visit(ast.parse(kernel.src)).body[0]
     definition.decorator_list = []
     ast.increment_lineno(definition, _definition_line(kernel) - 1)
@@ -106,13 +106,13 @@ def _inner_code(code: CodeType, name: str) -> CodeType:
 
 
 def _definition_line(kernel: Any) -> int:
-    """The line of the kernel's `def` in its file; decorators stand before it, inner functions after."""
+    """Return the line of the kernel's `def`; decorators come before it, inner functions after."""
     beginning = next(index for index, line in enumerate(kernel.raw_src) if re.match(r"\s*def\s", line))
     return int(kernel.starting_line_number) + beginning
 
 
 class _Transformer(ast.NodeTransformer):
-    """Replaces what Python and Triton read differently."""
+    """Replaces expressions that Python and Triton read differently."""
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
@@ -163,7 +163,7 @@ def _helpers(semantic: TritonSemantic) -> dict[str, Callable[..., Any]]:
         return semantic.to_tensor(value, False)
 
     def combined(values: Iterator[Any], decisive: bool, combine: Callable[[Any, Any], Any]) -> Any:
-        """Compile-time values decide or drop out; the tensors that remain are combined lane by lane."""
+        """Evaluate compile-time values first; combine the remaining tensors elementwise."""
         tensors, last = [], None
         for last in values:
             if isinstance(last, tl.tensor):

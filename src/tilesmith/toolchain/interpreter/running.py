@@ -1,4 +1,4 @@
-"""Launching in the interpreter: what stands in for Triton's own launch, and how arguments reach the kernel."""
+"""Launching in the interpreter: the replacement of Triton's launch, and the kernel's arguments."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilesmith.toolchain.interpreter.host import HostCopies
 from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
-from tilesmith.toolchain.interpreter.mends import numpy_dtype, pointer_to
 from tilesmith.toolchain.interpreter.operations import following
+from tilesmith.toolchain.interpreter.patches import numpy_dtype, pointer_to
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
 
 
 class KernelError(RuntimeError):
-    """A kernel failed; the message says where and why, and the original error is its cause."""
+    """A kernel failed. The message says where and why; the original error is the cause."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A launch that has not been performed: the @triton.jit function, its grid, its arguments by name, its options.
+    """A launch before it runs: the @triton.jit function, its grid, its arguments by name, its options.
 
-    `warmup` is one that only asks for the compiled kernel; its tensors may be nothing but types.
+    With `warmup` the program only wants the compiled kernel, and may pass dtypes in place of tensors.
     """
 
     kernel: Any
@@ -47,16 +47,16 @@ class Launched:
 
 
 class Performer(Protocol):
-    """Whoever takes launches over, to perform as much of them as it sees fit with `interpret` or `launch_as_usual`."""
+    """Takes over launches, and performs any part of them with `interpret` or `launch_as_usual`."""
 
     def launch(self, launched: Launched) -> Any:
-        """What is returned is what the program gets for its launch."""
+        """Perform a launch; the program gets the returned value."""
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
-        """The one to take of those an autotuner offers; `kernel` is what it tunes."""
+        """Choose one of an autotuner's configurations for `kernel`."""
 
 
-# Changing JITFunction changes it for every thread, and autograd runs backward passes in threads of its own.
+# A change of JITFunction holds for all threads, and autograd runs backward passes in its own threads.
 _contexts: list[Observer | None] = []
 _performers: list[Performer] = []
 _lock = threading.RLock()
@@ -64,13 +64,13 @@ _stock: dict[Any, Any] = {}
 
 
 def is_interpreting() -> bool:
-    """Whether kernels launched now are interpreted."""
+    """Whether the interpreter runs kernels that are launched now."""
     return bool(_contexts)
 
 
 @contextmanager
 def handing_over(performer: Performer) -> Iterator[None]:
-    """Inside, whatever is launched goes to this performer instead; the last of several gets it."""
+    """Pass every launch inside the context to this performer; to the innermost, where contexts nest."""
     with interpreting():
         _performers.append(performer)
         try:
@@ -81,7 +81,7 @@ def handing_over(performer: Performer) -> Iterator[None]:
 
 @contextmanager
 def interpreting(observer: Observer | None = None) -> Iterator[None]:
-    """Inside, kernel launches run in the interpreter. Contexts nest; an observer sees all that its own holds."""
+    """Run kernel launches in the interpreter, inside the context. Contexts nest; an observer sees its own launches."""
     with _lock:
         if not _contexts:
             _stock.update({owner: owner.run for owner in (JITFunction, InterpretedFunction, Autotuner)})
@@ -92,7 +92,7 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
         yield
     finally:
         with _lock:
-            # Contexts of two threads may end in any order: remove the observer, not the last one.
+            # Contexts of two threads may end in any order, so remove this observer, not the last.
             _contexts.remove(observer)
             if not _contexts:
                 for owner, run in _stock.items():
@@ -107,10 +107,10 @@ def interpret(
     programs: Sequence[Program] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """One launch of a @triton.jit kernel in the interpreter.
+    """Run one launch of a @triton.jit kernel in the interpreter.
 
-    `programs` are those of the grid to run, for an observer to whom some stand for all; by default every one. `options`
-    are those of the launch, such as `num_warps`: they mean nothing here, but a performer may want to know them.
+    `programs` selects programs of the grid; by default all run. `options` are those of the launch, such as `num_warps`.
+    The interpreter ignores them; a performer may read them.
     """
     with interpreting(observer):
         if programs is None:
@@ -128,13 +128,13 @@ def _language() -> Language:
 
 
 def launch_as_usual(launched: Launched) -> Any:
-    """A launch on the GPU, from inside a performer."""
+    """Launch on the GPU, from inside a performer."""
     run = _stock[JITFunction]
     return run(launched.kernel, grid=launched.grid, warmup=False, **launched.arguments, **launched.options)
 
 
 def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any:
-    """In place of `Autotuner.run`: time means nothing here, so the first configuration will do."""
+    """Replace `Autotuner.run`: use the first configuration, since interpreted times mean nothing."""
     named = {**dict(zip(tuner.arg_names, arguments, strict=False)), **options}
     configuration = tuner.configs[0]
     if _performers:
@@ -147,17 +147,17 @@ def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any
 
 
 def _after_pruning(tuner: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[Any]:
-    """The configurations that the author's own pruning leaves. What it raises is raised, as it would be on a GPU."""
+    """Return the configurations that the user's pruning keeps. Its errors are raised, as on a GPU."""
     if len(tuner.configs) == 1:
         only: Sequence[Any] = tuner.configs
-        return only  # Triton, too, has nothing to prune then
+        return only  # Triton does not prune in this case either
     tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
     left: Sequence[Any] = tuner.prune_configs(options)
     return left
 
 
 def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **options: Any) -> Any:
-    """In place of `JITFunction.run`."""
+    """Replace `JITFunction.run`."""
     if warmup and not _performers:
         return None
     with _lock:
@@ -195,7 +195,7 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
     builder = language.builder
     builder.memory = Memory(kernel.__name__, hosted, observers)
     builder.set_grid_dim(*grid)
-    # Infinities and NaN are values to a kernel, not accidents to warn about.
+    # Infinities and NaN are ordinary values for a kernel, so numpy must not warn.
     with language.in_place(), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
         values = {
@@ -218,7 +218,7 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
 
 
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
-    """The error with the innermost line of the kernel author's source it came through."""
+    """Return the error with the innermost line in the user's source."""
     place, traceback = "", error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
@@ -233,7 +233,7 @@ def _constant(value: Any) -> Any:
 
 
 def _device_value(name: str, value: Any, annotation: str = "") -> Any:
-    """An argument as the kernel sees it."""
+    """Return an argument as the kernel sees it."""
     if isinstance(value, tuple):
         elements = [_device_value(f"{name}[{index}]", element) for index, element in enumerate(value)]
         return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)

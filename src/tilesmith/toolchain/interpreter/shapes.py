@@ -1,7 +1,7 @@
-"""Shapes worked out once.
+"""Shapes computed once.
 
-Triton's front end makes a type and a tensor at every step of a kernel, and each time takes the shape apart and puts it
-together again: a good part of the time that interpreting takes.
+Triton's front end creates a type and a tensor at every operation, and computes the shape each time. That is a large
+part of the interpreter's time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from triton.language.semantic import TritonSemantic
 
 
 class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
-    """Triton's own, without its work where there is nothing to do. Blocks made by `Shapes` share theirs."""
+    """Triton's semantic with shortcuts for equal shapes and dtypes. Blocks made by `Shapes` share their shape."""
 
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
         if lhs.type.is_block() and rhs.type.is_block() and lhs.type.shape is rhs.type.shape:
@@ -28,7 +28,7 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
 
 @dataclass(frozen=True)
 class _Shape:
-    """What follows from a shape, for a block type and for a tensor of it."""
+    """The fields of a block type and of a tensor that follow from a shape."""
 
     of_type: Any
     elements: int
@@ -37,7 +37,7 @@ class _Shape:
 
 
 class Shapes:
-    """Constructors of block types and tensors that look up what follows from a shape, once Triton's own made one."""
+    """Constructors of block types and tensors with a cache by shape; Triton's own constructors fill it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], _Shape] = {}
@@ -46,10 +46,10 @@ class Shapes:
         self._of_scalar = self._of_tensor(tl.int32)
 
     def make_type(self, block_type: Any, element_type: Any, shape: Sequence[Any]) -> None:
-        """In place of `block_type.__init__`."""
+        """Replace `block_type.__init__`."""
         lengths = tuple([length.value if type(length) is tl.constexpr else length for length in shape])
         known = self._known.get(lengths)
-        # As a key, 4.0 is 4, but a block has no such length: Triton refuses it.
+        # As a key 4.0 equals 4, but Triton rejects a length of 4.0.
         if known is None or {*map(type, lengths)} != {int}:
             self._make_type(block_type, element_type, shape)
             of_tensor = self._of_tensor(block_type)
@@ -60,7 +60,7 @@ class Shapes:
         block_type.name = f"<{known.text}, {element_type}>"
 
     def make_tensor(self, tensor: Any, handle: Any, type: Any) -> None:
-        """In place of `tensor.__init__`."""
+        """Replace `tensor.__init__`."""
         known = getattr(type, "of_tensor", None) if type.is_block() else self._of_scalar
         if known is None:  # a type from outside the interpreter
             self._make_tensor(tensor, handle, type)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tilesmith.ops.runtime.side_stream import Beside
+from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.training.data.tasks import Batch
 from tilesmith.training.running.gradient_guard import GradientGuard
 
@@ -89,8 +89,8 @@ class Step:
             phase.run()
 
     def update(self) -> None:
-        with Beside(self.loss) as beside:
-            beside(self._guard.observe)  # guard and optimiser both only read the gradients
+        with SideStream(self.loss) as side_stream:
+            side_stream(self._guard.observe)  # guard and optimiser both only read the gradients
             self._optimizer.step()
 
     def clear_gradients(self) -> None:

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from tilesmith.ops.attention.device.tiles import load_tile, of_sequence, place_of, store_tile
 from tilesmith.ops.attention.problem import Problem, TileConfig
-from tilesmith.ops.device.bf16x3 import PARTS, planes_of, product_of_planes
+from tilesmith.ops.device.bf16x3 import PARTS, bf16_parts, dot_bf16_parts
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -46,7 +46,7 @@ def load_planes(
         tile = load_tile(
             source, strides, place, head, first_row, start, n_rows, BLOCK, HEAD, BLOCK_HEAD, WALK, CHECKED
         )  # fmt: skip
-        planes = planes_of(tile) if PLANES == "here" else (tile,)
+        planes = bf16_parts(tile) if PLANES == "here" else (tile,)
     else:  # with zeros beyond HEAD columns
         first = head * PARTS
         planes = (
@@ -68,7 +68,7 @@ def load_planes(
 @triton.jit
 def planes_like(values, others):
     """Values that arose in registers, in the planes that they are to be multiplied with."""
-    return planes_of(values) if len(others) == 3 else (values.to(others[0].dtype),)
+    return bf16_parts(values) if len(others) == 3 else (values.to(others[0].dtype),)
 
 
 @triton.jit
@@ -98,7 +98,7 @@ def multiplied(a, b, total, COMPUTE: tl.constexpr, PRECISION: tl.constexpr):
     it.
     """
     if len(a) == 3:
-        product = product_of_planes(a, b)
+        product = dot_bf16_parts(a, b)
         if total is not None:
             product += total
     else:
@@ -117,7 +117,7 @@ def split_tile(
     head = program // blocks % n_heads
     place = place_of(program // blocks // n_heads, per_member)
     tile = load_tile(source, source_strides, place, head, 0, start, n_rows, BLOCK, HEAD, BLOCK_HEAD, "far", True)
-    planes = planes_of(tile)
+    planes = bf16_parts(tile)
     for part in tl.static_range(PARTS):
         store_tile(
             target, target_strides, place, head * PARTS + part, 0, start, n_rows, planes[part],

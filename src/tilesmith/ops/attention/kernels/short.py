@@ -28,7 +28,7 @@ from tilesmith.ops.attention.device.tiles import (
 )
 from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
-from tilesmith.ops.device.bf16x3 import planes_of
+from tilesmith.ops.device.bf16x3 import bf16_parts
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -40,7 +40,7 @@ _NOT_SPECIALISED = ("per_member", "n_heads", "query_rows", "key_rows", "left", "
 
 @triton.jit
 def split(tile, PLANES: tl.constexpr):
-    return planes_of(tile) if PLANES == "here" else (tile,)
+    return bf16_parts(tile) if PLANES == "here" else (tile,)
 
 
 @triton.jit(do_not_specialize=_NOT_SPECIALISED)

@@ -145,7 +145,7 @@ def ask_for_rows(
 def planes_of_rows(
     a_tiles, ready, number, LEFT: gl.constexpr, A_ALONG: gl.constexpr, A_SLOTS: gl.constexpr, GROUP: gl.constexpr
 ):  # fmt: skip
-    """The rows for the step of this number, split as `planes_of` does."""
+    """The rows for the step of this number, split as `bf16_parts` does."""
     slot = GROUP * A_SLOTS + number % A_SLOTS
     mbarrier.wait(ready.index(slot), number // A_SLOTS % 2)
     tile = a_tiles.index(slot)

@@ -39,7 +39,7 @@ def room_for_planes(TILE: gl.constexpr):
 
 @gluon.jit
 def put_planes(x, planes, slot):
-    """As `planes_of` splits it."""
+    """As `bf16_parts` splits it."""
     high = first_bits(x)
     rest = x - high
     middle = first_bits(rest)

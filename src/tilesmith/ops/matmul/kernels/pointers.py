@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from tilesmith.ops.device.bf16x3 import finite_or_zero, planes_of, product_of_planes
+from tilesmith.ops.device.bf16x3 import bf16_parts, dot_bf16_parts, finite_or_zero
 from tilesmith.ops.matmul.kernels.epilogue import (
     CORRECTION_PASSES,
     activated,
@@ -41,7 +41,7 @@ def accumulated(
         a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)
         b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)
         if PLANES == "here":
-            total += product_of_planes(planes_of(a), planes_of(b))
+            total += dot_bf16_parts(bf16_parts(a), bf16_parts(b))
         elif PLANES == "stored" and PASSES == 1:
             total = separately_added(total, a, b, PRECISION)
         else:

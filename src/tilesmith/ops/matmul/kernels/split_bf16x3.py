@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilesmith.ops.device.bf16x3 import PARTS, planes_of
+from tilesmith.ops.device.bf16x3 import PARTS, bf16_parts
 from tilesmith.ops.matmul.kernels.epilogue import known_multiple
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.runtime.config import Config, bucket
@@ -30,7 +30,7 @@ def split_tile(
     in_rows = (rows < n_first)[:, None]
     offsets = (matrix * x_strides[0] + rows * x_strides[1])[:, None] + (columns.to(tl.int64) * x_strides[2])[None, :]
     x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)
-    high, middle, low = planes_of(x)
+    high, middle, low = bf16_parts(x)
     places = planes_ptr + ((matrix * n_first + rows) * (PARTS * plane_columns))[:, None] + columns[None, :]
     tl.store(places, high, mask=in_rows)
     tl.store(places + plane_columns, middle, mask=in_rows)

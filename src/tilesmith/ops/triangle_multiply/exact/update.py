@@ -17,8 +17,8 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.side_stream import Beside
-from tilesmith.ops.runtime.without_autocast import as_given
+from tilesmith.ops.runtime.side_stream import SideStream
+from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.triangle_multiply.exact.passes import (
     gate_gradient,
     gated,
@@ -61,10 +61,10 @@ def compute_forward(
         projection_bias, gate_bias, output_bias, output_gate_bias
     )
     hidden = output_weight.shape[1]
-    with as_given(z):
+    with without_autocast(z):
         z = z.contiguous()
-        with Beside(z) as beside:
-            weights = beside(torch.cat, (projection_weight, gate_weight, output_gate_weight))
+        with SideStream(z) as side_stream:
+            weights = side_stream(torch.cat, (projection_weight, gate_weight, output_gate_weight))
             zn = norm_forward(z, norm_weight, norm_bias, eps)
         projections = _rows_times(zn, weights.t())
         a, b = gated(projections, mask, projection_bias, gate_bias, hidden)
@@ -102,11 +102,11 @@ def compute_backward(
         projection_bias, gate_bias, output_bias, output_gate_bias
     )
     dy = dy.contiguous()
-    with as_given(z), Beside(z) as beside:
+    with without_autocast(z), SideStream(z) as side_stream:
         doutput, doutput_bias = output_gate_gradient(
             dy, output, projections, output_bias, output_gate_bias, output_weight.shape[1]
         )
-        doutput_weight = beside(_weight_gradient, doutput, xn)
+        doutput_weight = side_stream(_weight_gradient, doutput, xn)
         dxn = _rows_times(doutput, output_weight)
         dx, dproduct_norm = product_norm_gradient(dxn, x, *_without_gaps(output_norm_weight), eps)
         if outgoing:
@@ -116,7 +116,7 @@ def compute_backward(
         dprojections, dbiases = gate_gradient(
             dy, da, db, output, projections, mask, projection_bias, gate_bias, output_bias, output_gate_bias
         )
-        dweights, dzn = beside(_weight_gradient, dprojections, zn), _rows_times(dprojections, weights)
+        dweights, dzn = side_stream(_weight_gradient, dprojections, zn), _rows_times(dprojections, weights)
         dz, dnorm_weight, dnorm_bias = norm_backward(
             dzn, z.contiguous(), norm_weight, norm_bias, eps, True, True, dy if residual else None
         )

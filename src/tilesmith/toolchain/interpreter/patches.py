@@ -1,8 +1,8 @@
-"""Triton's interpreter, with its arithmetic put right and its memory accesses guarded.
+"""Triton's interpreter with corrected arithmetic and guarded memory accesses.
 
-The stock interpreter keeps bfloat16 and 8-bit floats as integers and computes on those. Here each operation on them
-widens to float32, computes, and rounds once. Where older releases differ from hardware in other ways (NaN in min and
-max, one-bit arithmetic, histograms), all releases behave like hardware.
+The stock interpreter stores bfloat16 and 8-bit floats as integers and computes on those. Here each operation widens to
+float32, computes, and rounds once. Older releases also differ from hardware in NaN for min and max, one-bit arithmetic
+and histograms. Here all releases behave like hardware.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
 Array = NDArray[Any]
-Handle = Any  # Triton's TensorHandle: numpy data beside a scalar Triton type
+Handle = Any  # Triton's TensorHandle: numpy data and a scalar Triton type
 Type = Any  # Triton's dtype
 
 
 def numpy_dtype(dtype: Type) -> np.dtype[Any]:
-    """The numpy type of a Triton type's elements. Stock builds its table anew for every call, a fifth of all time."""
+    """Return the numpy type of a Triton type's elements. The stock function takes a fifth of all time."""
     scalar = dtype.scalar
     if scalar.is_ptr():
         return np.dtype(np.uint64)
@@ -49,14 +49,14 @@ _numpy_dtypes: dict[str, np.dtype[Any]] = {}
 
 
 def values_of(handle: Handle) -> Array:
-    """What a handle's data mean as numbers."""
+    """Return the numbers that a handle holds."""
     format_name = handle.dtype.scalar.name
     data: Array = handle.data
     return widen(data, format_name) if is_narrow(format_name) else data
 
 
 def handle_of(values: Array, scalar: Type, *, toward_zero: bool = False) -> Handle:
-    """Numbers rounded to a scalar type."""
+    """Return a handle of numbers rounded to a scalar type."""
     if is_narrow(scalar.name):
         return TensorHandle(narrow(values, scalar.name, toward_zero=toward_zero), scalar)
     rounded = values.astype(numpy_dtype(scalar), copy=False)
@@ -67,7 +67,7 @@ def handle_of(values: Array, scalar: Type, *, toward_zero: bool = False) -> Hand
 
 
 def same_argument(first: Handle, second: Handle) -> Type:
-    """The type of a block that mixes two: a pointer forgets its argument unless both came from the same."""
+    """Return the type of a block that mixes two types. A pointer keeps its argument only where both have the same."""
     if getattr(first.dtype, "argument", None) == getattr(second.dtype, "argument", None):
         return second.dtype.scalar
     return tl.pointer_type(second.dtype.element_ty)
@@ -82,8 +82,8 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     def __init__(self) -> None:
         super().__init__()
-        # Checking every integer addition for overflow makes a kernel about three times slower; hardware wraps too.
-        # Stock knows fewer ways to multiply single precision than the compilers. Here all of them are exact.
+        # Checking integer additions for overflow makes kernels three times slower; hardware wraps as well.
+        # The stock interpreter lacks some input precisions of tl.dot. Here all of them are exact.
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
 
@@ -104,7 +104,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     def binary_op(self, lhs: Handle, rhs: Handle, op: Callable[[Array, Array], Array]) -> Handle:
         if lhs.data.dtype == np.bool_ and rhs.data.dtype == np.bool_:
-            # An int1 wraps like every integer: numpy would saturate True + True and refuse True - True.
+            # An int1 wraps like every integer; numpy saturates True + True and rejects True - True.
             return TensorHandle((op(lhs.data.astype(np.int8), rhs.data.astype(np.int8)) & 1).astype(np.bool_), tl.int1)
         output = op(values_of(lhs), values_of(rhs))
         if output.dtype == np.bool_:
@@ -130,16 +130,16 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         scalar = z.dtype.scalar
         if fused_multiply_add_is_exact() and not is_narrow(scalar.name):
             return super().create_fma(x, y, z)
-        # A product of two float32 is exact in float64, so that only the sum is rounded.
+        # A product of two float32 is exact in float64, so only the sum is rounded.
         product = values_of(x).astype(np.float64) * values_of(y)
         return handle_of(product + values_of(z), scalar)
 
     def get_all_ones_value(self, type: Type) -> Handle:
-        # Releases before 3.9 ask numpy for the -1 of an unsigned type, which it does not have.
+        # Releases before 3.9 ask numpy for -1 of an unsigned type, which is an error.
         return TensorHandle(np.invert(np.zeros(1, numpy_dtype(type))), type.scalar)
 
     def create_ashr(self, lhs: Handle, rhs: Handle) -> Handle:
-        # Releases before 3.8 change the operands' own data.
+        # Releases before 3.8 modify the operands.
         return super().create_ashr(TensorHandle(lhs.data, lhs.dtype), TensorHandle(rhs.data, rhs.dtype))
 
     def create_select(self, cond: Handle, lhs: Handle, rhs: Handle) -> Handle:
@@ -152,7 +152,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return TensorHandle(super().create_join(lhs, rhs).data, same_argument(lhs, rhs))
 
     def create_histogram(self, data: Handle, bins: int, mask: Handle | None) -> Handle:
-        # Values outside the bins are dropped, also one equal to their number, which numpy would count in the last.
+        # Values outside the bins are dropped; numpy would count a value equal to the number of bins in the last bin.
         values = data.data if mask is None else data.data[mask.data]
         values = values[(values >= 0) & (values < bins)]
         return TensorHandle(np.bincount(values.astype(np.int64), minlength=bins).astype(np.int32), tl.int32)
@@ -182,7 +182,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         for observer in self.memory.observers:
             observer.dot(dot)
 
-    # Memory. Cache hints are passed differently by each release and mean nothing here.
+    # Memory. Releases pass cache hints differently; they have no effect here.
 
     def create_load(self, ptr: Handle, *hints: Any) -> Handle:
         return self.create_masked_load(ptr, _every_lane(ptr), None)
@@ -258,18 +258,18 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     def _store(self, kind: str, pointers: Handle, value: Handle, mask: Handle) -> None:
         lanes = self._admit(kind, pointers, mask, values_of(value))
-        # As many bytes are written as the data hold, so they must be of the pointer's own width.
+        # The data's width decides how many bytes are written, so it must be the pointer's.
         data = value.data.astype(numpy_dtype(pointers.get_element_ty()), copy=False)
         _interpreter.store(pointers.data, data, lanes)
 
     def _admit(self, kind: str, pointers: Handle, mask: Handle, value: Array | None) -> NDArray[np.bool_]:
-        # Releases before 3.9 pass a descriptor's mask as a bare array, whose `data` is its buffer.
+        # Releases before 3.9 pass a descriptor's mask as a plain array, whose `data` is its buffer.
         lanes = np.broadcast_to(np.asarray(mask.data), pointers.data.shape)
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         return self.memory.admit(kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded)
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
-        """Adds in rounds, so that lanes of one address see each other's sums."""
+        """Add in rounds, so that lanes with the same address see each other's sums."""
         found = np.zeros(pointers.data.shape, dtype=np.uint16)
         waiting = lanes.copy()
         while waiting.any():
@@ -289,6 +289,6 @@ def _every_lane(pointers: Handle) -> Handle:
 
 
 def pointer_to(address: int, element_type: Type, argument: str) -> Any:
-    """A tensor argument as the kernel sees it: a pointer that knows its argument."""
+    """Return a tensor argument as the kernel sees it: a pointer with the argument's name."""
     pointer = ArgumentPointer(element_type, argument)
     return tl.tensor(TensorHandle(np.array([address], dtype=np.uint64), pointer), tl.pointer_type(element_type))
