@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from tilesmith.ops.conv2d.pointers import inside
+from tilesmith.ops.conv2d.pointers import is_in_image
 from tilesmith.ops.conv2d.problem import Problem, plan_sum_into, shared_out, sum_dtype
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
     ImageTiles,
+    Windows,
     image_offsets,
     tile_of_images,
     window_around,
@@ -27,16 +29,25 @@ from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
+class ChannelWeights(NamedTuple):
+    """The weights of a tile's output channels."""
+
+    pointer: Any
+    strides: Any
+    channel: Any
+    n_channels: Any
+
+
 @triton.jit
 def tap_times_weight(
-    tap, pointers, weight_ptr, weight_strides, x_strides, channel, n_channels, top, left, reads, height, width,
+    tap, windows, weights,
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    x = window_element(
-        pointers, tap, top, left, reads, height, width, x_strides, 0.0, KERNEL, PADDING, DILATION, OVERHANG
-    )
-    offsets = channel * weight_strides[0] + (tap // KERNEL[1] * weight_strides[2] + tap % KERNEL[1] * weight_strides[3])
-    weight = tl.load(weight_ptr + offsets, mask=channel < n_channels, other=0.0)
+    """Return one tap of each window times its weight."""
+    x = window_element(windows, tap, 0.0, KERNEL, PADDING, DILATION, OVERHANG)
+    strides = weights.strides
+    offsets = weights.channel * strides[0] + (tap // KERNEL[1] * strides[2] + tap % KERNEL[1] * strides[3])
+    weight = tl.load(weights.pointer + offsets, mask=weights.channel < weights.n_channels, other=0.0)
     return x.to(COMPUTE) * weight.to(COMPUTE)
 
 
@@ -54,20 +65,16 @@ def conv2d_depthwise_forward_kernel(
     )
     top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]
     pointers = x_ptr + image_offsets(image, channel // multiplier, top, left, x_strides)
+    windows = Windows(pointers, top, left, reads, height, width, x_strides)
+    weights = ChannelWeights(weight_ptr, weight_strides, channel, sizes[0])
     total = tl.zeros(reads.shape, COMPUTE)
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
     if UNROLLED:
         for tap in tl.static_range(TAPS):
-            total += tap_times_weight(
-                tap, pointers, weight_ptr, weight_strides, x_strides, channel, sizes[0], top, left, reads, height,
-                width, KERNEL, PADDING, DILATION, OVERHANG, COMPUTE,
-            )  # fmt: skip
+            total += tap_times_weight(tap, windows, weights, KERNEL, PADDING, DILATION, OVERHANG, COMPUTE)
     else:
         for tap in range(TAPS):
-            total += tap_times_weight(
-                tap, pointers, weight_ptr, weight_strides, x_strides, channel, sizes[0], top, left, reads, height,
-                width, KERNEL, PADDING, DILATION, OVERHANG, COMPUTE,
-            )  # fmt: skip
+            total += tap_times_weight(tap, windows, weights, KERNEL, PADDING, DILATION, OVERHANG, COMPUTE)
     if HAS_BIAS:
         total += tl.load(bias_ptr + channel * bias_stride, mask=channel < sizes[0], other=0.0).to(COMPUTE)
     y_pointers = y_ptr + image_offsets(image, channel, p, q, y_strides)
@@ -124,7 +131,7 @@ def conv2d_depthwise_weight_gradient_kernel(
         image = (position // windows_across // windows_down).to(tl.int64)
         p, q = position // windows_across % windows_down, position % windows_across
         row, column = p * STRIDE[0] + down, q * STRIDE[1] + across
-        mask = (position < last) & has_output & inside(row, height) & inside(column, width)
+        mask = (position < last) & has_output & is_in_image(row, height) & is_in_image(column, width)
         dy_places = image * dy_strides[0] + p.to(tl.int64) * dy_strides[2] + q.to(tl.int64) * dy_strides[3]
         x_places = image * x_strides[0] + row.to(tl.int64) * x_strides[2] + column.to(tl.int64) * x_strides[3]
         dy = tl.load(dy_columns + dy_places, mask=mask, other=0.0).to(COMPUTE)

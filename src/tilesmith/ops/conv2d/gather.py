@@ -15,45 +15,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import triton
 
 from tilesmith.ops.conv2d.boxes import conv2d_boxes_kernel
-from tilesmith.ops.conv2d.pointers import conv2d_gather_kernel
+from tilesmith.ops.conv2d.pointers import Walk, conv2d_gather_kernel
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, lies_in_rows
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
-class Walk(NamedTuple):
-    """How positions and taps find their way along one side: position i and tap t come to the source's row
-    i·step + start + t·tap_step, and to row first + t·weight_step of the weight."""
+def forward_walk(problem: Problem, side: int) -> Walk:
+    """Return the walk of the forward along one side."""
+    window = problem.window
+    return Walk(window.stride[side], -window.padding[side], window.dilation[side], window.kernel[side], 0, 1)
 
-    step: int
-    start: int
-    tap_step: int
-    taps: int
-    first: int
-    weight_step: int
 
-    @staticmethod
-    def forward(problem: Problem, side: int) -> Walk:
-        window = problem.window
-        return Walk(window.stride[side], -window.padding[side], window.dilation[side], window.kernel[side], 0, 1)
-
-    @staticmethod
-    def backward(problem: Problem, side: int, remainder: int) -> Walk:
-        """Of the positions with this remainder modulo the stride."""
-        window = problem.window
-        stride, dilation, kernel = window.stride[side], window.dilation[side], window.kernel[side]
-        shared = math.gcd(stride, dilation)
-        reached = remainder + window.padding[side]
-        first = next((tap for tap in range(kernel) if (reached - tap * dilation) % stride == 0), kernel)
-        every = stride // shared  # so many taps further the next one fits
-        start = (reached - first * dilation) // stride
-        return Walk(1, start, -(dilation // shared), triton.cdiv(kernel - first, every), first, every)
+def backward_walk(problem: Problem, side: int, remainder: int) -> Walk:
+    """Return the walk of the input's gradient, of the positions with this remainder modulo the stride."""
+    window = problem.window
+    stride, dilation, kernel = window.stride[side], window.dilation[side], window.kernel[side]
+    shared = math.gcd(stride, dilation)
+    reached = remainder + window.padding[side]
+    first = next((tap for tap in range(kernel) if (reached - tap * dilation) % stride == 0), kernel)
+    every = stride // shared  # from one tap that fits to the next
+    start = (reached - first * dilation) // stride
+    return Walk(1, start, -(dilation // shared), triton.cdiv(kernel - first, every), first, every)
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ class Gather:
             block_positions //= 2
         # 128 bytes of channels are a line of the cache. Where tensor cores do not read blocks from shared memory
         # themselves, threads hold them, and their registers are full with half as many.
-        hopper = has_copy_engine(plan.architecture.target)
+        hopper = has_tma(plan.architecture.target)
         # With few outputs loads are what is waited for, and more of them are under way where a thread has more to do
         # and blocks are small: 32×64×56² → 64 takes 34.1 µs with four warps, 32 channels and four stages, 37.8 with
         # eight, 64 and three. Few channels come element by element and are not staged, so that their blocks had better
@@ -165,7 +153,7 @@ class Gather:
         }  # fmt: skip
 
 
-def has_copy_engine(target: str) -> bool:
+def has_tma(target: str) -> bool:
     backend, _, architecture = target.partition(":")
     return backend == "cuda" and int(architecture) >= 90
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.conv2d.gather import Gather, Walk, plan_gather
-from tilesmith.ops.conv2d.pointers import inside
+from tilesmith.ops.conv2d.gather import Gather, plan_gather
+from tilesmith.ops.conv2d.pointers import Walk, is_in_image
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -43,7 +43,7 @@ def conv2d_join_classes_kernel(
     offsets = output.to(tl.int64) * weight_strides[0] + channel * weight_strides[1]
     offsets += row * weight_strides[2] + across * weight_strides[3]
     mask = element < n_elements
-    has_tap = mask & inside(row, KERNEL[0]) & inside(across, KERNEL[1])
+    has_tap = mask & is_in_image(row, KERNEL[0]) & is_in_image(across, KERNEL[1])
     tl.store(joined_ptr + element, tl.load(weight_ptr + offsets, mask=has_tap, other=0.0), mask=mask)
 
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_weight_gradient
-from tilesmith.ops.conv2d.pointers import inside
+from tilesmith.ops.conv2d.pointers import is_in_image
 from tilesmith.ops.conv2d.problem import (
     FEWEST_CHANNELS,
     Problem,
@@ -75,9 +75,11 @@ def conv2d_weight_gradient_kernel(
         top, left = p * window[0], q * window[1]
         x_places = image * x_strides[0] + top.to(tl.int64) * x_strides[2] + left.to(tl.int64) * x_strides[3]
         if FEW_CHANNELS:
-            x_mask = inside(top[:, None] + down[None, :], height) & inside(left[:, None] + across[None, :], width)
+            x_mask = is_in_image(top[:, None] + down[None, :], height) & is_in_image(
+                left[:, None] + across[None, :], width
+            )
         else:
-            x_mask = (inside(top + down, height) & inside(left + across, width))[:, None]
+            x_mask = (is_in_image(top + down, height) & is_in_image(left + across, width))[:, None]
         x = tl.load(x_columns[None, :] + x_places[:, None], mask=x_mask & is_position & has_column[None, :], other=0.0)
         total = tl.dot(tl.trans(dy), x, total, input_precision=PRECISION, out_dtype=COMPUTE)
     rows = share.to(tl.int64) * tl.num_programs(2) * outputs + group * outputs + output

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,6 +20,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
+    Cells,
     ImageTiles,
     image_offsets,
     store_cells,
@@ -60,56 +61,71 @@ def elements_counted(
     return rows * extent(q, width, KERNEL[1], STRIDE[1], PADDING[1], COUNT_PADDING)
 
 
+class PooledGradients(NamedTuple):
+    """The gradients of the pooled images, and the positions of maxima."""
+
+    dy_ptr: Any
+    positions_ptr: Any
+    dy_strides: Any
+    positions_strides: Any
+    windows_down: Any
+    windows_across: Any
+
+
 @triton.jit
-def with_window(
-    dx, dy_ptr, positions_ptr, dy_strides, positions_strides, image, channel, p, q, tap, inside, height, width,
-    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, OF_MAXIMA: tl.constexpr,
-    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr, COMPUTE: tl.constexpr,
+def add_window(
+    dx, pooled, cells, p, q, tap, inside, WINDOW: tl.constexpr, REDUCTION: tl.constexpr, COMPUTE: tl.constexpr
 ):  # fmt: skip
-    """dx with what comes from window (p, q), where that exists and the element is its number `tap`."""
-    dy_pointers = dy_ptr + image_offsets(image, channel, p, q, dy_strides)
+    """Return dx plus the gradient from window (p, q), where the window exists and the element is its number `tap`.
+
+    WINDOW is (KERNEL, STRIDE, PADDING, DILATION), REDUCTION is (OF_MAXIMA, COUNT_PADDING, DIVISOR).
+    """
+    OF_MAXIMA: tl.constexpr = REDUCTION[0]
+    DIVISOR: tl.constexpr = REDUCTION[2]
+    image, channel = cells.image, cells.channel
+    dy_pointers = pooled.dy_ptr + image_offsets(image, channel, p, q, pooled.dy_strides)
     if OF_MAXIMA:
-        position_pointers = positions_ptr + image_offsets(image, channel, p, q, positions_strides)
+        position_pointers = pooled.positions_ptr + image_offsets(image, channel, p, q, pooled.positions_strides)
         inside = inside & (tl.load(position_pointers, mask=inside, other=0) == tap)
     share = tl.load(dy_pointers, mask=inside, other=0.0).to(COMPUTE)
     if not OF_MAXIMA and DIVISOR == 0:
-        counted = elements_counted(p, q, height, width, KERNEL, STRIDE, PADDING, COUNT_PADDING)
+        counted = elements_counted(p, q, cells.height, cells.width, WINDOW[0], WINDOW[1], WINDOW[2], REDUCTION[1])
         share = tl.where(inside, share / counted.to(COMPUTE), 0.0)
     return dx + share
 
 
 @triton.jit
 def gradient_in_cells(
-    dy_ptr, positions_ptr, dy_strides, positions_strides, image, channel, row, column, reads, height, width,
-    windows_down, windows_across,
-    BELOW: tl.constexpr, BESIDE: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    DILATION: tl.constexpr, AROUND: tl.constexpr, OF_MAXIMA: tl.constexpr, COUNT_PADDING: tl.constexpr,
-    DIVISOR: tl.constexpr, UNROLLED: tl.constexpr, COMPUTE: tl.constexpr,
+    pooled, cells,
+    BELOW: tl.constexpr, BESIDE: tl.constexpr, WINDOW: tl.constexpr, AROUND: tl.constexpr, REDUCTION: tl.constexpr,
+    UNROLLED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """What comes to one element of each cell: that BELOW and BESIDE its first one."""
+    """Return the gradient of one element of each cell: the one BELOW and BESIDE its first one."""
+    KERNEL: tl.constexpr = WINDOW[0]
+    STRIDE: tl.constexpr = WINDOW[1]
+    PADDING: tl.constexpr = WINDOW[2]
+    DILATION: tl.constexpr = WINDOW[3]
+    OF_MAXIMA: tl.constexpr = REDUCTION[0]
+    DIVISOR: tl.constexpr = REDUCTION[2]
+    row, column, reads = cells.row, cells.column, cells.mask
+    windows_down, windows_across = pooled.windows_down, pooled.windows_across
     dx = tl.zeros(reads.shape, COMPUTE)
     if UNROLLED:
         TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
         for tap in tl.static_range(TAPS):
-            # The window of which the element is number `tap` begins so far from the cell's own, if one begins there.
+            # If a window has the element as its number `tap`, it begins this far from the cell's own window.
             if (BELOW + PADDING[0] - tap // KERNEL[1] * DILATION[0]) % STRIDE[0] == 0:  # noqa: SIM102
                 if (BESIDE + PADDING[1] - tap % KERNEL[1] * DILATION[1]) % STRIDE[1] == 0:
                     p = row + (BELOW + PADDING[0] - tap // KERNEL[1] * DILATION[0]) // STRIDE[0]
                     q = column + (BESIDE + PADDING[1] - tap % KERNEL[1] * DILATION[1]) // STRIDE[1]
                     inside = reads & (p >= 0) & (p < windows_down) & (q >= 0) & (q < windows_across)
-                    dx = with_window(
-                        dx, dy_ptr, positions_ptr, dy_strides, positions_strides, image, channel, p, q, tap, inside,
-                        height, width, KERNEL, STRIDE, PADDING, OF_MAXIMA, COUNT_PADDING, DIVISOR, COMPUTE,
-                    )  # fmt: skip
+                    dx = add_window(dx, pooled, cells, p, q, tap, inside, WINDOW, REDUCTION, COMPUTE)
     else:
         for number in range(AROUND[0] * AROUND[1]):
             p, q, tap, inside = window_around(
                 row, column, number, windows_down, windows_across, KERNEL, STRIDE, PADDING, DILATION, AROUND[1]
             )
-            dx = with_window(
-                dx, dy_ptr, positions_ptr, dy_strides, positions_strides, image, channel, p, q, tap, reads & inside,
-                height, width, KERNEL, STRIDE, PADDING, OF_MAXIMA, COUNT_PADDING, DIVISOR, COMPUTE,
-            )  # fmt: skip
+            dx = add_window(dx, pooled, cells, p, q, tap, reads & inside, WINDOW, REDUCTION, COMPUTE)
     if not OF_MAXIMA and DIVISOR != 0:
         dx = dx / DIVISOR
     return dx
@@ -127,6 +143,11 @@ def pooling_backward_kernel(
     image, channel, row, column, reads, writes = tile_of_images(
         n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
     )
+    pooled = PooledGradients(dy_ptr, positions_ptr, dy_strides, positions_strides, windows_down, windows_across)
+    cells = Cells(image, channel, row, column, reads, height, width)
+    written = Cells(image, channel, row, column, writes, height, width)
+    WINDOW: tl.constexpr = (KERNEL, STRIDE, PADDING, DILATION)
+    REDUCTION: tl.constexpr = (OF_MAXIMA, COUNT_PADDING, DIVISOR)
     CELL_ROWS: tl.constexpr = CELL[0]
     CELL_COLUMNS: tl.constexpr = CELL[1]
     PAIRED: tl.constexpr = CELL_COLUMNS == 2 and not CHANNELS_INNER
@@ -134,21 +155,14 @@ def pooling_backward_kernel(
     for below in tl.static_range(CELL_ROWS):
         for beside in tl.static_range(0, CELL_COLUMNS, STEP):
             first = gradient_in_cells(
-                dy_ptr, positions_ptr, dy_strides, positions_strides, image, channel, row, column, reads, height, width,
-                windows_down, windows_across, below, beside, KERNEL, STRIDE, PADDING, DILATION, AROUND, OF_MAXIMA,
-                COUNT_PADDING, DIVISOR, UNROLLED, COMPUTE,
+                pooled, cells, below, beside, WINDOW, AROUND, REDUCTION, UNROLLED, COMPUTE
             )  # fmt: skip
             second = first
             if PAIRED:
                 second = gradient_in_cells(
-                    dy_ptr, positions_ptr, dy_strides, positions_strides, image, channel, row, column, reads, height,
-                    width, windows_down, windows_across, below, beside + 1, KERNEL, STRIDE, PADDING, DILATION, AROUND,
-                    OF_MAXIMA, COUNT_PADDING, DIVISOR, UNROLLED, COMPUTE,
+                    pooled, cells, below, beside + 1, WINDOW, AROUND, REDUCTION, UNROLLED, COMPUTE
                 )  # fmt: skip
-            store_cells(
-                first, second, dx_ptr, dx_strides, image, channel, row, column, writes, height, width,
-                below, beside, CELL, COLUMNS, PAIRED,
-            )  # fmt: skip
+            store_cells(first, second, dx_ptr, dx_strides, written, below, beside, CELL, COLUMNS, PAIRED)
 
 
 def plan_pooling_backward(

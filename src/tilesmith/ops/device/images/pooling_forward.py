@@ -20,6 +20,7 @@ from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
     ImageTileConfig,
     ImageTiles,
+    Windows,
     image_offsets,
     is_inside,
     known_multiples,
@@ -74,12 +75,18 @@ def elements_of_row(
 
 @triton.jit
 def rows_pooled_across(
-    pointers, top, left, reads, height, width, strides,
+    windows,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
-    OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr, COMPUTE: tl.constexpr, PIECE: tl.constexpr,
-    DOWN: tl.constexpr, ALONG: tl.constexpr,
+    OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr, COMPUTE: tl.constexpr, CELL: tl.constexpr,
 ):  # fmt: skip
-    """Of every row that a cell covers, what becomes of it in each of the ALONG windows, and the position of that."""
+    """Return every row that a cell covers, pooled across in each of the cell's windows, and the positions of maxima.
+
+    CELL is (DOWN, ALONG, PIECE): windows down and across, and the columns of one load. The windows' pointers are those
+    of a cell's own first column, after the padding.
+    """
+    DOWN: tl.constexpr = CELL[0]
+    ALONG: tl.constexpr = CELL[1]
+    PIECE: tl.constexpr = CELL[2]
     TAPS: tl.constexpr = KERNEL[1]
     ROWS: tl.constexpr = (DOWN - 1) * STRIDE[0] + (KERNEL[0] - 1) * DILATION[0] + 1
     COLUMNS: tl.constexpr = (ALONG - 1) * STRIDE[1] + (KERNEL[1] - 1) * DILATION[1] + 1
@@ -87,9 +94,12 @@ def rows_pooled_across(
     values: tl.tuple = ()
     positions: tl.tuple = ()
     for row in tl.static_range(ROWS):
-        row_inside = is_inside(reads, top + row, height, row < PADDING[0], ROWS - 1 - row < OVERHANG[0])
+        row_inside = is_inside(
+            windows.mask, windows.top + row, windows.height, row < PADDING[0], ROWS - 1 - row < OVERHANG[0]
+        )
         elements = elements_of_row(
-            pointers + tl.cast(row * strides[2], tl.int64), row_inside, left, width, strides[3], OTHER,
+            windows.pointers + tl.cast(row * windows.strides[2], tl.int64), row_inside, windows.left, windows.width,
+            windows.strides[3], OTHER,
             COLUMNS, PADDING[1], OVERHANG[1], PIECE,
         )  # fmt: skip
         for window in tl.static_range(ALONG):
@@ -132,17 +142,16 @@ def window_of_rows(
 
 @triton.jit
 def window_of_elements(
-    start, position, pointers, top, left, reads, height, width, strides,
+    start, position, windows,
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
     OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """A window of many elements, gone through in a loop."""
+    """Pool a window of many elements in a loop."""
     pooled = start
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
     for tap in range(TAPS):
         value = window_element(
-            pointers, tap, top, left, reads, height, width, strides, float("-inf") if OF_MAXIMA else 0.0,
-            KERNEL, PADDING, DILATION, OVERHANG,
+            windows, tap, float("-inf") if OF_MAXIMA else 0.0, KERNEL, PADDING, DILATION, OVERHANG
         ).to(start.dtype)  # fmt: skip
         pooled, position = pooled_with(pooled, position, value, tap, OF_MAXIMA, KEEP)
     return pooled, position
@@ -187,9 +196,10 @@ def pooling_forward_kernel(
     positions: tl.tuple = ()
     if UNROLLED:
         pointers = x_ptr + image_offsets(image, channel, top, q * STRIDE[1], x_strides)
+        CELL: tl.constexpr = (DOWN, ALONG, PIECE)
         values, positions = rows_pooled_across(
-            pointers, top, left, reads, height, width, x_strides, KERNEL, STRIDE, PADDING, DILATION, OVERHANG,
-            OF_MAXIMA, KEEP, COMPUTE, PIECE, DOWN, ALONG,
+            Windows(pointers, top, left, reads, height, width, x_strides),
+            KERNEL, STRIDE, PADDING, DILATION, OVERHANG, OF_MAXIMA, KEEP, COMPUTE, CELL,
         )  # fmt: skip
     for down in tl.static_range(DOWN):
         results: tl.tuple = ()
@@ -205,7 +215,7 @@ def pooling_forward_kernel(
             else:
                 pointers = x_ptr + image_offsets(image, channel, first_row, first_column, x_strides)
                 result, position = window_of_elements(
-                    start, position, pointers, first_row, first_column, reads, height, width, x_strides,
+                    start, position, Windows(pointers, first_row, first_column, reads, height, width, x_strides),
                     KERNEL, PADDING, DILATION, OVERHANG, OF_MAXIMA, KEEP,
                 )  # fmt: skip
             if not OF_MAXIMA:

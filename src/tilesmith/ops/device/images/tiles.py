@@ -8,6 +8,7 @@ or several planes. Neighbouring lanes take what lies together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -17,10 +18,36 @@ from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand
 
 
+class Windows(NamedTuple):
+    """The windows of a tile in the images they read; (top, left) are the places of their first elements."""
+
+    pointers: Any  # to the first elements
+    top: Any
+    left: Any
+    mask: Any
+    height: Any
+    width: Any
+    strides: Any
+
+
+class Cells(NamedTuple):
+    """The cells of a tile: rows and columns count cells, height and width are the images'."""
+
+    image: Any
+    channel: Any
+    row: Any
+    column: Any
+    mask: Any
+    height: Any
+    width: Any
+
+
 @dataclass(frozen=True)
 class ImageTileConfig(Config):
-    """Each program takes so many planes, rows, columns and channels. A plane is an image, or one channel of it where
-    channels are not last in memory."""
+    """Each program takes so many planes, rows, columns and channels.
+
+    A plane is an image, or one channel of it where channels are not last in memory.
+    """
 
     PLANES: int = 1
     ROWS: int = 8
@@ -28,11 +55,9 @@ class ImageTileConfig(Config):
     CHANNELS: int = 1
 
 
-# Elements of a window that are written out one after the other, each with the checks that it needs; more of them are
-# gone through in a loop.
-MOST_UNROLLED = 25
-MOST_HALVINGS = tl.constexpr(5)  # of a piece of columns: as many levels are looked at
-MOST_ON_AN_AXIS = 65535  # of a grid, but for the first
+MOST_UNROLLED = 25  # taps of a window; a kernel loops over the taps of larger windows
+MOST_HALVINGS = tl.constexpr(5)  # of a vector of columns
+MOST_ON_AN_AXIS = 65535  # the size of a grid's second and third axes
 
 
 class ImageTiles:
@@ -209,21 +234,20 @@ def is_inside(also, place, size, maybe_before, maybe_after):
 
 @triton.jit
 def window_element(
-    pointers, tap, top, left, reads, height, width, strides, other,
+    windows, tap, other,
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
 ):  # fmt: skip
-    """Element number `tap` of each window, counted along its rows; `other` where that lies outside the image.
+    """Return element number `tap` of each window, counted along its rows; `other` where it lies outside the image.
 
-    `pointers` are those of the windows' first elements, at (top, left). Whether an element is outside is asked only of
-    those that can be: the first of a window before the image begins, the last after it ends.
+    Only taps that can lie outside are checked: a window's first ones before the image, its last ones after the image.
     """
     down, across = tap // KERNEL[1] * DILATION[0], tap % KERNEL[1] * DILATION[1]
     below, beside = (KERNEL[0] - 1) * DILATION[0] - down, (KERNEL[1] - 1) * DILATION[1] - across
-    inside = is_inside(reads, top + down, height, down < PADDING[0], below < OVERHANG[0])
-    inside = is_inside(inside, left + across, width, across < PADDING[1], beside < OVERHANG[1])
-    # In 64 bits, so that of the elements of a row all but one are found by a constant in the instruction.
-    offset = tl.cast(down * strides[2], tl.int64) + across * strides[3]
-    return tl.load(pointers + offset, mask=inside, other=other)
+    inside = is_inside(windows.mask, windows.top + down, windows.height, down < PADDING[0], below < OVERHANG[0])
+    inside = is_inside(inside, windows.left + across, windows.width, across < PADDING[1], beside < OVERHANG[1])
+    # In 64 bits, so that all elements of a row but one are at a constant offset that the instruction holds.
+    offset = tl.cast(down * windows.strides[2], tl.int64) + across * windows.strides[3]
+    return tl.load(windows.pointers + offset, mask=inside, other=other)
 
 
 @triton.jit
@@ -244,23 +268,24 @@ def window_around(
 
 @triton.jit
 def store_cells(
-    first, second, images_ptr, strides, image, channel, row, column, mask, height, width,
+    first, second, images_ptr, strides, cells,
     BELOW: tl.constexpr, BESIDE: tl.constexpr, CELL: tl.constexpr, COLUMNS: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
-    """Store one element of each cell of CELL rows and columns: that BELOW and BESIDE its first one.
+    """Store one element of each cell of CELL rows and columns: the one BELOW and BESIDE its first one.
 
-    PAIRED, where a cell has two columns and they lie side by side: then `second` is what comes beside, and both are
-    written in one piece. A tile's last row again and again is no harm then, and a mask for it would break the piece up.
+    PAIRED, a cell has two neighbouring columns; `second` belongs to the second column, and one store writes both.
+    Storing a tile's last row several times is harmless then; a mask for it would split the store.
     """
-    rows = row * CELL[0] + BELOW
+    height, width = cells.height, cells.width
+    rows = cells.row * CELL[0] + BELOW
     if PAIRED:
         block = tl.program_id(0) % tl.cdiv(tl.cdiv(width, 2), COLUMNS)
         columns = block * (2 * COLUMNS) + tl.arange(0, 2 * COLUMNS)[None, :]
         values = tl.interleave(first, second)
         mask = (rows < height) & (columns < width)
     else:
-        columns = column * CELL[1] + BESIDE
+        columns = cells.column * CELL[1] + BESIDE
         values = first
-        mask = mask & (rows < height) & (columns < width)
-    pointers = images_ptr + image_offsets(image, channel, rows, columns.to(rows.dtype), strides)
+        mask = cells.mask & (rows < height) & (columns < width)
+    pointers = images_ptr + image_offsets(cells.image, cells.channel, rows, columns.to(rows.dtype), strides)
     tl.store(pointers, values.to(images_ptr.dtype.element_ty), mask=mask)
