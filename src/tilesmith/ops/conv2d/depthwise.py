@@ -1,7 +1,7 @@
-"""Convolution where each output comes of a single channel: nothing to multiply as matrices.
+"""Depthwise convolution: each output depends on a single channel, so there is no GEMM.
 
-Each element is used for as many products as a window has taps: memory-bound, and walked as pooling is, with a weight
-for each tap. `multiplier` outputs come of each channel.
+Memory-bound. The kernels go through images as pooling does, with a weight for each tap. Each channel has `multiplier`
+outputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.conv2d.pointers import is_in_image
-from tilesmith.ops.conv2d.problem import Problem, plan_sum_into, shared_out, sum_dtype
+from tilesmith.ops.conv2d.problem import Problem, plan_sum_into, split_positions, sum_dtype
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
@@ -89,7 +89,7 @@ def conv2d_depthwise_input_gradient_kernel(
     DOWN: tl.constexpr, ACROSS: tl.constexpr, CHANNELS_INNER: tl.constexpr, INDEX: tl.constexpr, COMPUTE: tl.constexpr,
     PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Each input element looks into the DOWN × ACROSS windows around it, in every output of its channel."""
+    """Each input element reads the DOWN × ACROSS windows around it, in every output of its channel."""
     image, channel, row, column, reads, writes = tile_of_images(
         n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
     )
@@ -109,24 +109,24 @@ def conv2d_depthwise_input_gradient_kernel(
     tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=writes)
 
 
-@triton.jit(do_not_specialize=["n_positions", "positions_per_share"])
+@triton.jit(do_not_specialize=["n_positions", "positions_per_split"])
 def conv2d_depthwise_weight_gradient_kernel(
-    dy_ptr, x_ptr, partials_ptr, dy_strides, x_strides, n_positions, positions_per_share, height, width, windows_down,
+    dy_ptr, x_ptr, partials_ptr, dy_strides, x_strides, n_positions, positions_per_split, height, width, windows_down,
     windows_across, outputs, multiplier,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """What one share of the positions adds to the gradients of one tap, for a block of outputs."""
+    """One split of the positions: its partial sum of one tap's gradients, for a block of outputs."""
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
-    share, tap = tl.program_id(1), tl.program_id(0) % TAPS
+    split, tap = tl.program_id(1), tl.program_id(0) % TAPS
     output = tl.program_id(0) // TAPS * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     has_output = (output < outputs)[None, :]
     down, across = tap // KERNEL[1] * DILATION[0] - PADDING[0], tap % KERNEL[1] * DILATION[1] - PADDING[1]
     dy_columns = dy_ptr + (output.to(tl.int64) * dy_strides[1])[None, :]
     x_columns = x_ptr + ((output // multiplier).to(tl.int64) * x_strides[1])[None, :]
     total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)
-    last = tl.minimum((share + 1) * positions_per_share, n_positions)
-    for start in range(share * positions_per_share, last, BLOCK_POSITIONS):
+    last = tl.minimum((split + 1) * positions_per_split, n_positions)
+    for start in range(split * positions_per_split, last, BLOCK_POSITIONS):
         position = (start + tl.arange(0, BLOCK_POSITIONS))[:, None]
         image = (position // windows_across // windows_down).to(tl.int64)
         p, q = position // windows_across % windows_down, position % windows_across
@@ -136,7 +136,7 @@ def conv2d_depthwise_weight_gradient_kernel(
         x_places = image * x_strides[0] + row.to(tl.int64) * x_strides[2] + column.to(tl.int64) * x_strides[3]
         dy = tl.load(dy_columns + dy_places, mask=mask, other=0.0).to(COMPUTE)
         total += dy * tl.load(x_columns + x_places, mask=mask, other=0.0).to(COMPUTE)
-    rows = share.to(tl.int64) * outputs + output
+    rows = split.to(tl.int64) * outputs + output
     tl.store(partials_ptr + rows * TAPS + tap, tl.sum(total, axis=0), mask=output < outputs)
 
 
@@ -171,7 +171,7 @@ def plan_depthwise_input_gradient(plan: Plan, problem: Problem, dy: Operand, wei
 
 @dataclass(frozen=True)
 class DepthwiseSumConfig(Config):
-    """Each program goes through a share of the positions, BLOCK_POSITIONS × BLOCK_OUTPUTS at a time."""
+    """Each program goes through a split of the positions, BLOCK_POSITIONS × BLOCK_OUTPUTS at a time."""
 
     BLOCK_POSITIONS: int = 512
     BLOCK_OUTPUTS: int = 1
@@ -180,19 +180,19 @@ class DepthwiseSumConfig(Config):
 
 def plan_depthwise_weight_gradient(plan: Plan, problem: Problem, dy: Operand, x: Operand, dweight: Operand) -> None:
     outputs, taps = problem.outputs * problem.groups, math.prod(problem.window.kernel)
-    # Neighbouring lanes take what lies together: channels where they are last, else positions.
+    # Neighbouring lanes take neighbours in memory: channels if they are last, else positions.
     block_outputs = min(bucket(outputs), 64) if dy.strides[1] == 1 else 1
     default = DepthwiseSumConfig(BLOCK_POSITIONS=1024 // block_outputs, BLOCK_OUTPUTS=block_outputs)
     config = plan.choose(default, bucket(problem.positions), bucket(outputs), dy.dtype)
     blocks = triton.cdiv(outputs, config.BLOCK_OUTPUTS) * taps
     programs = plan.multiprocessors * config.programs_per_multiprocessor
-    shares, per_share = shared_out(problem.positions, config.BLOCK_POSITIONS, blocks, programs)
-    partials = plan.empty((shares, outputs * taps), sum_dtype(x.dtype))
+    splits, per_split = split_positions(problem.positions, config.BLOCK_POSITIONS, blocks, programs)
+    partials = plan.empty((splits, outputs * taps), sum_dtype(x.dtype))
     windows_down, windows_across = problem.counts
     plan.launch(
-        conv2d_depthwise_weight_gradient_kernel, (blocks, shares), config,
+        conv2d_depthwise_weight_gradient_kernel, (blocks, splits), config,
         dy_ptr=dy, x_ptr=x, partials_ptr=partials, dy_strides=dy.strides, x_strides=x.strides,
-        n_positions=problem.positions, positions_per_share=per_share, height=problem.height, width=problem.width,
+        n_positions=problem.positions, positions_per_split=per_split, height=problem.height, width=problem.width,
         windows_down=windows_down, windows_across=windows_across, outputs=outputs, multiplier=problem.outputs,
         **problem.window.constants(), COMPUTE=compute_dtype(x.dtype),
     )  # fmt: skip

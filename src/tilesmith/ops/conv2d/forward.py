@@ -1,4 +1,4 @@
-"""The forward and the input's gradient as launches."""
+"""Forward and input gradient as launches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilesmith.ops.runtime.precision import product_precision
 
 
 def result_lies_channels_last(x: Tensor | Operand, weight: Tensor | Operand) -> bool:
-    """As PyTorch has it: where the images or the weight do."""
+    """Return whether the result has channels last: as in PyTorch, if the images or the weight have."""
     return any(lies_channels_last(one.shape, _strides(one)) for one in (x, weight))
 
 
@@ -63,7 +63,7 @@ def input_gradient(
     dy: Tensor, weight: Tensor, height: int, width: int, window: Sequence[int], groups: int, tf32: bool,
     channels_last: bool,
 ) -> Tensor:  # fmt: skip
-    """For images of this height and width, laid out as they are."""
+    """Return the gradient of images of this height, width and memory format."""
     shape = (*dy.shape[:-3], weight.shape[1] * groups, height, width)
     return empty_images(dy, shape, dy.dtype, channels_last=channels_last)
 

@@ -28,6 +28,7 @@ from tilesmith.ops.device.norm_rows import (
     RowTile,
     Vector,
     add_to_first_and_rotate,
+    columns_and_part,
     load_tile,
     load_weight,
     store_tile,
@@ -189,10 +190,8 @@ def rms_norm_backward_tiles_kernel(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
         RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
     )  # fmt: skip
-    blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
-    columns = tl.program_id(0) % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    columns, part = columns_and_part(n_columns, BLOCK_SIZE)
     in_row = columns < n_columns
-    part = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "")  # [1, BLOCK_SIZE]
     weight_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     for start in range(0, rows_per_part, ROWS):

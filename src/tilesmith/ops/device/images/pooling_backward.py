@@ -1,23 +1,21 @@
-"""What pooling by maximum and by mean share: how PyTorch reads their arguments, what they cost, and the way back.
+"""Pooling backward, of maxima and of means.
 
-The gradient is gathered: each input element looks into the few windows that it is part of, and adds up what comes from
-there, in the same order at every run. Windows are STRIDE apart, so elements STRIDE apart are number r, s of their
-windows alike: a program goes through cells of that size, one element of each after the other, and knows for each which
-windows to ask before it runs. Of the 3 × 3 windows a stride of two apart that is 9 questions for four elements.
+The kernel gathers: each input element adds up the gradients of the few windows that contain it, in the same order at
+every run. Windows are STRIDE apart, so elements STRIDE apart have the same place in their windows. A program goes
+through cells of STRIDE rows and columns, one element of each cell after the other. Which windows contain an element is
+known at compile time: for 3 × 3 windows of stride 2, nine windows for four elements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.images.pooling import constant_divisor, elements_counted
 from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
     Cells,
@@ -27,38 +25,8 @@ from tilesmith.ops.device.images.tiles import (
     tile_of_images,
     window_around,
 )
-from tilesmith.ops.device.images.windows import (
-    Sides,
-    Window,
-    numbers_of,
-    pair,
-    require_flag,
-    require_images,
-    require_little_padding,
-    require_pair,
-    require_windows,
-)
+from tilesmith.ops.device.images.windows import Window
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.spec import Case, Cost, Work
-
-
-@triton.jit
-def extent(place, size, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, COUNT_PADDING: tl.constexpr):
-    """How many elements of a window count, along one side: what hangs over the padding's end never does."""
-    start = place * STRIDE - PADDING
-    end = tl.minimum(start + KERNEL, size + PADDING)
-    if not COUNT_PADDING:
-        start, end = tl.maximum(start, 0), tl.minimum(end, size)
-    return end - start
-
-
-@triton.jit
-def elements_counted(
-    p, q, height, width, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, COUNT_PADDING: tl.constexpr
-):
-    """How many elements of window (p, q) its mean is over."""
-    rows = extent(p, height, KERNEL[0], STRIDE[0], PADDING[0], COUNT_PADDING)
-    return rows * extent(q, width, KERNEL[1], STRIDE[1], PADDING[1], COUNT_PADDING)
 
 
 class PooledGradients(NamedTuple):
@@ -169,7 +137,7 @@ def plan_pooling_backward(
     plan: Plan, dy: Operand, positions: Operand | None, dx: Operand, window: Window, count_padding: bool = True,
     divisor: int = 0,
 ) -> None:  # fmt: skip
-    """Put on the plan the gradient of maxima at these positions; without them, that of means."""
+    """Plan the gradient of maxima at these positions; without positions, the gradient of means."""
     height, width = dx.shape[-2:]
     unrolled = math.prod(window.kernel) <= MOST_UNROLLED
     cell = window.stride if unrolled else (1, 1)
@@ -186,49 +154,3 @@ def plan_pooling_backward(
         DIVISOR=divisor or constant_divisor(window, (height, width), dy.shape[-2:], count_padding),
         UNROLLED=unrolled, COMPUTE=compute_dtype(dy.dtype),
     )  # fmt: skip
-
-
-def constant_divisor(window: Window, image: Sequence[int], counts: Sequence[int], count_padding: bool) -> int:
-    """By what every mean is divided, where that is always the same; else zero."""
-    within = all(over <= after for over, after in zip(window.overhang(image, counts), window.padding, strict=True))
-    unpadded = window.padding == (0, 0) and window.overhang(image, counts) == (0, 0)
-    return math.prod(window.kernel) if unpadded or (count_padding and within) else 0
-
-
-def pooling_window(kernel_size: Sides, stride: Sides | None = None, padding: Sides = 0, dilation: Sides = 1) -> Window:
-    """As PyTorch reads its arguments: without a stride, windows touch."""
-    kernel, around = pair(kernel_size), pair(padding)
-    return Window(kernel, kernel if stride is None else pair(stride), around, around, pair(dilation))
-
-
-pooling_numbers = numbers_of(pooling_window)
-
-
-def require_pooling(
-    operator: str, x: Tensor, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any, dilation: Any = 1
-) -> None:
-    """What both take, as PyTorch does."""
-    require_images(operator, "x", x)
-    require_pair(operator, "kernel_size", kernel_size, at_least=1)
-    if stride is not None:
-        require_pair(operator, "stride", stride, at_least=1)
-    require_pair(operator, "padding", padding, at_least=0)
-    require_pair(operator, "dilation", dilation, at_least=1)
-    require_flag(operator, "ceil_mode", ceil_mode)
-    window = pooling_window(kernel_size, stride, padding, dilation)
-    require_little_padding(operator, window)
-    require_windows(operator, x, window, ceil_mode=ceil_mode)
-
-
-def pooling_shape(x: Sequence[int], window: Window, *, ceil_mode: bool) -> tuple[int, ...]:
-    """What comes out of images of this shape: one element for each window."""
-    return (*x[:-2], *window.counts(x[-2], x[-1], ceil_mode=ceil_mode))
-
-
-def pooling_work(case: Case, dtype: torch.dtype, window: Window, *, ceil_mode: bool) -> Cost:
-    """The least that pooling must do: every element of the images and of the result moved once, each way."""
-    planes, height, width = case.batch * case.channels, case.height, case.width
-    outputs = planes * math.prod(window.counts(height, width, ceil_mode=ceil_mode))
-    moved = (planes * height * width + outputs) * dtype.itemsize
-    taps = outputs * math.prod(window.kernel)
-    return Cost(forward=Work(bytes=moved, flops=taps), backward=Work(bytes=moved, flops=taps))
