@@ -12,7 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops import SPECS
-from tilesmith.ops.conv2d.gather import Walk, best_box
+from tilesmith.ops.conv2d.gather import backward_walk, best_box
 from tilesmith.ops.conv2d.operator import conv2d as as_declared
 from tilesmith.ops.conv2d.problem import Problem
 from tilesmith.ops.device.images.windows import Window
@@ -206,7 +206,7 @@ def test_every_tap_of_the_input_gradient_is_walked_once(stride: int, dilation: i
     }
     walked = []
     for remainder in range(stride):
-        walk = Walk.backward(problem, 0, remainder)
+        walk = backward_walk(problem, 0, remainder)
         for i in range(-(-(size - remainder) // stride)):
             for tap in range(walk.taps):
                 p = i * walk.step + walk.start + tap * walk.tap_step

@@ -1,7 +1,7 @@
 """Addition: z = x + y, with broadcasting.
 
-Moves three elements per output and does one flop on each: memory-bound on every GPU. The gradient is the incoming one,
-summed over the dimensions that were broadcast; without broadcasting it moves nothing at all.
+Moves three elements per output and does one flop on each: memory-bound on every GPU. The gradient is dz, summed over
+the broadcast dimensions; without broadcasting it moves nothing.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ def add_kernel(
     x_ptr, y_ptr, z_ptr, x_strides, y_strides, z_strides, n_rows, sizes,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
     y = tl.load(y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED), mask=mask).to(COMPUTE)
     z_pointers = z_ptr + tile_offsets(rows, columns, sizes, z_strides, NESTED)
@@ -38,7 +38,7 @@ def add_kernel(
 
 @kernels("add_forward")
 def forward(x: Tensor, y: Tensor) -> Tensor:
-    """Laid out as x where x has the full shape; contiguous where it is broadcast."""
+    """Return z in the layout of x, or contiguous where x is broadcast."""
     shape = torch.broadcast_shapes(x.shape, y.shape)
     dtype = torch.promote_types(x.dtype, y.dtype)
     if x.shape == shape:
@@ -62,7 +62,7 @@ def plan_forward(plan: Plan, x: Operand, y: Operand) -> Operand:
 
 
 def _broadcast_strides(operand: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides over the broadcast shape: zero along dimensions in which the operand has one element or none."""
+    """Return strides over the broadcast shape: zero along dimensions that the operand lacks or has one element in."""
     missing = len(shape) - len(operand.shape)
     kept = (
         0 if size == 1 and full != 1 else stride
@@ -85,7 +85,7 @@ def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
 
 @operator("add", reference=reference, forward=forward, save=save, gradient=gradient)
 def add(x: Tensor, y: Tensor) -> Tensor:
-    """x + y, element by element, with PyTorch's rules for broadcasting and for the dtype of the result."""
+    """Return x + y, element by element, with PyTorch's rules for broadcasting and for the dtype of the result."""
     require_floating("add", x=x, y=y)
     require_same_device("add", x=x, y=y)
     try:

@@ -1,11 +1,11 @@
-"""RMSNorm of a sum that is kept: s = x + residual, y = s / √(mean(s²) + eps) · w; both are results.
+"""RMSNorm of a sum: s = x + residual, y = s / √(mean(s²) + eps) · w. The operator returns both.
 
-What stands between two blocks of a transformer. Apart, the addition moves three elements per output and the norm two;
-together they move four (read x and residual, write s and y) and do about five flops. Backward moves four as well (read
-s, dy and ds, write the gradient), where apart it moves six.
+It stands between two blocks of a transformer. Two operators would move five elements per output; this one moves four
+(read x and residual, write s and y) and does about five flops. Backward moves four (read s, dy and ds, write the
+gradient); two operators would move six.
 
-- s is rounded to its dtype before it is normed, so y is the norm of exactly the s that is returned;
-- nothing is kept for the backward but s and w: s is a result, which the next block holds anyway;
+- s is rounded to its dtype before the norm, so y is the norm of exactly the returned s.
+- The backward keeps only s and w. The next block holds s anyway.
 - x and residual have the same gradient, so it is written once.
 """
 
@@ -55,7 +55,7 @@ def plan_forward(
 def backward(
     dy: Tensor, dsum: Tensor | None, total: Tensor, weight: Tensor | None, eps: float, weight_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient that x and residual share, and dw; dw is empty where it is not wanted."""
+    """Return the gradient that x and residual share, and dw; dw is empty unless wanted."""
     return torch.empty_like(total), parameter_like(total, weight, weight_gradient)
 
 
@@ -71,7 +71,7 @@ def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -
     x, residual, weight, context.eps = inputs
     context.dtypes = x.dtype, residual.dtype
     context.save_for_backward(output[1], weight)
-    context.set_materialize_grads(False)  # where one of the results is not used, no zeros are made up to be read
+    context.set_materialize_grads(False)  # an unused result costs no tensor of zeros
 
 
 def gradient(context: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -81,8 +81,7 @@ def gradient(context: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tens
         weight_gradient = weight is not None and context.needs_input_grad[2]
         shared, dweight = backward(dy, dsum, total, weight, context.eps, weight_gradient)
         dweight = dweight if weight_gradient else None
-    # One tensor for both, as PyTorch's own addition does: whoever adds to a gradient in place first looks whether
-    # someone else holds it.
+    # One tensor for both, as in PyTorch's own addition. Autograd adds in place only to gradients that it alone holds.
     dx, dresidual = (
         None if shared is None or not needed else shared.to(dtype)
         for needed, dtype in zip(context.needs_input_grad[:2], context.dtypes, strict=True)
@@ -92,10 +91,10 @@ def gradient(context: Any, dy: Tensor | None, dsum: Tensor | None) -> tuple[Tens
 
 @operator("add_rms_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """s = x + residual and its norm y = s / √(mean(s²) + eps) · weight over the last dimension; returns (y, s).
+    """Return (y, s): s = x + residual, and its norm y = s / √(mean(s²) + eps) · weight over the last dimension.
 
-    y has x's dtype and s the dtype of x + residual, so that a residual in higher precision keeps it. The norm is
-    computed in single precision or better; weight may have another dtype or be left out.
+    y has x's dtype and s the dtype of x + residual, so that a residual in higher precision stays so. The norm is
+    computed in single precision or better. weight is optional and may have another dtype.
     """
     require_normable("add_rms_norm", x, weight, eps)
     require_floating("add_rms_norm", residual=residual)

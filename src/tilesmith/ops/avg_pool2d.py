@@ -1,8 +1,8 @@
 """Mean over windows of an image: y[n, c, p, q] = Σ over r, s of x[n, c, p·stride − padding + r, …] / how many they are.
 
 Forward reads x and writes y, backward reads dy and writes dx. A window's elements come from memory once and from cache
-the other times, and adding one is one instruction: memory-bound. The backward gathers: each input element adds up what
-comes to it from the few windows that contain it, in the same order at every run. Nothing is kept for it.
+after that, and each costs one addition: memory-bound. The backward gathers: each input element adds up the gradients of
+the few windows that contain it, in the same order at every run. It keeps nothing.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.device.images.pooling_backward import (
-    plan_pooling_backward,
+from tilesmith.ops.device.images.pooling import (
     pooling_numbers,
     pooling_shape,
     pooling_window,
     pooling_work,
     require_pooling,
 )
+from tilesmith.ops.device.images.pooling_backward import plan_pooling_backward
 from tilesmith.ops.device.images.pooling_forward import plan_pooling_forward
 from tilesmith.ops.device.images.windows import (
     Sides,
@@ -47,15 +47,15 @@ def reference(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    # Of images with their channels last, PyTorch's gradient is wrong on a GPU: off by 0.7 for windows of 3 × 3,
-    # two apart, over [2, 20, 5, 6], where that of contiguous images is right. So it gets these.
+    # PyTorch's GPU gradient of channels-last images is wrong: off by 0.7 for 3 × 3 windows of stride 2 over
+    # [2, 20, 5, 6]. Its gradient of contiguous images is right.
     y = F.avg_pool2d(x.contiguous(), kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return y.contiguous(memory_format=torch.channels_last) if lies_channels_last(x.shape, x.stride()) else y
 
 
 @kernels("avg_pool2d_forward")
 def forward(x: Tensor, window: Sequence[int], ceil_mode: bool, count_padding: bool, divisor: int) -> Tensor:
-    """Divided by `divisor`, or where that is zero by the number of a window's elements."""
+    """Return sums divided by `divisor`, or by the number of a window's elements if that is zero."""
     shape = pooling_shape(x.shape, Window.of(window), ceil_mode=ceil_mode)
     return empty_images(x, shape, x.dtype, channels_last=lies_channels_last(x.shape, x.stride()))
 
@@ -77,7 +77,7 @@ def plan_forward(
 def backward(
     dy: Tensor, height: int, width: int, window: Sequence[int], count_padding: bool, divisor: int, channels_last: bool
 ) -> Tensor:
-    """For images of this height and width, laid out as they are."""
+    """Return the gradient of images of this height, width and memory format."""
     return empty_images(dy, (*dy.shape[:-2], height, width), dy.dtype, channels_last=channels_last)
 
 
@@ -123,7 +123,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window of an image or of a batch of them, as torch.nn.functional.avg_pool2d has it."""
+    """Return the mean of each window of one or several images, as torch.nn.functional.avg_pool2d does."""
     require_floating("avg_pool2d", x=x)
     require_pooling("avg_pool2d", x, kernel_size, stride, padding, ceil_mode)
     require_flag("avg_pool2d", "count_include_pad", count_include_pad)

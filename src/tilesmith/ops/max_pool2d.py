@@ -1,14 +1,13 @@
 """Maximum over windows of an image: y[n, c, p, q] = max over r, s of x[n, c, p·stride − padding + r·dilation, …].
 
-Forward reads x and writes y, with a kernel of three and a stride of two a quarter of x; backward reads dy and writes
-dx. A window's elements come from memory once and from cache the other times, and a maximum is one instruction for each
-of them: memory-bound, if the instructions around it are few.
+Forward reads x and writes y; backward reads dy and writes dx. Memory-bound, if the kernel spends few instructions per
+element: a window's elements come from memory once, and a maximum is one instruction.
 
-Where a gradient is wanted, the forward also keeps which element of its window each maximum was, one byte for each
-output, and the backward needs nothing else: each input element looks into the few windows that contain it and takes the
-gradients of those that chose it. No atomics, so the result is the same at every run.
-
-As PyTorch has it, the first of equal elements is the maximum, and NaN, the last of several, is larger than all.
+- If a gradient is wanted, the forward keeps the position of each maximum in its window, one byte per output. The
+  backward needs nothing else.
+- The backward gathers: each input element takes the gradients of the windows that chose it. There are no atomics, so
+  the result is the same at every run.
+- As in PyTorch, the first of equal elements is the maximum. NaN is larger than all numbers, and the last NaN wins.
 """
 
 from collections.abc import Sequence
@@ -18,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.device.images.pooling_backward import (
-    plan_pooling_backward,
+from tilesmith.ops.device.images.pooling import (
     pooling_numbers,
     pooling_shape,
     pooling_window,
     pooling_work,
     require_pooling,
 )
+from tilesmith.ops.device.images.pooling_backward import plan_pooling_backward
 from tilesmith.ops.device.images.pooling_forward import plan_pooling_forward
 from tilesmith.ops.device.images.windows import (
     Sides,
@@ -55,13 +54,13 @@ def reference(
 
 
 def position_dtype(window: Window) -> torch.dtype:
-    """The smallest that numbers every element of a window."""
+    """Return the smallest dtype that can number every element of a window."""
     return torch.uint8 if window.kernel[0] * window.kernel[1] <= 256 else torch.int32
 
 
 @kernels("max_pool2d_forward")
 def forward(x: Tensor, window: Sequence[int], ceil_mode: bool, keep_positions: bool) -> tuple[Tensor, Tensor]:
-    """The maxima, and which element of its window each one is: no tensor of those where they are not wanted."""
+    """Return the maxima and their positions in their windows; the positions are empty unless wanted."""
     given = Window.of(window)
     shape, last = pooling_shape(x.shape, given, ceil_mode=ceil_mode), lies_channels_last(x.shape, x.stride())
     dtype = position_dtype(given)
@@ -131,9 +130,9 @@ def max_pool2d(
     dilation: Sides = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The largest element of each window of an image or of a batch of them, as torch.nn.functional.max_pool2d has it.
+    """Return the largest element of each window of one or several images, as torch.nn.functional.max_pool2d does.
 
-    The gradient goes to the element that PyTorch picks: the first of equal ones.
+    The gradient goes to the element that PyTorch picks: the first of equal elements.
     """
     require_floating("max_pool2d", x=x)
     require_pooling("max_pool2d", x, kernel_size, stride, padding, ceil_mode, dilation)

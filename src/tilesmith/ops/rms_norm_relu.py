@@ -1,8 +1,7 @@
 """RMSNorm and ReLU in one: y = max(x / √(mean(x²) + eps) · w, 0).
 
-Moves two elements per output, where the two operators one after the other move four; backward moves three (read x and
-dy, write dx), where apart it moves six and keeps the norm's result. Nothing is kept here but x and w: the sign of
-x · w says where y was cut off.
+Moves two elements per output, where two operators move four. Backward moves three (read x and dy, write dx), where two
+operators move six and keep the norm's result. This one keeps only x and w: the sign of x · w tells where y is zero.
 """
 
 from typing import Any
@@ -43,7 +42,7 @@ def plan_forward(plan: Plan, x: Operand, weight: Operand | None, eps: float) -> 
 
 @kernels("rms_norm_relu_backward")
 def backward(dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, weight_gradient: bool) -> tuple[Tensor, Tensor]:
-    """dx and dw; dw is empty where it is not wanted."""
+    """Return dx and dw; dw is empty unless wanted."""
     return torch.empty_like(x), parameter_like(x, weight, weight_gradient)
 
 
@@ -63,17 +62,17 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 @operator("rms_norm_relu", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def rms_norm_relu(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
-    """max(x / √(mean(x²) + eps) · weight, 0) over the last dimension.
+    """Return max(x / √(mean(x²) + eps) · weight, 0) over the last dimension.
 
-    The result has x's dtype and is computed in single precision or better; weight may have another dtype or be left
-    out. Where the result is zero, no gradient comes through.
+    The result has x's dtype and is computed in single precision or better. weight is optional and may have another
+    dtype. Elements of zero have no gradient.
     """
     require_normable("rms_norm_relu", x, weight, eps)
     return x
 
 
 def separate(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """What the fusion is measured by: our own norm, and PyTorch's ReLU after it."""
+    """Return the same without fusion: our own norm, then PyTorch's ReLU."""
     return torch.relu(rms_norm(x, weight, eps))
 
 

@@ -1,8 +1,8 @@
 """SiLU: y = x · σ(x).
 
-Moves two elements per output (read x, write y) and does about five flops on each: memory-bound on every GPU, so all
-that matters is to touch each byte once. The gradient reads x and dy and writes dx; σ(x) is computed again, which is
-cheaper than keeping it.
+Moves two elements per output (read x, write y) and does about five flops on each: memory-bound on every GPU, so the
+kernels touch each byte once. The gradient reads x and dy and writes dx. It computes σ(x) again, which is cheaper than
+keeping it.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def silu_forward_kernel(
     x_ptr, y_ptr, x_strides, y_strides, n_rows, sizes,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
     y = x * tl.sigmoid(x)
     y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
@@ -43,7 +43,7 @@ def silu_backward_kernel(
     dy_ptr, x_ptr, dx_ptr, dy_strides, x_strides, dx_strides, n_rows, sizes,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     dy = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=mask).to(COMPUTE)
     x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
     sigmoid = tl.sigmoid(x)
@@ -99,7 +99,7 @@ def gradient(context: Any, dy: Tensor) -> Tensor:
 
 @operator("silu", reference=reference, native=F.silu, forward=forward, save=save, gradient=gradient)
 def silu(x: Tensor) -> Tensor:
-    """x · σ(x), element by element, in x's dtype and computed in single precision or better."""
+    """Return x · σ(x), element by element, in x's dtype and computed in single precision or better."""
     require_floating("silu", x=x)
     return x
 

@@ -1,12 +1,13 @@
 """SwiGLU: y = silu(gate) · up, of two tensors or of the two halves of one.
 
 Forward moves three elements per output (read gate and up, write y) and does about six flops on each; backward moves
-five (read dy, gate and up, write both gradients) and does about twelve, σ(gate) among them once more. Memory-bound on
-every GPU. A projection that computes gate and up at once leaves them side by side in one tensor: its halves are walked
-where they lie, and its gradient is written in the same form, so neither is ever taken apart or put together.
+five (read dy, gate and up, write both gradients) and does about twelve. Memory-bound on every GPU.
 
-y is as large as the gate, and a layer that multiplies it by a weight keeps it for the weight's gradient. The backward
-can write y again beside the gradients, which moves one element more, so that such a layer need not keep it.
+- A fused projection leaves gate and up side by side in one tensor. The kernels read its halves in place and write its
+  gradient in the same layout, so nothing is split or concatenated.
+- The backward computes σ(gate) again instead of keeping it.
+- The backward can also write y again, for one more element moved. A layer that multiplies y by a weight then need not
+  keep y for the weight's gradient.
 """
 
 from dataclasses import replace
@@ -38,8 +39,8 @@ def swiglu_forward_kernel(
     gate_ptr, up_ptr, y_ptr, gate_strides, up_strides, y_strides, up_start, n_rows, sizes,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """up begins up_start elements behind up_ptr."""
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    """One tile; up starts up_start elements after up_ptr."""
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
     up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
     gate = tl.load(gate_pointers, mask=mask).to(COMPUTE)
@@ -55,8 +56,8 @@ def swiglu_backward_kernel(
     dy_strides, gate_strides, up_strides, dgate_strides, dup_strides, y_strides, up_start, dup_start, n_rows, sizes,
     OUTPUT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """With OUTPUT also what the forward computed."""
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    """One tile of both gradients and, with OUTPUT, of y."""
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     dy_pointers = dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED)
     gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
     up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
@@ -78,7 +79,7 @@ def swiglu_backward_kernel(
 
 @kernels("swiglu_forward")
 def forward(gate: Tensor, up: Tensor | None) -> Tensor:
-    """Laid out as gate, or as its first half where both are packed in one."""
+    """Return y in the layout of gate, or of its first half where gate holds both."""
     if up is None:
         return torch.empty_like(gate[..., : gate.shape[-1] // 2])
     return torch.empty_like(gate, dtype=torch.promote_types(gate.dtype, up.dtype))
@@ -100,7 +101,7 @@ def plan_forward(plan: Plan, gate: Operand, up: Operand | None) -> Operand:
 
 
 def _halves(gate: Operand, up: Operand | None) -> tuple[Operand, Operand, int]:
-    """Gate and up, and how far behind the start of its memory up begins."""
+    """Return gate, up, and how many elements after the start of its memory up begins."""
     if up is not None:
         return gate, up, 0
     half = (*gate.shape[:-1], gate.shape[-1] // 2)
@@ -109,7 +110,7 @@ def _halves(gate: Operand, up: Operand | None) -> tuple[Operand, Operand, int]:
 
 @kernels("swiglu_backward")
 def backward(dy: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Of gate and of up; where both are packed in one, its gradient and an empty tensor."""
+    """Return the gradients of gate and up; an empty tensor as the second where gate holds both."""
     return torch.empty_like(gate), gate.new_empty(0) if up is None else torch.empty_like(up)
 
 
@@ -120,7 +121,7 @@ def plan_backward(plan: Plan, dy: Operand, gate: Operand, up: Operand | None) ->
 
 @kernels("swiglu_backward_with_output")
 def backward_with_output(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of gate and of up, and swiglu(gate, up) once more."""
+    """Return the gradients of gate and up, and swiglu(gate, up)."""
     return torch.empty_like(gate), torch.empty_like(up), torch.empty_like(dy)
 
 
@@ -166,10 +167,10 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @operator("swiglu", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
-    """silu(gate) · up, element by element, computed in single precision or better.
+    """Return silu(gate) · up, element by element, computed in single precision or better.
 
-    Without up, gate holds both, as one fused projection gives them: the first half of its last dimension is the gate,
-    the second half is up. Its gradient has the same form. The result has the dtype that PyTorch's product would have.
+    Without up, gate holds both, as a fused projection computes them: the first half of its last dimension is the gate,
+    the second half is up. Its gradient has the same layout. The result has the dtype of PyTorch's product.
     """
     require_floating("swiglu", gate=gate)
     if up is None:
@@ -195,7 +196,7 @@ def liger(gate: Tensor, up: Tensor | None = None) -> Tensor:
 
 
 def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
-    """Cases with halves are packed: twice as many columns in one tensor."""
+    """Cases with halves have both in one tensor, with twice the columns."""
     if "halves" in case.sizes:
         return {"gate": layout(torch.randn(case.rows, 2 * case.halves, dtype=dtype, device=device))}
     shape = (case.rows, case.cols)

@@ -1,11 +1,10 @@
 """Transpose: y[…, c, r] = x[…, r, c], as a copy in contiguous memory.
 
-Moves two elements per output (read x, write y) and computes nothing. What matters is that neighbouring lanes read
-neighbouring addresses of x and write neighbouring addresses of y, which are different lanes: a tile is read in x's
-order, changes hands through shared memory, and is written in y's.
+Moves two elements per output (read x, write y) and computes nothing. Loads and stores must both be coalesced: a tile
+is loaded in x's order, exchanged between threads through shared memory, and stored in y's order.
 
-`x.mT` is a view and moves nothing: take that where the next operator walks any strides. This operator is for what
-follows and wants rows without gaps. The gradient is the transpose of the output's as a view, which moves nothing.
+`x.mT` is a view and moves nothing: use it where the next operator takes any strides. This operator is for code that
+needs contiguous rows. The gradient is the transpose of dy as a view, which moves nothing.
 """
 
 from dataclasses import dataclass
@@ -34,8 +33,10 @@ def transpose_kernel(
     x_ptr, y_ptr, x_strides, x_row_stride, y_strides, y_row_stride, n_rows, sizes,
     NESTED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one matrix. GROUP tiles down, then one across, so that programs that run together read and write
-    long stretches of memory both ways."""
+    """One tile of one matrix: GROUP tiles down, then one across.
+
+    Programs that run at the same time then read and write long runs of memory.
+    """
     n_columns = sizes[0]
     tiles_down, tiles_across = tl.cdiv(n_rows, ROWS), tl.cdiv(n_columns, COLUMNS)
     tiles = tiles_down * tiles_across
@@ -50,12 +51,12 @@ def transpose_kernel(
     matrices = matrix + tl.arange(0, 1)
     x_offsets = tile_offsets(matrices, columns, sizes, x_strides, NESTED) + (rows * x_row_stride)[:, None]
     y_offsets = tile_offsets(matrices, columns, sizes, y_strides, NESTED) + (rows * y_row_stride)[:, None]
-    tl.store(y_ptr + y_offsets, tl.load(x_ptr + x_offsets, mask=mask), mask=mask)
+    tl.store(y_ptr + y_offsets, tl.load(x_ptr + x_offsets, mask=mask), mask=mask)  # [ROWS, COLUMNS]
 
 
 @dataclass(frozen=True)
 class TransposeConfig(Config):
-    """Each program takes a tile of ROWS × COLUMNS; GROUP of them down come before one across."""
+    """Each program takes a tile of ROWS × COLUMNS; GROUP tiles down come before one across."""
 
     ROWS: int = 128
     COLUMNS: int = 128
@@ -63,8 +64,11 @@ class TransposeConfig(Config):
 
 
 def transpose_config(rows: int, columns: int, vectors: bool) -> TransposeConfig:
-    """A tile of 128 × 128 reads and writes stretches of at least 256 bytes; where one side is shorter, the other may be
-    longer. Elements that are moved one by one have an address each, which fills the registers: then 64 × 64."""
+    """Return a tile of 128 × 128, which reads and writes runs of at least 256 bytes.
+
+    If one side is shorter, the other may be longer. Without vectors every element has an address in registers, so that
+    only 64 × 64 fit.
+    """
     side = 128 if vectors else 64
     height = min(bucket(rows), side)
     width = min(bucket(columns), side * side // height, 1024)
@@ -73,12 +77,12 @@ def transpose_config(rows: int, columns: int, vectors: bool) -> TransposeConfig:
 
 
 def in_vectors(*operands: Operand) -> bool:
-    """Whether several elements can be moved at once: rows that start at multiples of 16 elements."""
+    """Return whether loads and stores can be vectors: rows start at multiples of 16 elements."""
     return all(one.aligned and all(stride == 1 or stride % 16 == 0 for stride in one.strides[-2:]) for one in operands)
 
 
 def plan_transpose(plan: Plan, x: Operand, y: Operand) -> None:
-    """Put on the plan: y[…, c, r] = x[…, r, c], whatever the strides of either."""
+    """Plan y[…, c, r] = x[…, r, c] for any strides of x and y."""
     *batch, rows, columns = x.shape
     walk = as_rows((*batch, columns), (*x.strides[:-2], x.strides[-1]), y.strides[:-1])
     vectors = in_vectors(x, y)
@@ -105,7 +109,7 @@ def plan_forward(plan: Plan, x: Operand) -> Operand:
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """The gradient needs nothing of the forward's."""
+    """Keep nothing: the gradient needs only dy."""
 
 
 def gradient(context: Any, dy: Tensor) -> Tensor:
@@ -114,7 +118,7 @@ def gradient(context: Any, dy: Tensor) -> Tensor:
 
 @operator("transpose", reference=reference, forward=forward, save=save, gradient=gradient)
 def transpose(x: Tensor) -> Tensor:
-    """x with its last two dimensions exchanged, as a copy without gaps; `x.mT` is the view that copies nothing."""
+    """Return a contiguous copy of x with its last two dimensions exchanged; `x.mT` is the view without a copy."""
     require_floating("transpose", x=x)
     require_dimensions("transpose", "x", x, at_least=2)
     return x

@@ -1,15 +1,27 @@
 """Convolution: y[n, k, p, q] = Σ over c, r, s of x[n, c, p·stride − padding + r·dilation, …] · w[k, c, r, s] + b[k].
 
-Forward does 2·N·P·Q·K·C·R·S flops on N·C·H·W + N·K·P·Q elements: with some dozens of channels compute-bound, so tensor
-cores do it, as a matrix product whose first matrix, the windows, is never written down. Backward does twice the flops:
-the input's gradient is the same product the other way around, the weight's is one over all positions.
+Forward does 2·N·P·Q·K·C·R·S flops on N·C·H·W + N·K·P·Q elements: compute-bound from some dozens of channels on. It is
+an implicit GEMM on tensor cores: the matrix of windows is never written to memory. Backward does twice the flops: the
+input's gradient is the same GEMM with the roles of images exchanged, the weight's gradient a GEMM over all positions.
 
-- Channels are what is added up in blocks, so they should lie together. Images and weights of 16 channels and more that
-  do not have them last in memory are copied so first, by the transpose kernel: four bytes moved for each byte of bf16
-  image, where reading channels one by one would take several times as long.
-- With fewer channels than that, a window's elements and channels are numbered through, and no copy is needed.
-- Where every output comes of a channel of its own, there is no matrix product and nothing but memory to wait for.
-- Everything is gathered: no atomics, so results are the same at every run.
+- The GEMM sums blocks of channels, so channels should be last in memory. Images and weights of 16 channels and more
+  that have another layout are first copied by the transpose kernel. The copy costs four bytes per byte of bf16 image;
+  loading channels one by one takes several times as long.
+- With fewer channels, taps and channels form one long dimension of the GEMM, and no copy is needed.
+- A depthwise convolution has no GEMM and is memory-bound.
+- All kernels gather. There are no atomics, so results are the same at every run.
+
+Files, in reading order:
+
+- `operator.py`: what users call, its checks, its gradient and its spec.
+- `problem.py`: the sizes of a convolution, and copies to channels last.
+- `forward.py`: forward and input gradient as launches.
+- `gather.py`: one launch of the implicit GEMM: its configuration, and pointers or TMA.
+- `pointers.py`: the GEMM kernel that loads by pointers, and what both GEMM kernels share.
+- `boxes.py`: the GEMM kernel that loads boxes by TMA.
+- `interleaved.py`: the input gradient of a strided convolution with few channels, in one GEMM.
+- `weight_gradient.py`: the weight gradient's kernel and plan.
+- `depthwise.py`: kernels and plans of depthwise convolution.
 """
 
 from tilesmith.ops.conv2d.operator import SPEC, conv2d

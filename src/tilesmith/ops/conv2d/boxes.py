@@ -1,15 +1,15 @@
-"""The product of windows and weights on Hopper's copy engine.
+"""The GEMM of windows and weights by TMA, on Hopper.
 
-A block of positions is a box: some images, rows and columns. What one tap of all their windows covers is again a box of
-the source, shifted, which one request to the copy engine brings, the padding as zeros. So nobody computes addresses,
-and no registers hold them. It takes positions that are next to each other in the source: strides of one, or the input's
-gradient, whose classes have them next to each other for any stride.
+A block of positions is a box: some images, rows and columns. One tap of all their windows covers a shifted box of the
+source, which one TMA load brings, the padding as zeros. So no thread computes addresses, and no registers hold them.
+Neighbouring positions must be neighbours in the source: so with a stride of one, and in the input's gradient, whose
+classes of positions have this property for any stride.
 """
 
 import triton
 import triton.language as tl
 
-from tilesmith.ops.conv2d.pointers import next_block, store_result
+from tilesmith.ops.conv2d.pointers import Outputs, Positions, Result, as_walk, next_block, store_result
 
 
 @triton.jit(do_not_specialize=["n_images", "down", "across"])
@@ -20,8 +20,12 @@ def conv2d_boxes_kernel(
     COMPUTE: tl.constexpr, BLOCK_POSITIONS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
     BOX_ROWS: tl.constexpr, BOX_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One box of positions and one block of outputs of one group. A row of the weight holds its taps one after the
-    other, `tap_columns` = (of a tap, of a row of taps) apart."""
+    """One box of positions and one block of outputs of one group.
+
+    A row of the weight holds its taps one after the other; `tap_columns` are the distances from tap to tap and from row
+    to row of taps.
+    """
+    walk_down, walk_across = as_walk(down), as_walk(across)
     BOX_IMAGES: tl.constexpr = BLOCK_POSITIONS // (BOX_ROWS * BOX_COLUMNS)
     group = tl.program_id(1)
     blocks_of_outputs = tl.cdiv(outputs, BLOCK_OUTPUTS)
@@ -32,10 +36,12 @@ def conv2d_boxes_kernel(
     first_image = box // boxes_across // boxes_down * BOX_IMAGES
     total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)
     channel, tap_down, tap_across = 0, 0, 0
-    for _ in range(down[3] * across[3] * tl.cdiv(channels, BLOCK_CHANNELS)):
-        row, column = first_row + down[1] + tap_down * down[2], first_column + across[1] + tap_across * across[2]
+    for _ in range(walk_down.taps * walk_across.taps * tl.cdiv(channels, BLOCK_CHANNELS)):
+        row = first_row + walk_down.start + tap_down * walk_down.tap_step
+        column = first_column + walk_across.start + tap_across * walk_across.tap_step
         windows = source.load([first_image, row, column, group * channels + channel])
-        weight_row, weight_column = down[4] + tap_down * down[5], across[4] + tap_across * across[5]
+        weight_row = walk_down.first + tap_down * walk_down.weight_step
+        weight_column = walk_across.first + tap_across * walk_across.weight_step
         tap = weight_row * tap_columns[1] + weight_column * tap_columns[0]
         if WEIGHT_ALONG_CHANNELS:
             weights = weight.load([group * outputs + first_output, tap + channel]).T
@@ -43,13 +49,16 @@ def conv2d_boxes_kernel(
             weights = weight.load([group * channels + channel, tap + first_output])
         windows = windows.reshape(BLOCK_POSITIONS, BLOCK_CHANNELS)
         total = tl.dot(windows, weights, total, input_precision=PRECISION, out_dtype=COMPUTE)
-        channel, tap_down, tap_across = next_block(channel, tap_down, tap_across, down[3], across[3], BLOCK_CHANNELS)
+        channel, tap_down, tap_across = next_block(
+            channel, tap_down, tap_across, walk_down.taps, walk_across.taps, BLOCK_CHANNELS
+        )
     position = tl.arange(0, BLOCK_POSITIONS)
     image = first_image + position // (BOX_ROWS * BOX_COLUMNS)
     row, column = first_row + position // BOX_COLUMNS % BOX_ROWS, first_column + position % BOX_COLUMNS
     is_position = (image < n_images) & (row < result_height) & (column < result_width)
     output = first_output + tl.arange(0, BLOCK_OUTPUTS)
     store_result(
-        total, result_ptr + result_start, bias_ptr, result_strides, bias_stride, image, row, column,
-        group.to(tl.int64) * outputs, output, is_position, output < outputs, HAS_BIAS, OUTPUTS_INNER, COMPUTE,
+        total, Result(result_ptr + result_start, result_strides, bias_ptr, bias_stride),
+        Positions(image, row, column, is_position), Outputs(group.to(tl.int64) * outputs, output, output < outputs),
+        HAS_BIAS, OUTPUTS_INNER, COMPUTE,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The forward and the input's gradient as launches."""
+"""Forward and input gradient as launches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_forward, plan_depthwise_input_gradient
-from tilesmith.ops.conv2d.gather import Gather, Walk, plan_gather
+from tilesmith.ops.conv2d.gather import Gather, backward_walk, forward_walk, plan_gather
 from tilesmith.ops.conv2d.interleaved import fits_interleaved, plan_interleaved
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, plan_channels_last
 from tilesmith.ops.device.images.windows import as_images, empty_images, lies_channels_last, plan_empty_images
@@ -17,7 +17,7 @@ from tilesmith.ops.runtime.precision import product_precision
 
 
 def result_lies_channels_last(x: Tensor | Operand, weight: Tensor | Operand) -> bool:
-    """As PyTorch has it: where the images or the weight do."""
+    """Return whether the result has channels last: as in PyTorch, if the images or the weight have."""
     return any(lies_channels_last(one.shape, _strides(one)) for one in (x, weight))
 
 
@@ -51,7 +51,7 @@ def plan_forward(
             source=images, weight=weight, weight_strides=weight.strides,
             weight_group_stride=problem.outputs * weight.strides[0], bias=bias, result=as_images(y), result_start=0,
             channels=problem.channels, outputs=problem.outputs, groups=groups,
-            down=Walk.forward(problem, 0), across=Walk.forward(problem, 1),
+            down=forward_walk(problem, 0), across=forward_walk(problem, 1),
             precision=product_precision(plan, x.dtype, tf32),
         ),
     )  # fmt: skip
@@ -63,7 +63,7 @@ def input_gradient(
     dy: Tensor, weight: Tensor, height: int, width: int, window: Sequence[int], groups: int, tf32: bool,
     channels_last: bool,
 ) -> Tensor:  # fmt: skip
-    """For images of this height and width, laid out as they are."""
+    """Return the gradient of images of this height, width and memory format."""
     shape = (*dy.shape[:-3], weight.shape[1] * groups, height, width)
     return empty_images(dy, shape, dy.dtype, channels_last=channels_last)
 
@@ -101,7 +101,7 @@ def plan_input_gradient(
                     result=result.seen_as((*result.shape[:2], rows, columns), strides),
                     result_start=below * of_row + beside * of_column,
                     channels=problem.outputs, outputs=problem.channels, groups=groups,
-                    down=Walk.backward(problem, 0, below), across=Walk.backward(problem, 1, beside),
+                    down=backward_walk(problem, 0, below), across=backward_walk(problem, 1, beside),
                     precision=precision,
                 ),
             )  # fmt: skip

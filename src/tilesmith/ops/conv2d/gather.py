@@ -1,65 +1,54 @@
-"""The product of windows and weights, and of gradients and weights: one thing to launch for both.
+"""The implicit GEMM of forward and input gradient: one launch serves both.
 
-Each position of the result gathers: it goes through elements of the source, the taps, and adds up their channels, each
-times its weight. That is a matrix product, positions × outputs over taps × channels, whose first matrix is never
-written down: a block of it is read out of the source where it lies, the padding as zeros.
+Each position of the result gathers: it sums taps × channels of the source, each times its weight. That is a GEMM of
+positions × outputs over taps × channels. Its first matrix is never written to memory: a block of it is loaded from the
+source, the padding as zeros.
 
-- Forward: the position p takes the source's rows p·stride − padding + r·dilation, with tap r of the weight.
-- The input's gradient: the position h takes those rows p of the output's gradient that it had a part in, which are all
-  with h = p·stride − padding + r·dilation. Of a stride larger than one, only some of the taps fit to an h: which ones
-  depends on h modulo the stride. So the positions are taken in classes of equal remainder, one launch for each, and no
-  tap is tried in vain.
+- Forward: position p reads the source's rows p·stride − padding + r·dilation, with tap r of the weight.
+- Input gradient: position h reads all rows p of the output's gradient with h = p·stride − padding + r·dilation. With a
+  stride above one, only some taps r have such a p, and h modulo the stride decides which. So positions of equal
+  remainder form a class with a launch of its own, and no launch tries a tap in vain.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import triton
 
 from tilesmith.ops.conv2d.boxes import conv2d_boxes_kernel
-from tilesmith.ops.conv2d.pointers import conv2d_gather_kernel
+from tilesmith.ops.conv2d.pointers import Walk, conv2d_gather_kernel
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem, lies_in_rows
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
-class Walk(NamedTuple):
-    """How positions and taps find their way along one side: position i and tap t come to the source's row
-    i·step + start + t·tap_step, and to row first + t·weight_step of the weight."""
+def forward_walk(problem: Problem, side: int) -> Walk:
+    """Return the walk of the forward along one side."""
+    window = problem.window
+    return Walk(window.stride[side], -window.padding[side], window.dilation[side], window.kernel[side], 0, 1)
 
-    step: int
-    start: int
-    tap_step: int
-    taps: int
-    first: int
-    weight_step: int
 
-    @staticmethod
-    def forward(problem: Problem, side: int) -> Walk:
-        window = problem.window
-        return Walk(window.stride[side], -window.padding[side], window.dilation[side], window.kernel[side], 0, 1)
-
-    @staticmethod
-    def backward(problem: Problem, side: int, remainder: int) -> Walk:
-        """Of the positions with this remainder modulo the stride."""
-        window = problem.window
-        stride, dilation, kernel = window.stride[side], window.dilation[side], window.kernel[side]
-        shared = math.gcd(stride, dilation)
-        reached = remainder + window.padding[side]
-        first = next((tap for tap in range(kernel) if (reached - tap * dilation) % stride == 0), kernel)
-        every = stride // shared  # so many taps further the next one fits
-        start = (reached - first * dilation) // stride
-        return Walk(1, start, -(dilation // shared), triton.cdiv(kernel - first, every), first, every)
+def backward_walk(problem: Problem, side: int, remainder: int) -> Walk:
+    """Return the walk of the input's gradient, of the positions with this remainder modulo the stride."""
+    window = problem.window
+    stride, dilation, kernel = window.stride[side], window.dilation[side], window.kernel[side]
+    shared = math.gcd(stride, dilation)
+    reached = remainder + window.padding[side]
+    first = next((tap for tap in range(kernel) if (reached - tap * dilation) % stride == 0), kernel)
+    every = stride // shared  # from one tap that fits to the next
+    start = (reached - first * dilation) // stride
+    return Walk(1, start, -(dilation // shared), triton.cdiv(kernel - first, every), first, every)
 
 
 @dataclass(frozen=True)
 class GatherConfig(Config):
-    """Each program takes BLOCK_POSITIONS × BLOCK_OUTPUTS of the result, BLOCK_CHANNELS at a time: by pointers, or in
-    boxes of some images, BOX_ROWS and BOX_COLUMNS, which come by the copy engine."""
+    """Each program takes BLOCK_POSITIONS × BLOCK_OUTPUTS of the result, BLOCK_CHANNELS at a time.
+
+    It loads by pointers, or by TMA in boxes of some images, BOX_ROWS and BOX_COLUMNS.
+    """
 
     BLOCK_POSITIONS: int = 128
     BLOCK_OUTPUTS: int = 64
@@ -72,8 +61,10 @@ class GatherConfig(Config):
 
 @dataclass(frozen=True)
 class Gather:
-    """One launch. Source, weight and result are [N, C, H, W]; the weight's strides are those from output to output,
-    from channel to channel, and from tap to tap down and across."""
+    """One launch. Source, weight and result are [N, C, H, W].
+
+    The weight's strides are those of output, channel, and tap down and across.
+    """
 
     source: Operand
     weight: Operand
@@ -96,40 +87,39 @@ class Gather:
     def config(self, plan: Plan) -> GatherConfig:
         batch, _, height, width = self.result.shape
         element_bytes, taps, few = self.source.element_bytes, self.down.taps * self.across.taps, self.few_channels
-        exact = self.precision == "bf16x6"  # a block is taken apart in three, which takes registers
+        exact = self.precision == "bf16x6"  # bf16x3 splits a block in three, which takes registers
         block_outputs = min(max(bucket(self.outputs), 16), 64 if exact or few else 128)
         block_positions = 64 if exact else 128
-        # Tiles for fewer than half of the multiprocessors leave too many of these idle: smaller tiles then. More than
-        # half is enough: on an H200 in bf16 32×256×14² → 256 takes 26.9 µs in 98 tiles of 128 × 128, 36.0 in 196.
+        # Smaller tiles where fewer than half of the multiprocessors would have one. Half is enough: on an H200 in bf16
+        # 32×256×14² → 256 takes 26.9 µs in 98 tiles of 128 × 128, 36.0 in 196.
         whole = bucket(batch * height * width) * self.outputs * self.groups
         while block_positions > 32 and 2 * whole < block_positions * block_outputs * plan.multiprocessors:
             block_positions //= 2
-        # 128 bytes of channels are a line of the cache. Where tensor cores do not read blocks from shared memory
-        # themselves, threads hold them, and their registers are full with half as many.
-        hopper = has_copy_engine(plan.architecture.target)
-        # With few outputs loads are what is waited for, and more of them are under way where a thread has more to do
-        # and blocks are small: 32×64×56² → 64 takes 34.1 µs with four warps, 32 channels and four stages, 37.8 with
-        # eight, 64 and three. Few channels come element by element and are not staged, so that their blocks had better
-        # be large: 32×3×224² → 64 takes 206 µs with eight warps and blocks of 128 × 32, 117 with four and 256 × 64.
-        # Those spill; 128 × 64 is the most that does not.
+        # 128 bytes of channels are a cache line. Before Hopper, tensor cores read operands from registers, which hold
+        # half as many.
+        hopper = has_tma(plan.architecture.target)
+        # With few outputs the kernel is bound by the latency of loads. Fewer warps and smaller blocks have more loads
+        # in flight: 32×64×56² → 64 takes 34.1 µs with four warps, 32 channels and four stages, 37.8 with eight, 64 and
+        # three. Few channels are scalar loads without a pipeline and need large blocks: 32×3×224² → 64 takes 206 µs
+        # with eight warps and blocks of 128 × 32, 117 with four and 256 × 64, which spill; 128 × 64 do not.
         waits = hopper and element_bytes == 2 and block_outputs == 64 and taps > 1
         depth = taps * self.channels if few else self.channels
         most = 64 if waits and few else 32 if waits or exact or few else (128 if hopper else 64) // element_bytes
         block_channels = min(max(bucket(depth), 16), most)
         box_rows, box_columns = best_box(block_positions, bucket(batch), height, width)
-        alone = exact or few  # every element has registers of its own, for parts or for an address
+        alone = exact or few  # every element takes registers, for its parts or its address
         large = block_positions * block_outputs >= (64 * 64 if alone else 128 * 64)
         return GatherConfig(
             num_warps=8 if large and not waits else 4,
             num_stages=2 if not plan.architecture.target.startswith("cuda") else 4 if waits and not few else 3,
             BLOCK_POSITIONS=block_positions, BLOCK_OUTPUTS=block_outputs, BLOCK_CHANNELS=block_channels,
-            # The copy engine goes past the L1 cache, which serves all taps but the first: it is for single taps.
+            # TMA bypasses the L1 cache, which serves all taps but the first: TMA is for single taps.
             KEEP_IN_L1=taps > 1, by_boxes=taps == 1 and hopper,
             BOX_ROWS=box_rows, BOX_COLUMNS=box_columns,
         )  # fmt: skip
 
     def fits_boxes(self, config: GatherConfig) -> bool:
-        """Whether the copy engine can do the walking."""
+        """Return whether TMA can load source and weight."""
         return (
             config.by_boxes
             and not self.few_channels
@@ -140,12 +130,12 @@ class Gather:
         )
 
     def source_by_places(self) -> Operand:
-        """[N, H, W, C]."""
+        """Return the source as [N, H, W, C]."""
         (batch, channels, height, width), (image, channel, row, column) = self.source.shape, self.source.strides
         return self.source.seen_as((batch, height, width, channels), (image, row, column, channel))
 
     def weight_in_rows(self) -> Operand | None:
-        """All taps and channels of an output in one row, if they lie so and the copy engine can walk them."""
+        """Return the weight as [outputs, taps · channels], or None if it is not contiguous so or TMA cannot load it."""
         outputs, channels, taps_down, taps_across = self.weight.shape
         if not lies_in_rows(self.weight, self.weight.strides[0]):
             return None
@@ -154,7 +144,7 @@ class Gather:
         return rows if whole_units and rows.describable() else None
 
     def arguments(self) -> dict[str, object]:
-        """What both kernels take."""
+        """Return the arguments that both kernels take."""
         return {
             "bias_ptr": self.bias, "result_ptr": self.result, "result_strides": self.result.strides,
             "bias_stride": self.bias.strides[0] if self.bias else 0, "result_start": self.result_start,
@@ -165,15 +155,16 @@ class Gather:
         }  # fmt: skip
 
 
-def has_copy_engine(target: str) -> bool:
+def has_tma(target: str) -> bool:
+    """Return whether a target has TMA: Hopper and later."""
     backend, _, architecture = target.partition(":")
     return backend == "cuda" and int(architecture) >= 90
 
 
 def best_box(positions: int, batch: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of the box that covers such images with the least left over; the wider of two that do."""
+    """Return rows and columns of the box that covers images with the least waste; of equal boxes, the widest."""
 
-    def left_over(sides: tuple[int, int]) -> tuple[int, int, int]:
+    def waste(sides: tuple[int, int]) -> tuple[int, int, int]:
         rows, columns = sides
         images = positions // (rows * columns)
         covered = (
@@ -184,11 +175,11 @@ def best_box(positions: int, batch: int, height: int, width: int) -> tuple[int, 
         return covered, -columns, -rows
 
     powers = [1 << power for power in range(positions.bit_length())]
-    return min(((rows, columns) for rows in powers for columns in powers if rows * columns <= positions), key=left_over)
+    return min(((rows, columns) for rows in powers for columns in powers if rows * columns <= positions), key=waste)
 
 
 def plan_gather(plan: Plan, gather: Gather) -> None:
-    """Put one launch on the plan."""
+    """Plan one launch."""
     batch, _, height, width = gather.result.shape
     sizes = (bucket(batch * height * width), bucket(gather.outputs), bucket(gather.channels))
     config = plan.choose(gather.config(plan), *sizes, gather.down.taps * gather.across.taps, gather.source.dtype)

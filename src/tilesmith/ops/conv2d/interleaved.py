@@ -1,10 +1,10 @@
-"""The input's gradient where strides make several classes of positions, and there are few channels: all in one product.
+"""The input gradient of a strided convolution with few channels: all classes of positions in one GEMM.
 
-One launch for each class would read the whole output gradient each time, once for every tap of the class. But classes
-look at nearly the same rows and columns, and of the 16 outputs that a tensor core computes at least, few channels use
-few. So the channels of all classes are outputs of one product: for a stem of three channels, 7 × 7 taps and strides of
-two, it goes through 4 × 4 taps instead of 49. What a class has no tap for gets zeros of the weight. A last pass puts
-positions of all classes next to each other.
+One launch per class would read the whole output gradient for every tap of each class. But classes read nearly the same
+rows and columns, and few channels use only a part of the 16 outputs that a tensor core computes at least. So the
+channels of all classes are the outputs of one GEMM. For a stem of three channels, 7 × 7 taps and a stride of two, the
+GEMM goes through 4 × 4 taps instead of 49. The weight is zero where a class has no tap. A last kernel interleaves the
+positions of all classes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.conv2d.gather import Gather, Walk, plan_gather
-from tilesmith.ops.conv2d.pointers import inside
+from tilesmith.ops.conv2d.gather import Gather, plan_gather
+from tilesmith.ops.conv2d.pointers import Walk, is_in_image
 from tilesmith.ops.conv2d.problem import FEWEST_CHANNELS, Problem
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 
-MOST_OUTPUTS = 16  # what tensor cores compute at least
+MOST_OUTPUTS = 16  # the smallest tile of tensor cores
 
 
 @triton.jit
@@ -30,8 +30,10 @@ def conv2d_join_classes_kernel(
     CHANNELS: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, START: tl.constexpr,
     TAPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """[(class down, class across, channel), tap down, tap across, output] from the weight, with zeros for taps that a
-    class does not have."""
+    """Write [(class down, class across, channel), tap down, tap across, output] from the weight.
+
+    Taps that a class does not have are zero.
+    """
     element = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     N_TAPS: tl.constexpr = TAPS[0] * TAPS[1]
     output, tap = element % outputs, element // outputs % N_TAPS
@@ -43,7 +45,7 @@ def conv2d_join_classes_kernel(
     offsets = output.to(tl.int64) * weight_strides[0] + channel * weight_strides[1]
     offsets += row * weight_strides[2] + across * weight_strides[3]
     mask = element < n_elements
-    has_tap = mask & inside(row, KERNEL[0]) & inside(across, KERNEL[1])
+    has_tap = mask & is_in_image(row, KERNEL[0]) & is_in_image(across, KERNEL[1])
     tl.store(joined_ptr + element, tl.load(weight_ptr + offsets, mask=has_tap, other=0.0), mask=mask)
 
 
@@ -52,7 +54,7 @@ def conv2d_interleave_kernel(
     classes_ptr, result_ptr, result_strides, height, width, class_height, class_width,
     CHANNELS: tl.constexpr, STRIDE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One row of an image, from [image, row, column, (class down, class across, channel)]."""
+    """Write one row of an image from [image, row, column, (class down, class across, channel)]."""
     image, row = (tl.program_id(0) // height).to(tl.int64), tl.program_id(0) % height
     place = tl.program_id(1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     column, channel = place // CHANNELS, place % CHANNELS
@@ -73,6 +75,7 @@ class FlatConfig(Config):
 
 
 def fits_interleaved(problem: Problem) -> bool:
+    """Return whether the channels of all classes fit into one tile of outputs."""
     classes = math.prod(problem.window.stride)
     return (
         classes > 1
@@ -84,8 +87,10 @@ def fits_interleaved(problem: Problem) -> bool:
 
 
 def joined_walk(problem: Problem, side: int) -> Walk:
-    """Through everything that any class looks at along one side: from the row that the first tap of the last class is
-    at back to the one that the last tap of the first class is at."""
+    """Return the walk through all rows that any class reads along one side.
+
+    It goes back from the row of the last class's first tap to the row of the first class's last tap.
+    """
     window = problem.window
     stride, padding, kernel = window.stride[side], window.padding[side], window.kernel[side]
     start = (stride - 1 + padding) // stride
@@ -96,7 +101,7 @@ def joined_walk(problem: Problem, side: int) -> Walk:
 def plan_interleaved(
     plan: Plan, problem: Problem, gradients: Operand, weight: Operand, result: Operand, precision: str
 ) -> None:
-    """Put on the plan: the input's gradient, from the output's, whose channels are last."""
+    """Plan the input's gradient from the output's, which has channels last."""
     window, channels, outputs = problem.window, problem.channels, problem.outputs
     down, across = joined_walk(problem, 0), joined_walk(problem, 1)
     columns = channels * math.prod(window.stride)

@@ -1,4 +1,4 @@
-"""What all kernels of a convolution speak of: its sizes, and how its tensors have to lie for them."""
+"""The sizes of a convolution, and copies of its tensors to channels last."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.transpose import plan_transpose
 
-# Below so many channels in a group, a block of them would be padding for the most part: then a window's elements and
-# channels are numbered through, and a block has several elements of the window.
+# Of a group, for a block of channels per tap. Fewer would leave most of a block empty: then taps and channels form one
+# long dimension, and a block has several taps.
 FEWEST_CHANNELS = 16
-MOST_OF_A_CHANNEL = 4  # outputs that come of a single channel before they are worth a matrix product
+MOST_OF_A_CHANNEL = 4  # outputs of a single channel in a depthwise convolution; more are worth a GEMM
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Problem:
 
     @staticmethod
     def of(x: Sequence[int], weight: Sequence[int], window: Sequence[int], groups: int) -> Problem:
-        """From the shapes of images and weight."""
+        """Return the problem for these shapes of images and weight."""
         batch, channels, height, width = (1, *x)[-4:]
         return Problem(batch, channels // groups, weight[0] // groups, groups, height, width, Window.of(window))
 
@@ -50,7 +50,7 @@ class Problem:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each output comes of one channel, and few of each: no matrices to multiply."""
+        """Whether each output depends on one channel, and few outputs on each channel: no GEMM."""
         return self.channels == 1 and self.outputs <= MOST_OF_A_CHANNEL
 
     @property
@@ -59,21 +59,23 @@ class Problem:
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums over elements of this dtype are kept in."""
+    """Return the dtype of sums over elements of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def shared_out(positions: int, block: int, blocks: int, programs: int) -> tuple[int, int]:
-    """Into how many shares the positions go, and how many positions each has, in whole blocks, if about as many
-    programs are to run as given, and each share is needed by that many blocks of the result."""
+def split_positions(positions: int, block: int, blocks: int, programs: int) -> tuple[int, int]:
+    """Return the number of splits of the positions, and the positions of each in whole blocks.
+
+    About `programs` programs then run, if each split computes `blocks` blocks of the result.
+    """
     steps = max(triton.cdiv(positions, block), 1)
-    shares = min(max(programs // blocks, 1), steps)
-    per_share = triton.cdiv(steps, shares)
-    return triton.cdiv(steps, per_share), per_share * block
+    splits = min(max(programs // blocks, 1), steps)
+    per_split = triton.cdiv(steps, splits)
+    return triton.cdiv(steps, per_split), per_split * block
 
 
 def plan_channels_last(plan: Plan, images: Operand) -> Operand:
-    """The images, or a weight, with neighbouring channels next to each other in memory: a copy, unless they are."""
+    """Return images, or a weight, with channels last in memory: a copy unless they are so already."""
     batch, channels, height, width = images.shape
     if images.strides[1] == 1 or channels == 1:
         return images
@@ -83,8 +85,7 @@ def plan_channels_last(plan: Plan, images: Operand) -> Operand:
 
 
 def lies_in_rows(weight: Operand, row: int) -> bool:
-    """Whether an output's taps and channels lie one after the other, the channels of a tap together, and from output to
-    output it is so far."""
+    """Return whether an output's taps and channels are contiguous, channels innermost, outputs `row` elements apart."""
     _, channels, _, taps_across = weight.shape
     wanted = (row, 1, taps_across * channels, channels)
     return all(
@@ -93,7 +94,7 @@ def lies_in_rows(weight: Operand, row: int) -> bool:
 
 
 def plan_sum_into(plan: Plan, partials: Operand, weight: Operand) -> None:
-    """Add up rows of partial sums, which have the channels last, and lay the total out as the weight is."""
+    """Plan the total of partial sums, which have channels last, in the layout of the weight."""
     outputs, channels, height, width = weight.shape
     compute = compute_dtype(weight.dtype)
     everything = (outputs * height * width * channels,)
@@ -107,7 +108,7 @@ def plan_sum_into(plan: Plan, partials: Operand, weight: Operand) -> None:
 
 
 def _matrices(images: Operand, places: Operand) -> tuple[Operand, Operand]:
-    """Images, and their copy with the channels last, as matrices of which one is the other's transpose."""
+    """Return images and their channels-last copy as matrices, one the transpose of the other."""
     batch, channels, height, width = images.shape
     of_image, of_channel, of_row, of_column = images.strides
     if of_row == width * of_column:

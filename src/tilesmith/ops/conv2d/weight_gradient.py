@@ -1,8 +1,7 @@
 """The weight's gradient: dw[k, c, r, s] = Σ over n, p, q of dy[n, k, p, q] · x[n, c, p·stride − padding + …, …].
 
-A matrix product again, outputs × (taps, channels), but over the positions, which are many where the result is small. So
-the positions are shared out among programs: each adds up its share and leaves partial sums, which a second kernel adds
-up in the same order at every run.
+A GEMM of outputs × (taps, channels) over the positions: many positions, a small result. So the kernel is split-K: each
+program sums one split of the positions, and a second kernel adds up the partial sums in the same order at every run.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.conv2d.depthwise import plan_depthwise_weight_gradient
-from tilesmith.ops.conv2d.pointers import inside
+from tilesmith.ops.conv2d.pointers import is_in_image
 from tilesmith.ops.conv2d.problem import (
     FEWEST_CHANNELS,
     Problem,
     plan_channels_last,
     plan_sum_into,
-    shared_out,
+    split_positions,
     sum_dtype,
 )
 from tilesmith.ops.device.elementwise import compute_dtype
@@ -34,16 +33,19 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
 
 
-@triton.jit(do_not_specialize=["n_positions", "positions_per_share", "window"])
+@triton.jit(do_not_specialize=["n_positions", "positions_per_split", "window"])
 def conv2d_weight_gradient_kernel(
-    dy_ptr, x_ptr, partials_ptr, dy_strides, x_strides, n_positions, positions_per_share, height, width, windows_down,
+    dy_ptr, x_ptr, partials_ptr, dy_strides, x_strides, n_positions, positions_per_split, height, width, windows_down,
     windows_across, channels, outputs, window,
     FEW_CHANNELS: tl.constexpr, CHANNELS: tl.constexpr, KERNEL: tl.constexpr, PRECISION: tl.constexpr,
     COMPUTE: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr, BLOCK_POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """What one share of the positions adds to one block of outputs × columns. Columns are channels of one tap; of few
-    channels, those of all taps numbered through. `window` is stride, padding and dilation, each down and across."""
-    group, share = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    """One split of the positions: its partial sum of one block of outputs × columns.
+
+    Columns are the channels of one tap; with FEW_CHANNELS, the channels of all taps. `window` is stride, padding and
+    dilation, each down and across.
+    """
+    group, split = tl.program_id(2).to(tl.int64), tl.program_id(1)
     blocks_of_outputs = tl.cdiv(outputs, BLOCK_OUTPUTS)
     output = tl.program_id(0) % blocks_of_outputs * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     block = tl.program_id(0) // blocks_of_outputs
@@ -63,8 +65,8 @@ def conv2d_weight_gradient_kernel(
     x_columns += tl.cast(down, tl.int64) * x_strides[2] + tl.cast(across, tl.int64) * x_strides[3]
     dy_columns = dy_ptr + (group * outputs + output) * dy_strides[1]
     total = tl.zeros([BLOCK_OUTPUTS, BLOCK_COLUMNS], COMPUTE)
-    last = tl.minimum((share + 1) * positions_per_share, n_positions)
-    for start in range(share * positions_per_share, last, BLOCK_POSITIONS):
+    last = tl.minimum((split + 1) * positions_per_split, n_positions)
+    for start in range(split * positions_per_split, last, BLOCK_POSITIONS):
         position = start + tl.arange(0, BLOCK_POSITIONS)
         is_position = (position < last)[:, None]
         image = (position // windows_across // windows_down).to(tl.int64)
@@ -75,20 +77,21 @@ def conv2d_weight_gradient_kernel(
         top, left = p * window[0], q * window[1]
         x_places = image * x_strides[0] + top.to(tl.int64) * x_strides[2] + left.to(tl.int64) * x_strides[3]
         if FEW_CHANNELS:
-            x_mask = inside(top[:, None] + down[None, :], height) & inside(left[:, None] + across[None, :], width)
+            x_mask = is_in_image(top[:, None] + down[None, :], height) & is_in_image(
+                left[:, None] + across[None, :], width
+            )
         else:
-            x_mask = (inside(top + down, height) & inside(left + across, width))[:, None]
+            x_mask = (is_in_image(top + down, height) & is_in_image(left + across, width))[:, None]
         x = tl.load(x_columns[None, :] + x_places[:, None], mask=x_mask & is_position & has_column[None, :], other=0.0)
         total = tl.dot(tl.trans(dy), x, total, input_precision=PRECISION, out_dtype=COMPUTE)
-    rows = share.to(tl.int64) * tl.num_programs(2) * outputs + group * outputs + output
+    rows = split.to(tl.int64) * tl.num_programs(2) * outputs + group * outputs + output
     mask = (output < outputs)[:, None] & has_column[None, :]
     tl.store(partials_ptr + rows[:, None] * n_columns + number[None, :], total, mask=mask)
 
 
 @dataclass(frozen=True)
 class WeightGradientConfig(Config):
-    """Each program takes BLOCK_OUTPUTS × BLOCK_COLUMNS of the gradient and goes through a share of the positions,
-    BLOCK_POSITIONS at a time."""
+    """Each program takes BLOCK_OUTPUTS × BLOCK_COLUMNS of the gradient, BLOCK_POSITIONS of its split at a time."""
 
     BLOCK_OUTPUTS: int = 64
     BLOCK_COLUMNS: int = 64
@@ -98,15 +101,15 @@ class WeightGradientConfig(Config):
 
 def weight_gradient_config(problem: Problem, target: str, dtype: torch.dtype, multiplied: str) -> WeightGradientConfig:
     few = problem.channels < FEWEST_CHANNELS
-    exact = multiplied == "bf16x6"  # a block is taken apart in three, which takes registers
+    exact = multiplied == "bf16x6"  # bf16x3 splits a block in three, which takes registers
     most = 32 if exact and few else 64 if exact or few or dtype.itemsize > 2 else 128
     columns = problem.channels * (math.prod(problem.window.kernel) if few else 1)
     block_outputs, block_columns = (min(max(bucket(size), 16), most) for size in (problem.outputs, columns))
     cuda, narrow = target.startswith("cuda"), dtype.itemsize == 2
     many_warps = min(block_outputs, block_columns) >= (32 if few else 128)
     if few and cuda and narrow:
-        # Few channels come element by element, and a thread with more of them waits for more at a time: with four warps
-        # and three stages the whole backward of 32×3×224² → 64 takes 817 µs on an H200, with eight and two 854.
+        # Few channels are scalar loads, and fewer warps have more of them in flight per thread: the whole backward of
+        # 32×3×224² → 64 takes 817 µs on an H200 with four warps and three stages, 854 with eight and two.
         many_warps = False
     return WeightGradientConfig(
         num_warps=8 if many_warps else 4,
@@ -118,7 +121,7 @@ def weight_gradient_config(problem: Problem, target: str, dtype: torch.dtype, mu
 
 @kernels("conv2d_weight_gradient")
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, window: Sequence[int], groups: int, tf32: bool) -> Tensor:
-    """Laid out as the weight; of that only its look is used."""
+    """Return the gradient in the layout of the weight, whose values are not used."""
     return torch.empty_like(weight)
 
 
@@ -147,14 +150,14 @@ def plan_weight_gradient(
         else triton.cdiv(problem.channels, config.BLOCK_COLUMNS) * taps
     )  # fmt: skip
     programs = plan.multiprocessors * config.programs_per_multiprocessor
-    shares, per_share = shared_out(problem.positions, config.BLOCK_POSITIONS, blocks * groups, programs)
-    partials = plan.empty((shares, weight.shape[0] * taps * problem.channels), sum_dtype(x.dtype))
+    splits, per_split = split_positions(problem.positions, config.BLOCK_POSITIONS, blocks * groups, programs)
+    partials = plan.empty((splits, weight.shape[0] * taps * problem.channels), sum_dtype(x.dtype))
     windows_down, windows_across = problem.counts
     given = problem.window
     plan.launch(
-        conv2d_weight_gradient_kernel, (blocks, shares, groups), config,
+        conv2d_weight_gradient_kernel, (blocks, splits, groups), config,
         dy_ptr=gradients, x_ptr=images, partials_ptr=partials, dy_strides=gradients.strides, x_strides=images.strides,
-        n_positions=problem.positions, positions_per_share=per_share, height=problem.height, width=problem.width,
+        n_positions=problem.positions, positions_per_split=per_split, height=problem.height, width=problem.width,
         windows_down=windows_down, windows_across=windows_across, channels=problem.channels, outputs=problem.outputs,
         window=(*given.stride, *given.padding, *given.dilation), FEW_CHANNELS=few,
         CHANNELS=problem.channels if few else 0, KERNEL=given.kernel, PRECISION=multiplied,

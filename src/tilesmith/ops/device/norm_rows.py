@@ -1,7 +1,7 @@
 """Device functions that the norms share: tiles of rows, their parameters, and sums along rows.
 
 Named tuples carry what belongs together from function to function. Device functions are inlined, so the tuples exist
-only while a kernel compiles. A dtype cannot be a member of such a tuple: COMPUTE stays an argument of its own.
+only while a kernel compiles. They hold no compile-time constants: a constant that is assigned becomes a tensor.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,6 @@ class RowTile(NamedTuple):
     columns: Any  # [BLOCK_SIZE]
     mask: Any  # [ROWS, BLOCK_SIZE], or of size one where all rows or all columns have the same mask
     sizes: Any  # as `Rows.arguments` gives them
-    NESTED: Any
 
 
 class GradientTensors(NamedTuple):
@@ -52,20 +51,19 @@ class RowGroup(NamedTuple):
     rows: Any  # [ROWS]
     n_rows: Any
     sizes: Any
-    NESTED: Any
 
 
 @triton.jit
-def load_tile(tensor, tile, COMPUTE: tl.constexpr, EVICTION: tl.constexpr):
+def load_tile(tensor, tile, NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr):
     """Return a tile in the dtype COMPUTE, with zeros outside the mask."""
-    pointers = tensor.pointer + tile_offsets(tile.rows, tile.columns, tile.sizes, tensor.strides, tile.NESTED)
+    pointers = tensor.pointer + tile_offsets(tile.rows, tile.columns, tile.sizes, tensor.strides, NESTED)
     return tl.load(pointers, mask=tile.mask, other=0.0, eviction_policy=EVICTION).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
 
 
 @triton.jit
-def store_tile(tensor, values, tile):
+def store_tile(tensor, values, tile, NESTED: tl.constexpr):
     """Store a tile in the tensor's dtype."""
-    pointers = tensor.pointer + tile_offsets(tile.rows, tile.columns, tile.sizes, tensor.strides, tile.NESTED)
+    pointers = tensor.pointer + tile_offsets(tile.rows, tile.columns, tile.sizes, tensor.strides, NESTED)
     tl.store(pointers, values.to(tensor.pointer.dtype.element_ty), mask=tile.mask)
 
 
@@ -80,6 +78,14 @@ def load_weight(
     else:
         values = tl.full([1, 1], 1.0, COMPUTE)
     return values  # [1, BLOCK_SIZE] or [1, 1]
+
+
+@triton.jit
+def columns_and_part(n_columns, BLOCK_SIZE: tl.constexpr):
+    """Return this program's columns [BLOCK_SIZE], and its part of the rows: programs go along a row first."""
+    blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
+    columns = tl.program_id(0) % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    return columns, (tl.program_id(0) // blocks_per_row).to(tl.int64)
 
 
 @triton.jit

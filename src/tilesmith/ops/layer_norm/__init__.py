@@ -3,10 +3,18 @@
 Forward moves two elements per output (read x, write y; w and b stay in cache) and does about seven flops on each;
 backward moves three (read x and dy, write dx) and does about fifteen. Memory-bound on every GPU, so:
 
-- a row is read from memory once. Its mean is known before its variance is summed up, or both come from running means
-  that are merged at the end: never from mean(x²) − mean(x)², which loses everything where the mean is large;
-- nothing is kept for the backward but x, w and b: mean and variance cost no extra read there, since x is read anyway;
-- the gradients of w and b are summed over rows in the same sweep that computes dx.
+- A row is read from memory once. The kernels sum the variance after the mean, or use Welford's algorithm. They never
+  use mean(x²) − mean(x)², which loses all precision where the mean is large.
+- The backward keeps only x, w and b. It computes mean and variance again, without an extra read of x.
+- One sweep computes dx and the gradients of w and b.
+
+Files, in reading order:
+
+- `operator.py`: what users call, its checks, its gradient and its spec.
+- `forward.py`: the forward kernels, their forms and their plan.
+- `welford.py`: device functions for means and variances of rows that are read block by block.
+- `backward.py`: the backward's forms and plans.
+- `backward_kernels.py`: the backward kernels.
 """
 
 from tilesmith.ops.layer_norm.operator import SPEC, layer_norm

@@ -17,6 +17,7 @@ from tilesmith.ops.device.norm_rows import (
     RowTile,
     Vector,
     add_to_first_and_rotate,
+    columns_and_part,
     load_tile,
     load_weight,
     store_tile,
@@ -55,11 +56,11 @@ def layer_norm_backward_kernel(
     for group in tl.range(first, tl.cdiv(n_rows, ROWS), tl.num_programs(0), num_stages=PIPELINE):
         rows = group * ROWS + tl.arange(0, ROWS)
         mask = (rows < n_rows)[:, None] & in_row[None, :]
-        tile = RowTile(rows, columns, mask, sizes, NESTED)
-        x = load_tile(RowTensor(x_ptr, x_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
-        dy = load_tile(RowTensor(dy_ptr, dy_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        tile = RowTile(rows, columns, mask, sizes)
+        x = load_tile(RowTensor(x_ptr, x_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        dy = load_tile(RowTensor(dy_ptr, dy_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         if SUM_GRADIENT:
-            dsum = load_tile(RowTensor(dsum_ptr, dsum_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+            dsum = load_tile(RowTensor(dsum_ptr, dsum_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         scaled = dy * weight
         mean, scaled_mean = two_row_means(x, scaled, n_columns)  # [ROWS, 1] each
         centred = tl.where(mask, x - mean, 0.0)
@@ -69,7 +70,7 @@ def layer_norm_backward_kernel(
         dx = inverse_deviation * (scaled - scaled_mean - normed * (inverse_deviation * projection))
         if SUM_GRADIENT:
             dx += dsum
-        store_tile(RowTensor(dx_ptr, dx_strides), dx, tile)
+        store_tile(RowTensor(dx_ptr, dx_strides), dx, tile, NESTED)
         if WEIGHT_GRADIENT:
             weight_gradient += dy * normed
         if BIAS_GRADIENT:
@@ -86,7 +87,8 @@ def layer_norm_backward_kernel(
 
 @triton.jit
 def _row_statistics(
-    tensors, group, eps, HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_SIZE: tl.constexpr
+    tensors, group, eps,
+    HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Return the statistics of rows that are read once, block by block."""
     rows, n_columns = group.rows, group.sizes[0]
@@ -99,9 +101,9 @@ def _row_statistics(
         columns = start + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         mask = (rows < group.n_rows)[:, None] & in_row[None, :]
-        tile = RowTile(rows, columns, mask, group.sizes, group.NESTED)
-        x = load_tile(tensors.x, tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
-        dy = load_tile(tensors.dy, tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        tile = RowTile(rows, columns, mask, group.sizes)
+        x = load_tile(tensors.x, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         scaled = dy * load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
         blocks_read += 1
         share = 1 / blocks_read
@@ -121,7 +123,8 @@ def _row_statistics(
 @triton.jit
 def _cached_row_statistics(
     tensors, group, eps,
-    HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr,
 ):  # fmt: skip
     """Return the statistics of one row that stays in cache.
 
@@ -134,8 +137,8 @@ def _cached_row_statistics(
     for start in range(0, n_columns, BLOCK_SIZE):
         columns = start + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
-        tile = RowTile(group.rows, columns, in_row[None, :], group.sizes, group.NESTED)
-        x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, COMPUTE)
+        tile = RowTile(group.rows, columns, in_row[None, :], group.sizes)
+        x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, NESTED, COMPUTE)
         sums += sum_neighbours(x, NEIGHBOURS)
         scaled_sums += sum_neighbours(scaled, NEIGHBOURS)
     mean, scaled_mean = two_row_means(sums, scaled_sums, n_columns)  # [1, 1] each
@@ -144,8 +147,8 @@ def _cached_row_statistics(
     for start in range(0, n_columns, BLOCK_SIZE):
         columns = start + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
-        tile = RowTile(group.rows, columns, in_row[None, :], group.sizes, group.NESTED)
-        x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, COMPUTE)
+        tile = RowTile(group.rows, columns, in_row[None, :], group.sizes)
+        x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, NESTED, COMPUTE)
         centred = tl.where(in_row[None, :], x - mean, 0.0)
         squares += sum_neighbours(centred * centred, NEIGHBOURS)
         products += sum_neighbours(scaled * centred, NEIGHBOURS)
@@ -154,10 +157,12 @@ def _cached_row_statistics(
 
 
 @triton.jit
-def _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr):
+def _cached_x_and_scaled(
+    tensors, tile, in_row, HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr
+):  # fmt: skip
     """Return tiles of x and of dy · w, and keep both in cache."""
-    x = load_tile(tensors.x, tile, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-    dy = load_tile(tensors.dy, tile, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
+    x = load_tile(tensors.x, tile, NESTED, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
+    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
     return x, dy * load_weight(tensors.weight, tile.columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
 
 
@@ -170,18 +175,19 @@ def _statistics(mean, scaled_mean, variance, projection, eps):
 
 @triton.jit
 def _tile_gradient(
-    tensors, weight, statistics, tile, SUM_GRADIENT: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr
-):
+    tensors, weight, statistics, tile,
+    SUM_GRADIENT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
+):  # fmt: skip
     """Store dx of a tile, given its rows' statistics. Return what its elements add to dw, to db and to Σ dsum."""
-    x = load_tile(tensors.x, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
-    dy = load_tile(tensors.dy, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    x = load_tile(tensors.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
     centred = x - statistics.mean
     dx = statistics.inverse_deviation * (dy * weight - statistics.scaled_mean) - centred * statistics.correction
     dsum = tl.zeros_like(dy)
     if SUM_GRADIENT:
-        dsum = load_tile(tensors.dsum, tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        dsum = load_tile(tensors.dsum, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         dx += dsum
-    store_tile(tensors.dx, dx, tile)
+    store_tile(tensors.dx, dx, tile, NESTED)
     return dy * (centred * statistics.inverse_deviation), dy, dsum
 
 
@@ -205,14 +211,18 @@ def layer_norm_backward_cached_kernel(
     first = tl.program_id(0)
     for row in tl.range(first, n_rows, tl.num_programs(0), num_stages=1):
         rows = row + tl.arange(0, 1)
-        group = RowGroup(rows, n_rows, sizes, NESTED)
-        statistics = _cached_row_statistics(tensors, group, eps, HAS_WEIGHT, COMPUTE, FIRST_BLOCK_SIZE, NEIGHBOURS)
+        group = RowGroup(rows, n_rows, sizes)
+        statistics = _cached_row_statistics(
+            tensors, group, eps, HAS_WEIGHT, NESTED, COMPUTE, FIRST_BLOCK_SIZE, NEIGHBOURS
+        )
         for block in tl.static_range(BLOCKS):
             columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
             in_row = columns < n_columns if block == BLOCKS - 1 else tl.full([BLOCK_SIZE], True, tl.int1)
             weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-            tile = RowTile(rows, columns, in_row[None, :], sizes, NESTED)
-            added, dy, dsum = _tile_gradient(tensors, weight, statistics, tile, SUM_GRADIENT, COMPUTE, "evict_first")
+            tile = RowTile(rows, columns, in_row[None, :], sizes)
+            added, dy, dsum = _tile_gradient(
+                tensors, weight, statistics, tile, SUM_GRADIENT, NESTED, COMPUTE, "evict_first"
+            )
             if WEIGHT_GRADIENT:
                 weight_gradients = add_to_first_and_rotate(weight_gradients, added)
             if BIAS_GRADIENT:
@@ -241,8 +251,8 @@ def layer_norm_row_statistics_kernel(
     tensors = GradientTensors(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), absent, absent, Vector(weight_ptr, weight_stride)
     )
-    group = RowGroup(rows, n_rows, sizes, NESTED)
-    statistics = _row_statistics(tensors, group, eps, HAS_WEIGHT, COMPUTE, BLOCK_SIZE)
+    group = RowGroup(rows, n_rows, sizes)
+    statistics = _row_statistics(tensors, group, eps, HAS_WEIGHT, NESTED, COMPUTE, BLOCK_SIZE)
     pointers = statistics_ptr + 4 * rows[:, None]
     mask = (rows < n_rows)[:, None]
     tl.store(pointers, statistics.mean, mask=mask)
@@ -265,10 +275,8 @@ def layer_norm_backward_tiles_kernel(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
         RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
     )  # fmt: skip
-    blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
-    columns = tl.program_id(0) % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    columns, part = columns_and_part(n_columns, BLOCK_SIZE)
     in_row = columns < n_columns
-    part = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "")  # [1, BLOCK_SIZE]
     weight_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     bias_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
@@ -282,8 +290,8 @@ def layer_norm_backward_tiles_kernel(
         scaled_mean = tl.load(pointers + 2, mask=in_rows, other=0.0)  # [ROWS, 1]
         correction = tl.load(pointers + 3, mask=in_rows, other=0.0)  # [ROWS, 1]
         statistics = RowStatistics(mean, inverse_deviation, scaled_mean, correction)
-        tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes, NESTED)
-        added, dy, dsum = _tile_gradient(tensors, weight, statistics, tile, SUM_GRADIENT, COMPUTE, "")
+        tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
+        added, dy, dsum = _tile_gradient(tensors, weight, statistics, tile, SUM_GRADIENT, NESTED, COMPUTE, "")
         if WEIGHT_GRADIENT:
             weight_gradient += added
         if BIAS_GRADIENT:

@@ -40,13 +40,13 @@ def layer_norm_forward_kernel(
     columns = tl.arange(0, BLOCK_SIZE)
     in_row = columns < n_columns
     mask = (rows < n_rows)[:, None] & in_row[None, :]
-    tile = RowTile(rows, columns, mask, sizes, NESTED)
+    tile = RowTile(rows, columns, mask, sizes)
     weight, bias = Vector(weight_ptr, weight_stride), Vector(bias_ptr, bias_stride)
-    x = load_tile(RowTensor(x_ptr, x_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+    x = load_tile(RowTensor(x_ptr, x_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
     centred = tl.where(mask, x - (tl.sum(x, axis=1) / n_columns)[:, None], 0.0)  # [ROWS, BLOCK_SIZE]
     y = centred * tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]
     y = _scale_and_shift(y, weight, bias, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, "")
-    store_tile(RowTensor(y_ptr, y_strides), y, tile)
+    store_tile(RowTensor(y_ptr, y_strides), y, tile, NESTED)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -65,13 +65,13 @@ def layer_norm_forward_blocks_kernel(
     squares = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     for block in range(BLOCKS - 1):  # all full, so that no column needs a mask
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        x = load_tile(x_rows, RowTile(rows, columns, in_rows, sizes, NESTED), COMPUTE, "evict_last")
+        x = load_tile(x_rows, RowTile(rows, columns, in_rows, sizes), NESTED, COMPUTE, "evict_last")
         share = 1 / tl.cast(block + 1, COMPUTE)
         step, means = step_mean(means, x, True, share)
         squares += product_of_steps(step, step, share)
     columns = (BLOCKS - 1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     mask = in_rows & (columns < n_columns)[None, :]
-    x = load_tile(x_rows, RowTile(rows, columns, mask, sizes, NESTED), COMPUTE, "evict_last")  # [ROWS, BLOCK_SIZE]
+    x = load_tile(x_rows, RowTile(rows, columns, mask, sizes), NESTED, COMPUTE, "evict_last")  # [ROWS, BLOCK_SIZE]
     step, means = step_mean(means, x, mask, 1 / BLOCKS)
     squares += product_of_steps(step, step, 1 / BLOCKS)
     counts = columns_per_lane(n_columns, BLOCK_SIZE, COMPUTE)  # [1, BLOCK_SIZE]
@@ -82,11 +82,11 @@ def layer_norm_forward_blocks_kernel(
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         mask = in_rows & in_row[None, :]
-        tile = RowTile(rows, columns, mask, sizes, NESTED)
-        x = load_tile(x_rows, tile, COMPUTE, "evict_first")  # [ROWS, BLOCK_SIZE]
+        tile = RowTile(rows, columns, mask, sizes)
+        x = load_tile(x_rows, tile, NESTED, COMPUTE, "evict_first")  # [ROWS, BLOCK_SIZE]
         y = (x - mean) * inverse_deviation
         y = _scale_and_shift(y, weight, bias, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, "evict_last")
-        store_tile(RowTensor(y_ptr, y_strides), y, tile)
+        store_tile(RowTensor(y_ptr, y_strides), y, tile, NESTED)
 
 
 class LayerNormRowsInRegisters(RmsNormRowsInRegisters):

@@ -1,4 +1,4 @@
-"""The operator: its meaning, its checks, its gradient, its spec."""
+"""The operator: its definition, its checks, its gradient and its spec."""
 
 from typing import Any
 
@@ -43,9 +43,9 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 @operator("layer_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """(x − mean(x)) / √(var(x) + eps) over the last dimension, times weight and plus bias if there are any.
+    """Return (x − mean(x)) / √(var(x) + eps) over the last dimension, times weight and plus bias if there are any.
 
-    The result has x's dtype and is computed in single precision or better; weight and bias may have another dtype.
+    The result has x's dtype and is computed in single precision or better. weight and bias may have another dtype.
     """
     require_normable("layer_norm", x, weight, eps)
     if bias is not None:

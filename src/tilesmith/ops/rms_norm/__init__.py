@@ -3,11 +3,17 @@
 Forward moves two elements per output (read x, write y; w stays in cache) and does about four flops on each; backward
 moves three (read x and dy, write dx) and does about twelve. Memory-bound on every GPU, so:
 
-- a row is read from memory once. It stays in registers between the sum of squares and the scaling; a row too wide for
-  that is read a second time, from the L2 cache;
-- nothing is kept for the backward but x and w: 1/√(mean(x²) + eps) costs no extra read there, since x is read anyway;
-- the weight's gradient is summed over rows in the same sweep that computes dx: each program adds up its own rows in
-  registers and leaves one row of partial sums.
+- A row is read from memory once. It stays in registers between the sum of squares and the scaling. The second read of
+  a row too wide for that comes from cache.
+- The backward keeps only x and w. It computes 1/√(mean(x²) + eps) again, without an extra read of x.
+- One sweep computes dx and the weight's gradient: each program adds up its own rows in registers and leaves one row of
+  partial sums.
+
+Files, in reading order:
+
+- `operator.py`: what users call, its checks, its gradient and its spec.
+- `forward.py`: the forward kernels, their forms and their plan.
+- `backward.py`: the backward kernels, their forms and their plan.
 """
 
 from tilesmith.ops.rms_norm.operator import SPEC, rms_norm

@@ -28,6 +28,7 @@ from tilesmith.ops.device.norm_rows import (
     RowTile,
     Vector,
     add_to_first_and_rotate,
+    columns_and_part,
     load_tile,
     load_weight,
     store_tile,
@@ -56,9 +57,9 @@ def rms_norm_backward_kernel(
     for group in tl.range(first, tl.cdiv(n_rows, ROWS), tl.num_programs(0), num_stages=PIPELINE):
         rows = group * ROWS + tl.arange(0, ROWS)
         mask = (rows < n_rows)[:, None] & in_row[None, :]
-        tile = RowTile(rows, columns, mask, sizes, NESTED)
-        x = load_tile(RowTensor(x_ptr, x_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
-        dy = load_tile(RowTensor(dy_ptr, dy_strides), tile, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        tile = RowTile(rows, columns, mask, sizes)
+        x = load_tile(RowTensor(x_ptr, x_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        dy = load_tile(RowTensor(dy_ptr, dy_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         if RELU:
             dy = tl.where(x * weight <= 0, 0.0, dy)
         scaled = dy * weight
@@ -66,8 +67,8 @@ def rms_norm_backward_kernel(
         inverse_rms = tl.rsqrt(mean_square + eps)
         dx = inverse_rms * (scaled - x * (inverse_rms * inverse_rms * projection))
         if SUM_GRADIENT:
-            dx += load_tile(RowTensor(dsum_ptr, dsum_strides), tile, COMPUTE, "")
-        store_tile(RowTensor(dx_ptr, dx_strides), dx, tile)
+            dx += load_tile(RowTensor(dsum_ptr, dsum_strides), tile, NESTED, COMPUTE, "")
+        store_tile(RowTensor(dx_ptr, dx_strides), dx, tile, NESTED)
         if WEIGHT_GRADIENT:
             weight_gradient += dy * (x * inverse_rms)
     if WEIGHT_GRADIENT:
@@ -77,7 +78,7 @@ def rms_norm_backward_kernel(
 @triton.jit
 def _row_statistics(
     tensors, group, eps,
-    HAS_WEIGHT: tl.constexpr, RELU: tl.constexpr, COMPUTE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr, EVICTION: tl.constexpr,
 ):  # fmt: skip
     """Return r and r³ · mean(g · x) of rows that are read block by block."""
@@ -88,9 +89,9 @@ def _row_statistics(
         columns = start + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         mask = (rows < group.n_rows)[:, None] & in_row[None, :]
-        tile = RowTile(rows, columns, mask, group.sizes, group.NESTED)
-        x = load_tile(tensors.x, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
-        dy = load_tile(tensors.dy, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+        tile = RowTile(rows, columns, mask, group.sizes)
+        x = load_tile(tensors.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+        dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
         weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
         if RELU:
             dy = tl.where(x * weight <= 0, 0.0, dy)
@@ -104,17 +105,17 @@ def _row_statistics(
 @triton.jit
 def _tile_gradient(
     tensors, weight, inverse_rms, correction, tile,
-    SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
+    SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
 ):  # fmt: skip
     """Store dx of a tile, given its rows' statistics. Return what each element adds to dw."""
-    x = load_tile(tensors.x, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
-    dy = load_tile(tensors.dy, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    x = load_tile(tensors.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
     if RELU:
         dy = tl.where(x * weight <= 0, 0.0, dy)
     dx = inverse_rms * (dy * weight) - x * correction
     if SUM_GRADIENT:
-        dx += load_tile(tensors.dsum, tile, COMPUTE, "")
-    store_tile(tensors.dx, dx, tile)
+        dx += load_tile(tensors.dsum, tile, NESTED, COMPUTE, "")
+    store_tile(tensors.dx, dx, tile, NESTED)
     return dy * (x * inverse_rms)  # [ROWS, BLOCK_SIZE]
 
 
@@ -137,16 +138,16 @@ def rms_norm_backward_cached_kernel(
     for row in tl.range(first, n_rows, tl.num_programs(0), num_stages=1):
         rows = row + tl.arange(0, 1)
         inverse_rms, correction = _row_statistics(
-            tensors, RowGroup(rows, n_rows, sizes, NESTED), eps,
-            HAS_WEIGHT, RELU, COMPUTE, FIRST_BLOCK_SIZE, NEIGHBOURS, "evict_last",
+            tensors, RowGroup(rows, n_rows, sizes), eps,
+            HAS_WEIGHT, RELU, NESTED, COMPUTE, FIRST_BLOCK_SIZE, NEIGHBOURS, "evict_last",
         )  # fmt: skip
         for block in tl.static_range(BLOCKS):
             columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
             in_row = columns < n_columns if block == BLOCKS - 1 else tl.full([BLOCK_SIZE], True, tl.int1)
             weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-            tile = RowTile(rows, columns, in_row[None, :], sizes, NESTED)
+            tile = RowTile(rows, columns, in_row[None, :], sizes)
             added = _tile_gradient(
-                tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, COMPUTE, "evict_first"
+                tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, NESTED, COMPUTE, "evict_first"
             )
             if WEIGHT_GRADIENT:
                 weight_gradients = add_to_first_and_rotate(weight_gradients, added)
@@ -168,8 +169,8 @@ def rms_norm_row_statistics_kernel(
     tensors = GradientTensors(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), absent, absent, Vector(weight_ptr, weight_stride)
     )
-    group = RowGroup(rows, n_rows, sizes, NESTED)
-    inverse_rms, correction = _row_statistics(tensors, group, eps, HAS_WEIGHT, RELU, COMPUTE, BLOCK_SIZE, 1, "")
+    group = RowGroup(rows, n_rows, sizes)
+    inverse_rms, correction = _row_statistics(tensors, group, eps, HAS_WEIGHT, RELU, NESTED, COMPUTE, BLOCK_SIZE, 1, "")
     pointers = statistics_ptr + 2 * rows[:, None]
     mask = (rows < n_rows)[:, None]
     tl.store(pointers, inverse_rms, mask=mask)
@@ -189,10 +190,8 @@ def rms_norm_backward_tiles_kernel(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
         RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
     )  # fmt: skip
-    blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
-    columns = tl.program_id(0) % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    columns, part = columns_and_part(n_columns, BLOCK_SIZE)
     in_row = columns < n_columns
-    part = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "")  # [1, BLOCK_SIZE]
     weight_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     for start in range(0, rows_per_part, ROWS):
@@ -201,8 +200,8 @@ def rms_norm_backward_tiles_kernel(
         statistics = statistics_ptr + 2 * rows[:, None]
         inverse_rms = tl.load(statistics, mask=in_rows, other=0.0)  # [ROWS, 1]
         correction = tl.load(statistics + 1, mask=in_rows, other=0.0)  # [ROWS, 1]
-        tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes, NESTED)
-        added = _tile_gradient(tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, COMPUTE, "")
+        tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
+        added = _tile_gradient(tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, NESTED, COMPUTE, "")
         if WEIGHT_GRADIENT:
             weight_gradient += added
     if WEIGHT_GRADIENT:

@@ -26,11 +26,13 @@ class Summands(NamedTuple):
 
 
 @triton.jit
-def load_x_or_sum(summands, tile, HAS_RESIDUAL: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr):
+def load_x_or_sum(
+    summands, tile, HAS_RESIDUAL: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr
+):
     """Return a tile of x, or of x + residual rounded to its dtype in memory: the kernel norms the sum it returns."""
-    x = load_tile(summands.x, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    x = load_tile(summands.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
     if HAS_RESIDUAL:
-        residual = load_tile(summands.residual, tile, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+        residual = load_tile(summands.residual, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
         x = (x + residual).to(summands.total.pointer.dtype.element_ty).to(COMPUTE)
     return x
 
@@ -48,17 +50,17 @@ def rms_norm_forward_kernel(
     columns = tl.arange(0, BLOCK_SIZE)
     in_row = columns < n_columns
     mask = (rows < n_rows)[:, None] & in_row[None, :]
-    tile = RowTile(rows, columns, mask, sizes, NESTED)
+    tile = RowTile(rows, columns, mask, sizes)
     total = RowTensor(sum_ptr, sum_strides)
     summands = Summands(RowTensor(x_ptr, x_strides), RowTensor(residual_ptr, residual_strides), total)
-    x = load_x_or_sum(summands, tile, HAS_RESIDUAL, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+    x = load_x_or_sum(summands, tile, HAS_RESIDUAL, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
     if HAS_RESIDUAL:
-        store_tile(total, x, tile)
+        store_tile(total, x, tile, NESTED)
     y = x * tl.rsqrt(tl.sum(x * x, axis=1) / n_columns + eps)[:, None]  # [ROWS, BLOCK_SIZE]
     y *= load_weight(Vector(weight_ptr, weight_stride), columns, in_row, HAS_WEIGHT, COMPUTE, "")
     if RELU:
         y = tl.where(y <= 0, 0.0, y)  # keeps NaN, as PyTorch does
-    store_tile(RowTensor(y_ptr, y_strides), y, tile)
+    store_tile(RowTensor(y_ptr, y_strides), y, tile, NESTED)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -82,22 +84,22 @@ def rms_norm_forward_blocks_kernel(
     for block in range(BLOCKS):
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         mask = in_rows & (columns < n_columns)[None, :]
-        x = load_x_or_sum(summands, RowTile(rows, columns, mask, sizes, NESTED), HAS_RESIDUAL, COMPUTE, "evict_last")
+        x = load_x_or_sum(summands, RowTile(rows, columns, mask, sizes), HAS_RESIDUAL, NESTED, COMPUTE, "evict_last")
         squares += x * x
     inverse_rms = tl.rsqrt(tl.sum(squares, axis=1) / n_columns + eps)[:, None]  # [ROWS, 1]
     for block in range(BLOCKS):
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         mask = in_rows & in_row[None, :]
-        tile = RowTile(rows, columns, mask, sizes, NESTED)
-        x = load_x_or_sum(summands, tile, HAS_RESIDUAL, COMPUTE, "evict_first")  # [ROWS, BLOCK_SIZE]
+        tile = RowTile(rows, columns, mask, sizes)
+        x = load_x_or_sum(summands, tile, HAS_RESIDUAL, NESTED, COMPUTE, "evict_first")  # [ROWS, BLOCK_SIZE]
         if HAS_RESIDUAL:
-            store_tile(total, x, tile)
+            store_tile(total, x, tile, NESTED)
         y = x * inverse_rms
         y *= load_weight(Vector(weight_ptr, weight_stride), columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
         if RELU:
             y = tl.where(y <= 0, 0.0, y)
-        store_tile(RowTensor(y_ptr, y_strides), y, tile)
+        store_tile(RowTensor(y_ptr, y_strides), y, tile, NESTED)
 
 
 class RmsNormRowsInRegisters(RowsInRegisters):

@@ -1,4 +1,4 @@
-"""The operator: its meaning, its checks, its gradient, its spec."""
+"""The operator: its definition, its checks, its gradient and its spec."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def reference(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Ten
 
 def native(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     if weight is not None and weight.dtype != x.dtype:
-        return reference(x, weight, eps)  # PyTorch's own warns and takes its slow path
+        return reference(x, weight, eps)  # PyTorch's own warns and takes a slow path
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
@@ -43,7 +43,7 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def require_normable(operator: str, x: Tensor, weight: Tensor | None, eps: object) -> None:
-    """What every norm over the last dimension asks of its arguments."""
+    """Check the arguments of a norm over the last dimension."""
     require_floating(operator, x=x)
     if weight is not None:
         require_floating(operator, weight=weight)
@@ -55,9 +55,9 @@ def require_normable(operator: str, x: Tensor, weight: Tensor | None, eps: objec
 
 @operator("rms_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
-    """x / √(mean(x²) + eps) over the last dimension, times weight if there is one.
+    """Return x / √(mean(x²) + eps) over the last dimension, times weight if there is one.
 
-    The result has x's dtype and is computed in single precision or better; weight may have another dtype.
+    The result has x's dtype and is computed in single precision or better. weight may have another dtype.
     """
     require_normable("rms_norm", x, weight, eps)
     return x

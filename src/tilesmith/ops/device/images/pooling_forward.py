@@ -1,9 +1,9 @@
 """Pooling forward, by maximum and by mean.
 
-What a program counts in is a cell of DOWN × ALONG windows, so that what neighbouring windows share is read once. Every
-row of x that a cell's windows cover is pooled across first, and what comes of it serves all windows that the row is
-part of. Where columns lie side by side, the ALONG · STRIDE of them that are a cell's own come in one piece, and one by
-one only those beyond: of 3 × 3 windows two apart in bf16, 16 bytes and one element for four windows.
+A tile consists of cells of DOWN × ALONG windows, so that elements which neighbouring windows share are read once. A
+program first pools every row of a cell across; the result serves all windows that contain the row. Where columns are
+contiguous, one vector load reads the ALONG · STRIDE columns of a cell, and scalar loads read the columns beyond: for
+3 × 3 windows of stride 2 in bf16, 16 bytes and one element for four windows.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.images.pooling_backward import constant_divisor, elements_counted
+from tilesmith.ops.device.images.pooling import constant_divisor, elements_counted
 from tilesmith.ops.device.images.tiles import (
     MOST_UNROLLED,
     ImageTileConfig,
     ImageTiles,
+    Windows,
     image_offsets,
     is_inside,
     known_multiples,
@@ -35,8 +36,10 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @triton.jit
 def pooled_with(pooled, position, value, its_position, OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr):
-    """The largest so far and where that was, or the sum so far, with another value. The first of equal ones is the
-    largest, and NaN, the last of several, is larger than all."""
+    """Return the maximum so far and its position, or the sum so far, with another value.
+
+    Of equal values the first is the maximum. NaN is larger than all numbers, and the last NaN wins.
+    """
     if KEEP:
         is_larger = (value > pooled) | (value != value)
         pooled, position = tl.where(is_larger, value, pooled), tl.where(is_larger, its_position, position)
@@ -52,10 +55,10 @@ def elements_of_row(
     pointers, row_inside, left, width, column_stride, other,
     COUNT: tl.constexpr, PADDING: tl.constexpr, OVERHANG: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """The COUNT elements of a row from `left` on as a tuple, `other` where they lie outside the image.
+    """Return the COUNT elements of a row from `left` on as a tuple, `other` where they lie outside the image.
 
-    `pointers` are those of each cell's own first element, PADDING after `left`. From there on PIECE of them, where
-    that is not zero, are read together.
+    `pointers` are those of each cell's own first element, PADDING after `left`. From there on, one vector load reads
+    PIECE elements, unless PIECE is zero.
     """
     elements: tl.tuple = ()
     for index in tl.static_range(COUNT):
@@ -74,12 +77,18 @@ def elements_of_row(
 
 @triton.jit
 def rows_pooled_across(
-    pointers, top, left, reads, height, width, strides,
+    windows,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
-    OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr, COMPUTE: tl.constexpr, PIECE: tl.constexpr,
-    DOWN: tl.constexpr, ALONG: tl.constexpr,
+    OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr, COMPUTE: tl.constexpr, CELL: tl.constexpr,
 ):  # fmt: skip
-    """Of every row that a cell covers, what becomes of it in each of the ALONG windows, and the position of that."""
+    """Return every row that a cell covers, pooled across in each of the cell's windows, and the positions of maxima.
+
+    CELL is (DOWN, ALONG, PIECE): windows down and across, and the columns of one load. The windows' pointers are those
+    of a cell's own first column, after the padding.
+    """
+    DOWN: tl.constexpr = CELL[0]
+    ALONG: tl.constexpr = CELL[1]
+    PIECE: tl.constexpr = CELL[2]
     TAPS: tl.constexpr = KERNEL[1]
     ROWS: tl.constexpr = (DOWN - 1) * STRIDE[0] + (KERNEL[0] - 1) * DILATION[0] + 1
     COLUMNS: tl.constexpr = (ALONG - 1) * STRIDE[1] + (KERNEL[1] - 1) * DILATION[1] + 1
@@ -87,9 +96,12 @@ def rows_pooled_across(
     values: tl.tuple = ()
     positions: tl.tuple = ()
     for row in tl.static_range(ROWS):
-        row_inside = is_inside(reads, top + row, height, row < PADDING[0], ROWS - 1 - row < OVERHANG[0])
+        row_inside = is_inside(
+            windows.mask, windows.top + row, windows.height, row < PADDING[0], ROWS - 1 - row < OVERHANG[0]
+        )
         elements = elements_of_row(
-            pointers + tl.cast(row * strides[2], tl.int64), row_inside, left, width, strides[3], OTHER,
+            windows.pointers + tl.cast(row * windows.strides[2], tl.int64), row_inside, windows.left, windows.width,
+            windows.strides[3], OTHER,
             COLUMNS, PADDING[1], OVERHANG[1], PIECE,
         )  # fmt: skip
         for window in tl.static_range(ALONG):
@@ -107,8 +119,10 @@ def nothing_yet(
     top, left,
     SHAPE: tl.constexpr, KERNEL: tl.constexpr, DILATION: tl.constexpr, OF_MAXIMA: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """What a window at (top, left) starts from. Where all its elements are minus infinity, the first of them that is no
-    padding is the maximum."""
+    """Return the value and position that a window at (top, left) starts from.
+
+    If all elements are −∞, the maximum is the first one that is no padding.
+    """
     rows_before, columns_before = tl.cdiv(tl.maximum(-top, 0), DILATION[0]), tl.cdiv(tl.maximum(-left, 0), DILATION[1])
     position = (rows_before * KERNEL[1] + columns_before).to(tl.int32) + tl.zeros(SHAPE, tl.int32)
     return tl.full(SHAPE, float("-inf") if OF_MAXIMA else 0.0, COMPUTE), position
@@ -119,7 +133,7 @@ def window_of_rows(
     start, position, values, positions,
     FIRST: tl.constexpr, STEP: tl.constexpr, KERNEL: tl.constexpr, OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """A window of rows that are pooled across already: those from FIRST on, STEP apart."""
+    """Pool a window of rows that are pooled across already: those from FIRST on, STEP apart."""
     pooled = start
     TAPS: tl.constexpr = KERNEL[0]
     for tap in tl.static_range(TAPS):
@@ -132,17 +146,16 @@ def window_of_rows(
 
 @triton.jit
 def window_of_elements(
-    start, position, pointers, top, left, reads, height, width, strides,
+    start, position, windows,
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
     OF_MAXIMA: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """A window of many elements, gone through in a loop."""
+    """Pool a window of many elements in a loop."""
     pooled = start
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
     for tap in range(TAPS):
         value = window_element(
-            pointers, tap, top, left, reads, height, width, strides, float("-inf") if OF_MAXIMA else 0.0,
-            KERNEL, PADDING, DILATION, OVERHANG,
+            windows, tap, float("-inf") if OF_MAXIMA else 0.0, KERNEL, PADDING, DILATION, OVERHANG
         ).to(start.dtype)  # fmt: skip
         pooled, position = pooled_with(pooled, position, value, tap, OF_MAXIMA, KEEP)
     return pooled, position
@@ -152,8 +165,10 @@ def window_of_elements(
 def store_row_of_windows(
     values, images_ptr, offsets, q, mask, windows_across, column_stride, ALONG: tl.constexpr, MULTIPLE: tl.constexpr
 ):
-    """Store what ALONG windows beside each other gave: the first at `offsets`, in column q. In one piece where rows
-    begin at multiples of that."""
+    """Store the results of ALONG neighbouring windows: the first at `offsets`, in column q.
+
+    One vector store writes them where rows start at multiples of ALONG.
+    """
     if ALONG > 1 and MULTIPLE == ALONG:
         beside = tl.arange(0, ALONG)[None, None, :]
         mask = mask[:, :, None] & (q[:, :, None] + beside < windows_across)
@@ -187,9 +202,10 @@ def pooling_forward_kernel(
     positions: tl.tuple = ()
     if UNROLLED:
         pointers = x_ptr + image_offsets(image, channel, top, q * STRIDE[1], x_strides)
+        CELL: tl.constexpr = (DOWN, ALONG, PIECE)
         values, positions = rows_pooled_across(
-            pointers, top, left, reads, height, width, x_strides, KERNEL, STRIDE, PADDING, DILATION, OVERHANG,
-            OF_MAXIMA, KEEP, COMPUTE, PIECE, DOWN, ALONG,
+            Windows(pointers, top, left, reads, height, width, x_strides),
+            KERNEL, STRIDE, PADDING, DILATION, OVERHANG, OF_MAXIMA, KEEP, COMPUTE, CELL,
         )  # fmt: skip
     for down in tl.static_range(DOWN):
         results: tl.tuple = ()
@@ -205,7 +221,7 @@ def pooling_forward_kernel(
             else:
                 pointers = x_ptr + image_offsets(image, channel, first_row, first_column, x_strides)
                 result, position = window_of_elements(
-                    start, position, pointers, first_row, first_column, reads, height, width, x_strides,
+                    start, position, Windows(pointers, first_row, first_column, reads, height, width, x_strides),
                     KERNEL, PADDING, DILATION, OVERHANG, OF_MAXIMA, KEEP,
                 )  # fmt: skip
             if not OF_MAXIMA:
@@ -225,22 +241,22 @@ def pooling_forward_kernel(
             store_row_of_windows(chosen, positions_ptr, offsets, q, mask, windows_across, step, ALONG, Y_MULTIPLE)
 
 
-VECTOR_BYTES = 16  # what one instruction reads at most
-MOST_SHARED = 9  # elements of a window; of more, the rows that several windows share do not fit into registers
+VECTOR_BYTES = 16  # of the widest load
+MOST_SHARED = 9  # elements of a window; shared rows of larger windows exceed the registers
 
 
 @dataclass(frozen=True)
 class PoolingConfig(ImageTileConfig):
-    """What counts as one row and column is a cell of DOWN × ALONG windows."""
+    """Rows and columns count cells of DOWN × ALONG windows."""
 
     DOWN: int = 1
     ALONG: int = 1
 
 
 def columns_in_a_piece(x: Operand, y: Operand, window: Window) -> int:
-    """How many columns of x one instruction reads for a cell; zero where each is read by itself.
+    """Return how many columns of x one vector load reads for a cell; zero for scalar loads.
 
-    They must lie side by side, begin at a multiple of their number in every row, and be the own ones of whole windows.
+    The columns must be contiguous, start at a multiple of their number in every row, and belong to whole windows.
     """
     most = math.gcd(VECTOR_BYTES // x.element_bytes, *x.strides[:-1], x.shape[-1])
     beside = x.strides[-1] == y.strides[-1] == 1 and x.aligned
@@ -248,8 +264,10 @@ def columns_in_a_piece(x: Operand, y: Operand, window: Window) -> int:
 
 
 def default_cell(window: Window, piece: int, windows_down: int, *, keeps_positions: bool) -> Pair:
-    """How many windows down and across are pooled together: across as many as one instruction reads for, down as many
-    as registers hold with every release of the compiler."""
+    """Return the windows of a cell: across as many as one load serves, down as many as registers hold.
+
+    The registers are those of every supported release of Triton.
+    """
     along = piece // window.stride[1] if piece else 1
     if math.prod(window.kernel) > MOST_SHARED:
         return 1, along
@@ -257,8 +275,10 @@ def default_cell(window: Window, piece: int, windows_down: int, *, keeps_positio
 
 
 def _tile(tiles: ImageTiles, windows: int, plan: Plan) -> ImageTileConfig:
-    """Of cells of many windows, in rows of columns, one for each thread of one warp: 32×64×112² with 3 × 3 windows,
-    two apart, took 16.7 µs with one warp on an H200, 18.3 with two, 25.8 with four."""
+    """Return the tile: of large cells, one per thread of a single warp.
+
+    32×64×112² with 3 × 3 windows of stride 2 on an H200: 16.7 µs with one warp, 18.3 with two, 25.8 with four.
+    """
     if tiles.channels_inner or windows < 8:
         return tiles.config(2 if tiles.channels_inner else windows)
     return replace(tiles.config(512 // plan.architecture.warp_size), num_warps=1)
@@ -268,7 +288,7 @@ def plan_pooling_forward(
     plan: Plan, x: Operand, y: Operand, positions: Operand | None, window: Window, *, of_maxima: bool,
     count_padding: bool = True, divisor: int = 0,
 ) -> None:  # fmt: skip
-    """Put pooling on the plan: by maximum, with their positions where they are wanted, or by mean."""
+    """Plan pooling by maximum, with positions if wanted, or by mean."""
     unrolled = math.prod(window.kernel) <= MOST_UNROLLED
     piece = columns_in_a_piece(x, y, window) if unrolled else 0
     down, along = default_cell(window, piece, y.shape[-2], keeps_positions=positions is not None)

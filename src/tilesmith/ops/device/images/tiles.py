@@ -1,13 +1,13 @@
-"""How programs share out the elements of images, and what they find around each: device code of pooling and of
-convolution without matrices.
+"""Tiles of images, and device functions around an element's windows, for pooling and depthwise convolution.
 
-A program's tile is two-dimensional: where channels lie last in memory, places × channels; else rows × columns, of one
-or several planes. Neighbouring lanes take what lies together.
+A program's tile has two dimensions: pixels × channels if channels are last in memory, else rows × columns of one or
+several planes. Neighbouring lanes take neighbours in memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -17,10 +17,36 @@ from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand
 
 
+class Windows(NamedTuple):
+    """The windows of a tile in the images they read; (top, left) are the places of their first elements."""
+
+    pointers: Any  # to the first elements
+    top: Any
+    left: Any
+    mask: Any
+    height: Any
+    width: Any
+    strides: Any
+
+
+class Cells(NamedTuple):
+    """The cells of a tile: rows and columns count cells, height and width are the images'."""
+
+    image: Any
+    channel: Any
+    row: Any
+    column: Any
+    mask: Any
+    height: Any
+    width: Any
+
+
 @dataclass(frozen=True)
 class ImageTileConfig(Config):
-    """Each program takes so many planes, rows, columns and channels. A plane is an image, or one channel of it where
-    channels are not last in memory."""
+    """Each program takes so many planes, rows, columns and channels.
+
+    A plane is an image, or one channel of it where channels are not last in memory.
+    """
 
     PLANES: int = 1
     ROWS: int = 8
@@ -28,18 +54,15 @@ class ImageTileConfig(Config):
     CHANNELS: int = 1
 
 
-# Elements of a window that are written out one after the other, each with the checks that it needs; more of them are
-# gone through in a loop.
-MOST_UNROLLED = 25
-MOST_HALVINGS = tl.constexpr(5)  # of a piece of columns: as many levels are looked at
-MOST_ON_AN_AXIS = 65535  # of a grid, but for the first
+MOST_UNROLLED = 25  # taps of a window; a kernel loops over the taps of larger windows
+MOST_HALVINGS = tl.constexpr(5)  # of a vector of columns
+MOST_ON_AN_AXIS = 65535  # the size of a grid's second and third axes
 
 
 class ImageTiles:
-    """How programs share out the elements of images, and where the same image and channel is in other tensors.
+    """The tiles of images, and the strides of the same elements in other tensors.
 
-    With `channels_alike` a kernel need not know which channel it works on. A `cell` of so many rows and columns counts
-    as one element.
+    With `channels_alike` a kernel need not know its channel. A `cell` of rows and columns counts as one element.
     """
 
     def __init__(
@@ -50,7 +73,7 @@ class ImageTiles:
         self.channels_inner = everyone[0].strides[1] == 1 and channels > 1
         evenly = all(one.strides[0] == channels * one.strides[1] for one in everyone)
         if channels_alike and evenly and not self.channels_inner:
-            # Nobody has to ask which image and which channel a plane is.
+            # One stride from plane to plane: the kernel need not divide by the number of channels.
             everyone = [
                 one.seen_as((one.shape[0] * channels, 1, *one.shape[2:]), (one.strides[1], 0, *one.strides[2:]))
                 for one in everyone
@@ -63,12 +86,13 @@ class ImageTiles:
         self.element_bytes, self.dtype = images.element_bytes, images.dtype
 
     def config(self, share: int = 1) -> ImageTileConfig:
-        """Eight outputs a thread, so that what a program works out for itself is shared by many; along columns or
-        channels as far as they go, for what lies together in memory is best read together. Fewer by `share` where an
-        element is a cell of several outputs."""
+        """Return the default: eight outputs per thread, along columns or channels as far as possible.
+
+        `share` divides the number of elements where each is a cell of several outputs.
+        """
         if self.channels_inner:
             channels = min(bucket(self.channels), 128)
-            # Of channels that fill no vector each has an address of its own: fewer, or they fill the registers.
+            # Channels that fill no vector need an address each: fewer, to save registers.
             outputs = (4096 // self.element_bytes if self.channels % 16 == 0 else 512) // share
             columns = min(bucket(self.width), outputs // channels)
             return ImageTileConfig(num_warps=4, ROWS=1, COLUMNS=columns, CHANNELS=channels)
@@ -91,17 +115,17 @@ class ImageTiles:
         return blocks, min(planes, MOST_ON_AN_AXIS), triton.cdiv(planes, MOST_ON_AN_AXIS)
 
     def arguments(self) -> dict[str, object]:
-        """What `tile_of_images` and `image_offsets` need."""
+        """Return the arguments for `tile_of_images` and `image_offsets`."""
         return {
             "n_planes": self.planes, "sizes": (self.channels, self.height, self.width),
             "CHANNELS_INNER": self.channels_inner,
-            # Twice: windows may begin before an image and end after it.
+            # Twice the reach: windows may start before an image and end after it.
             "INDEX": tl.int32 if 2 * self.reach < 2**31 else tl.int64,
         }  # fmt: skip
 
 
 def _reach(images: Operand) -> int:
-    """From the first element of an image to its last."""
+    """Return the distance from the first element of an image to its last."""
     return sum(step * size for step, size in zip(images.strides[1:], images.shape[1:], strict=True))
 
 
@@ -112,12 +136,11 @@ def tile_of_images(
     PLANES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr,
     CHANNELS_FIT: tl.constexpr = False,
 ):  # fmt: skip
-    """The image, channel, row and column of each element of this program's tile, as far as they differ; what of them to
-    read; what to write.
+    """Return image, channel, row and column of each element of this program's tile, and the masks to read and write.
 
-    Beyond its edges the tile repeats the last element there is, so that reading needs no mask, which would cost an
-    instruction or two at each element of a window. Channels do not repeat: they are read several at once, and need a
-    mask unless CHANNELS_FIT, that is, fill whole blocks.
+    Beyond the edges, rows and columns repeat the last one, so that loads need no mask: a mask costs one or two
+    instructions per element of a window. Channels are vector loads and do not repeat: they need a mask unless
+    CHANNELS_FIT, that is, fill whole blocks.
     """
     channels, height, width = sizes[0], sizes[1], sizes[2]
     block = tl.program_id(0)
@@ -151,22 +174,20 @@ def tile_of_images(
 
 @triton.jit
 def image_offsets(image, channel, row, column, strides):
-    """Where these elements lie, from the first. An image is found in 64 bits, so that any tensor can be addressed; in
-    it as many bits do as rows and columns are counted in."""
+    """Return the offsets of elements: of the image in 64 bits, inside an image in the dtype of row and column."""
     within = row * strides[2] + column * strides[3]
     return image.to(tl.int64) * strides[0] + (within + channel.to(within.dtype) * strides[1])
 
 
 @triton.jit
 def known_multiples(strides, OF: tl.constexpr):
-    """The same strides, such that the compiler sees what all but the last are multiples of: by itself it looks for 16,
-    and for nothing less."""
+    """Return strides that the compiler knows to be multiples of OF, all but the last. It detects only 16 by itself."""
     return strides[0] // OF * OF, strides[1] // OF * OF, strides[2] // OF * OF, strides[3]
 
 
 @triton.jit
 def unpacked(pieces, SIZE: tl.constexpr):
-    """Pieces of SIZE elements as SIZE tensors. No element moves where each thread holds whole pieces."""
+    """Return vectors of SIZE elements as SIZE tensors. No data moves if each thread holds whole vectors."""
     OUTER: tl.constexpr = pieces.shape[0]
     INNER: tl.constexpr = pieces.shape[1]
     parts = (pieces,)
@@ -185,7 +206,7 @@ def unpacked(pieces, SIZE: tl.constexpr):
 
 @triton.jit
 def packed(elements, SIZE: tl.constexpr):
-    """The other way round."""
+    """Return SIZE tensors as vectors of SIZE elements: the inverse of `unpacked`."""
     parts = elements
     for level in tl.static_range(MOST_HALVINGS):
         if SIZE >> level > 1:
@@ -198,7 +219,7 @@ def packed(elements, SIZE: tl.constexpr):
 
 @triton.jit
 def is_inside(also, place, size, maybe_before, maybe_after):
-    """`also`, and whether a place lies within a side of this size, asked only on the ends beyond which it may lie."""
+    """Return `also`, and whether a place is within the size. Only ends that the place may pass are checked."""
     inside = also
     if maybe_before:
         inside = inside & (place >= 0)
@@ -209,21 +230,20 @@ def is_inside(also, place, size, maybe_before, maybe_after):
 
 @triton.jit
 def window_element(
-    pointers, tap, top, left, reads, height, width, strides, other,
+    windows, tap, other,
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr,
 ):  # fmt: skip
-    """Element number `tap` of each window, counted along its rows; `other` where that lies outside the image.
+    """Return element number `tap` of each window, counted along its rows; `other` where it lies outside the image.
 
-    `pointers` are those of the windows' first elements, at (top, left). Whether an element is outside is asked only of
-    those that can be: the first of a window before the image begins, the last after it ends.
+    Only taps that can lie outside are checked: a window's first ones before the image, its last ones after the image.
     """
     down, across = tap // KERNEL[1] * DILATION[0], tap % KERNEL[1] * DILATION[1]
     below, beside = (KERNEL[0] - 1) * DILATION[0] - down, (KERNEL[1] - 1) * DILATION[1] - across
-    inside = is_inside(reads, top + down, height, down < PADDING[0], below < OVERHANG[0])
-    inside = is_inside(inside, left + across, width, across < PADDING[1], beside < OVERHANG[1])
-    # In 64 bits, so that of the elements of a row all but one are found by a constant in the instruction.
-    offset = tl.cast(down * strides[2], tl.int64) + across * strides[3]
-    return tl.load(pointers + offset, mask=inside, other=other)
+    inside = is_inside(windows.mask, windows.top + down, windows.height, down < PADDING[0], below < OVERHANG[0])
+    inside = is_inside(inside, windows.left + across, windows.width, across < PADDING[1], beside < OVERHANG[1])
+    # In 64 bits, so that all elements of a row but one are at a constant offset that the instruction holds.
+    offset = tl.cast(down * windows.strides[2], tl.int64) + across * windows.strides[3]
+    return tl.load(windows.pointers + offset, mask=inside, other=other)
 
 
 @triton.jit
@@ -231,8 +251,10 @@ def window_around(
     row, column, number, windows_down, windows_across,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """Of the windows that may contain an element, that of this number: its place (p, q), as which of its elements it
-    contains this one, and whether it does. ACROSS of them differ in q alone."""
+    """Return the `number`-th window that may contain an element: its place (p, q), the tap, and whether it does.
+
+    ACROSS successive numbers differ only in q.
+    """
     p = (row + PADDING[0]) // STRIDE[0] - number // ACROSS
     q = (column + PADDING[1]) // STRIDE[1] - number % ACROSS
     down, across = row + PADDING[0] - p * STRIDE[0], column + PADDING[1] - q * STRIDE[1]
@@ -244,23 +266,24 @@ def window_around(
 
 @triton.jit
 def store_cells(
-    first, second, images_ptr, strides, image, channel, row, column, mask, height, width,
+    first, second, images_ptr, strides, cells,
     BELOW: tl.constexpr, BESIDE: tl.constexpr, CELL: tl.constexpr, COLUMNS: tl.constexpr, PAIRED: tl.constexpr,
 ):  # fmt: skip
-    """Store one element of each cell of CELL rows and columns: that BELOW and BESIDE its first one.
+    """Store one element of each cell of CELL rows and columns: the one BELOW and BESIDE its first one.
 
-    PAIRED, where a cell has two columns and they lie side by side: then `second` is what comes beside, and both are
-    written in one piece. A tile's last row again and again is no harm then, and a mask for it would break the piece up.
+    PAIRED, a cell has two neighbouring columns; `second` belongs to the second column, and one store writes both.
+    Storing a tile's last row several times is harmless then; a mask for it would split the store.
     """
-    rows = row * CELL[0] + BELOW
+    height, width = cells.height, cells.width
+    rows = cells.row * CELL[0] + BELOW
     if PAIRED:
         block = tl.program_id(0) % tl.cdiv(tl.cdiv(width, 2), COLUMNS)
         columns = block * (2 * COLUMNS) + tl.arange(0, 2 * COLUMNS)[None, :]
         values = tl.interleave(first, second)
         mask = (rows < height) & (columns < width)
     else:
-        columns = column * CELL[1] + BESIDE
+        columns = cells.column * CELL[1] + BESIDE
         values = first
-        mask = mask & (rows < height) & (columns < width)
-    pointers = images_ptr + image_offsets(image, channel, rows, columns.to(rows.dtype), strides)
+        mask = cells.mask & (rows < height) & (columns < width)
+    pointers = images_ptr + image_offsets(cells.image, cells.channel, rows, columns.to(rows.dtype), strides)
     tl.store(pointers, values.to(images_ptr.dtype.element_ty), mask=mask)

@@ -1,7 +1,7 @@
-"""Windows that slide over images: what pooling and convolution share.
+"""Windows that slide over images: their numbers, checks of arguments, memory formats.
 
-Images are [N, C, H, W], or [C, H, W] for one alone, in any strides. What comes out lies as PyTorch lays it out: with
-the channels last where the input has them last.
+Images are [N, C, H, W], or [C, H, W] for a single one, in any strides. Results have PyTorch's memory format: channels
+last if the input has channels last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Sides = int | list[int] | tuple[int, ...]  # as PyTorch takes them: one for both
 
 @dataclass(frozen=True)
 class Window:
-    """A window's size, its steps, what is added before and after the image, and the distance of its elements."""
+    """A window: its size, its stride, the padding before and after the image, and its dilation."""
 
     kernel: Pair
     stride: Pair
@@ -34,22 +34,22 @@ class Window:
 
     @staticmethod
     def of(numbers: Sequence[int]) -> Window:
-        """As `numbers` wrote it down."""
+        """Return the window that `numbers` describes."""
         return Window(*zip(numbers[::2], numbers[1::2], strict=True))
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """As a torch operator takes it."""
+        """The window as a list of numbers, which a torch operator can take."""
         return (*self.kernel, *self.stride, *self.padding, *self.padding_after, *self.dilation)
 
     @property
     def spans(self) -> Pair:
-        """From a window's first element to its last, both included."""
+        """Rows and columns from a window's first element to its last, both included."""
         (down, across), (height, width) = self.dilation, self.kernel
         return down * (height - 1) + 1, across * (width - 1) + 1
 
     def counts(self, height: int, width: int, *, ceil_mode: bool = False) -> Pair:
-        """How many windows fit into an image. With `ceil_mode` the last may hang over the end, but not start there."""
+        """Return how many windows an image has. With `ceil_mode` the last may end, but not start, after the padding."""
         down, across = (
             self._count(size, side, ceil_mode=ceil_mode) for side, size in enumerate((height, width))
         )  # fmt: skip
@@ -64,17 +64,17 @@ class Window:
         return count
 
     def around(self) -> Pair:
-        """Of how many windows an element can be part, down and across."""
+        """Return how many windows can contain an element, down and across."""
         return triton.cdiv(self.spans[0], self.stride[0]), triton.cdiv(self.spans[1], self.stride[1])
 
     def constants(self) -> dict[str, Pair]:
-        """For a kernel, at compile time."""
+        """Return the kernel's compile-time arguments."""
         return {
             "KERNEL": self.kernel, "STRIDE": self.stride, "PADDING": self.padding, "DILATION": self.dilation
         }  # fmt: skip
 
     def overhang(self, image: Sequence[int], counts: Sequence[int]) -> Pair:
-        """How far the last windows down and across hang over the end of an image of this height and width."""
+        """Return how far the last windows down and across reach past the end of an image of this height and width."""
         down, across = (
             max((count - 1) * stride - before + span - size, 0)
             for count, stride, before, span, size in zip(
@@ -89,14 +89,14 @@ def pair(value: Sides) -> Pair:
 
 
 def numbers_of(window_of: Callable[..., Window]) -> Callable[..., tuple[int, ...]]:
-    """A function that gives a window's numbers, and remembers them: it is called at every call of an operator."""
+    """Return a cached function from arguments to a window's numbers: every call of an operator needs them."""
     remembered = lru_cache(maxsize=1024)(lambda *arguments: window_of(*arguments).numbers)
 
     def numbers(*arguments: Any) -> tuple[int, ...]:
         if not torch.compiler.is_compiling():
             try:
                 return remembered(*arguments)
-            except TypeError:  # lists, and numbers that a tracer leaves open, cannot be looked up
+            except TypeError:  # lists and symbolic numbers are not hashable
                 pass
         return window_of(*arguments).numbers
 
@@ -118,7 +118,7 @@ def is_whole(value: object) -> bool:
 
 
 def require_pair(operator: str, name: str, value: Any, *, at_least: int) -> None:
-    """A whole number, or two: one for the height and one for the width."""
+    """Check that a value is one whole number or two, for height and width."""
     if isinstance(value, str) or not (is_whole(value) or isinstance(value, Sequence)):
         raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be a whole number or two of them")
     numbers = value if isinstance(value, Sequence) else (value,)
@@ -137,7 +137,7 @@ def require_flag(operator: str, name: str, value: object) -> None:
 
 
 def require_little_padding(operator: str, window: Window) -> None:
-    """Every window has an element inside the image."""
+    """Check that every window has an element inside the image."""
     for padding, span in zip(window.padding, window.spans, strict=True):
         if 2 * padding > span:
             raise ValueError(
@@ -146,7 +146,7 @@ def require_little_padding(operator: str, window: Window) -> None:
 
 
 def require_windows(operator: str, x: Tensor, window: Window, *, ceil_mode: bool = False) -> None:
-    """At least one window fits into x."""
+    """Check that at least one window fits into x."""
     counts = window.counts(x.shape[-2], x.shape[-1], ceil_mode=ceil_mode)
     for side, what in enumerate(("rows", "columns")):
         size = x.shape[-2 + side]
@@ -158,33 +158,33 @@ def require_windows(operator: str, x: Tensor, window: Window, *, ceil_mode: bool
 
 
 def lies_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether PyTorch takes a tensor of this look for one with its channels last, and then lays out results so."""
+    """Return whether PyTorch treats a tensor of this shape and strides as channels last, and lays out results so."""
     if len(shape) != 4 or strides[1] == 0:
         return False
     least = 0
     for dimension in (1, 3, 2, 0):
         if shape[dimension] == 0 or strides[dimension] < least:
             return False
-        if dimension == 0 and least == strides[1]:  # a single place in each image: both layouts are the same
+        if dimension == 0 and least == strides[1]:  # one pixel per image: both formats are the same
             return False
         least = strides[dimension] * max(shape[dimension], 1)
     return True
 
 
 def empty_images(like: Tensor, shape: Sequence[int], dtype: torch.dtype, *, channels_last: bool) -> Tensor:
-    """Memory for images on the device of `like`; one alone has its channels first."""
+    """Return memory for images on the device of `like`; a single image has channels first."""
     layout = torch.channels_last if channels_last and len(shape) == 4 else torch.contiguous_format
     return torch.empty(shape, dtype=dtype, device=like.device, memory_format=layout)
 
 
 def plan_empty_images(plan: Plan, shape: Sequence[int], dtype: torch.dtype, *, channels_last: bool) -> Operand:
-    """The same on a plan."""
+    """Return memory for images on a plan."""
     look = empty_images(torch.empty(0, device="meta"), shape, dtype, channels_last=channels_last)
     return plan.empty_like(Operand(-1, tuple(shape), look.stride(), dtype))
 
 
 def as_images(operand: Operand) -> Operand:
-    """[N, C, H, W], where a single image may have come without N."""
+    """Return an operand as [N, C, H, W]; a single image may lack N."""
     if len(operand.shape) == 4:
         return operand
     whole = operand.shape[0] * operand.strides[0]
@@ -192,7 +192,7 @@ def as_images(operand: Operand) -> Operand:
 
 
 def images_of(case: Case, dtype: torch.dtype, device: str, layout: Layout, channels: int | None = None) -> Tensor:
-    """Random images of a case's sizes, with the channels last in memory where the case's name says so."""
+    """Return random images of a case's sizes, with channels last if the case's name says so."""
     channels = case.channels if channels is None else channels
     if case.name.endswith("channels-last"):
         images = torch.randn(case.batch, case.height, case.width, channels, dtype=dtype, device=device)
