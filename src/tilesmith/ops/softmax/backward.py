@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
+from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_sum, tile_pointers
 from tilesmith.ops.device.strips import strip_size
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
@@ -21,6 +21,7 @@ from tilesmith.ops.softmax.rows import (
     row_pointers,
     rows_along,
     rows_exist,
+    statistics_places,
 )
 
 
@@ -40,18 +41,18 @@ def softmax_backward_kernel(
         y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
         dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
         lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
-        mask = in_rows & (columns[None, :] < length)
+        mask = in_rows & (columns < length)
         dy_pointers = tile_pointers(dy_rows + lead, columns, dy_strides[3], DY_VECTORS)
         y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], Y_VECTORS)
         dy = tl.load(dy_pointers, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         y = tl.load(y_pointers, mask=mask, other=0.0).to(COMPUTE)
-        total = tl.sum(dy * y, axis=1)
+        total = row_sum(dy * y)
         if EDGES:
             edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
             is_edge &= in_rows
             total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge, COMPUTE)
             store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
-        dx = y * (dy - total[:, None])
+        dx = y * (dy - total)
         dx_pointers = tile_pointers(dx_rows + lead, columns, dx_strides[3], DX_VECTORS)
         tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
@@ -105,7 +106,7 @@ def softmax_products_kernel(
     if EDGES:
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge & in_rows & (part == 0), COMPUTE)
-    tl.store(statistics_ptr + (group * ROWS + tl.arange(0, ROWS)) * n_parts + part, total)
+    tl.store(statistics_ptr + statistics_places(group, part, n_parts, ROWS), total)
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_parts"])
@@ -119,9 +120,9 @@ def softmax_backward_split_kernel(
     """The gradient of one part of ROWS rows, from the sums of all their parts."""
     inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
     group, part = tl.program_id(0) // n_parts, tl.program_id(0) % n_parts
-    parts = tl.arange(0, PARTS)[None, :]
-    places = (group * ROWS + tl.arange(0, ROWS))[:, None] * n_parts + parts
-    total = tl.sum(tl.load(statistics_ptr + places, mask=parts < n_parts, other=0.0), axis=1)  # [ROWS]
+    parts = tl.arange(0, PARTS)
+    places = statistics_places(group, parts, n_parts, ROWS)
+    total = row_sum(tl.load(statistics_ptr + places, mask=parts < n_parts, other=0.0))
     in_rows = rows_exist(group, inner_rows, ROWS)
     dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
@@ -142,25 +143,25 @@ def sum_of_products(
     dy_middle, y_middle, in_rows, length, first_block,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Return Σ dy · y over BLOCKS blocks of each row, [ROWS]."""
-    products = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
+    """Return Σ dy · y over BLOCKS blocks of each row."""
+    products = tl.zeros([BLOCK_SIZE] if ROWS == 1 else [ROWS, BLOCK_SIZE], COMPUTE)
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        mask = in_rows & (columns[None, :] < length)
+        mask = in_rows & (columns < length)
         dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], dy_middle[2])
         y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], y_middle[2])
         dy = tl.load(dy_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         y = tl.load(y_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         products += dy * y
-    return tl.sum(products, axis=1)
+    return row_sum(products)
 
 
 @triton.jit
 def sum_of_edges(dy_pointers, y_pointers, is_edge, COMPUTE: tl.constexpr):
-    """Return Σ dy · y over both edges of each row, [ROWS]."""
+    """Return Σ dy · y over both edges of each row."""
     dy = tl.load(dy_pointers, mask=is_edge, other=0.0).to(COMPUTE)  # [ROWS, 2 · VECTOR]
     y = tl.load(y_pointers, mask=is_edge, other=0.0).to(COMPUTE)
-    return tl.sum(dy * y, axis=1)
+    return row_sum(dy * y)
 
 
 @triton.jit
@@ -168,7 +169,7 @@ def store_edges(dy_pointers, y_pointers, dx_pointers, is_edge, total, COMPUTE: t
     """Store y · (dy − total) for both edges of each row."""
     dy = tl.load(dy_pointers, mask=is_edge, other=0.0).to(COMPUTE)
     y = tl.load(y_pointers, mask=is_edge, other=0.0).to(COMPUTE)
-    tl.store(dx_pointers, (y * (dy - total[:, None])).to(dx_pointers.dtype.element_ty), mask=is_edge)
+    tl.store(dx_pointers, (y * (dy - total)).to(dx_pointers.dtype.element_ty), mask=is_edge)
 
 
 @triton.jit
@@ -179,12 +180,12 @@ def store_gradient(
     """Store y · (dy − total) for BLOCKS blocks of each row."""
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        mask = in_rows & (columns[None, :] < length)
+        mask = in_rows & (columns < length)
         dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], dy_middle[2])
         y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], y_middle[2])
         dy = tl.load(dy_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         y = tl.load(y_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)
-        dx = y * (dy - total[:, None])
+        dx = y * (dy - total)
         dx_pointers = tile_pointers(dx_middle[0], columns, dx_middle[1], dx_middle[2])
         tl.store(dx_pointers, dx.to(dx_pointers.dtype.element_ty), mask=mask)
 
@@ -205,8 +206,8 @@ def backward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> Row
     in_registers = config_in_registers(rows, element_bytes)
     if in_registers.BLOCK_SIZE * max(element_bytes, 4) <= 32768:
         return in_registers
-    # 16 bytes of y and of dy for a thread at a time, or twice as many: 4096×12345 bf16 80.8 µs with blocks of 8 KiB and
-    # 8 warps, 127.0 of 16 KiB and 32 warps; 3000×24576 118.3 µs of 16 KiB; 2048×50257 178.9 µs of 32 KiB, 234.3 of 16.
+    # 16 bytes of y and of dy for a thread at a time, or twice as many: 4096×12345 bf16 86.2 µs with blocks of 8 KiB and
+    # 8 warps; 3000×24576 118.3 µs of 16 KiB; 2048×50257 187.5 µs of 32 KiB, 229.3 of 16.
     warps, block_bytes = (8, 8192) if rows.columns <= 16384 else (32, 16384 if rows.columns <= 32768 else 32768)
     edges = in_registers.EDGES
     wide = RowConfig(num_warps=warps, BLOCK_SIZE=block_bytes // element_bytes, EDGES=edges, form="blocks")

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
+from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_maximum, row_sum, tile_pointers
 from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.strips import strip_size
 from tilesmith.ops.runtime.config import bucket
@@ -22,6 +22,7 @@ from tilesmith.ops.softmax.rows import (
     row_pointers,
     rows_along,
     rows_exist,
+    statistics_places,
 )
 
 # Below every number but −∞, so that x − LOWEST is never NaN for an x that is not.
@@ -45,20 +46,20 @@ def softmax_forward_kernel(
         x_rows = row_pointers(x_ptr, x_strides, group, inner_rows, outer_rows, ROWS)
         y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
         lead, length = cut_rows(y_rows, n_columns, VECTOR, EDGES)
-        mask = in_rows & (columns[None, :] < length)
+        mask = in_rows & (columns < length)
         x_pointers = tile_pointers(x_rows + lead, columns, x_strides[3], X_VECTORS)
         x = tl.load(x_pointers, mask=mask, other=float("-inf")).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
-        largest = tl.max(x, axis=1)[:, None]
+        largest = row_maximum(x)
         if EDGES:
             edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
             is_edge &= in_rows
             x_edges = tl.load(x_rows + edges, mask=is_edge, other=float("-inf")).to(COMPUTE)  # [ROWS, 2 · VECTOR]
-            largest = tl.maximum(largest, tl.max(x_edges, axis=1)[:, None])
+            largest = tl.maximum(largest, row_maximum(x_edges))
         exponentials = exponential(x - largest, SHORT)
-        total = tl.sum(exponentials, axis=1)[:, None]
+        total = row_sum(exponentials)
         if EDGES:
             edge_exponentials = exponential(x_edges - largest, SHORT)
-            total += tl.sum(edge_exponentials, axis=1)[:, None]
+            total += row_sum(edge_exponentials)
         factor = 1 / total
         y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], Y_VECTORS)
         tl.store(y_pointers, (exponentials * factor).to(y_ptr.dtype.element_ty), mask=mask)
@@ -110,7 +111,7 @@ def softmax_statistics_kernel(
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         is_edge &= in_rows & (part == 0)
         largest, total = with_edges(x_rows + edges, is_edge, largest, total, COMPUTE)
-    places = (group * ROWS + tl.arange(0, ROWS)) * n_parts + part
+    places = statistics_places(group, part, n_parts, ROWS)
     tl.store(statistics_ptr + places, largest)
     tl.store(statistics_ptr + n_groups * ROWS * n_parts + places, total)
 
@@ -125,8 +126,8 @@ def softmax_forward_split_kernel(
     """The result for one part of ROWS rows, from the statistics of all their parts."""
     inner_rows = strip_size(inner_rows, ALIGNED_ROWS)
     group, part = tl.program_id(0) // n_parts, tl.program_id(0) % n_parts
-    parts = tl.arange(0, PARTS)[None, :]
-    places = (group * ROWS + tl.arange(0, ROWS))[:, None] * n_parts + parts
+    parts = tl.arange(0, PARTS)
+    places = statistics_places(group, parts, n_parts, ROWS)
     parts_largest = tl.load(statistics_ptr + places, mask=parts < n_parts, other=float("-inf"))  # [ROWS, PARTS]
     parts_total = tl.load(statistics_ptr + n_groups * ROWS * n_parts + places, mask=parts < n_parts, other=0.0)
     largest, total = joined(parts_largest, parts_total)
@@ -148,7 +149,7 @@ def statistics_of(
     x_middle, first_block, VECTORS: tl.constexpr,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Return the maximum of each row over BLOCKS blocks, and the sum of exp(x − maximum): [ROWS] each.
+    """Return the maximum of each row over BLOCKS blocks, and the sum of exp(x − maximum).
 
     Every lane keeps a maximum and a sum of its own until the end. GROUP elements that meet in one lane share a maximum,
     so that an element costs little more than one exponential.
@@ -157,34 +158,38 @@ def statistics_of(
     LANES: tl.constexpr = BLOCK_SIZE // GROUP
     SHORT: tl.constexpr = x_rows.dtype.element_ty.primitive_bitwidth <= 16
     lowest = LOWEST_DOUBLE if COMPUTE.primitive_bitwidth == 64 else LOWEST
-    largest = tl.full([ROWS, LANES], lowest, COMPUTE)
-    total = tl.zeros([ROWS, LANES], COMPUTE)
+    largest = tl.full([LANES] if ROWS == 1 else [ROWS, LANES], lowest, COMPUTE)
+    total = tl.zeros_like(largest)
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        mask = in_rows & (columns[None, :] < length)
         x_pointers = tile_pointers(x_rows, columns, column_stride, VECTORS)
+        mask = in_rows & (columns < length)
         x = tl.load(x_pointers, mask=mask, other=float("-inf"), eviction_policy="evict_last").to(COMPUTE)
-        x = tl.reshape(x, [ROWS, GROUP, LANES])
-        larger = tl.maximum(largest, tl.max(x, axis=1))
-        total *= exponential(largest - larger, SHORT)
-        total += tl.sum(exponential(x - larger[:, None, :], SHORT), axis=1)
+        if GROUP == 1:
+            larger = tl.maximum(largest, x)
+            added = exponential(x - larger, SHORT)
+        else:
+            x = tl.reshape(x, [GROUP, LANES])
+            larger = tl.maximum(largest, tl.max(x, axis=0))
+            added = tl.sum(exponential(x - larger, SHORT), axis=0)
+        total = total * exponential(largest - larger, SHORT) + added
         largest = larger
     return joined(largest, total)
 
 
 @triton.jit
 def with_edges(x_pointers, is_edge, largest, total, COMPUTE: tl.constexpr):
-    """Return maximum and sum of each row, [ROWS] each, with those of its edges."""
+    """Return maximum and sum of each row with those of its edges."""
     x = tl.load(x_pointers, mask=is_edge, other=float("-inf")).to(COMPUTE)  # [ROWS, 2 · VECTOR]
-    larger = tl.maximum(largest, tl.max(x, axis=1))
-    return larger, total * tl.exp(largest - larger) + tl.sum(tl.exp(x - larger[:, None]), axis=1)
+    larger = tl.maximum(largest, row_maximum(x))
+    return larger, total * tl.exp(largest - larger) + row_sum(tl.exp(x - larger))
 
 
 @triton.jit
 def store_edges(x_pointers, y_pointers, is_edge, largest, total, COMPUTE: tl.constexpr):
     """Store exp(x − largest) / total for both edges of each row."""
     x = tl.load(x_pointers, mask=is_edge, other=float("-inf")).to(COMPUTE)
-    y = tl.exp(x - largest[:, None]) / total[:, None]
+    y = tl.exp(x - largest) / total
     tl.store(y_pointers, y.to(y_pointers.dtype.element_ty), mask=is_edge)
 
 
@@ -197,8 +202,8 @@ def exponential(x, SHORT: tl.constexpr):
 @triton.jit
 def joined(largest, total):
     """Return one maximum and one sum for each row of them."""
-    row_largest = tl.max(largest, axis=1)
-    return row_largest, tl.sum(total * tl.exp(largest - row_largest[:, None]), axis=1)
+    row_largest = row_maximum(largest)
+    return row_largest, row_sum(total * tl.exp(largest - row_largest))
 
 
 @triton.jit
@@ -209,13 +214,13 @@ def store_softmax(
     """Store exp(x − largest) / total for BLOCKS blocks of each row. A SHORT dtype divides in the exponent."""
     x_rows, x_column_stride, in_rows, length = x_middle
     SHORT: tl.constexpr = x_rows.dtype.element_ty.primitive_bitwidth <= 16
-    divisor = tl.log2(total)[:, None] if SHORT else 1 / total[:, None]
+    divisor = tl.log2(total) if SHORT else 1 / total
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        mask = in_rows & (columns[None, :] < length)
+        mask = in_rows & (columns < length)
         x_pointers = tile_pointers(x_rows, columns, x_column_stride, X_VECTORS)
         x = tl.load(x_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)  # [ROWS, BLOCK_SIZE]
-        z = x - largest[:, None]
+        z = x - largest
         y = tl.exp2(z * LOG2_E - divisor) if SHORT else tl.exp(z) * divisor
         y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], Y_VECTORS)
         tl.store(y_pointers, y.to(y_pointers.dtype.element_ty), mask=mask)
@@ -237,7 +242,7 @@ def forward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> RowC
     in_registers = config_in_registers(rows, element_bytes)
     if in_registers.BLOCK_SIZE * max(element_bytes, 4) <= 65536:
         return in_registers  # a row in registers saves the second exponential
-    # With 8 warps 2048×50257 bf16 143.1 µs, with 16 191.0; 1024×151936 252.3 and 239.0.
+    # 2048×50257 bf16 141.4 µs with 8 warps; 1024×151936 252.3 µs with 8, 239.0 with 16.
     edges = in_registers.EDGES
     warps = 8 if edges or rows.columns <= 65536 else 16
     wide = RowConfig(num_warps=warps, BLOCK_SIZE=32 * 1024 // element_bytes, EDGES=edges, form="blocks")

@@ -89,14 +89,26 @@ def rows_along(dim: int, shape: tuple[int, ...], *strides: Strides) -> Rows:
 
 @triton.jit
 def rows_exist(group, inner_rows, ROWS: tl.constexpr):
-    """Return which rows of a group exist, [ROWS, 1]."""
-    return (strip_members(group, inner_rows, ROWS) < inner_rows)[:, None]
+    """Return which rows of a group exist: [ROWS, 1], or a scalar for one row, which always does."""
+    return inner_rows > 0 if ROWS == 1 else (strip_members(group, inner_rows, ROWS) < inner_rows)[:, None]
 
 
 @triton.jit
 def row_pointers(ptr, strides, group, inner_rows, outer_rows, ROWS: tl.constexpr):
-    """Return pointers to the first elements of a group's rows, [ROWS, 1]."""
-    return ptr + strip_offsets(group, inner_rows, outer_rows, strides, ROWS)[:, None]
+    """Return pointers to the first elements of a group's rows: [ROWS, 1], or a scalar for one row."""
+    if ROWS == 1:
+        outer = group // inner_rows
+        offset = (outer // outer_rows).to(tl.int64) * strides[0] + (outer % outer_rows).to(tl.int64) * strides[1]
+        pointers = ptr + offset + (group % inner_rows).to(tl.int64) * strides[2]
+    else:
+        pointers = ptr + strip_offsets(group, inner_rows, outer_rows, strides, ROWS)[:, None]
+    return pointers
+
+
+@triton.jit
+def statistics_places(group, part, n_parts, ROWS: tl.constexpr):
+    """Return where the statistics of a part of a group's rows are stored: [ROWS, 1], or a scalar for one row."""
+    return group * n_parts + part if ROWS == 1 else (group * ROWS + tl.arange(0, ROWS))[:, None] * n_parts + part
 
 
 @dataclass(frozen=True)
@@ -140,15 +152,15 @@ def config_for_columns_apart(rows: Rows) -> RowConfig:
 def config_in_registers(rows: Rows, element_bytes: int) -> RowConfig:
     """Return the config for whole rows in registers: up to 64 elements for each thread, few warps for many rows.
 
-    On an H200 in bf16, forward, inputs from memory: 8191×4097 39.4 µs with 2 warps, 54.8 with 8; 16384×5120 96.2 µs
-    with 4 warps, 110.8 with 8; 20000×333 9.8 µs with 2 rows and 1 warp, 14.5 with 1 row; 30000×77 6.5 µs with 8 rows
+    On an H200 in bf16, forward, inputs from memory: 8191×4097 36.8 µs with 2 warps, 41.1 with 8; 16384×5120 97.0 µs
+    with 4 warps, 109.0 with 8; 20000×333 9.8 µs with 2 rows and 1 warp, 14.5 with 1 row; 30000×77 6.5 µs with 8 rows
     and 2 warps, 7.3 with 4 rows and 1 warp.
     """
     edges = rows.has_edges(element_bytes)
     block_size = bucket(rows.middle(edges, element_bytes))
     if block_size <= 512:
         together = min(bucket(rows.strips.inner), max(1024 // block_size, 1))
-        warps = 1 if block_size >= 256 or not edges else 2
+        warps = 1 if block_size >= 256 or rows.in_full_vectors else 2 if block_size == 128 else 4
         return RowConfig(num_warps=warps, ROWS=together, BLOCK_SIZE=block_size, EDGES=edges)
     warps = max(block_size * max(element_bytes, 4) // 8192, 1)
     return RowConfig(num_warps=warps, BLOCK_SIZE=block_size, EDGES=edges)
@@ -157,8 +169,8 @@ def config_in_registers(rows: Rows, element_bytes: int) -> RowConfig:
 def for_few_rows(rows: Rows, config: RowConfig, multiprocessors: int) -> RowConfig:
     """Return a config in which few wide rows occupy the GPU: many warps for each row, or rows split over programs.
 
-    On an H200 in bf16: 100×65536 11.8 µs with 32 warps, 15.8 split; 4×128256 4.9 µs split; 16×50257 5.7 µs split in
-    blocks of 1024 with 2 warps, 9.4 whole, and 41.0 split in blocks of 2048 with 8 warps.
+    On an H200 in bf16: 100×65536 11.8 µs with 32 warps, 15.8 split; 4×128256 4.9 µs split; 16×50257 5.5 µs split in
+    blocks of 1024 with 2 warps, 8.9 whole.
     """
     groups = rows.strips.count(config.ROWS)
     if config.form != "blocks" or groups >= multiprocessors or rows.columns * config.ROWS < 32768:
