@@ -139,7 +139,7 @@ class OneSweep:
         programs = _programs_of_rows(plan, problem, config)
         partials = problem.plan_partial_sums(plan, programs)
         programs = programs if problem.walk.columns else 0
-        problem.launch(plan, self.kernel, programs, config, **_pointers(partials))
+        problem.launch(plan, self.kernel, programs, config, **pointers_to(partials))
         return partials
 
 
@@ -166,7 +166,7 @@ class InCache:
         programs = _programs_of_rows(plan, problem, config)
         partials = problem.plan_partial_sums(plan, programs)
         problem.launch(
-            plan, self.kernel, programs, config, **_pointers(partials),
+            plan, self.kernel, programs, config, **pointers_to(partials),
             BLOCKS=triton.cdiv(problem.walk.columns, config.BLOCK_SIZE),
             NEIGHBOURS=16 // problem.x.element_bytes,  # what one thread reads at once
         )  # fmt: skip
@@ -206,7 +206,7 @@ class TwoSweeps:
         parts = triton.cdiv(walk.rows, rows_per_part) if walk.rows else 0
         partials = problem.plan_partial_sums(plan, parts)
         arguments = {
-            **_pointers(partials), "rows_per_part": rows_per_part,
+            **pointers_to(partials), "rows_per_part": rows_per_part,
             "statistics_ptr": plan.empty((walk.rows, self.statistics_per_row), problem.sum_dtype),
         }  # fmt: skip
         problem.launch(plan, self.statistics_kernel, triton.cdiv(walk.rows, config.ROWS), config, **arguments)
@@ -220,7 +220,7 @@ def _programs_of_rows(plan: Plan, problem: GradientProblem, config: BackwardConf
     return min(triton.cdiv(problem.walk.rows, config.ROWS), most)
 
 
-def _pointers(partials: Mapping[str, Operand]) -> dict[str, Operand]:
+def pointers_to(partials: Mapping[str, Operand]) -> dict[str, Operand]:
     return {f"{name}_partials_ptr": operand for name, operand in partials.items()}
 
 

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_any_width import AnyWidthBackward
 from tilesmith.ops.device.norm_backward import (
     BackwardConfig,
     InCache,
@@ -31,7 +32,7 @@ from tilesmith.ops.rms_norm.backward import parameter_like
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 
-Forms = tuple[OneSweep, InCache, TwoSweeps]
+Forms = tuple[AnyWidthBackward, OneSweep, InCache, TwoSweeps]
 
 COLUMNS_APART = BackwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=128, programs_per_multiprocessor=8)
 # On an H200 in bf16: 16384×512 19.5 µs (20.3 with four stages), 16384×4096 103.6 (3.9 TB/s; 111 with three stages),
@@ -60,6 +61,7 @@ UNALIGNED_SWEEPS_WITH_DSUM_TOTAL = {
 def forms(sweeps: dict[int, Sweep], most_cached_bytes: int) -> Forms:
     """Return the list of forms with this table of sweeps, and rows of so many bytes at most in cache."""
     return (
+        AnyWidthBackward(centre=True),
         OneSweep(layer_norm_backward_kernel, sweeps, COLUMNS_APART),
         InCache(layer_norm_backward_cached_kernel, most_cached_bytes),
         TwoSweeps(

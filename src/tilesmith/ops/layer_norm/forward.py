@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_any_width import AnyWidthForward
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
 from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
 from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
@@ -124,7 +125,7 @@ class LayerNormRowsInBlocks(RmsNormRowsInBlocks):
         return ForwardConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * 16 // element_bytes, form="blocks")
 
 
-FORMS = (LayerNormRowsInRegisters(), LayerNormRowsInBlocks())
+FORMS = (AnyWidthForward(centre=True), LayerNormRowsInRegisters(), LayerNormRowsInBlocks())
 
 
 @kernels("layer_norm_forward")

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_any_width import AnyWidthBackward
 from tilesmith.ops.device.norm_backward import (
     BackwardConfig,
     InCache,
@@ -210,6 +211,7 @@ def rms_norm_backward_tiles_kernel(
 
 COLUMNS_APART = BackwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=256, programs_per_multiprocessor=8)
 FORMS = (
+    AnyWidthBackward(centre=False),
     OneSweep(
         kernel=rms_norm_backward_kernel,
         # On an H200 in bf16 from memory: 16384×512 16.8 µs, 8192×1024 16.9, 16384×2048 53, 16384×4096 100 (4.0 TB/s),

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_any_width import AnyWidthForward
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters
 from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
 from tilesmith.ops.runtime.config import bucket
@@ -132,7 +133,7 @@ class RmsNormRowsInBlocks(RowsInBlocks):
         return ForwardConfig(num_warps=warps, BLOCK_SIZE=block_bytes // element_bytes, form="blocks")
 
 
-FORMS = (RmsNormRowsInRegisters(), RmsNormRowsInBlocks())
+FORMS = (AnyWidthForward(centre=False), RmsNormRowsInRegisters(), RmsNormRowsInBlocks())
 
 
 def plan_norm(

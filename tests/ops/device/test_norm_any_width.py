@@ -1,0 +1,90 @@
+"""Norms of rows that start at any address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+from covering import covering
+from tilesmith.ops import SPECS
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.toolchain.compiler import Target, compile_kernel
+
+NORMS = ("rms_norm", "add_rms_norm", "rms_norm_relu", "layer_norm")
+
+
+def arguments(operator: str, rows: int, columns: int, dtype: torch.dtype, device: str = "cpu") -> list[Tensor]:
+    """Return what the operator takes: x, the residual of add_rms_norm, and every parameter."""
+    shapes = [(rows, columns)] * (2 if operator == "add_rms_norm" else 1) + [(columns,)]
+    shapes += [(columns,)] if operator == "layer_norm" else []
+    return [torch.randn(shape, dtype=dtype, device=device).requires_grad_() for shape in shapes]
+
+
+def computed(function: Callable[..., Any], given: list[Tensor], dys: list[Tensor]) -> list[Tensor]:
+    """Return the outputs and the gradient of every argument."""
+    outputs = function(*given)
+    outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+    return [*outputs, *torch.autograd.grad(outputs, given, dys[: len(outputs)])]
+
+
+@covering(
+    times=2,
+    operator=NORMS,
+    columns=(513, 600, 777, 1023, 1025),
+    rows=(1, 3, 19),
+    dtype=(torch.float32, torch.float16, torch.bfloat16),
+)
+def test_any_width_matches_float64(operator: str, columns: int, rows: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    given = arguments(operator, rows, columns, dtype)
+    dys = [torch.randn(rows, columns, dtype=dtype) for _ in range(2)]
+    with ts.use("interpret"):
+        ours = computed(SPECS[operator].op, given, dys)
+    doubles = [one.detach().double().requires_grad_() for one in given]
+    right = computed(SPECS[operator].reference, doubles, [dy.double() for dy in dys])
+    for one, wanted in zip(ours, right, strict=True):
+        error = (one.double() - wanted).norm() / wanted.norm()
+        # Half precision rounds the sum of add_rms_norm before its norm, and the result once more.
+        assert error < (1e-6 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("operator", NORMS)
+def test_any_width_moves_in_16_byte_vectors_without_spilling(operator: str, target: str) -> None:
+    with recorded_plans(target) as plans:
+        given = arguments(operator, 300, 4097, torch.bfloat16, "meta")
+        computed(SPECS[operator].op, given, [torch.empty(300, 4097, dtype=torch.bfloat16, device="meta")] * 2)
+    launches = [launch for plan in plans for launch in plan.launches if "any_width" in launch.kernel.__name__]
+    assert launches
+    for launch in launches:
+        binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
+        assert binary.spill_bytes == 0
+        for kind in ("load", "store"):
+            assert max(access.vector_bytes for access in binary.accesses if access.kind == kind) == 16
+
+
+@pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
+def test_any_width_serves_both_directions_of_odd_rows_only(operator: str) -> None:
+    def launched(columns: int) -> list[str]:
+        with recorded_plans("cuda:90") as plans:
+            given = arguments(operator, 300, columns, torch.bfloat16, "meta")
+            computed(SPECS[operator].op, given, [torch.empty(300, columns, dtype=torch.bfloat16, device="meta")])
+        return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+
+    assert {"norm_any_width_forward_kernel", "norm_any_width_backward_kernel"} <= set(launched(4097))
+    assert not any("any_width" in name for name in launched(4096))
+
+
+def test_any_width_backward_programs_take_rows_of_one_alignment() -> None:
+    """The number of programs is a multiple of the elements in a vector, whatever the number of rows."""
+    for rows in (1, 7, 263, 5000):
+        with recorded_plans("cuda:90") as plans:
+            given = arguments("rms_norm", rows, 4097, torch.bfloat16, "meta")
+            computed(SPECS["rms_norm"].op, given, [torch.empty(rows, 4097, dtype=torch.bfloat16, device="meta")])
+        grids = [launch.grid[0] for plan in plans for launch in plan.launches if "backward" in launch.kernel.__name__]
+        assert all(programs % 8 == 0 for programs in grids)
