@@ -21,7 +21,7 @@ from tilesmith.lab.check import Trial, run
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.triangle_multiply import SPEC, operator, triangle_multiply
 from tilesmith.ops.triangle_multiply.chunked import compute_backward, compute_forward
-from tilesmith.ops.triangle_multiply.operator import prepare_for_chunks, takes
+from tilesmith.ops.triangle_multiply.operator import prepare, prepare_for_chunks, takes
 from tilesmith.ops.triangle_multiply.reference import reference
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
 
@@ -195,9 +195,10 @@ def test_doubles_on_a_gpu_are_left_to_pytorch() -> None:
     class OnGPU(Tensor):
         is_cuda = True
 
-    z, weight = torch.empty(1, 1, 1, 128, dtype=torch.float64), torch.empty(128, 128, dtype=torch.float64)
-    assert not takes(z.as_subclass(OnGPU), *(None,) * 9, weight)
-    assert takes(z, *(None,) * 9, weight)
+    given = doubled(made())
+    z, *others = prepare(*triangle_multiply._bound((), given))
+    assert not takes(z.as_subclass(OnGPU), *others)
+    assert takes(z, *others)
 
 
 class TestWholeProducts:
@@ -439,8 +440,8 @@ class TestMemoryOfChunks:
     @DIRECTIONS
     def test_whole_are_only_operands_and_results(self, direction: str) -> None:
         given = made(self.RESIDUES, self.CHANNELS, self.CHANNELS, direction=direction)
-        eps, chunk = 1e-5, 2
-        arguments, dy = prepare_for_chunks(*given.values(), eps, chunk, True), torch.ones_like(given["z"])
+        arguments = prepare_for_chunks(*triangle_multiply._bound((), {**given, "chunk": 2, "residual": True}))
+        dy = torch.ones_like(given["z"])
         with Allocations() as forward:
             compute_forward(*arguments)
         with Allocations() as backward:

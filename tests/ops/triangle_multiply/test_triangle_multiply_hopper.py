@@ -19,8 +19,9 @@ from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
 from tilesmith.ops.triangle_multiply import triangle_multiply
 from tilesmith.ops.triangle_multiply.hopper import forward as hopper_forward
-from tilesmith.ops.triangle_multiply.hopper import tiles as hopper_tiles
+from tilesmith.ops.triangle_multiply.hopper import launch as hopper_launch
 from tilesmith.ops.triangle_multiply.hopper.weight_gradients import plan_moments, plan_weight_gradients
+from tilesmith.ops.triangle_multiply.parameters import Parameters
 from tilesmith.ops.triangle_multiply.problem import Problem
 from tilesmith.ops.triangle_multiply.reference import reference
 from tilesmith.spec import Inputs
@@ -94,7 +95,7 @@ class TestWhoComputes:
         "other",
         [
             {"dtype": torch.float16}, {"dtype": torch.float32, "residues": 32}, {"channels": 64}, {"hidden": 64},
-            {"residues": hopper_tiles.LEAST_RESIDUES - 1},
+            {"residues": hopper_launch.LEAST_RESIDUES - 1},
         ],
         ids=str,
     )  # fmt: skip
@@ -117,7 +118,7 @@ class TestWhoComputes:
         assert names_of(planned({**given, "gate_weight": weight.t().contiguous().t()})) == HOPPER
 
     def test_the_interpreter_is_given_the_portable_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 2)
+        monkeypatch.setattr(hopper_launch, "LEAST_RESIDUES", 2)
         given = made(2, device="cpu")
         with ts.use("interpret"):
             ours = triangle_multiply(**given)
@@ -167,10 +168,12 @@ def test_sums_for_weights_and_norms(block: int, multiprocessors: int, monkeypatc
     plan = Plan("sums", torch.device("cpu"), tensors)
     operands: list[Any] = list(plan.operands)
     z, weight, bias, projection, gate, out_weight, out_bias, output, output_gate, d, zs, do, xs = operands
-    problem = Problem(
-        z, None, weight, bias, projection, None, gate, None, out_weight, out_bias, output, None, output_gate, None,
-        True, 1e-5, False,
+    parameters = Parameters(
+        norm_weight=weight, norm_bias=bias, projection_weight=projection, projection_bias=None, gate_weight=gate,
+        gate_bias=None, output_norm_weight=out_weight, output_norm_bias=out_bias, output_weight=output,
+        output_bias=None, output_gate_weight=output_gate, output_gate_bias=None,
     )  # fmt: skip
+    problem = Problem(z, None, parameters, outgoing=True, eps=1e-5, tf32=False)
     with ts.use("interpret"), ts.ops.configured(BLOCK_OUTPUTS=block, PAIRS=16, SHARES=2, ROWS=block):
         moments, output_moments = plan_moments(plan, problem, d, zs), plan_moments(plan, problem, do, xs)
         plan.outputs = plan_weight_gradients(plan, problem, moments, output_moments)
@@ -196,7 +199,7 @@ def test_sums_for_weights_and_norms(block: int, multiprocessors: int, monkeypatc
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of kernels, as they are launched on a GPU of this kind; with these for however few residues."""
     only_on_hopper()
-    monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 1)
+    monkeypatch.setattr(hopper_launch, "LEAST_RESIDUES", 1)
     dispatch.forget()
     return names_launched(monkeypatch)
 
@@ -231,7 +234,7 @@ class TestOnGPU:
             ours = forward_and_backward(triangle_multiply, given)
             assert set(launched) & (HOPPER | PORTABLE) == HOPPER
             launched.clear()
-            monkeypatch.setattr(hopper_tiles, "LEAST_RESIDUES", 1 << 30)
+            monkeypatch.setattr(hopper_launch, "LEAST_RESIDUES", 1 << 30)
             dispatch.forget()
             portable = forward_and_backward(triangle_multiply, given)
             assert set(launched) & (HOPPER | PORTABLE) == PORTABLE
@@ -291,7 +294,7 @@ class TestOnGPU:
         self, both_at_once: bool, launched: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As with either kind of release of Triton."""
-        monkeypatch.setattr(hopper_forward, "COPIES_LEFT_OPERANDS", not both_at_once)
+        monkeypatch.setattr(hopper_forward, "copies_left_operands", lambda: not both_at_once)
         dispatch.forget()
         given = made(130, device="cuda")
         with ts.use("triton"):

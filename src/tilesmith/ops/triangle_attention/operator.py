@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.device.images.windows import require_flag
+from tilesmith.ops.runtime.arguments import require_flag
 from tilesmith.ops.triangle_attention import grid
 from tilesmith.ops.triangle_attention.grid import grid_attention, grid_kernels, prepared, require_grid
 from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid

@@ -166,13 +166,11 @@ def plan_weight_gradients(
     dweights, doutput_weight = plan.empty((5 * width, width), dtype), plan.empty((width, width), dtype)
     dvectors, partials = plan.empty((10 * width,), dtype), plan.empty((6 * width, 2 * width), torch.float32)
     (products, sums), (output_products, output_sums) = moments, output_moments
+    named = problem.parameters._asdict()
     plan.launch(
         triangle_weights_kernel, (6 * width,), plan.choose(WeightsConfig(), "weights"),
         products_ptr=products, sums_ptr=sums, output_products_ptr=output_products, output_sums_ptr=output_sums,
-        projection_weight_ptr=problem.projection_weight, gate_weight_ptr=problem.gate_weight,
-        output_gate_weight_ptr=problem.output_gate_weight, output_weight_ptr=problem.output_weight,
-        norm_weight_ptr=problem.norm_weight, norm_bias_ptr=problem.norm_bias,
-        output_norm_weight_ptr=problem.output_norm_weight, output_norm_bias_ptr=problem.output_norm_bias,
+        **{f"{name}_ptr": one for name, one in named.items() if f"{name}_ptr" in triangle_weights_kernel.arg_names},
         dweights_ptr=dweights, doutput_weight_ptr=doutput_weight, dvectors_ptr=dvectors, partials_ptr=partials,
         n_shares=products.shape[0], n_output_shares=output_products.shape[0], WIDTH=width,
     )  # fmt: skip
