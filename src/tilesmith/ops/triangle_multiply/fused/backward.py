@@ -70,6 +70,8 @@ def triangle_output_gradient_kernel(
     xn, output_norm = load_normed(  # [ROWS, BLOCK_HIDDEN]
         x_rows, output_norm_weight_ptr, output_norm_bias_ptr, hidden, n_hidden, eps, z_ptr.dtype.element_ty, COMPUTE
     )
+    output_gate, output_layer = (output_gate_weight_ptr, output_gate_bias_ptr), (output_weight_ptr, output_bias_ptr)
+    z_source, x_source = (zn, z_rows, norm), (xn, x_rows, output_norm)
     store_rows(starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels), zn, j, channels, n_residues, n_channels)
     store_rows(starts_of_rows(xn_ptr, batch, i, j, n_residues, n_hidden), xn, j, hidden, n_residues, n_hidden)
     dxn = tl.zeros([ROWS, BLOCK_HIDDEN], COMPUTE)  # [ROWS, BLOCK_HIDDEN]
@@ -77,13 +79,11 @@ def triangle_output_gradient_kernel(
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
         is_output = outputs < n_channels
         gate, _ = project_norm(  # [ROWS, BLOCK_OUTPUTS]
-            zn, z_rows, norm, (output_gate_weight_ptr, output_gate_bias_ptr), (None, None), (outputs, is_output),
-            n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
-        )  # fmt: skip
+            z_source, output_gate, (None, None), outputs, is_output, n_channels, COMPUTE, PRECISION, BLOCK_INPUTS
+        )
         output, _ = project_norm(  # [ROWS, BLOCK_OUTPUTS]
-            xn, x_rows, output_norm, (output_weight_ptr, output_bias_ptr), (None, None), (outputs, is_output),
-            n_hidden, COMPUTE, PRECISION, BLOCK_INPUTS,
-        )  # fmt: skip
+            x_source, output_layer, (None, None), outputs, is_output, n_hidden, COMPUTE, PRECISION, BLOCK_INPUTS
+        )
         opening = tl.sigmoid(gate)
         doutput = load_rows((dy, j, n_residues, None), outputs, n_channels).to(COMPUTE) * opening
         dgate = (doutput * output * (1 - opening)).to(zn.dtype)
@@ -146,8 +146,8 @@ def triangle_project_gradient_kernel(
         hidden = step % blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
         outputs, is_output = side * n_hidden + hidden, hidden < n_hidden
         projection, gate = project_norm(  # [ROWS, BLOCK_OUTPUTS] each
-            zn, zn_rows, (None, None, None, None), (projection_weight_ptr, projection_bias_ptr),
-            (gate_weight_ptr, gate_bias_ptr), (outputs, is_output), n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
+            (zn, zn_rows, (None, None, None, None)), (projection_weight_ptr, projection_bias_ptr),
+            (gate_weight_ptr, gate_bias_ptr), outputs, is_output, n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         opening = tl.sigmoid(gate)
         dgated_rows = (tl.where(side == 0, da, db), j, n_residues, channel_stride)

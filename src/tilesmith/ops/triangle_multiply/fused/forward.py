@@ -50,8 +50,8 @@ def triangle_project_kernel(
         side = step // blocks
         hidden = step % blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
         projection, gate = project_norm(  # [ROWS, BLOCK_OUTPUTS] each
-            zn, z_rows, norm, (projection_weight_ptr, projection_bias_ptr), (gate_weight_ptr, gate_bias_ptr),
-            (side * n_hidden + hidden, hidden < n_hidden), n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
+            (zn, z_rows, norm), (projection_weight_ptr, projection_bias_ptr), (gate_weight_ptr, gate_bias_ptr),
+            side * n_hidden + hidden, hidden < n_hidden, n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         gated = projection * tl.sigmoid(gate)
         if mask_ptr is not None:
@@ -84,17 +84,17 @@ def triangle_output_kernel(
         x_rows, output_norm_weight_ptr, output_norm_bias_ptr, tl.arange(0, BLOCK_HIDDEN), n_hidden, eps,
         z_ptr.dtype.element_ty, COMPUTE,
     )  # fmt: skip
+    output_gate, output_layer = (output_gate_weight_ptr, output_gate_bias_ptr), (output_weight_ptr, output_bias_ptr)
+    z_source, x_source = (zn, z_rows, norm), (xn, x_rows, output_norm)
     for start in range(0, n_channels, BLOCK_OUTPUTS):
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
         is_output = outputs < n_channels
         gate, _ = project_norm(  # [ROWS, BLOCK_OUTPUTS]
-            zn, z_rows, norm, (output_gate_weight_ptr, output_gate_bias_ptr), (None, None), (outputs, is_output),
-            n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
-        )  # fmt: skip
+            z_source, output_gate, (None, None), outputs, is_output, n_channels, COMPUTE, PRECISION, BLOCK_INPUTS
+        )
         output, _ = project_norm(  # [ROWS, BLOCK_OUTPUTS]
-            xn, x_rows, output_norm, (output_weight_ptr, output_bias_ptr), (None, None), (outputs, is_output),
-            n_hidden, COMPUTE, PRECISION, BLOCK_INPUTS,
-        )  # fmt: skip
+            x_source, output_layer, (None, None), outputs, is_output, n_hidden, COMPUTE, PRECISION, BLOCK_INPUTS
+        )
         store_rows(y, output * tl.sigmoid(gate), j, outputs, n_residues, n_channels)
 
 

@@ -5,6 +5,7 @@ Arguments that travel together are tuples:
 - `rows`: (starts, j, n_residues, channel_stride), the pairs ij of one program. `starts`, [ROWS], are the addresses of
   their first channel. `channel_stride` is None where channels are adjacent.
 - `norm`: (weight_ptr, bias_ptr, mean, inverse_deviation). mean and inverse_deviation are [ROWS, 1].
+- `source`: (held, rows, norm), what a projection reads: normed rows [ROWS, COLUMNS], where x is, and its norm.
 - `layer`: (weight_ptr, bias_ptr), a projection. bias_ptr may be None.
 """
 
@@ -145,7 +146,7 @@ def load_weight(weight_ptr, outputs, is_output, inputs, n_inputs):
 
 @triton.jit
 def project_norm(
-    held, rows, norm, layer, second_layer, outputs_and_mask, n_inputs,
+    source, layer, second_layer, outputs, is_output, n_inputs,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
     """Return norm(x) · weightᵀ + bias for some outputs, [ROWS, OUTPUTS], and the same for a second layer.
@@ -154,7 +155,7 @@ def project_norm(
     blocks: holding all columns ready for the tensor cores takes more registers than single precision has. A `norm`
     without a weight says that x is normed already. Without a second layer the second result means nothing.
     """
-    outputs, is_output = outputs_and_mask
+    held, rows, norm = source
     norm_weight_ptr, norm_bias_ptr, mean, inverse_deviation = norm
     weight_ptr, bias_ptr = layer
     second_weight_ptr, second_bias_ptr = second_layer

@@ -33,6 +33,7 @@ from tilesmith.ops.triangle_multiply.hopper.ring import (
     NOT_SPECIALISED,
     N,
     pairs_of_tile,
+    prefetch_first_tile,
     prefetch_matrices,
     prefetch_pairs,
     stage,
@@ -162,9 +163,7 @@ def output_tiles(z, x, y, memory, sizes, BIASED: gl.constexpr, GROUP: gl.constex
     tile = gl.program_id(0) * OUTPUT_GROUPS + GROUP
     step = gl.num_programs(0) * OUTPUT_GROUPS
     batch, i, j = pairs_of_tile(tile, n_residues)
-    for half in gl.static_range(2):
-        prefetch_matrices(x, (batch, i, j), half, ring, ready, half, tile < n_tiles, FIRST, SLOTS)
-        prefetch_pairs(z, (batch, i, j), half, ring, ready, 2 + half, tile < n_tiles, FIRST, SLOTS)
+    prefetch_first_tile(x, z, (batch, i, j), ring, ready, tile < n_tiles, FIRST, SLOTS)
     number = 0
     while tile < n_tiles:
         here = gl.minimum(tile, 0)  # zero, hidden from the compiler: it would hold vectors in registers across tiles

@@ -64,6 +64,14 @@ def prefetch_matrices(
 
 
 @gluon.jit
+def prefetch_first_tile(x, z, place, ring, ready, is_needed, FIRST: gl.constexpr, SLOTS: gl.constexpr):
+    """Prefetch a warpgroup's first tile, both halves of x and of z, into slots 0 to 3."""
+    for half in gl.static_range(2):
+        prefetch_matrices(x, place, half, ring, ready, half, is_needed, FIRST, SLOTS)
+        prefetch_pairs(z, place, half, ring, ready, 2 + half, is_needed, FIRST, SLOTS)
+
+
+@gluon.jit
 def wait_for_tile(ring, ready, number, FIRST: gl.constexpr, SLOTS: gl.constexpr):
     """Wait for the TMA load of tile `number` and return the tile in shared memory, [64, 64]."""
     slot = FIRST + number % SLOTS
