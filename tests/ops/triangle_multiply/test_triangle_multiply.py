@@ -473,8 +473,8 @@ def test_gradients_match_float64_where_memory_is_reused(name: str, residues: int
 
 @pytest.mark.parametrize(("residues", "channels", "hidden", "most"), [(32, 16, 16, 10), (31, 16, 16, 12)])
 def test_backward_reuses_memory_it_no_longer_needs(residues: int, channels: int, hidden: int, most: int) -> None:
-    """In sizes of z: five for projections and gates, dx, zn, dz, do and xn. da and db take the memory of do and xn, unless
-    rows of matrices are padded."""
+    """In sizes of z: five for projections and gates, dx, zn, dz, do and xn. da and db take the memory of do and xn,
+    unless rows of matrices are padded."""
     given = {
         name: one.to(torch.bfloat16 if one.is_floating_point() else one.dtype).to("meta")
         if isinstance(one, Tensor)

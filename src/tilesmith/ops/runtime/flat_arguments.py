@@ -15,11 +15,11 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 def flat_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with each argument that is a NamedTuple replaced by the tuple's fields.
 
-    The fields may be given by position or by name. A field that may be None is None where the call leaves it out by
-    name. `infer_schema` and `inspect.signature` see the fields.
+    Callers give the fields by position or by name. A field that may be None is None by default.
+    `torch.library.infer_schema` and `inspect.signature` see the fields.
     """
     signature = inspect.signature(function, eval_str=True)
-    groups: dict[int, type] = {}  # NamedTuple classes, by the position of the first field
+    groups: list[tuple[int, int, Any]] = []  # first field, last field + 1, NamedTuple class; the last group first
     flat: list[inspect.Parameter] = []
     defaults: dict[str, Any] = {}
     for parameter in signature.parameters.values():
@@ -29,7 +29,7 @@ def flat_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
             if parameter.default is not parameter.empty:
                 defaults[parameter.name] = parameter.default
             continue
-        groups[len(flat)] = group
+        groups.insert(0, (len(flat), len(flat) + len(group._fields), group))
         for name, annotation in _annotations(group, get_args(parameter.annotation)).items():
             flat.append(inspect.Parameter(name, parameter.kind, annotation=annotation))
             if type(None) in get_args(annotation):
@@ -45,8 +45,7 @@ def flat_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise TypeError(f"{function.__name__}: missing or unknown arguments: {wrong}")
             values = tuple(given[name] for name in names)
         arguments = list(values)
-        for start, group in reversed(groups.items()):
-            end = start + len(group._fields)  # type: ignore[attr-defined]  # a NamedTuple class
+        for start, end, group in groups:
             arguments[start:end] = [group(*arguments[start:end])]
         return function(*arguments)
 
