@@ -75,7 +75,7 @@ def test_matches_published_algorithms_pair_by_pair(mode: Any, direction: str) ->
             torch.testing.assert_close(ours[0, i, j], wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs", [16, 32], ids=["read anew", "held"])
+@pytest.mark.parametrize("inputs", [16, 32], ids=["read again", "held"])
 def test_several_tiles_match_float64(inputs: int) -> None:
     """Several tiles of outputs; normed rows in several blocks of inputs, or held in one."""
     given = made(residues=6, channels=18, hidden=17)

@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 
 
 class Intermediates(NamedTuple, Generic[Value]):
-    """What the forward keeps for the backward."""
+    """The tensors that the forward keeps for the backward."""
 
     zn: Value  # [batch, n, n, channels]
     weights: Value  # [4 · hidden + channels, channels]: of projection, gate and output gate

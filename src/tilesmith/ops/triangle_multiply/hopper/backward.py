@@ -101,23 +101,23 @@ def output_gradient_tiles(
         output_place0, output_place1 = staging.index(here + FIRST_PLACE + 2), staging.index(here + FIRST_PLACE + 3)
         gate_place0, gate_place1 = staging.index(here + FIRST_PLACE + 4), staging.index(here + FIRST_PLACE + 5)
         next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
-        x0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).permute([1, 0]).load(ACC)
-        x1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).permute([1, 0]).load(ACC)
+        x0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
+        x1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
         prefetch_pairs(dy, (batch, i, j), 0, ring, ready, number + 4, True, FIRST, SLOTS)
         prefetch_pairs(dy, (batch, i, j), 1, ring, ready, number + 5, True, FIRST, SLOTS)
-        s0, s1, x_inverse = standardise(x0, x1, eps)
+        s0, s1, x_inverse = standardise(x0, x1, eps)  # [64, 64] each, [64]
         s0, s1 = s0.to(z.dtype), s1.to(z.dtype)
         stage(s0, xs_place0)
         put(xs, [batch, i, j, 0], xs_place0)
         stage(s1, xs_place1)
         put(xs, [batch, i, j, N], xs_place1)
-        xn0 = normed(s0, vectors, here + 4, z.dtype, ACC)
-        xn1 = normed(s1, vectors, here + 5, z.dtype, ACC)
-        z0 = wait_for_tile(ring, ready, number + 2, FIRST, SLOTS).load(ACC)
-        z1 = wait_for_tile(ring, ready, number + 3, FIRST, SLOTS).load(ACC)
+        xn0 = normed(s0, vectors, here + 4, z.dtype, ACC)  # [64, 64]
+        xn1 = normed(s1, vectors, here + 5, z.dtype, ACC)  # [64, 64]
+        z0 = wait_for_tile(ring, ready, number + 2, FIRST, SLOTS).load(ACC)  # [64, 64]
+        z1 = wait_for_tile(ring, ready, number + 3, FIRST, SLOTS).load(ACC)  # [64, 64]
         prefetch_matrices(x, next_place, 0, ring, ready, number + 6, has_next, FIRST, SLOTS)
         prefetch_matrices(x, next_place, 1, ring, ready, number + 7, has_next, FIRST, SLOTS)
-        s0, s1, inverse = standardise(z0, z1, eps)
+        s0, s1, inverse = standardise(z0, z1, eps)  # [64, 64] each, [64]
         s0, s1 = s0.to(z.dtype), s1.to(z.dtype)
         columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))
         gl.store(inverse_ptr + (batch * n_residues + i) * n_residues + columns, inverse, mask=columns < n_residues)
@@ -125,18 +125,18 @@ def output_gradient_tiles(
         put(zs, [batch, i, j, 0], output_place0)
         stage(s1, output_place1)
         put(zs, [batch, i, j, N], output_place1)
-        zn0 = normed(s0, vectors, here + 0, z.dtype, ACC)
-        zn1 = normed(s1, vectors, here + 1, z.dtype, ACC)
+        zn0 = normed(s0, vectors, here + 0, z.dtype, ACC)  # [64, 64]
+        zn1 = normed(s1, vectors, here + 1, z.dtype, ACC)  # [64, 64]
         for block in range(2):
-            gate = start_projection(zn0, zn1, weights, 4 + 2 * block, biases, 2 + block, ACC, BIASED)
-            output = start_projection(xn0, xn1, weights, 2 * block, biases, block, ACC, BIASED)
-            dy_block = wait_for_tile(ring, ready, number + 4 + block, FIRST, SLOTS).load(ACC)
+            gate = start_projection(zn0, zn1, weights, 4 + 2 * block, biases, 2 + block, ACC, BIASED)  # [64, 64]
+            output = start_projection(xn0, xn1, weights, 2 * block, biases, block, ACC, BIASED)  # [64, 64]
+            dy_block = wait_for_tile(ring, ready, number + 4 + block, FIRST, SLOTS).load(ACC)  # [64, 64]
             prefetch_pairs(z, next_place, block, ring, ready, number + 8 + block, has_next, FIRST, SLOTS)
             gate = warpgroup_mma_wait(2, deps=[gate])
             opening = sigmoid(gate)
             output = warpgroup_mma_wait(0, deps=[output])
-            doutput = dy_block.to(gl.float32) * opening
-            dgate = doutput * output * (1 - opening)
+            doutput = dy_block.to(gl.float32) * opening  # [64, 64]
+            dgate = doutput * output * (1 - opening)  # [64, 64]
             place = staging.index(FIRST_PLACE + 2 + block)
             stage(doutput.to(z.dtype), place)
             put(doutputs, [batch, i, j, block * N], place)
@@ -145,7 +145,7 @@ def output_gradient_tiles(
             put(dprojections, [batch, i, j, 4 * WIDTH + block * N], place)
         # The products read their left operands from the staged tiles.
         left, right = gate_place0.reshape([N, N]), gate_place1.reshape([N, N])
-        d0 = start_projection_gradient(left, right, weights, here + 4, ACC)
+        d0 = start_projection_gradient(left, right, weights, here + 4, ACC)  # [64, 64]
         d1 = start_projection_gradient(left, right, weights, here + 5, ACC)
         d0, d1 = warpgroup_mma_wait(0, deps=[d0, d1])
         stage(d0.to(z.dtype), gate_place0)
@@ -153,7 +153,7 @@ def output_gradient_tiles(
         stage(d1.to(z.dtype), gate_place1)
         put(dzn, [batch, i, j, N], gate_place1)
         left, right = output_place0.reshape([N, N]), output_place1.reshape([N, N])
-        d0 = start_projection_gradient(left, right, weights, here, ACC)
+        d0 = start_projection_gradient(left, right, weights, here, ACC)  # [64, 64]
         d1 = start_projection_gradient(left, right, weights, here + 1, ACC)
         d0, d1 = warpgroup_mma_wait(0, deps=[d0, d1])
         d0, d1 = d0 * load_vector(vectors, here + 4, ACC), d1 * load_vector(vectors, here + 5, ACC)
@@ -239,20 +239,20 @@ def project_gradient_tiles(
         next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
         columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))
         bits = mask_bits(mask, batch, i, columns, n_residues, MASKED)
-        s0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)
+        s0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)  # [64, 64]
         prefetch_for_gradient(given, (batch, i, j), ring, ready, number + 4, True, 4, FIRST, SLOTS)
-        zn0 = normed(s0, vectors, here + 0, zs.dtype, ACC)
-        s1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).load(ACC)
+        zn0 = normed(s0, vectors, here + 0, zs.dtype, ACC)  # [64, 64]
+        s1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).load(ACC)  # [64, 64]
         prefetch_for_gradient(given, (batch, i, j), ring, ready, number + 5, True, 5, FIRST, SLOTS)
-        zn1 = normed(s1, vectors, here + 1, zs.dtype, ACC)
-        dzn0 = wait_for_tile(ring, ready, number + 2, FIRST, SLOTS).load(ACC).to(gl.float32)
+        zn1 = normed(s1, vectors, here + 1, zs.dtype, ACC)  # [64, 64]
+        dzn0 = wait_for_tile(ring, ready, number + 2, FIRST, SLOTS).load(ACC).to(gl.float32)  # [64, 64]
         prefetch_for_gradient(given, (batch, i, j), ring, ready, number + 6, True, 6, FIRST, SLOTS)
-        dzn1 = wait_for_tile(ring, ready, number + 3, FIRST, SLOTS).load(ACC).to(gl.float32)
+        dzn1 = wait_for_tile(ring, ready, number + 3, FIRST, SLOTS).load(ACC).to(gl.float32)  # [64, 64]
         prefetch_for_gradient(given, (batch, i, j), ring, ready, number + 7, True, 7, FIRST, SLOTS)
         for block in range(4):  # two blocks of a, two of b
-            gate = start_projection(zn0, zn1, weights, 8 + 2 * block, biases, 4 + block, ACC, BIASED)
-            projection = start_projection(zn0, zn1, weights, 2 * block, biases, block, ACC, BIASED)
-            dgated = wait_for_tile(ring, ready, number + 4 + block, FIRST, SLOTS).permute([1, 0]).load(ACC)
+            gate = start_projection(zn0, zn1, weights, 8 + 2 * block, biases, 4 + block, ACC, BIASED)  # [64, 64]
+            projection = start_projection(zn0, zn1, weights, 2 * block, biases, block, ACC, BIASED)  # [64, 64]
+            dgated = wait_for_tile(ring, ready, number + 4 + block, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
             # Four loads ahead is zs again: of this tile, and then of the next.
             if block < 2:
                 prefetch_pairs(zs, (batch, i, j), block, ring, ready, number + 8 + block, True, FIRST, SLOTS)
@@ -261,8 +261,8 @@ def project_gradient_tiles(
             gate = warpgroup_mma_wait(2, deps=[gate])
             opening = sigmoid(gate)
             projection = warpgroup_mma_wait(0, deps=[projection])
-            dprojection = masked(dgated.to(gl.float32) * opening, bits, MASKED)
-            dgate = masked(dprojection * projection * (1 - opening), bits, MASKED).to(zs.dtype)
+            dprojection = masked(dgated.to(gl.float32) * opening, bits, MASKED)  # [64, 64]
+            dgate = masked(dprojection * projection * (1 - opening), bits, MASKED).to(zs.dtype)  # [64, 64]
             dprojection = dprojection.to(zs.dtype)
             left, left_gate = gl.convert_layout(dprojection, LEFT), gl.convert_layout(dgate, LEFT)
             dzn0 = warpgroup_mma(left, weights.index(2 * block), dzn0, is_async=True)
@@ -274,9 +274,9 @@ def project_gradient_tiles(
             stage(dgate, place1)
             put(dprojections, [batch, i, j, (4 + block) * N], place1)
             dzn0, dzn1 = warpgroup_mma_wait(0, deps=[dzn0, dzn1])
-        s0 = wait_for_tile(ring, ready, number + 8, FIRST, SLOTS).load(ACC).to(gl.float32)
+        s0 = wait_for_tile(ring, ready, number + 8, FIRST, SLOTS).load(ACC).to(gl.float32)  # [64, 64]
         prefetch_for_gradient(given, next_place, ring, ready, number + 12, has_next, 2, FIRST, SLOTS)
-        s1 = wait_for_tile(ring, ready, number + 9, FIRST, SLOTS).load(ACC).to(gl.float32)
+        s1 = wait_for_tile(ring, ready, number + 9, FIRST, SLOTS).load(ACC).to(gl.float32)  # [64, 64]
         prefetch_for_gradient(given, next_place, ring, ready, number + 13, has_next, 3, FIRST, SLOTS)
         inverse_place = inverse_ptr + (batch * n_residues + i) * n_residues + columns
         inverse = gl.load(inverse_place, mask=columns < n_residues, other=0.0)

@@ -99,24 +99,24 @@ def project_tiles(
         here = gl.minimum(tile, 0)  # zero, hidden from the compiler: it would hold vectors in registers across tiles
         next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
         bits = mask_bits(mask, batch, i, j + gl.arange(0, N, gl.SliceLayout(1, ACC)), n_residues, MASKED)
-        z0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)
-        z1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).load(ACC)
+        z0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)  # [64, 64]
+        z1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).load(ACC)  # [64, 64]
         prefetch_pairs(z, next_place, 0, ring, ready, number + 2, has_next, FIRST, SLOTS)
         prefetch_pairs(z, next_place, 1, ring, ready, number + 3, has_next, FIRST, SLOTS)
-        s0, s1, _ = standardise(z0, z1, eps)
-        zn0 = normed(s0, vectors, here + 0, z.dtype, ACC)
-        zn1 = normed(s1, vectors, here + 1, z.dtype, ACC)
+        s0, s1, _ = standardise(z0, z1, eps)  # [64, 64] each, [64]
+        zn0 = normed(s0, vectors, here + 0, z.dtype, ACC)  # [64, 64]
+        zn1 = normed(s1, vectors, here + 1, z.dtype, ACC)  # [64, 64]
         for block in range(4):  # two blocks of a, two of b
-            gate = start_projection(zn0, zn1, weights, 8 + 2 * block, biases, 4 + block, ACC, BIASED)
+            gate = start_projection(zn0, zn1, weights, 8 + 2 * block, biases, 4 + block, ACC, BIASED)  # [64, 64]
             if BOTH_AT_ONCE:
-                projection = start_projection(zn0, zn1, weights, 2 * block, biases, block, ACC, BIASED)
+                projection = start_projection(zn0, zn1, weights, 2 * block, biases, block, ACC, BIASED)  # [64, 64]
                 gate = warpgroup_mma_wait(2, deps=[gate])
             else:
                 gate = warpgroup_mma_wait(0, deps=[gate])
-                projection = start_projection(zn0, zn1, weights, 2 * block, biases, block, ACC, BIASED)
+                projection = start_projection(zn0, zn1, weights, 2 * block, biases, block, ACC, BIASED)  # [64, 64]
             opening = sigmoid(gate)
             projection = warpgroup_mma_wait(0, deps=[projection])
-            value = masked(projection * opening, bits, MASKED).to(z.dtype)
+            value = masked(projection * opening, bits, MASKED).to(z.dtype)  # [64, 64]
             place = staging.index(2 * GROUP + block % 2)
             stage_transposed(value, place)
             if block < 2:
@@ -168,23 +168,23 @@ def output_tiles(z, x, y, memory, sizes, BIASED: gl.constexpr, GROUP: gl.constex
     while tile < n_tiles:
         here = gl.minimum(tile, 0)  # zero, hidden from the compiler: it would hold vectors in registers across tiles
         next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
-        x0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).permute([1, 0]).load(ACC)
-        x1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).permute([1, 0]).load(ACC)
+        x0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
+        x1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).permute([1, 0]).load(ACC)  # [64, 64]
         prefetch_matrices(x, next_place, 0, ring, ready, number + 4, has_next, FIRST, SLOTS)
         prefetch_matrices(x, next_place, 1, ring, ready, number + 5, has_next, FIRST, SLOTS)
-        s0, s1, _ = standardise(x0, x1, eps)
-        xn0 = normed(s0, vectors, here + 4, z.dtype, ACC)
-        xn1 = normed(s1, vectors, here + 5, z.dtype, ACC)
-        z0 = wait_for_tile(ring, ready, number + 2, FIRST, SLOTS).load(ACC)
-        z1 = wait_for_tile(ring, ready, number + 3, FIRST, SLOTS).load(ACC)
+        s0, s1, _ = standardise(x0, x1, eps)  # [64, 64] each, [64]
+        xn0 = normed(s0, vectors, here + 4, z.dtype, ACC)  # [64, 64]
+        xn1 = normed(s1, vectors, here + 5, z.dtype, ACC)  # [64, 64]
+        z0 = wait_for_tile(ring, ready, number + 2, FIRST, SLOTS).load(ACC)  # [64, 64]
+        z1 = wait_for_tile(ring, ready, number + 3, FIRST, SLOTS).load(ACC)  # [64, 64]
         prefetch_pairs(z, next_place, 0, ring, ready, number + 6, has_next, FIRST, SLOTS)
         prefetch_pairs(z, next_place, 1, ring, ready, number + 7, has_next, FIRST, SLOTS)
-        s0, s1, _ = standardise(z0, z1, eps)
-        zn0 = normed(s0, vectors, here + 0, z.dtype, ACC)
-        zn1 = normed(s1, vectors, here + 1, z.dtype, ACC)
+        s0, s1, _ = standardise(z0, z1, eps)  # [64, 64] each, [64]
+        zn0 = normed(s0, vectors, here + 0, z.dtype, ACC)  # [64, 64]
+        zn1 = normed(s1, vectors, here + 1, z.dtype, ACC)  # [64, 64]
         for block in range(2):
-            gate = start_projection(zn0, zn1, weights, 4 + 2 * block, biases, 2 + block, ACC, BIASED)
-            output = start_projection(xn0, xn1, weights, 2 * block, biases, block, ACC, BIASED)
+            gate = start_projection(zn0, zn1, weights, 4 + 2 * block, biases, 2 + block, ACC, BIASED)  # [64, 64]
+            output = start_projection(xn0, xn1, weights, 2 * block, biases, block, ACC, BIASED)  # [64, 64]
             gate = warpgroup_mma_wait(2, deps=[gate])
             opening = sigmoid(gate)
             output = warpgroup_mma_wait(0, deps=[output])
