@@ -175,7 +175,7 @@ def test_parameter_gradients_match_autograd(block: int, multiprocessors: int, mo
         output_bias=None, output_gate_weight=output_gate, output_gate_bias=None,
     )  # fmt: skip
     problem = Problem(z, None, parameters, outgoing=True, eps=1e-5, tf32=False)
-    with ts.use("interpret"), ts.ops.configured(BLOCK_OUTPUTS=block, PAIRS=16, SHARES=2, ROWS=block):
+    with ts.use("interpret"), ts.ops.configured(BLOCK_OUTPUTS=block, PAIRS=16, SPLITS=2, ROWS=block):
         moments, output_moments = plan_moments(plan, problem, d, zs), plan_moments(plan, problem, do, xs)
         plan.outputs = plan_weight_gradients(plan, problem, moments, output_moments)
         dweights, doutput_weight, dvectors = plan.run(tensors)

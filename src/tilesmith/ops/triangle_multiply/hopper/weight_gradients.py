@@ -33,28 +33,28 @@ def triangle_moments_kernel(
 ):  # fmt: skip
     """Write one split of M, [splits, outputs, WIDTH], and of s, [splits, outputs]. d and xs are TMA descriptors of
     PAIRS pairs, zeros beyond the last pair."""
-    block, share, shares = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    block, split, splits = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     products = tl.zeros([BLOCK_OUTPUTS, WIDTH], tl.float32)  # [BLOCK_OUTPUTS, WIDTH]
     # The tensor cores sum too. Their narrowest product has 16 columns, here all equal.
     sums = tl.zeros([BLOCK_OUTPUTS, 16], tl.float32)  # [BLOCK_OUTPUTS, 16]
     ones = tl.full([PAIRS, 16], 1.0, d.dtype)
-    for step in range(share, tl.cdiv(n_pairs, PAIRS), shares):
+    for step in range(split, tl.cdiv(n_pairs, PAIRS), splits):
         transposed = tl.trans(d.load([step * PAIRS, block * BLOCK_OUTPUTS]))  # [BLOCK_OUTPUTS, PAIRS]
         products = tl.dot(transposed, xs.load([step * PAIRS, 0]), products)
         sums = tl.dot(transposed, ones, sums)
     outputs = block * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     is_output = outputs < n_outputs
-    rows = share.to(tl.int64) * n_outputs + outputs
+    rows = split.to(tl.int64) * n_outputs + outputs
     tl.store(products_ptr + rows[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :], products, is_output[:, None])
     tl.store(sums_ptr + rows, tl.max(sums, axis=1), is_output)
 
 
-@triton.jit(do_not_specialize=["n_shares", "n_output_shares"])
+@triton.jit(do_not_specialize=["n_splits", "n_output_splits"])
 def triangle_weights_kernel(
     products_ptr, sums_ptr, output_products_ptr, output_sums_ptr, projection_weight_ptr, gate_weight_ptr,
     output_gate_weight_ptr, output_weight_ptr, norm_weight_ptr, norm_bias_ptr, output_norm_weight_ptr,
-    output_norm_bias_ptr, dweights_ptr, doutput_weight_ptr, dvectors_ptr, partials_ptr, n_shares, n_output_shares,
-    WIDTH: tl.constexpr, SHARES: tl.constexpr,
+    output_norm_bias_ptr, dweights_ptr, doutput_weight_ptr, dvectors_ptr, partials_ptr, n_splits, n_output_splits,
+    WIDTH: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of one row of a weight, the gradient of its bias, and its part of the norm's gradients.
 
@@ -67,15 +67,15 @@ def triangle_weights_kernel(
     n_rows = tl.where(is_output, WIDTH, 5 * WIDTH)
     products_ptr = tl.where(is_output, output_products_ptr, products_ptr)
     sums_ptr = tl.where(is_output, output_sums_ptr, sums_ptr)
-    n_shares = tl.where(is_output, n_output_shares, n_shares)
-    products = tl.zeros([SHARES, WIDTH], tl.float32)  # [SPLITS, WIDTH]
-    sums = tl.zeros([SHARES], tl.float32)  # [SPLITS]
-    for start in range(0, n_shares, SHARES):
-        shares = start + tl.arange(0, SHARES)
-        places = shares.to(tl.int64) * n_rows + own_row
-        is_share = shares < n_shares
-        products += tl.load(products_ptr + places[:, None] * WIDTH + columns[None, :], is_share[:, None], other=0.0)
-        sums += tl.load(sums_ptr + places, is_share, other=0.0)
+    n_splits = tl.where(is_output, n_output_splits, n_splits)
+    products = tl.zeros([SPLITS, WIDTH], tl.float32)  # [SPLITS, WIDTH]
+    sums = tl.zeros([SPLITS], tl.float32)  # [SPLITS]
+    for start in range(0, n_splits, SPLITS):
+        splits = start + tl.arange(0, SPLITS)
+        places = splits.to(tl.int64) * n_rows + own_row
+        is_split = splits < n_splits
+        products += tl.load(products_ptr + places[:, None] * WIDTH + columns[None, :], is_split[:, None], other=0.0)
+        sums += tl.load(sums_ptr + places, is_split, other=0.0)
     product, total = tl.sum(products, axis=0), tl.sum(sums, axis=0)
 
     norm_weight = tl.load(tl.where(is_output, output_norm_weight_ptr, norm_weight_ptr) + columns).to(tl.float32)
@@ -123,9 +123,9 @@ class MomentsConfig(Config):
 
 @dataclass(frozen=True)
 class WeightsConfig(Config):
-    """Each program takes one row, and SHARES splits at a time."""
+    """Each program takes one row, and SPLITS splits at a time."""
 
-    SHARES: int = 16
+    SPLITS: int = 16
 
 
 @dataclass(frozen=True)
@@ -150,14 +150,14 @@ def plan_moments(plan: Plan, problem: Problem, d: Operand, xs: Operand) -> Momen
     config = plan.choose(MomentsConfig(num_warps=8, num_stages=4), "moments", bucket(pairs), outputs, d.dtype)
     blocks = int(triton.cdiv(outputs, config.BLOCK_OUTPUTS))
     most = plan.multiprocessors // max(blocks, 2)
-    shares = max(min(most, int(triton.cdiv(pairs, config.PAIRS))), 1)
-    products, sums = plan.empty((shares, outputs, width), torch.float32), plan.empty((shares, outputs), torch.float32)
+    splits = max(min(most, int(triton.cdiv(pairs, config.PAIRS))), 1)
+    products, sums = plan.empty((splits, outputs, width), torch.float32), plan.empty((splits, outputs), torch.float32)
     seen = {
         name: one.seen_as((pairs, one.shape[3]), (one.shape[3], 1)).descriptor((config.PAIRS, columns))
         for name, one, columns in (("d", d, config.BLOCK_OUTPUTS), ("xs", xs, width))
     }
     plan.launch(
-        triangle_moments_kernel, (blocks, shares), config,
+        triangle_moments_kernel, (blocks, splits), config,
         **seen, products_ptr=products, sums_ptr=sums, n_pairs=pairs, n_outputs=outputs, WIDTH=width,
     )  # fmt: skip
     return products, sums
@@ -177,7 +177,7 @@ def plan_weight_gradients(
         products_ptr=products, sums_ptr=sums, output_products_ptr=output_products, output_sums_ptr=output_sums,
         **{f"{name}_ptr": one for name, one in named.items() if f"{name}_ptr" in triangle_weights_kernel.arg_names},
         dweights_ptr=dweights, doutput_weight_ptr=doutput_weight, dvectors_ptr=dvectors, partials_ptr=partials,
-        n_shares=products.shape[0], n_output_shares=output_products.shape[0], WIDTH=width,
+        n_splits=products.shape[0], n_output_splits=output_products.shape[0], WIDTH=width,
     )  # fmt: skip
     config = plan.choose(NormsConfig(), "norms")
     plan.launch(
