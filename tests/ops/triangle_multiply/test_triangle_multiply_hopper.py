@@ -180,13 +180,13 @@ def test_parameter_gradients_match_autograd(block: int, multiprocessors: int, mo
         plan.outputs = plan_weight_gradients(plan, problem, moments, output_moments)
         dweights, doutput_weight, dvectors = plan.run(tensors)
 
-    _, *parameters = (one.double().requires_grad_() for one in tensors[:9])
-    weight, bias, projection, gate, out_weight, out_bias, output, output_gate = parameters
+    _, *leaves = (one.double().requires_grad_() for one in tensors[:9])
+    weight, bias, projection, gate, out_weight, out_bias, output, output_gate = leaves
     d, zs, do, xs = (one.double().flatten(0, 2) for one in tensors[9:])
     made_of_zn = (zs * weight + bias) @ torch.cat([projection, gate, output_gate]).t()
     made_of_xn = (xs * out_weight + out_bias) @ output.t()
     dweight, dbias, dprojection, dgate, dout_weight, dout_bias, doutput, doutput_gate = torch.autograd.grad(
-        [made_of_zn, made_of_xn], parameters, [d, do]
+        [made_of_zn, made_of_xn], leaves, [d, do]
     )
     of_projection, of_gate, of_output_gate = d.sum(0).split((2 * width, 2 * width, width))
     vectors = dout_weight, dout_bias, do.sum(0), of_output_gate, dweight, dbias, of_projection, of_gate

@@ -68,7 +68,7 @@ def gradient(context: Any, dloss: Tensor | None, *_: None) -> tuple[Tensor | Non
     if dloss is None:
         return gradients_of_inputs(None, None, None)
     hidden, weight, target, bias, kept, *gradients = context.saved_tensors
-    to_hidden, to_weight, _, to_bias, *_ = map(bool, context.needs_input_grad)
+    to_hidden, to_weight, _target, to_bias, *_options = map(bool, context.needs_input_grad)
     wanted = Wanted(to_hidden, to_weight, to_bias)
     if context.reduction == "none":
         options = context.ignore_index, context.label_smoothing

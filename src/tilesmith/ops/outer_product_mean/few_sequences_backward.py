@@ -24,8 +24,8 @@ from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.matmul.internal.exact_or_blas import product
 from tilesmith.ops.outer_product_mean.backward import Wanted
 from tilesmith.ops.outer_product_mean.few_sequences_forward import (
-    MOST_BETWEEN,
-    Sides,
+    MOST_PROJECTED_B,
+    Operands,
     finish_config,
     is_possible,
     times_factor,
@@ -47,7 +47,7 @@ def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
     without = sequences * outputs * (2 * residues + 3 * channels)
     fewer = without < residues * channels * (3 * sequences + 2 * outputs)
     # t and dt have a column for each residue, the partial sums of dW one for each channel.
-    return fewer and batch * sequences * channels * outputs * max(residues, channels) <= MOST_BETWEEN
+    return fewer and batch * sequences * channels * outputs * max(residues, channels) <= MOST_PROJECTED_B
 
 
 @triton.jit
@@ -124,29 +124,29 @@ def compute_backward(
     outputs = weight.shape[0]
     da, db, dweight, dbias = (a.new_empty(0) for _ in range(4))
     with as_given(a), Beside(a) as beside:
-        sides = Sides(a, b, mask, weight, eps)
-        scaled, total = turned(dz, sides.factors, sides.common_factor)
+        operands = Operands(a, b, mask, weight, eps)
+        scaled, total = turned(dz, operands.factors, operands.common_factor)
         if wanted.bias_gradient:
             dbias = total
         if wanted.b_gradient or wanted.weight_gradient:
-            dbetween = product(sides.left.mT, scaled).view(batch * sequences, channels * outputs, residues)
+            dprojected_b = product(operands.left.mT, scaled).view(batch * sequences, channels * outputs, residues)
             if wanted.weight_gradient:
-                dweight = beside(gradient_of_weight, dbetween, sides.right)
+                dweight = beside(gradient_of_weight, dprojected_b, operands.right)
             if wanted.b_gradient:
-                db = product(dbetween.mT, sides.weight).view(b.shape)
+                db = product(dprojected_b.mT, operands.weight).view(b.shape)
         if wanted.a_gradient:
-            between = sides.between().view(batch, sequences * channels, outputs * residues)
-            da = product(scaled, between.mT).view(batch, residues, sequences, channels).transpose(1, 2)
+            projected_b = operands.projected_b().view(batch, sequences * channels, outputs * residues)
+            da = product(scaled, projected_b.mT).view(batch, residues, sequences, channels).transpose(1, 2)
         for gradient, is_wanted in ((da, wanted.a_gradient), (db, wanted.b_gradient)):
             if mask is not None and is_wanted:
                 gradient.masked_fill_(~mask[..., None], 0.0)
     return da, db, dweight, dbias
 
 
-def gradient_of_weight(dbetween: Tensor, right: Tensor) -> Tensor:
+def gradient_of_weight(dprojected_b: Tensor, right: Tensor) -> Tensor:
     """Return Σ over sequences of dt · b in the weight's layout, [outputs, channels · channels]."""
     channels = right.shape[2]
-    of_sequences = product(dbetween, right).unflatten(1, (channels, -1))
+    of_sequences = product(dprojected_b, right).unflatten(1, (channels, -1))
     dweight = right.new_empty(of_sequences.shape[2], channels, channels)
     torch.sum(of_sequences, 0, out=dweight.transpose(0, 1))
     return dweight.flatten(1)

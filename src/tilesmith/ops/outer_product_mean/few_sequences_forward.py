@@ -24,7 +24,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import must_be_exact
 from tilesmith.ops.runtime.without_autocast import as_given
 
-MOST_BETWEEN = 1 << 25  # elements of W · b, which may be far larger than the result
+MOST_PROJECTED_B = 1 << 25  # elements of W · b, which may be far larger than the result
 
 
 def is_possible(a: Tensor, weight: Tensor | None) -> bool:
@@ -39,7 +39,7 @@ def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
     batch, sequences, residues, channels = a.shape
     outputs = weight.shape[0]
     fewer = sequences * outputs * (residues + channels) < residues * channels * (sequences + outputs)
-    return fewer and batch * sequences * channels * outputs * residues <= MOST_BETWEEN
+    return fewer and batch * sequences * channels * outputs * residues <= MOST_PROJECTED_B
 
 
 @triton.jit
@@ -125,14 +125,14 @@ def compute_forward(
     batch, sequences, residues, channels = a.shape
     outputs = weight.shape[0]
     with as_given(a):
-        sides = Sides(a, b, mask, weight, eps)
-        between = sides.between().view(batch, sequences * channels, outputs * residues)
-        sums = product(sides.left, between).view(batch * residues, outputs, residues)
-        z = finished(sums, sides.factors, None if bias is None else bias.contiguous(), sides.common_factor)
+        operands = Operands(a, b, mask, weight, eps)
+        projected_b = operands.projected_b().view(batch, sequences * channels, outputs * residues)
+        sums = product(operands.left, projected_b).view(batch * residues, outputs, residues)
+        z = finished(sums, operands.factors, None if bias is None else bias.contiguous(), operands.common_factor)
     return z.view(batch, residues, residues, outputs)  # type: ignore[no-any-return]  # Kernels return what they say
 
 
-class Sides:
+class Operands:
     """The operands of the GEMMs of forward and backward, masked.
 
     - `left`: a as [batch, residues, sequences · channels];
@@ -152,6 +152,6 @@ class Sides:
         self.factors = None if mask is None else inverse_counts(a, mask, eps).view(batch * residues, residues)
         self.common_factor = unmasked_inverse_count(sequences, eps)
 
-    def between(self) -> Tensor:
+    def projected_b(self) -> Tensor:
         """Return W · b, [batch · sequences, channels of a · outputs, residues]."""
         return product(self.weight, self.right.transpose(1, 2))
