@@ -1,4 +1,4 @@
-"""Running a loss forward and backward, for tests that compare one way of calling it with another."""
+"""Runs a loss forward and backward, for tests that compare two implementations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tilesmith.spec import Inputs, called, is_differentiable
 
 
 def cotangent_of(loss: Tensor) -> Tensor:
-    """No pattern of the tensor's, no number that a test could miss, such as zero, and the same at each call."""
+    """Return an incoming gradient without zeros or regular patterns, the same at each call."""
     return torch.arange(1, loss.numel() + 1).mul(1.7).sin().view(loss.shape).to(loss)
 
 
 def results_of(function: Callable[..., Any], inputs: Inputs) -> dict[str, Tensor]:
-    """The loss, and the gradient of every argument."""
+    """Return the loss and the gradient of every argument."""
     leaves = leaves_of(inputs)
     loss = called(function, leaves)
     torch.autograd.backward([loss], [cotangent_of(loss)])

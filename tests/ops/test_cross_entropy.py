@@ -1,4 +1,4 @@
-"""Cross entropy where it is more than its formula: options, targets that are no class, extreme logits, any layout."""
+"""Cross entropy beyond its formula: options, targets that are no class, extreme logits, any layout."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def compare(**inputs: Any) -> dict[str, Tensor]:
-    """Results and gradients are the reference's; they are given back."""
+    """Assert that results and gradients match the reference, and return them."""
     found = results_of(cross_entropy, inputs)
     torch.testing.assert_close(found, results_of(SPEC.reference, inputs), equal_nan=True)
     return found
 
 
 def compare_with_exact(logits: Tensor, **options: Any) -> None:
-    """As `compare`, with the reference in double precision."""
+    """Assert that results and gradients match the reference in float64."""
     found = results_of(cross_entropy, {"logits": logits, **options})
     exact = results_of(SPEC.reference, {"logits": logits.double(), **options})
     for name, value in found.items():
@@ -50,9 +50,7 @@ def compare_with_exact(logits: Tensor, **options: Any) -> None:
 @REDUCTIONS
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_every_combination_of_options_keeps_the_rule(
-    reduction: str, label_smoothing: float, dtype: torch.dtype
-) -> None:
+def test_error_is_within_the_rule_for_all_options(reduction: str, label_smoothing: float, dtype: torch.dtype) -> None:
     def make_inputs(case: Case, dtype: torch.dtype, device: str) -> Inputs:
         inputs = SPEC.inputs(case, dtype, device)
         inputs["target"] = inputs["target"].where(inputs["target"] >= 0, 3)
@@ -67,7 +65,7 @@ def test_every_combination_of_options_keeps_the_rule(
 @REDUCTIONS
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
 @BOTH_WAYS
-def test_is_torchs(mode: Any, reduction: str, label_smoothing: float) -> None:
+def test_matches_torch_cross_entropy(mode: Any, reduction: str, label_smoothing: float) -> None:
     logits, target = torch.randn(9, 40), torch.tensor([0, 39, -100, 5, 5, -100, 1, 2, 3])
     options: dict[str, Any] = {"label_smoothing": label_smoothing, "reduction": reduction}
     with ts.use(mode):
@@ -78,7 +76,7 @@ def test_is_torchs(mode: Any, reduction: str, label_smoothing: float) -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_the_loss_of_half_precision_logits_is_in_single(mode: Any, dtype: torch.dtype) -> None:
+def test_loss_of_half_precision_logits_is_float32(mode: Any, dtype: torch.dtype) -> None:
     logits, target = torch.randn(4, 300).to(dtype), torch.randint(300, (4,))
     with ts.use(mode):
         found = results_of(cross_entropy, {"logits": logits, "target": target})
@@ -113,7 +111,9 @@ class TestBadInput:
             ({"reduction": None}, ValueError, "reduction is None, but must be one of mean, sum, none"),
         ],
     )
-    def test_is_named(self, mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    def test_bad_input_raises_error_that_names_it(
+        self, mode: Any, arguments: Inputs, kind: type[Exception], words: str
+    ) -> None:
         with ts.use(mode), pytest.raises(kind, match=f"^cross_entropy: {words}"):
             cross_entropy(**{"logits": torch.ones(3, 8), "target": torch.zeros(3).long(), **arguments})
 
@@ -122,7 +122,7 @@ class TestTargetsThatAreNoClass:
     WRONG = pytest.mark.parametrize("wrong", [-1, 40, 2**31, -(2**63), 2**63 - 1])
 
     @WRONG
-    def test_make_their_own_row_nan_and_no_other(self, wrong: int) -> None:
+    def test_bad_target_makes_only_its_row_nan(self, wrong: int) -> None:
         logits, target = torch.randn(5, 40), torch.randint(40, (5,))
         right = compare(logits=logits, target=target, reduction="none")
         target[2] = wrong
@@ -133,59 +133,59 @@ class TestTargetsThatAreNoClass:
             torch.testing.assert_close(value[kept], right[name][kept], rtol=0, atol=0)
 
     @WRONG
-    def test_make_the_mean_nan(self, wrong: int) -> None:
+    def test_bad_target_makes_the_mean_nan(self, wrong: int) -> None:
         assert cross_entropy(torch.randn(5, 40), torch.tensor([1, 2, wrong, 3, 4])).isnan()
 
     @WRONG
     @BOTH_WAYS
-    def test_are_refused_where_values_are_looked_at(self, mode: Any, wrong: int) -> None:
+    def test_debug_rejects_bad_targets(self, mode: Any, wrong: int) -> None:
         words = rf"^cross_entropy: target is {wrong} at \[0, 1\], but must be a class from 0 to 39, or ignore_index"
         with ts.use(mode), ts.debug(), pytest.raises(ValueError, match=words):
             cross_entropy(torch.randn(1, 2, 40), torch.tensor([[1, wrong]]))
 
     @BOTH_WAYS
-    def test_other_targets_pass_that_look(self, mode: Any) -> None:
+    def test_debug_accepts_classes_and_ignored_targets(self, mode: Any) -> None:
         with ts.use(mode), ts.debug():
             cross_entropy(torch.randn(3, 40), torch.tensor([0, 39, -100]))
             cross_entropy(torch.randn(3, 40), torch.tensor([0, 39, 1000]), ignore_index=1000)
 
 
 class TestIgnoredRows:
-    def test_may_all_be_ignored(self) -> None:
+    def test_all_rows_ignored_give_nan_mean_and_zero_gradient(self) -> None:
         logits, target = torch.randn(4, 10), torch.full((4,), -100)
         for reduction, loss in (("mean", torch.tensor(NAN)), ("sum", torch.tensor(0.0)), ("none", torch.zeros(4))):
             found = results_of(cross_entropy, {"logits": logits, "target": target, "reduction": reduction})
             torch.testing.assert_close(found["loss"], loss, equal_nan=True)
             torch.testing.assert_close(found["gradient of logits"], torch.zeros(4, 10), rtol=0, atol=0)
 
-    def test_are_not_looked_at(self) -> None:
+    def test_logits_of_ignored_rows_have_no_influence(self) -> None:
         logits, target = torch.randn(4, 10), torch.tensor([1, -100, 2, -100])
         right = compare(logits=logits, target=target)
         logits[1], logits[3] = NAN, INFINITY
         assert_same(results_of(cross_entropy, {"logits": logits, "target": target}), right)
 
-    def test_may_be_those_of_a_class(self) -> None:
+    def test_a_class_can_be_ignored(self) -> None:
         compare(logits=torch.randn(4, 10), target=torch.tensor([1, 0, 2, 0]), ignore_index=0)
 
     @pytest.mark.parametrize("ignore_index", [2**40, -(2**40)])
-    def test_may_have_a_number_of_any_size(self, ignore_index: int) -> None:
+    def test_ignore_index_can_exceed_32_bits(self, ignore_index: int) -> None:
         compare(logits=torch.randn(3, 10), target=torch.tensor([1, ignore_index, 2]), ignore_index=ignore_index)
 
 
 class TestExtremeLogits:
-    """Rows longer than a block and shorter than one."""
+    """Rows shorter and longer than a block."""
 
     COLUMNS = pytest.mark.parametrize("columns", [20, 5000])
 
     @COLUMNS
     @pytest.mark.parametrize("offset", [1e4, -1e4])
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-    def test_a_common_offset_costs_no_digits(self, columns: int, offset: float, label_smoothing: float) -> None:
+    def test_common_offset_costs_no_digits(self, columns: int, offset: float, label_smoothing: float) -> None:
         logits, target = (torch.randn(3, columns) + offset), torch.randint(columns, (3,))
         compare_with_exact(logits=logits, target=target, label_smoothing=label_smoothing, reduction="none")
 
     @COLUMNS
-    def test_values_that_no_difference_of_fits(self, columns: int) -> None:
+    def test_logits_whose_difference_overflows_match_reference(self, columns: int) -> None:
         logits = torch.randn(2, columns)
         logits[0, 3], logits[0, 7] = 3e38, -3e38
         compare(logits=logits, target=torch.tensor([3, 1]))
@@ -193,8 +193,8 @@ class TestExtremeLogits:
 
     @COLUMNS
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-    def test_classes_that_are_ruled_out(self, columns: int, label_smoothing: float) -> None:
-        """By a logit of −∞: all of the first blocks, all but one, and the target itself."""
+    def test_logits_of_minus_infinity_match_float64(self, columns: int, label_smoothing: float) -> None:
+        """All of the first blocks, all classes but one, and the target itself."""
         for ruled_out in (slice(0, columns - 3), slice(1, None), slice(0, 1)):
             logits = torch.randn(3, columns)
             logits[:, ruled_out] = -INFINITY
@@ -203,7 +203,7 @@ class TestExtremeLogits:
 
     @COLUMNS
     @pytest.mark.parametrize("special", [INFINITY, -INFINITY, NAN])
-    def test_rows_without_an_answer(self, columns: int, special: float) -> None:
+    def test_rows_of_infinities_or_nan_match_reference(self, columns: int, special: float) -> None:
         logits = torch.randn(3, columns)
         logits[1] = special
         compare(logits=logits, target=torch.tensor([0, 1, 2]), reduction="none")
@@ -212,11 +212,11 @@ class TestExtremeLogits:
 class TestLayouts:
     @pytest.mark.parametrize("shape", [(40,), (3, 40), (2, 3, 40), (2, 3, 2, 40), (2, 1, 2, 3, 2, 40)], ids=str)
     @REDUCTIONS
-    def test_any_number_of_dimensions(self, shape: tuple[int, ...], reduction: str) -> None:
+    def test_any_number_of_dimensions_matches_reference(self, shape: tuple[int, ...], reduction: str) -> None:
         compare(logits=torch.randn(shape), target=torch.randint(40, shape[:-1]), reduction=reduction)
 
     @pytest.mark.parametrize("reduction", ["mean", "none"])
-    def test_logits_and_targets_as_they_come(self, reduction: str) -> None:
+    def test_any_strides_match_reference(self, reduction: str) -> None:
         planes, columns = torch.randn(2, 10, 3, 4), torch.randn(40, 6)
         tokens = torch.randint(10, (1, 4))
         for logits, target in (
@@ -243,16 +243,16 @@ class TestLayouts:
 
     @pytest.mark.parametrize("shape", [(0, 10), (0,), (3, 0, 10), (0, 0)], ids=str)
     @REDUCTIONS
-    def test_without_rows(self, shape: tuple[int, ...], reduction: str) -> None:
+    def test_no_rows_match_reference(self, shape: tuple[int, ...], reduction: str) -> None:
         if len(shape) > 1:
             compare(logits=torch.randn(shape), target=torch.zeros(shape[:-1]).long(), reduction=reduction)
 
-    def test_without_classes_no_target_is_one(self) -> None:
+    def test_no_classes_make_every_target_bad(self) -> None:
         losses = cross_entropy(torch.randn(2, 0), torch.tensor([0, -100]), reduction="none")
         torch.testing.assert_close(losses, torch.tensor([NAN, 0.0]), equal_nan=True)
 
 
-def test_more_rows_than_one_program_adds_up() -> None:
+def test_sum_over_several_programs_matches_reference() -> None:
     rows = 8192 + 700
     logits, target = torch.randn(rows, 2), torch.randint(2, (rows,))
     target[::3] = -100
@@ -260,7 +260,7 @@ def test_more_rows_than_one_program_adds_up() -> None:
     compare(logits=logits, target=target, reduction="sum")
 
 
-def test_nothing_as_large_as_the_logits_is_kept() -> None:
+def test_forward_keeps_nothing_as_large_as_the_logits() -> None:
     kept: list[Tensor] = []
     logits = torch.randn(6, 50, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):  # type: ignore[func-returns-value]

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# PyTorch types Tensor.backward not at all.
-"""A linear layer's cross entropy in chunks: right in every combination, in little memory, and safe to go back twice."""
+# PyTorch does not type Tensor.backward.
+"""linear_cross_entropy: chunks, memory, the fused kernel, repeated backwards and layouts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from differentiation import assert_same, leaves_of
 from losses import cotangent_of, results_of
+from on_hopper import names_launched
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -28,7 +29,7 @@ linear_cross_entropy = SPEC.op
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 REDUCTIONS = pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 NAN = float("nan")
-ROWS, FEATURES, CLASSES = 300, 5, 24  # three chunks of 128 rows and what is left
+ROWS, FEATURES, CLASSES = 300, 5, 24  # two chunks of 128 rows and a last one of 44
 
 
 @pytest.fixture(autouse=True)
@@ -68,17 +69,17 @@ class TestChunks:
             (8192, 2 * 128256, 2048),  # 2093 rows would fit, 2048 are whole tiles
             (8192, 4 * 128256, 1024),
             (16384, 2 * 32000, 8192),
-            (8400, 2 * 32000, 4224),  # two that are nearly equal rather than a full one and a rest
+            (8400, 2 * 32000, 4224),  # two about equal chunks instead of a full one and a small one
             (8000, 2 * 32000, 8000),
             (300, 2**30, 128),
             (1, 2**30, 1),
             (0, 2**30, 1),
         ],
     )
-    def test_are_as_large_as_memory_for_them_allows(self, rows: int, row_bytes: int, expected: int) -> None:
+    def test_chunks_are_as_large_as_memory_allows(self, rows: int, row_bytes: int, expected: int) -> None:
         assert rows_per_chunk(rows, row_bytes) == expected
 
-    def test_can_be_given_more_or_less_memory(self) -> None:
+    def test_chunk_memory_can_be_configured(self) -> None:
         with ts.ops.configured(chunk_mebibytes=256):
             assert rows_per_chunk(8192, 2 * 128256) == 1024
 
@@ -86,18 +87,20 @@ class TestChunks:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
     @pytest.mark.parametrize("bias", [False, True])
     @pytest.mark.usefixtures("small_chunks")
-    def test_add_up(self, reduction: str, label_smoothing: float, bias: bool) -> None:
+    def test_several_chunks_match_reference(self, reduction: str, label_smoothing: float, bias: bool) -> None:
         compare(**made(bias), label_smoothing=label_smoothing, reduction=reduction)
 
     @REDUCTIONS
-    def test_sum_over_some_classes_at_a_time(self, reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(rows_per_chunk.__globals__, "SUMMED_CLASSES", 7)  # three times, and three are left
+    def test_sums_over_some_classes_at_a_time_match_reference(
+        self, reduction: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(rows_per_chunk.__globals__, "SUMMED_CLASSES", 7)  # three sums of 7 classes and one of 3
         compare(**made(), reduction=reduction)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @REDUCTIONS
     @pytest.mark.usefixtures("small_chunks")
-    def test_add_up_within_the_rule(self, dtype: torch.dtype, reduction: str) -> None:
+    def test_error_of_several_chunks_is_within_the_rule(self, dtype: torch.dtype, reduction: str) -> None:
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> Inputs:
             return {**made(dtype=dtype), "reduction": reduction}
 
@@ -110,7 +113,7 @@ class TestChunks:
         assert not [result for result in results if not result.passed]
 
     @pytest.mark.usefixtures("small_chunks")
-    def test_take_hidden_states_of_any_shape(self) -> None:
+    def test_hidden_of_any_shape_matches_reference(self) -> None:
         inputs = made()
         for shape in ((20, 15), (2, 3, 50)):
             shaped = {
@@ -123,7 +126,7 @@ class TestChunks:
 
 
 class Watching(TorchDispatchMode):
-    """Remembers which operators ran and the largest tensor that any of them took or gave."""
+    """Records which operators ran, and the largest tensor among their inputs and outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +147,7 @@ class Watching(TorchDispatchMode):
 
 
 class Stores(Observer):
-    """Remembers which kernels wrote anything."""
+    """Records which kernels wrote to memory."""
 
     def __init__(self) -> None:
         self.of_kernels: set[str] = set()
@@ -155,12 +158,12 @@ class Stores(Observer):
 
 @pytest.mark.usefixtures("small_chunks")
 class TestMemory:
-    """Watched from inside: what PyTorch's own operators and our kernels are given and give."""
+    """The tensors that PyTorch's operators and our kernels read and write."""
 
     CHUNKS = 3
 
     @REDUCTIONS
-    def test_all_logits_are_never_held(self, reduction: str) -> None:
+    def test_never_holds_all_logits(self, reduction: str) -> None:
         inputs = made()
         wanted = (reduction != "none",) * 3
         with Watching() as watching:
@@ -168,10 +171,10 @@ class TestMemory:
             if reduction == "none":
                 compute_backward(torch.ones(ROWS), *inputs.values(), kept, -100, 0.0, True, True, True)
         assert watching.products == self.CHUNKS * (3 if reduction != "none" else 4)
-        row_length = 32  # 24 logits fill 128 bytes up
+        row_length = 32  # 24 logits padded to 128 bytes
         assert watching.largest == 128 * row_length < ROWS * CLASSES
 
-    def test_without_a_gradient_there_is_one_product(self) -> None:
+    def test_without_gradients_only_one_gemm_runs(self) -> None:
         inputs = made()
         with Watching() as watching:
             compute_forward(*inputs.values(), -100, 0.0, "mean", False, False, False)
@@ -201,10 +204,10 @@ FORMS = {
 }
 
 
-class TestLossesAndGradientAtOnce:
-    """One kernel finds the losses of a chunk and writes their gradient over its logits."""
+class TestLossAndGradientKernel:
+    """One kernel computes the losses of a chunk and overwrites its logits with their gradient."""
 
-    def test_opcheck_accepts_it(self) -> None:
+    def test_opcheck_accepts_loss_and_gradient(self) -> None:
         logits, target, dloss = torch.randn(5, 24), torch.tensor([0, 23, -100, 7, 7]), torch.tensor(0.25)
         with ts.use("interpret"):
             torch.library.opcheck(
@@ -214,7 +217,7 @@ class TestLossesAndGradientAtOnce:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
     @pytest.mark.parametrize("classes", [640, 603])  # in whole vectors, and with a rest
     @pytest.mark.parametrize("form", FORMS)
-    def test_in_every_form(self, form: str, classes: int, label_smoothing: float) -> None:
+    def test_every_tile_shape_matches_reference(self, form: str, classes: int, label_smoothing: float) -> None:
         rows = 13
         target = torch.linspace(0, classes - 1, rows).long()  # in every block, and in the rest
         target[4:9:2] = -100
@@ -224,7 +227,7 @@ class TestLossesAndGradientAtOnce:
 
     @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("classes", [640, 603])
-    def test_with_logits_that_are_minus_infinity(self, form: str, classes: int) -> None:
+    def test_logits_of_minus_infinity_match_reference(self, form: str, classes: int) -> None:
         bias = torch.randn(classes)
         bias[:300] = bias[-2:] = float("-inf")  # whole blocks, and a part of the rest
         target = torch.tensor([301, 400, 599, -100, 450])
@@ -240,14 +243,14 @@ class TestLossesAndGradientAtOnce:
             torch.testing.assert_close(ours[name].grad, right[name].grad)
 
     @pytest.mark.parametrize("form", FORMS)
-    def test_a_target_that_is_no_class_spoils_its_own_row_only(self, form: str) -> None:
+    def test_bad_target_makes_only_its_row_nan(self, form: str) -> None:
         hidden = torch.randn(4, FEATURES, requires_grad=True)
         with ts.ops.configured(**FORMS[form]):
             linear_cross_entropy(hidden, torch.randn(603, FEATURES), torch.tensor([1, 603, -1, 602])).backward()
         assert hidden.grad is not None
         assert hidden.grad.isnan().all(dim=1).tolist() == [False, True, True, False]
 
-    def test_rows_that_do_not_count_are_not_read(self) -> None:
+    def test_ignored_rows_are_not_read(self) -> None:
         hidden = torch.randn(3, FEATURES)
         hidden[1] = NAN
         leaf, weight = hidden.requires_grad_(), torch.randn(603, FEATURES, requires_grad=True)
@@ -259,7 +262,7 @@ class TestLossesAndGradientAtOnce:
         assert not leaf.grad[1].any()
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-    def test_is_one_launch_for_each_chunk(self, dtype: torch.dtype) -> None:
+    def test_only_the_fused_kernel_writes_a_chunk(self, dtype: torch.dtype) -> None:
         stores = Stores()
         inputs = leaves_of(made(dtype=dtype))
         with interpreting(stores):
@@ -267,30 +270,30 @@ class TestLossesAndGradientAtOnce:
         assert stores.of_kernels == {"loss_and_gradient_kernel"}
 
     @pytest.mark.parametrize("reduction", ["mean", "none"])
-    def test_and_only_where_the_gradient_is_wanted_at_once(self, reduction: str) -> None:
+    def test_forward_kernel_runs_where_no_gradient_is_computed(self, reduction: str) -> None:
         stores = Stores()
         inputs = made() if reduction == "mean" else leaves_of(made())
         with interpreting(stores):
             linear_cross_entropy(**inputs, reduction=reduction)
         assert stores.of_kernels == {"cross_entropy_forward_kernel"}
 
-    def test_nor_can_it_be_asked_for_with_the_losses_of_single_rows(self) -> None:
+    def test_forward_refuses_gradients_for_reduction_none(self) -> None:
         with pytest.raises(AssertionError, match="only the backward knows"):
             compute_forward(*made().values(), -100, 0.0, "none", True, False, False)
 
 
-class TestGoingBack:
-    """The forward has the gradients ready; the backward may put its factor into them only where nobody else looks."""
+class TestBackward:
+    """The forward keeps the gradients. The backward scales them in place only where nobody else can see them."""
 
     def step(self, inputs: Inputs, **options: Any) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """The loss, the leaves, and what was kept of their gradients."""
+        """Return the loss, the leaves, and the kept gradients."""
         leaves = leaves_of(inputs)
         kept: list[Tensor] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):  # type: ignore[func-returns-value]
             loss = linear_cross_entropy(**leaves, **options)
         return loss, [leaves[name] for name in ("hidden", "weight", "bias")], kept[-3:]
 
-    def test_once_copies_nothing(self) -> None:
+    def test_first_backward_copies_nothing(self) -> None:
         loss, leaves, kept = self.step(made())
         memory = [one.data_ptr() for one in kept]
         kept.clear()
@@ -303,12 +306,12 @@ class TestGoingBack:
             ("mean", torch.bfloat16, 1.0, True),
             ("mean", torch.float32, 1.0, True),
             ("sum", torch.float16, 1.0, True),
-            ("mean", torch.float16, 1.0, False),  # what it is divided by waits for the backward
+            ("mean", torch.float16, 1.0, False),  # the backward divides by the number of rows
             ("mean", torch.float32, 2.0, False),
             ("sum", torch.bfloat16, 0.5, False),
         ],
     )
-    def test_once_with_a_factor_of_one_writes_nothing(
+    def test_backward_with_a_factor_of_one_writes_nothing(
         self, reduction: str, dtype: torch.dtype, factor: float, untouched: bool
     ) -> None:
         loss, _, kept = self.step(made(dtype=dtype), reduction=reduction)
@@ -318,7 +321,7 @@ class TestGoingBack:
             loss.backward(torch.tensor(factor))
         assert stores.of_kernels == (set() if untouched else {"scale_kernel"})
 
-    def test_several_times_gives_the_same(self) -> None:
+    def test_repeated_backwards_give_the_same(self) -> None:
         inputs = made()
         loss, leaves, kept = self.step(inputs)
         before = [one.clone() for one in kept]
@@ -332,7 +335,7 @@ class TestGoingBack:
         with pytest.raises(RuntimeError, match="second time"):
             torch.autograd.grad(loss, leaves)
 
-    def test_leaves_the_results_of_the_torch_operator_alone(self) -> None:
+    def test_backward_of_the_torch_operator_keeps_its_outputs(self) -> None:
         leaves = leaves_of(made())
         loss, *kept = torch.ops.tilesmith.linear_cross_entropy_forward(
             *leaves.values(), -100, 0.0, "mean", True, True, True
@@ -341,16 +344,15 @@ class TestGoingBack:
         loss.backward(torch.tensor(3.0))
         torch.testing.assert_close(kept, before, rtol=0, atol=0)
 
-    def test_under_a_dispatch_mode_overwrites_nothing(self) -> None:
+    def test_backward_under_a_dispatch_mode_overwrites_nothing(self) -> None:
         loss, _, kept = self.step(made())
         before = [one.clone() for one in kept]
         with Watching():
             loss.backward(torch.tensor(3.0))
         torch.testing.assert_close(kept, before, rtol=0, atol=0)
 
-    def test_and_differentiating_that_is_refused(self) -> None:
-        """The gradient of a plain loss has no factor that autograd could follow; it depends on the arguments all the
-        same."""
+    def test_second_derivative_is_refused(self) -> None:
+        """The gradient of a plain loss has no factor for autograd to follow, but it depends on the arguments."""
         leaves = leaves_of(made())
         loss = linear_cross_entropy(**leaves)
         (gradient,) = torch.autograd.grad(loss, leaves["hidden"], create_graph=True)
@@ -358,8 +360,8 @@ class TestGoingBack:
             torch.autograd.grad(gradient.sum(), leaves["weight"])
 
     @pytest.mark.parametrize("factor", [1.0, 1000.0])
-    def test_in_half_precision_small_gradients_survive(self, factor: float) -> None:
-        """A probability of 1/512 over 512 rows is a number of three bits in half precision."""
+    def test_small_gradients_survive_in_float16(self, factor: float) -> None:
+        """A probability of 1/512, divided by 512 rows, has three bits in float16."""
         rows, classes, features = 512, 512, 8
         inputs = {
             "hidden": torch.randn(rows, features).half() * 0.01,
@@ -381,7 +383,7 @@ class TestGoingBack:
 
 class TestLayouts:
     @REDUCTIONS
-    def test_operands_as_they_come(self, reduction: str) -> None:
+    def test_any_strides_match_reference(self, reduction: str) -> None:
         inputs = made()
         for hidden, weight in (
             (torch.randn(FEATURES, ROWS).t(), torch.randn(FEATURES, CLASSES).t()),
@@ -404,7 +406,7 @@ class TestLayouts:
 
     @pytest.mark.parametrize("shape", [(0,), (3, 0)], ids=str)
     @REDUCTIONS
-    def test_without_rows(self, shape: tuple[int, ...], reduction: str) -> None:
+    def test_no_rows_match_reference(self, shape: tuple[int, ...], reduction: str) -> None:
         found = compare(
             hidden=torch.randn(*shape, 4),
             weight=torch.randn(7, 4),
@@ -414,7 +416,7 @@ class TestLayouts:
         )
         torch.testing.assert_close(found["gradient of weight"], torch.zeros(7, 4), rtol=0, atol=0)
 
-    def test_without_rows_that_count(self) -> None:
+    def test_all_rows_ignored_give_nan_loss_and_zero_gradients(self) -> None:
         inputs = {"hidden": torch.randn(3, 4), "weight": torch.randn(7, 4), "target": torch.full((3,), -100)}
         found = results_of(linear_cross_entropy, inputs)
         assert found["loss"].isnan()
@@ -444,12 +446,14 @@ class TestBadInput:
             ({"ignore_index": "pad"}, TypeError, "ignore_index is a str, but must be an integer"),
         ],
     )
-    def test_is_named(self, mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+    def test_bad_input_raises_error_that_names_it(
+        self, mode: Any, arguments: Inputs, kind: type[Exception], words: str
+    ) -> None:
         inputs = {"hidden": torch.ones(3, 4), "weight": torch.ones(7, 4), "target": torch.zeros(3).long(), **arguments}
         with ts.use(mode), pytest.raises(kind, match=f"^linear_cross_entropy: {words}"):
             linear_cross_entropy(**inputs)
 
-    def test_targets_that_are_no_class_make_the_loss_nan(self) -> None:
+    def test_bad_target_makes_its_loss_nan(self) -> None:
         for wrong in (-1, 7, 2**62):
             losses = linear_cross_entropy(
                 torch.randn(3, 4), torch.randn(7, 4), torch.tensor([1, wrong, 2]), reduction="none"
@@ -457,13 +461,13 @@ class TestBadInput:
             assert losses.isnan().tolist() == [False, True, False]
 
     @BOTH_WAYS
-    def test_and_are_refused_where_values_are_looked_at(self, mode: Any) -> None:
+    def test_debug_rejects_bad_targets(self, mode: Any) -> None:
         words = r"^linear_cross_entropy: target is 7 at \[1\], but must be a class from 0 to 6"
         with ts.use(mode), ts.debug(), pytest.raises(ValueError, match=words):
             linear_cross_entropy(torch.randn(3, 4), torch.randn(7, 4), torch.tensor([1, 7, 2]))
 
 
-def test_autocast_multiplies_in_its_dtype_and_gives_the_loss_in_single() -> None:
+def test_autocast_multiplies_in_its_dtype_and_returns_float32_loss() -> None:
     inputs = made()
     leaves = leaves_of(inputs)
     with torch.autocast("cpu", torch.bfloat16):
@@ -474,7 +478,7 @@ def test_autocast_multiplies_in_its_dtype_and_gives_the_loss_in_single() -> None
     torch.testing.assert_close(loss.detach(), linear_cross_entropy(**halved), rtol=0, atol=0)
 
 
-def test_compiled_it_is_the_same() -> None:
+def test_compiled_equals_eager() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(linear_cross_entropy, fullgraph=True, backend="aot_eager")
     for reduction in ("mean", "none"):
@@ -483,7 +487,8 @@ def test_compiled_it_is_the_same() -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_peak_is_the_gradients_and_a_chunk() -> None:
+def test_peak_memory_on_a_gpu_is_gradients_and_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = names_launched(monkeypatch)
     rows, features, classes = 4096, 1024, 50000
     hidden = torch.randn(rows, features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     weight = torch.randn(classes, features, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -496,3 +501,4 @@ def test_on_a_gpu_the_peak_is_the_gradients_and_a_chunk() -> None:
             linear_cross_entropy(hidden, weight, target).backward()
     taken = torch.cuda.max_memory_allocated() - before
     assert taken < hidden.nbytes + weight.nbytes + (64 << 20) + (4 << 20)
+    assert "loss_and_gradient_kernel" in launched

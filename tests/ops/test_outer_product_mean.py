@@ -1,4 +1,4 @@
-"""outer_product_mean: masks, chunks, tiles and large values; the rest is tested for every operator alike."""
+"""outer_product_mean: masks, chunks, tiles and large values. Tests for all operators cover the rest."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def made(batch: int = 1, sequences: int = 5, residues: int = 6, channels: int = 
     }
 
 
-def test_is_what_the_published_algorithm_says() -> None:
-    """Pair by pair, sequence by sequence."""
+def test_matches_published_algorithm_pair_by_pair() -> None:
     inputs = made()
     a, b, mask, weight, bias = inputs.values()
     z = outer_product_mean(**inputs, eps=1e-3)
@@ -48,7 +47,7 @@ def test_is_what_the_published_algorithm_says() -> None:
             torch.testing.assert_close(z[0, i, j], wanted)
 
 
-def test_every_tile_of_several_is_computed() -> None:
+def test_several_tiles_match_reference() -> None:
     inputs = made(sequences=40, residues=17, channels=2, outputs=18)
     with ts.use("interpret"), ts.ops.configured(BLOCK_I=16, BLOCK_J=1, BLOCK_OUTPUTS=16):
         ours = outer_product_mean(**inputs)
@@ -56,7 +55,7 @@ def test_every_tile_of_several_is_computed() -> None:
 
 
 @covering(times=2, mode=["auto", "interpret"], sequences=[5, 2], chunk=[1, 4, 6, 100])
-def test_chunks_change_nothing(mode: Any, chunk: int, sequences: int) -> None:
+def test_chunked_equals_unchunked(mode: Any, chunk: int, sequences: int) -> None:
     inputs = made(batch=2, sequences=sequences)
     with ts.use(mode):
         whole = forward_and_backward(outer_product_mean, inputs)
@@ -67,7 +66,7 @@ def test_chunks_change_nothing(mode: Any, chunk: int, sequences: int) -> None:
 @BOTH_WAYS
 @WITH_AND_WITHOUT_OUTER_PRODUCTS
 @pytest.mark.parametrize("junk", [1e4, float("inf"), float("nan")])
-def test_what_is_masked_has_no_influence_and_no_gradient(mode: Any, junk: float, sequences: int) -> None:
+def test_masked_elements_have_no_influence_and_no_gradient(mode: Any, junk: float, sequences: int) -> None:
     inputs = made(sequences=sequences)
     hidden = ~inputs["mask"]
     perturbed = {**inputs, **{name: inputs[name].masked_fill(hidden[..., None], junk) for name in ("a", "b")}}
@@ -82,7 +81,7 @@ def test_what_is_masked_has_no_influence_and_no_gradient(mode: Any, junk: float,
 
 @BOTH_WAYS
 @WITH_AND_WITHOUT_OUTER_PRODUCTS
-def test_residues_that_are_nowhere_get_zeros(mode: Any, sequences: int) -> None:
+def test_fully_masked_residues_get_zeros(mode: Any, sequences: int) -> None:
     inputs = made(sequences=sequences)
     inputs["mask"][:, :, 2] = False
     with ts.use(mode):
@@ -92,8 +91,8 @@ def test_residues_that_are_nowhere_get_zeros(mode: Any, sequences: int) -> None:
     assert all(value.isfinite().all() for value in found.values())
 
 
-def test_large_values_do_not_overflow_in_half_precision() -> None:
-    """Sums over 1024 sequences of products of 100 · 100 are beyond half precision; their mean is not."""
+def test_large_values_do_not_overflow_in_float16() -> None:
+    """Sums over 1024 sequences of products of 100 · 100 overflow float16. Their mean does not."""
     shape = (1, 1024, 2, 1)
     inputs = {
         "a": torch.full(shape, 100.0, dtype=torch.float16),
@@ -109,8 +108,8 @@ def test_large_values_do_not_overflow_in_half_precision() -> None:
     torch.testing.assert_close(found["gradient of weight"].double(), wanted, rtol=2e-3, atol=0)
 
 
-def test_gradients_in_half_precision_are_as_near_as_single_precision_is_to_its_rounding() -> None:
-    """Half precision alone divides its operands before it multiplies them."""
+def test_float16_gradients_match_float64() -> None:
+    """Only float16 divides its operands before it multiplies them."""
     inputs = made(batch=2, sequences=70, residues=5, channels=4, outputs=3)
     half = {name: value.half() if value.is_floating_point() else value for name, value in inputs.items()}
     exact = {name: value.double() if value.is_floating_point() else value for name, value in half.items()}
@@ -122,7 +121,7 @@ def test_gradients_in_half_precision_are_as_near_as_single_precision_is_to_its_r
 
 @pytest.mark.parametrize("blocks", [{"BLOCK_FIRST": 2, "BLOCK_SECOND": 4}, {"BLOCK_FIRST": 16, "BLOCK_SECOND": 1}, {}])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 7, 3), (3, 4, 2, 16)], ids=str)
-def test_exchanging_two_dimensions_is_a_transpose(shape: tuple[int, ...], blocks: dict[str, int]) -> None:
+def test_exchanged_equals_transpose(shape: tuple[int, ...], blocks: dict[str, int]) -> None:
     source = torch.randn(shape)
     with ts.use("interpret"), ts.ops.configured(**blocks):
         torch.testing.assert_close(exchanged(source), source.transpose(1, 2).contiguous(), rtol=0, atol=0)
@@ -130,7 +129,7 @@ def test_exchanging_two_dimensions_is_a_transpose(shape: tuple[int, ...], blocks
 
 @pytest.mark.parametrize("blocks", [{"BLOCK_PAIRS": 2, "BLOCK_OUTPUTS": 4, "programs_per_multiprocessor": 3}, {}])
 @pytest.mark.parametrize("strided", [False, True])
-def test_weighing_takes_any_strides_and_adds_up_all_pairs(strided: bool, blocks: dict[str, int]) -> None:
+def test_weighted_takes_any_strides_and_sums_all_pairs(strided: bool, blocks: dict[str, int]) -> None:
     torch.manual_seed(0)
     dz = torch.randn(6, 10, 5).transpose(0, 2)[:, ::2] if strided else torch.randn(5, 5, 6)
     factor = torch.rand(dz.shape[:2])
@@ -141,7 +140,7 @@ def test_weighing_takes_any_strides_and_adds_up_all_pairs(strided: bool, blocks:
     torch.testing.assert_close(total, (dz * factor[..., None]).sum((0, 1)))
 
 
-def test_a_weight_without_outputs() -> None:
+def test_weight_without_outputs_matches_reference() -> None:
     inputs = made(outputs=0)
     with ts.use("interpret"):
         found = forward_and_backward(outer_product_mean, inputs)
@@ -150,7 +149,7 @@ def test_a_weight_without_outputs() -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize(("batch", "sequences", "residues"), [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
-def test_empty_tensors(mode: Any, batch: int, sequences: int, residues: int) -> None:
+def test_empty_tensors_match_reference(mode: Any, batch: int, sequences: int, residues: int) -> None:
     inputs = made(batch, sequences, residues)
     with ts.use(mode):
         found = forward_and_backward(outer_product_mean, inputs)
@@ -175,12 +174,12 @@ def test_empty_tensors(mode: Any, batch: int, sequences: int, residues: int) -> 
         ({"eps": -1.0}, ValueError, "eps is -1.0, but must be at least 0"),
     ],
 )
-def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+def test_bad_input_raises_error_that_names_it(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^outer_product_mean: {words}"):
         outer_product_mean(**{**made(), **arguments})
 
 
-def test_opcheck_accepts_the_passes_of_the_gradient() -> None:
+def test_opcheck_accepts_backward_passes() -> None:
     with ts.use("interpret"):
         torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_weighted, (torch.randn(3, 4, 5), torch.rand(3, 4)))
         torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_exchanged, (torch.randn(2, 3, 4, 5),))
@@ -189,7 +188,7 @@ def test_opcheck_accepts_the_passes_of_the_gradient() -> None:
 
 
 def with_gradients(function: Callable[..., Tensor], inputs: Inputs) -> list[Tensor]:
-    """The result and all gradients, for a cotangent whose sums do not cancel out more than chance has it."""
+    """Return the result and all gradients, for a random cotangent."""
     leaves = {name: one.clone().requires_grad_(name != "mask") for name, one in inputs.items() if one is not None}
     z = function(**leaves)
     cotangent = torch.randn(z.shape, generator=torch.Generator().manual_seed(1)).to(z.dtype)
@@ -197,11 +196,11 @@ def with_gradients(function: Callable[..., Tensor], inputs: Inputs) -> list[Tens
 
 
 class TestFewSequences:
-    """In exact single precision these are computed without outer products."""
+    """Few sequences in exact float32 are computed without outer products."""
 
     @covering(masked=[False, True], biased=[True, False])
-    def test_are_right_to_the_last_bits(self, masked: bool, biased: bool) -> None:
-        """With several tiles of residues and of outputs; gradients too."""
+    def test_matches_float64_within_float32_rounding(self, masked: bool, biased: bool) -> None:
+        """The result and its gradients, with several tiles of residues and of outputs."""
         torch.manual_seed(0)
         given: dict[str, Any] = {
             "a": torch.randn(2, 3, 17, 4), "b": torch.randn(2, 3, 17, 4), "weight": torch.randn(18, 16) / 4,
@@ -216,7 +215,7 @@ class TestFewSequences:
         for ours, right in zip(found, with_gradients(reference, wide), strict=True):
             torch.testing.assert_close(ours.double(), right, rtol=0, atol=1e-6 * float(right.abs().max()))
 
-    def test_take_any_strides(self) -> None:
+    def test_any_strides_match_reference(self) -> None:
         torch.manual_seed(0)
         a, b = torch.randn(2, 9, 2, 4).transpose(1, 2), torch.randn(2, 2, 9, 8)[..., ::2]
         weight, bias = torch.randn(16, 3).t(), torch.randn(6)[::2]
@@ -235,13 +234,15 @@ class TestFewSequences:
             (16, 64, torch.float32, False),  # too much memory
         ],
     )
-    def test_are_where_this_is_less_work(self, sequences: int, batch: int, dtype: torch.dtype, few: bool) -> None:
+    def test_forward_without_outer_products_where_that_is_less_work(
+        self, sequences: int, batch: int, dtype: torch.dtype, few: bool
+    ) -> None:
         a = torch.empty(batch, sequences, 64, 32, device="meta", dtype=dtype)
         assert is_for_few(a, torch.empty(128, 32**2, device="meta", dtype=dtype)) is few
         assert not is_for_few(a, None)
 
     @pytest.mark.parametrize("wanted", ["a", "b", "weight", "bias"])
-    def test_make_no_gradient_but_the_one_that_is_wanted(self, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_the_wanted_gradient_is_computed(self, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
         made_gradients: list[bool] = []
 
         def noted(*arguments: Any) -> tuple[Tensor, ...]:
@@ -264,11 +265,11 @@ class TestFewSequences:
         [
             ((4, 16, 64, 32), 128, True),
             ((4, 24, 64, 32), 128, False),  # fewer flops with outer products
-            ((64, 16, 64, 32), 128, False),  # too much memory between the products
-            ((64, 1, 8, 128), 128, False),  # too much memory for what is added up to the gradient of the weight
+            ((64, 16, 64, 32), 128, False),  # too much memory for W · b
+            ((64, 1, 8, 128), 128, False),  # too much memory for the partial sums of dW
         ],
     )
-    def test_have_gradients_without_outer_products_where_this_is_less_work(
+    def test_backward_without_outer_products_where_that_is_less_work(
         self, shape: tuple[int, ...], outputs: int, few: bool
     ) -> None:
         a, weight = torch.empty(shape, device="meta"), torch.empty(outputs, shape[-1] ** 2, device="meta")
@@ -276,7 +277,7 @@ class TestFewSequences:
         assert not few_backward.is_for_few(a.half(), weight.half())
         assert not few_backward.is_for_few(a, None)
 
-    def test_are_only_multiplied_on_a_gpu_and_nothing_is_laid_out_anew_between_products(self) -> None:
+    def test_no_pass_changes_the_layout_between_gemms_on_a_gpu(self) -> None:
         """As nn.OuterProductMean calls it: a and b are halves of one projection."""
         both = torch.empty(4, 16, 64, 64, device="meta", requires_grad=True)
         weight, bias = torch.empty(128, 32**2, device="meta"), torch.empty(128, device="meta")
@@ -293,14 +294,14 @@ class TestFewSequences:
 
     @pytest.mark.parametrize("strided", [False, True])
     @pytest.mark.parametrize("blocks", [{"BLOCK_J": 2, "BLOCK_OUTPUTS": 4}, {}])
-    def test_turning_takes_any_strides_and_adds_up_all_pairs(self, strided: bool, blocks: dict[str, int]) -> None:
+    def test_scaled_transpose_takes_any_strides_and_sums_all_pairs(self, strided: bool, blocks: dict[str, int]) -> None:
         torch.manual_seed(0)
         dz = torch.randn(6, 5, 10, 2).permute(3, 1, 2, 0)[:, :, ::2] if strided else torch.randn(2, 5, 5, 6)
-        share = torch.rand(2, 5, 5)
+        factors = torch.rand(2, 5, 5)
         with ts.use("interpret"), ts.ops.configured(**blocks):
-            of_each, total = turned(dz, share.flatten(0, 1), 0.0)
+            of_each, total = turned(dz, factors.flatten(0, 1), 0.0)
             of_all, total_of_all = turned(dz, None, 0.5)
-        right = dz * share[..., None]
+        right = dz * factors[..., None]
         torch.testing.assert_close(of_each.view(2, 5, 6, 5).mT, right)
         torch.testing.assert_close(total, right.sum((0, 1, 2)))
         torch.testing.assert_close(of_all.view(2, 5, 6, 5).mT, dz * 0.5)

@@ -29,9 +29,8 @@ from tilesmith.ops.device.images.windows import (
     is_whole,
     lies_channels_last,
     plan_empty_images,
-    require_flag,
 )
-from tilesmith.ops.runtime.arguments import require_floating
+from tilesmith.ops.runtime.arguments import require_flag, require_floating
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan

@@ -17,3 +17,8 @@ def triton_version() -> tuple[int, int]:
 def fused_multiply_add_is_exact() -> bool:
     """Whether the stock interpreter rounds `tl.fma` once, as hardware does. Before 3.9 it rounds the product too."""
     return triton_version() >= (3, 9)
+
+
+def copies_left_operands() -> bool:
+    """Return whether Triton keeps a register copy of a wgmma's left operand for each wgmma in flight: since 3.9."""
+    return triton_version() >= (3, 9)

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
-# PyTorch types its rarer functions and base classes not at all.
-"""triangle_multiply: directions, masks, tiles, large values and chunks; the rest is tested for every operator alike."""
+# PyTorch does not type its rarer functions and base classes.
+"""triangle_multiply: directions, masks, tiles, large values and chunks. Tests for all operators cover the rest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from differentiation import assert_same, forward_and_backward, leaves_of
+from on_hopper import names_launched
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -21,7 +22,7 @@ from tilesmith.lab.check import Trial, run
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.triangle_multiply import SPEC, operator, triangle_multiply
 from tilesmith.ops.triangle_multiply.chunked import compute_backward, compute_forward
-from tilesmith.ops.triangle_multiply.operator import prepare_for_chunks, takes
+from tilesmith.ops.triangle_multiply.operator import prepare, prepare_for_chunks, takes
 from tilesmith.ops.triangle_multiply.reference import reference
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
 
@@ -55,8 +56,7 @@ def standardised(x: Tensor) -> Tensor:
 
 @BOTH_WAYS
 @DIRECTIONS
-def test_is_what_the_published_algorithms_say(mode: Any, direction: str) -> None:
-    """Pair by pair, third residue by third residue."""
+def test_matches_published_algorithms_pair_by_pair(mode: Any, direction: str) -> None:
     given = made(direction=direction)
     with ts.use(mode):
         ours = triangle_multiply(**given)
@@ -75,12 +75,12 @@ def test_is_what_the_published_algorithms_say(mode: Any, direction: str) -> None
             torch.testing.assert_close(ours[0, i, j], wanted, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("inputs", [16, 32], ids=["read anew", "held"])
-def test_every_tile_of_several_is_computed(inputs: int) -> None:
-    """Of outputs, with normed rows in several blocks of inputs, and held whole."""
+@pytest.mark.parametrize("inputs", [16, 32], ids=["read again", "held"])
+def test_several_tiles_match_float64(inputs: int) -> None:
+    """Several tiles of outputs; normed rows in several blocks of inputs, or held in one."""
     given = made(residues=6, channels=18, hidden=17)
     for name in ("projection_weight", "gate_weight", "output_weight", "output_gate_weight"):
-        given[name] /= 4  # so that gates are open enough for gradients to show
+        given[name] /= 4  # keeps gates open enough for gradients
     with ts.use("interpret"), ts.ops.configured(ROWS=4, BLOCK_OUTPUTS=16, BLOCK_INPUTS=inputs):
         found = forward_and_backward(triangle_multiply, given)
     for name, value in forward_and_backward(reference, doubled(given)).items():
@@ -88,7 +88,7 @@ def test_every_tile_of_several_is_computed(inputs: int) -> None:
 
 
 def doubled(given: Inputs) -> Inputs:
-    """In double precision."""
+    """Return the inputs in float64."""
     return {name: one.double() if _is_floating(one) else one for name, one in given.items()}
 
 
@@ -98,7 +98,7 @@ def _is_floating(value: object) -> bool:
 
 @BOTH_WAYS
 @DIRECTIONS
-def test_masked_pairs_have_no_influence_on_others(mode: Any, direction: str) -> None:
+def test_masked_pairs_do_not_influence_others(mode: Any, direction: str) -> None:
     given = made(direction=direction)
     mask = given["mask"]
     perturbed = {**given, "z": torch.where(mask[..., None], given["z"], 3 * torch.randn_like(given["z"]))}
@@ -117,7 +117,7 @@ def test_masked_pairs_have_no_influence_on_others(mode: Any, direction: str) -> 
 
 
 @BOTH_WAYS
-def test_all_masked_gives_numbers(mode: Any) -> None:
+def test_fully_masked_input_gives_finite_results(mode: Any) -> None:
     given = made()
     given["mask"][:] = False
     with ts.use(mode):
@@ -126,7 +126,7 @@ def test_all_masked_gives_numbers(mode: Any) -> None:
 
 
 def beyond_half_precision() -> Inputs:
-    """a and b are about 250 each: a single term is near the largest number of half precision, and there are four."""
+    """a and b are about 250 each: one term of x is near the largest float16, and x has four terms."""
     given = {**made(residues=4, channels=4, hidden=4), "mask": None}
     given["projection_weight"] *= 2
     given["projection_bias"] = 250.0 + torch.arange(8.0)
@@ -136,7 +136,7 @@ def beyond_half_precision() -> Inputs:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_sums_beyond_half_precision_do_not_overflow(mode: Any, chunk: int | None) -> None:
+def test_sums_beyond_float16_do_not_overflow(mode: Any, chunk: int | None) -> None:
     half = {name: one.half() if _is_floating(one) else one for name, one in beyond_half_precision().items()}
     with ts.use(mode):
         ours = triangle_multiply(**half, chunk=chunk)
@@ -147,7 +147,7 @@ def test_sums_beyond_half_precision_do_not_overflow(mode: Any, chunk: int | None
 @BOTH_WAYS
 @pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize(("batch", "residues"), [(0, 3), (2, 0)])
-def test_empty_pairs(mode: Any, batch: int, residues: int, chunk: int | None) -> None:
+def test_empty_input_matches_reference(mode: Any, batch: int, residues: int, chunk: int | None) -> None:
     given = {**made(residues, batch=batch), "chunk": chunk}
     with ts.use(mode):
         found = forward_and_backward(triangle_multiply, given)
@@ -155,8 +155,8 @@ def test_empty_pairs(mode: Any, batch: int, residues: int, chunk: int | None) ->
 
 
 @BOTH_WAYS
-def test_a_single_channel_is_all_bias(mode: Any) -> None:
-    """A norm over one channel leaves nothing of it. So neither has a gradient, but for what rounding leaves of one."""
+def test_single_channel_matches_reference(mode: Any) -> None:
+    """A norm over one channel is zero. So z and its norm have no gradient but rounding errors."""
     given = made(residues=1, channels=1, hidden=1)
     with ts.use(mode):
         found = forward_and_backward(triangle_multiply, given)
@@ -173,7 +173,7 @@ def test_a_single_channel_is_all_bias(mode: Any) -> None:
         (torch.bfloat16, 64, False, False),
     ],
 )
-def test_where_products_must_be_exact_and_are_large_they_are_made_as_a_whole(
+def test_large_exact_float32_uses_separate_gemms(
     dtype: torch.dtype, residues: int, tf32: bool, in_whole_products: bool
 ) -> None:
     given = made(residues, channels=128, hidden=128)
@@ -191,17 +191,18 @@ def test_where_products_must_be_exact_and_are_large_they_are_made_as_a_whole(
     assert ("triangle_multiply_gated" in names) is in_whole_products
 
 
-def test_doubles_on_a_gpu_are_left_to_pytorch() -> None:
+def test_float64_on_a_gpu_is_left_to_pytorch() -> None:
     class OnGPU(Tensor):
         is_cuda = True
 
-    z, weight = torch.empty(1, 1, 1, 128, dtype=torch.float64), torch.empty(128, 128, dtype=torch.float64)
-    assert not takes(z.as_subclass(OnGPU), *(None,) * 9, weight)
-    assert takes(z, *(None,) * 9, weight)
+    given = doubled(made())
+    z, *others = prepare(*triangle_multiply._bound((), given))
+    assert not takes(z.as_subclass(OnGPU), *others)
+    assert takes(z, *others)
 
 
-class TestWholeProducts:
-    """What large sizes are computed by in single precision that must be exact; here at any size."""
+class TestExact:
+    """The separate GEMMs that compute large exact float32, here at any size."""
 
     @pytest.fixture(autouse=True)
     def at_any_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +215,7 @@ class TestWholeProducts:
         residual=[False, True],
         masked=[True, False],
     )
-    def test_are_right_to_the_last_bits(
+    def test_matches_float64_within_float32_rounding(
         self, sizes: tuple[int, int, int, int], direction: str, residual: bool, masked: bool
     ) -> None:
         given = {**tame(made(*sizes, direction=direction)), "residual": residual}
@@ -225,14 +226,14 @@ class TestWholeProducts:
             torch.testing.assert_close(found[name].double(), value, rtol=0, atol=1e-5 * float(value.abs().max()))
 
     @pytest.mark.parametrize("missing", ["projection_bias", "gate_bias", "output_bias", "output_gate_bias"])
-    def test_need_no_biases(self, missing: str) -> None:
+    def test_each_bias_is_optional(self, missing: str) -> None:
         given = {**tame(made()), missing: None}
         with ts.use("interpret"):
             found = forward_and_backward(triangle_multiply, given)
         torch.testing.assert_close(found, forward_and_backward(reference, given), rtol=1e-4, atol=1e-4)
 
     @ADDED
-    def test_take_any_strides(self, residual: bool) -> None:
+    def test_any_strides_match_contiguous(self, residual: bool) -> None:
         given = {**tame(made()), "residual": residual}
         turned = {name: every_other(one) if _is_floating(one) else one for name, one in given.items()}
         with ts.use("interpret"):
@@ -240,7 +241,7 @@ class TestWholeProducts:
         torch.testing.assert_close(found, forward_and_backward(reference, given), rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize(("batch", "residues"), [(0, 3), (2, 0)])
-    def test_may_be_empty(self, batch: int, residues: int) -> None:
+    def test_empty_input_has_zero_gradients(self, batch: int, residues: int) -> None:
         given = made(residues, batch=batch)
         leaves = leaves_of(given)
         with ts.use("interpret"), pytest.MonkeyPatch.context() as patch:
@@ -248,7 +249,7 @@ class TestWholeProducts:
             triangle_multiply(**leaves).sum().backward()
         assert_same(gradients(leaves), {name: torch.zeros_like(one) for name, one in gradients(leaves).items()})
 
-    def test_follow_autocast(self) -> None:
+    def test_autocast_computes_in_its_dtype(self) -> None:
         given = made()
         with ts.use("interpret"), torch.autocast("cpu", torch.bfloat16):
             update = triangle_multiply(**given)
@@ -256,13 +257,13 @@ class TestWholeProducts:
             torch.testing.assert_close(triangle_multiply(**given, residual=True), given["z"] + update, rtol=0, atol=0)
 
     @ADDED_FIRST
-    def test_opcheck_accepts_their_torch_operators(self, residual: bool) -> None:
+    def test_opcheck_accepts_exact_forward(self, residual: bool) -> None:
         arguments = operator.prepare_exact(*triangle_multiply._bound((), {**made(), "residual": residual}))
         with ts.use("interpret"):
             torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_exact_forward, arguments)
 
     @ADDED_FIRST
-    def test_compile_to_one_graph(self, residual: bool) -> None:
+    def test_compiles_to_one_graph(self, residual: bool) -> None:
         torch._dynamo.reset()
         given = {**made(direction="incoming"), "residual": residual}
         with ts.use("interpret"):
@@ -271,12 +272,12 @@ class TestWholeProducts:
 
 
 def tame(given: Inputs) -> Inputs:
-    """With weights so small that no gate is shut, and gradients show."""
+    """Return the inputs with small weights: no gate is shut, and gradients are not zero."""
     return {name: one / 4 if name.endswith("weight") and one.ndim == 2 else one for name, one in given.items()}
 
 
 def every_other(tensor: Tensor) -> Tensor:
-    """The same numbers, with gaps between them."""
+    """Return the same numbers with gaps between them."""
     return torch.stack([tensor, tensor], dim=-1)[..., 0]
 
 
@@ -284,7 +285,7 @@ def gradients(leaves: Inputs) -> dict[str, Tensor]:
     return {name: one.grad for name, one in leaves.items() if _is_floating(one)}
 
 
-def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:
+def test_non_adjacent_channels_match_contiguous() -> None:
     given = made()
     z = given["z"].transpose(0, 3).contiguous().transpose(0, 3)
     weight = given["output_weight"].t().contiguous().t()
@@ -321,7 +322,7 @@ def test_channels_that_do_not_lie_side_by_side_are_taken_too() -> None:
         ({"chunk": 2, "direction": "up"}, ValueError, "direction is 'up', but must be one of outgoing, incoming"),
     ],
 )
-def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+def test_bad_input_raises_error_that_names_it(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^triangle_multiply: {words}"):
         triangle_multiply(**{**made(), **arguments})
 
@@ -331,14 +332,16 @@ class TestChunks:
     @ADDED
     @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
     @pytest.mark.parametrize(("residues", "chunk"), [(1, 1), (1, 4), (5, 1), (5, 2), (6, 3), (7, 7), (7, 100)])
-    def test_change_nothing(self, direction: str, residual: bool, masked: bool, residues: int, chunk: int) -> None:
+    def test_chunked_equals_unchunked_in_float64(
+        self, direction: str, residual: bool, masked: bool, residues: int, chunk: int
+    ) -> None:
         given = {**doubled(made(residues, batch=2, direction=direction)), "residual": residual}
         given = given if masked else {**given, "mask": None}
         whole = forward_and_backward(triangle_multiply, given)
         assert_same(forward_and_backward(triangle_multiply, {**given, "chunk": chunk}), whole)
 
     @DIRECTIONS
-    def test_change_nothing_where_our_kernels_compute(self, direction: str) -> None:
+    def test_chunked_kernels_match_fused_kernels(self, direction: str) -> None:
         given = made(3, batch=2, direction=direction)
         with ts.use("interpret"):
             whole = forward_and_backward(triangle_multiply, given)
@@ -346,17 +349,17 @@ class TestChunks:
         torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
 
     @pytest.mark.parametrize("missing", ["projection_bias", "gate_bias", "output_bias", "output_gate_bias"])
-    def test_need_no_biases(self, missing: str) -> None:
+    def test_each_bias_is_optional(self, missing: str) -> None:
         given = doubled(made())
         whole = forward_and_backward(triangle_multiply, {**given, missing: None})
         assert_same(forward_and_backward(triangle_multiply, {**given, missing: None, "chunk": 2}), whole)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-    def test_keep_to_the_rule_in_every_precision(self, dtype: torch.dtype) -> None:
+    def test_error_is_within_the_rule_in_every_precision(self, dtype: torch.dtype) -> None:
         assert_within_the_rule(Case("incoming", batch=1, residues=3, channels=9, hidden=8), dtype, "cpu", chunk=2)
 
     @pytest.mark.parametrize("layer", ["projection", "gate", "output", "output_gate"])
-    def test_of_any_number_are_summed_up_before_they_are_rounded(self, layer: str) -> None:
+    def test_gradients_are_summed_before_they_are_rounded(self, layer: str) -> None:
         given = made(24, channels=8, hidden=8)
         half = {name: one.half() if _is_floating(one) else one for name, one in given.items()}
         many, one = (forward_and_backward(triangle_multiply, {**half, "chunk": chunk}) for chunk in (1, 24))
@@ -365,7 +368,7 @@ class TestChunks:
             torch.testing.assert_close(many[name], one[name], rtol=2.0**-10, atol=1e-5 * largest)
 
     @ADDED_FIRST
-    def test_opcheck_accepts_their_torch_operators(self, residual: bool) -> None:
+    def test_opcheck_accepts_chunked_forward_and_backward(self, residual: bool) -> None:
         given = {**made(), "chunk": 2, "residual": residual}
         arguments = prepare_for_chunks(*triangle_multiply._bound((), given))
         torch.library.opcheck(torch.ops.tilesmith.triangle_multiply_chunked_forward, arguments)
@@ -373,13 +376,13 @@ class TestChunks:
             torch.ops.tilesmith.triangle_multiply_chunked_backward, (torch.randn_like(arguments[0]), *arguments)
         )
 
-    def test_compile_to_one_graph(self) -> None:
+    def test_compiles_to_one_graph(self) -> None:
         torch._dynamo.reset()
         given = {**made(5, direction="incoming"), "chunk": 2}
         compiled = torch.compile(triangle_multiply, fullgraph=True, backend="aot_eager")
         assert_same(forward_and_backward(compiled, given), forward_and_backward(triangle_multiply, given))
 
-    def test_are_ignored_by_transformations_of_functions(self) -> None:
+    def test_torch_func_grad_ignores_chunk(self) -> None:
         given = made()
 
         def loss(z: Tensor, chunk: int | None = None) -> Tensor:
@@ -388,7 +391,7 @@ class TestChunks:
         found = torch.func.grad(lambda z: loss(z, chunk=2))(given["z"])
         torch.testing.assert_close(found, torch.func.grad(loss)(given["z"]))
 
-    def test_follow_autocast_but_where_sums_would_overflow(self) -> None:
+    def test_autocast_to_float16_does_not_overflow(self) -> None:
         given = beyond_half_precision()
         leaves = leaves_of(given)
         with torch.autocast("cpu", torch.float16):
@@ -401,7 +404,7 @@ class TestChunks:
 
 
 def assert_within_the_rule(case: Case, dtype: torch.dtype, device: str, chunk: int) -> None:
-    """By which every operator is judged."""
+    """Assert that errors are within the rule for every operator."""
 
     def make_inputs(case: Case, dtype: torch.dtype, device: str) -> Inputs:
         return {**SPEC.inputs(case, dtype, device), "chunk": chunk}
@@ -412,7 +415,7 @@ def assert_within_the_rule(case: Case, dtype: torch.dtype, device: str, chunk: i
 
 
 class Allocations(TorchDispatchMode):
-    """How many elements each new piece of memory has."""
+    """Records the number of elements of each new allocation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -432,23 +435,23 @@ class TestMemoryOfChunks:
     PAIRS = RESIDUES**2 * CHANNELS
 
     def of_pairs(self, allocations: Allocations) -> int:
-        """How often as much was taken as z takes, if nothing that was taken lies between that and a few rows of it."""
+        """Return how many allocations are as large as z. All others must be at most a few rows of z."""
         assert not [size for size in allocations.sizes if self.PAIRS // 4 < size < self.PAIRS or size > self.PAIRS]
         return sum(size == self.PAIRS for size in allocations.sizes)
 
     @DIRECTIONS
-    def test_whole_are_only_operands_and_results(self, direction: str) -> None:
+    def test_only_operands_and_results_are_as_large_as_z(self, direction: str) -> None:
         given = made(self.RESIDUES, self.CHANNELS, self.CHANNELS, direction=direction)
-        eps, chunk = 1e-5, 2
-        arguments, dy = prepare_for_chunks(*given.values(), eps, chunk, True), torch.ones_like(given["z"])
+        arguments = prepare_for_chunks(*triangle_multiply._bound((), {**given, "chunk": 2, "residual": True}))
+        dy = torch.ones_like(given["z"])
         with Allocations() as forward:
             compute_forward(*arguments)
         with Allocations() as backward:
             compute_backward(dy, *arguments)
         assert self.of_pairs(forward) == 2, "y and b"
-        assert self.of_pairs(backward) == 4, "dz, dx, b, and when that is gone a"
+        assert self.of_pairs(backward) == 4, "dz, dx, b, and a after b is freed"
 
-    def test_for_the_backward_nothing_is_kept_but_the_arguments(self) -> None:
+    def test_forward_keeps_only_the_arguments(self) -> None:
         leaves = leaves_of(made(self.RESIDUES))
         kept: list[Tensor] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):  # type: ignore[func-returns-value]
@@ -460,7 +463,7 @@ class TestMemoryOfChunks:
 @pytest.mark.parametrize(
     ("name", "residues"), [pytest.param("odd", 16, marks=pytest.mark.slow), ("incoming", 16), ("odd", 17)], ids=str
 )
-def test_gradients_are_right_where_memory_is_reused_and_rows_have_several_tiles(name: str, residues: int) -> None:
+def test_gradients_match_float64_where_memory_is_reused(name: str, residues: int) -> None:
     case = Case(name, batch=1, residues=residues, channels=8, hidden=8)
     with ts.use("interpret"):
         results = run(Trial(SPEC, case, torch.float32, CONTIGUOUS, "cpu"))
@@ -469,9 +472,9 @@ def test_gradients_are_right_where_memory_is_reused_and_rows_have_several_tiles(
 
 
 @pytest.mark.parametrize(("residues", "channels", "hidden", "most"), [(32, 16, 16, 10), (31, 16, 16, 12)])
-def test_the_backward_reuses_memory_that_it_is_done_with(residues: int, channels: int, hidden: int, most: int) -> None:
-    """In sizes of z: five for projections and gates, dx, zn, dz, and do and xn, in whose place da and db come; but not
-    where rows of matrices are padded."""
+def test_backward_reuses_memory_it_no_longer_needs(residues: int, channels: int, hidden: int, most: int) -> None:
+    """In sizes of z: five for projections and gates, dx, zn, dz, do and xn. da and db take the memory of do and xn,
+    unless rows of matrices are padded."""
     given = {
         name: one.to(torch.bfloat16 if one.is_floating_point() else one.dtype).to("meta")
         if isinstance(one, Tensor)
@@ -487,27 +490,41 @@ def test_the_backward_reuses_memory_that_it_is_done_with(residues: int, channels
     assert most * of_pairs <= taken < (most + 0.5) * of_pairs
 
 
+def assert_in_chunks(launched: list[str]) -> None:
+    """Chunks are norms and products, without the kernels that compute all rows at once."""
+    assert any(name.startswith("layer_norm_") for name in launched)
+    assert not any(name.startswith("triangle_") for name in launched)
+
+
 @pytest.mark.gpu
 class TestChunksOnGPU:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("name", ["odd", "incoming"])
-    def test_keep_to_the_rule(self, dtype: torch.dtype, name: str) -> None:
+    def test_error_is_within_the_rule(self, dtype: torch.dtype, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        launched = names_launched(monkeypatch)
         with ts.use("triton"):
             assert_within_the_rule(Case(name, batch=2, residues=131, channels=64, hidden=48), dtype, "cuda", chunk=32)
+        assert_in_chunks(launched)
 
-    def test_take_less_than_half_of_the_memory(self) -> None:
-        """By count 4 times z against 14, beside z and dy: y, dz, dx and b, and what 16 of 512 rows take."""
+    def test_chunks_take_less_than_half_of_the_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """4 times z against 14, besides z and dy: y, dz, dx and b, and 16 of 512 rows of intermediate results."""
+        launched = names_launched(monkeypatch)
         case = SPEC.case("n512")
         given = leaves_of(SPEC.inputs(case, torch.bfloat16, "cuda"))
         dy, taken = torch.randn_like(given["z"]), {}
         with ts.use("triton"):
-            for chunk in (None, 16, None, 16):  # the second time nothing is taken for compilation and libraries
+            for chunk in (None, 16, None, 16):  # the first time also allocates for compilation and libraries
                 for one in given.values():
                     if _is_floating(one):
                         one.grad = None
                 before = torch.cuda.memory_allocated()
                 torch.cuda.reset_peak_memory_stats()
+                launched.clear()
                 triangle_multiply(**given, chunk=chunk).backward(dy)
+                if chunk is None:
+                    assert any(name.startswith("triangle_") for name in launched)
+                else:
+                    assert_in_chunks(launched)
                 taken[chunk] = torch.cuda.max_memory_allocated() - before
         assert taken[16] < 6 * dy.nbytes
         assert taken[None] > 2 * taken[16]

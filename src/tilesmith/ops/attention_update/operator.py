@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tilesmith.ops.attention.operator import LARGEST_HEAD
 from tilesmith.ops.attention_update.update import forward, gradient, save
-from tilesmith.ops.device.images.windows import require_flag
 from tilesmith.ops.edge_norm import MOST_CHANNELS
 from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.runtime.arguments import (
+    require_flag,
     require_floating,
     require_mask,
     require_number,

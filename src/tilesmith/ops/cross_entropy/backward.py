@@ -1,5 +1,5 @@
-"""The gradient: with p = softmax(x) and q the target's distribution, dx = (p − q) · dloss, over the number of rows that
-count where the loss is their mean."""
+"""The backward: with p = softmax(x) and q the target's distribution, dx = (p − q) · dloss. Where the loss is a mean, dx
+is divided by the number of rows that count."""
 
 import torch
 import triton
@@ -19,9 +19,9 @@ def cross_entropy_backward_kernel(
     dloss_strides, logits_strides, target_strides, dlogits_strides, n_rows, sizes, ignore_index, label_smoothing,
     REDUCED: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One tile per program. dlogits may be the logits' own memory."""
+    """Write one tile of dlogits, which may be the logits' own memory."""
     n_classes = sizes[0]
-    # The last rows first: the forward has just read them, and what it read last is still in the L2 cache.
+    # The last rows first: the forward read them last, so they are still in the L2 cache.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     blocks_per_row = tl.cdiv(n_classes, BLOCK_SIZE)
     rows = (program // blocks_per_row).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -31,8 +31,8 @@ def cross_entropy_backward_kernel(
     target, counts, is_class = load_targets(
         target_ptr, rows, n_rows, sizes, target_strides, ignore_index, NESTED
     )  # fmt: skip
-    shift = tl.load(kept_ptr + 2 * rows[:, None], mask=counts, other=0.0)
-    inverse_sum = tl.load(kept_ptr + 2 * rows[:, None] + 1, mask=counts, other=0.0)
+    shift = tl.load(kept_ptr + 2 * rows[:, None], mask=counts, other=0.0)  # [ROWS, 1]
+    inverse_sum = tl.load(kept_ptr + 2 * rows[:, None] + 1, mask=counts, other=0.0)  # [ROWS, 1]
     if REDUCED:
         dloss = tl.load(dloss_ptr).to(COMPUTE) * tl.load(kept_ptr + 2 * n_rows.to(tl.int64))
     else:
@@ -42,7 +42,7 @@ def cross_entropy_backward_kernel(
     target_in_block = (target - first_column).to(tl.int32)
 
     x_pointers = logits_ptr + tile_offsets(rows, columns, sizes, logits_strides, NESTED)
-    x = tl.load(x_pointers, mask=counts & in_row, other=0.0).to(COMPUTE)
+    x = tl.load(x_pointers, mask=counts & in_row, other=0.0).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
     dx = gradient_of_block(x, shift, scale, target_in_block, for_target, for_others)
     dx_pointers = dlogits_ptr + tile_offsets(rows, columns, sizes, dlogits_strides, NESTED)
     tl.store(dx_pointers, dx.to(dlogits_ptr.dtype.element_ty), mask=(rows < n_rows)[:, None] & in_row)
@@ -50,10 +50,10 @@ def cross_entropy_backward_kernel(
 
 @triton.jit
 def factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoothing):
-    """What is the same for a whole row, since an element has time for few instructions: what its exponentials are
-    multiplied by, and what is taken off for the target and for all other classes.
+    """Return three factors of each row, [ROWS, 1]: of its exponentials, and what to subtract for the target and for all
+    other classes. An element has time for few instructions, so the work is done once a row.
 
-    Rows that do not count get a factor of zero, and those whose target is no class one of NaN.
+    Rows that do not count get factors of zero. Rows whose target is no class get NaN.
     """
     dloss = tl.where(counts, tl.where(is_class, dloss, float("nan")), 0.0)
     for_others = dloss * (label_smoothing / n_classes)
@@ -62,17 +62,19 @@ def factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoot
 
 @triton.jit
 def gradient_of_block(x, shift, scale, target_in_block, for_target, for_others):
+    """Return the gradient of a block of logits, [ROWS, BLOCK_SIZE]."""
     is_target = tl.arange(0, x.shape[1])[None, :] == target_in_block
     return exponential(x - shift) * scale - tl.where(is_target, for_target, for_others)
 
 
 def gradient_config(walk: Rows, element_bytes: int) -> TileConfig:
+    """Return the default tile of the backward."""
     if walk.column_strides[0] != 1:
         return tile_across_rows(walk)
     if walk.columns <= 2048:
         return tile_config(walk, element_bytes)
-    # 128 bytes read by each thread, so that what is worked out once for a row is shared by many elements: on an H200 in
-    # bf16 8192×32000 takes 259 µs (4.05 TB/s) and 4096×128256 takes 513 µs, with half as many 276 and 539.
+    # 128 bytes a thread, so that many elements share the work done once a row: on an H200 in bf16 8192×32000 takes
+    # 259 µs (4.05 TB/s) and 4096×128256 takes 513 µs; with 64 bytes 276 and 539.
     return TileConfig(num_warps=4, BLOCK_SIZE=16384 // element_bytes)
 
 
@@ -103,7 +105,7 @@ def plan_gradient(
     plan: Plan, dloss: Operand, logits: Operand, target: Operand, kept: Operand, dlogits: Operand, ignore_index: int,
     label_smoothing: float, reduction: str,
 ) -> None:  # fmt: skip
-    """Put on the plan: dlogits, which may be the logits' own memory."""
+    """Put dlogits on the plan. It may be the logits' own memory."""
     reduced = reduction != "none"
     dloss_strides = (0,) * len(logits.shape) if reduced else (*dloss.strides, 0)
     walk = as_rows(logits.shape, logits.strides, dlogits.strides, (*target.strides, 0), dloss_strides)

@@ -1,4 +1,4 @@
-"""The loss of each row, their sum or mean, and what the backward needs of each row."""
+"""The forward: the loss of each row, their sum or mean, and what the backward needs of each row."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @triton.jit
 def load_targets(target_ptr, rows, n_rows, sizes, target_strides, ignore_index, NESTED: tl.constexpr):
-    """Of each row, one below the other: its target, whether the row counts, and whether the target is a class.
+    """Return each row's target, whether the row counts, and whether the target is a class: [ROWS, 1] each.
 
     A target that is no class must never become an address.
     """
@@ -32,10 +32,10 @@ def cross_entropy_forward_kernel(
     COUNTED: tl.constexpr, SMOOTH: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows per program, BLOCK_SIZE columns at a time. Rows that do not count are not read.
+    """Write the loss of ROWS rows, and what the backward needs. Rows that do not count are not read.
 
-    GROUP elements that meet in one lane share a maximum, so that an element costs little more than one exponential:
-    two for each would take longer than its two bytes take to arrive.
+    A row is LANES running maxima and sums. GROUP elements of a block share a lane's maximum, so that an element costs
+    little more than one exponential: two would take longer than loading its two bytes.
     """
     LANES: tl.constexpr = BLOCK_SIZE // GROUP
     n_classes = sizes[0]
@@ -47,52 +47,53 @@ def cross_entropy_forward_kernel(
         logits_ptr, rows, target, counts & is_class, sizes, logits_strides, NESTED, COMPUTE
     )  # fmt: skip
 
-    maximum = tl.full([ROWS, LANES], float("-inf"), COMPUTE)
-    exponentials = tl.zeros([ROWS, LANES], COMPUTE)
-    differences = tl.zeros([ROWS, LANES], COMPUTE)
+    maximum = tl.full([ROWS, LANES], float("-inf"), COMPUTE)  # [ROWS, LANES]
+    exponentials = tl.zeros([ROWS, LANES], COMPUTE)  # [ROWS, LANES]
+    differences = tl.zeros([ROWS, LANES], COMPUTE)  # [ROWS, LANES]
     for start in tl.range(0, n_classes, BLOCK_SIZE, num_stages=PIPELINE):
         columns = start + tl.arange(0, BLOCK_SIZE)
         mask = counts & (columns < n_classes)[None, :]
         x_pointers = logits_ptr + tile_offsets(rows, columns, sizes, logits_strides, NESTED)
-        x = tl.load(x_pointers, mask=mask, other=float("-inf")).to(COMPUTE)
+        x = tl.load(x_pointers, mask=mask, other=float("-inf")).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         if SMOOTH:
             difference = tl.where(mask, x - anchor, 0.0)
             differences += tl.sum(tl.reshape(difference, [ROWS, GROUP, LANES]), axis=1)
-        maximum, exponentials = a_block_further(x, maximum, exponentials, GROUP)
-    shift = without_infinity(tl.max(maximum, axis=1)[:, None])
-    row_sum = tl.sum(exponentials * exponential(maximum - shift), axis=1)[:, None]
+        maximum, exponentials = with_block(x, maximum, exponentials, GROUP)
+    shift = without_infinity(tl.max(maximum, axis=1)[:, None])  # [ROWS, 1]
+    row_sum = tl.sum(exponentials * exponential(maximum - shift), axis=1)[:, None]  # [ROWS, 1]
 
     difference = tl.sum(differences, axis=1)[:, None]
     loss = loss_of_rows(
         shift, row_sum, target_logit, anchor, difference, counts, n_classes, label_smoothing, SMOOTH
     )  # fmt: skip
 
-    below_each_other = rows[:, None]
-    in_rows = below_each_other < n_rows
+    row_column = rows[:, None]
+    in_rows = row_column < n_rows
     if COUNTED:
-        tl.store(losses_ptr + 2 * below_each_other, loss, mask=in_rows)
-        tl.store(losses_ptr + 2 * below_each_other + 1, counts.to(COMPUTE), mask=in_rows)
+        tl.store(losses_ptr + 2 * row_column, loss, mask=in_rows)
+        tl.store(losses_ptr + 2 * row_column + 1, counts.to(COMPUTE), mask=in_rows)
     else:
-        tl.store(losses_ptr + below_each_other, loss, mask=in_rows)
-    tl.store(kept_ptr + 2 * below_each_other, shift, mask=in_rows)
-    tl.store(kept_ptr + 2 * below_each_other + 1, 1 / row_sum, mask=in_rows)
+        tl.store(losses_ptr + row_column, loss, mask=in_rows)
+    tl.store(kept_ptr + 2 * row_column, shift, mask=in_rows)
+    tl.store(kept_ptr + 2 * row_column + 1, 1 / row_sum, mask=in_rows)
 
 
 @triton.jit
 def load_target_logits(
     logits_ptr, rows, target, is_read, sizes, logits_strides, NESTED: tl.constexpr, COMPUTE: tl.constexpr
 ):  # fmt: skip
-    """The logit of each row's target, NaN where it is not read, which makes the loss NaN; and the same, or zero where
-    that is not finite."""
+    """Return the logit of each row's target, and the same with zero where it is not finite: [ROWS, 1] each.
+
+    The logit is NaN where it is not read, which makes the loss NaN.
+    """
     row_starts = logits_ptr + tile_offsets(rows, tl.arange(0, 1), sizes, logits_strides, NESTED)
     target_logit = tl.load(row_starts + target * logits_strides[3], mask=is_read, other=float("nan")).to(COMPUTE)
     return target_logit, tl.where(tl.abs(target_logit) < float("inf"), target_logit, 0.0)
 
 
 @triton.jit
-def a_block_further(x, maximum, exponentials, GROUP: tl.constexpr):
-    """The maximum and the sum of exponentials below it that each lane has come to, with a block that has GROUP elements
-    for each lane."""
+def with_block(x, maximum, exponentials, GROUP: tl.constexpr):
+    """Return each lane's maximum and sum of exponentials, [ROWS, LANES], after one more block of columns."""
     x = tl.reshape(x, [maximum.shape[0], GROUP, maximum.shape[1]])
     larger = tl.maximum(maximum, tl.max(x, axis=1))
     shift = without_infinity(larger)
@@ -105,8 +106,11 @@ def a_block_further(x, maximum, exponentials, GROUP: tl.constexpr):
 def loss_of_rows(
     shift, row_sum, target_logit, anchor, difference, counts, n_classes, label_smoothing, SMOOTH: tl.constexpr
 ):  # fmt: skip
-    """From Σ exp(x − shift), and for smoothing from Σ (x − anchor); zero where a row does not count."""
-    # Each difference is small where the logits are large, so that a common offset of a row costs no digits.
+    """Return the loss of each row, [ROWS, 1], from Σ exp(x − shift), and for smoothing from Σ (x − anchor).
+
+    Rows that do not count get zero.
+    """
+    # Differences stay small where logits are large, so a common offset of a row costs no digits.
     loss = (shift - target_logit) + tl.log(row_sum)
     if SMOOTH:
         to_all = (shift - anchor) + tl.log(row_sum) - difference / n_classes
@@ -116,13 +120,13 @@ def loss_of_rows(
 
 @triton.jit
 def exponential(x):
-    """exp(x), with results too small for a normal number as zero: a third fewer instructions than tl.exp makes."""
+    """Return exp(x), zero instead of subnormal results: a third fewer instructions than tl.exp."""
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def without_infinity(maximum):
-    """What to subtract before an exponential: the maximum, or nothing where there is only −∞ so far."""
+    """Return what to subtract before an exponential: the maximum, or zero where all elements so far are −∞."""
     return tl.where(maximum == float("-inf"), 0.0, maximum)
 
 
@@ -131,7 +135,7 @@ def sum_losses_kernel(
     pairs_ptr, sums_ptr, loss_ptr, kept_ptr, n_pairs, scale_place,
     LAST: tl.constexpr, MEAN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Adds up PAIRS pairs of a loss and the number of rows that it is of; the last program of all makes the result."""
+    """Add up PAIRS pairs of a loss and its number of rows. With LAST, one program writes the final loss."""
     program = tl.program_id(0).to(tl.int64)
     pairs = program * PAIRS + tl.arange(0, PAIRS)
     mask = pairs < n_pairs
@@ -148,7 +152,7 @@ def sum_losses_kernel(
 
 @dataclass(frozen=True)
 class ForwardConfig(Config):
-    """Each program takes ROWS rows, BLOCK_SIZE columns at a time, with PIPELINE such tiles on their way from memory."""
+    """Each program takes ROWS rows, BLOCK_SIZE columns at a time, with PIPELINE tiles in flight from memory."""
 
     ROWS: int = 1
     BLOCK_SIZE: int = 4096
@@ -157,35 +161,36 @@ class ForwardConfig(Config):
 
 
 def tile_across_rows(walk: Rows) -> TileConfig:
-    """For rows that lie side by side in memory, such as the pixels of an image whose classes are planes."""
+    """Return a tile for rows that are adjacent in memory, such as pixels with a plane for each class."""
     rows = min(bucket(walk.rows), 64)
     return TileConfig(num_warps=4, ROWS=rows, BLOCK_SIZE=min(bucket(walk.columns), 2048 // rows))
 
 
 def forward_config(walk: Rows, element_bytes: int) -> ForwardConfig:
-    if walk.column_strides[0] != 1:  # neighbouring rows are neighbours in memory: read them together
+    """Return the default tile of the forward."""
+    if walk.column_strides[0] != 1:  # adjacent rows are adjacent in memory: read them together
         tile = tile_across_rows(walk)
         return ForwardConfig(num_warps=tile.num_warps, ROWS=tile.ROWS, BLOCK_SIZE=tile.BLOCK_SIZE)
     per_thread = 16 // element_bytes  # one vector load
     block_size = bucket(walk.columns)
-    if block_size <= 4 * 128 * per_thread:  # the row is one block: no element meets another in its lane
+    if block_size <= 4 * 128 * per_thread:  # the row is one block: one element a lane
         rows = min(max(2048 // block_size, 1), bucket(walk.rows))
         warps = min(max(rows * block_size // (32 * per_thread), 1), 8)
         return ForwardConfig(num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size)
-    # Eight vectors of each thread are under way at once, and meet in its lanes: on an H200 in bf16 4096×128256 takes
-    # 250 µs (4.2 TB/s), with four 258; 8192×32000 takes 129 and 131 µs.
+    # Eight vector loads of each thread are in flight at once: on an H200 in bf16 4096×128256 takes 250 µs (4.2 TB/s),
+    # with four 258; 8192×32000 takes 129 and 131 µs.
     return ForwardConfig(num_warps=4, BLOCK_SIZE=8 * 128 * per_thread, GROUP=8)
 
 
 @dataclass(frozen=True)
 class SumConfig(Config):
-    """One program adds up PAIRS pairs."""
+    """Each program adds up PAIRS pairs."""
 
     PAIRS: int = 1024
 
 
 def sum_config(n_pairs: int) -> SumConfig:
-    """One program for all where there are few enough, since each further launch takes as long as the sum."""
+    """Return one program for all pairs where there are few: each further launch takes as long as the sum."""
     return SumConfig(num_warps=4, PAIRS=1024) if n_pairs <= 1024 else SumConfig(num_warps=32, PAIRS=8192)
 
 
@@ -193,8 +198,8 @@ def sum_config(n_pairs: int) -> SumConfig:
 def forward(
     logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Tensor, Tensor]:
-    """The loss, and what the backward needs: of each row its maximum and 1 / Σ exp(x − maximum), then 1 / the divisor
-    of the loss, if it has one."""
+    """Return the loss, and what the backward needs: for each row its maximum and 1 / Σ exp(x − maximum), then 1 / the
+    divisor of the loss, if it is reduced."""
     dtype = loss_dtype(logits)
     shape = target.shape if reduction == "none" else ()
     kept = 2 * target.numel() + (reduction != "none")
@@ -202,7 +207,7 @@ def forward(
 
 
 def loss_dtype(logits: Tensor | Operand) -> torch.dtype:
-    """What the loss is computed in and given in."""
+    """Return the dtype of the loss and of its computation."""
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
@@ -229,7 +234,7 @@ def plan_forward(
 
 
 def _plan_sum(plan: Plan, pairs: Operand, loss: Operand, kept: Operand, mean: bool) -> None:
-    """Put on the plan: the sum of all losses, over their number if the mean is wanted. No rows are a sum of zero."""
+    """Put on the plan the sum of all losses, divided by their number for a mean. The sum of no rows is zero."""
     n_pairs = pairs.shape[0]
     config = sum_config(n_pairs).for_warps_of(plan.architecture.warp_size)
     programs = max(triton.cdiv(n_pairs, config.PAIRS), 1)

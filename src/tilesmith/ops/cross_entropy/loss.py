@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.runtime.arguments import require_number
+from tilesmith.ops.runtime.arguments import dtype_name, require_number
 from tilesmith.ops.runtime.kernels import must_be_dispatched
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
 def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Sequence[Tensor]) -> None:
-    """Save arguments and kept results. No gradient comes to the latter, nor has to be made up for them."""
+    """Save arguments and kept outputs. Kept outputs have no incoming gradient, and PyTorch allocates none."""
     context.mark_non_differentiable(*kept)
     context.set_materialize_grads(False)
     context.save_for_backward(*arguments, *kept)
@@ -26,12 +26,11 @@ def may_overwrite_kept(context: Any) -> bool:
 
 
 def require_target(operator: str, target: Tensor, wanted: torch.Size, of: str) -> None:
-    """A class for every row."""
+    """Raise an error unless the target has an int64 class for every row."""
     if not isinstance(target, Tensor):
         raise TypeError(f"{operator}: target is a {type(target).__name__}, but must be a tensor")
     if target.dtype != torch.int64:
-        short = str(target.dtype).removeprefix("torch.")
-        raise TypeError(f"{operator}: target has dtype {short}, but must hold classes as int64")
+        raise TypeError(f"{operator}: target has dtype {dtype_name(target)}, but must hold classes as int64")
     if target.shape != wanted:
         raise ValueError(
             f"{operator}: target has shape {tuple(target.shape)}, "
@@ -40,6 +39,7 @@ def require_target(operator: str, target: Tensor, wanted: torch.Size, of: str) -
 
 
 def require_loss_options(operator: str, ignore_index: int, label_smoothing: float, reduction: str) -> None:
+    """Raise an error that names the first option that is wrong."""
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, torch.SymInt)):
         raise TypeError(f"{operator}: ignore_index is a {type(ignore_index).__name__}, but must be an integer")
     require_number(operator, "label_smoothing", label_smoothing, at_least=0.0)
@@ -50,7 +50,7 @@ def require_loss_options(operator: str, ignore_index: int, label_smoothing: floa
 
 
 def require_classes(operator: str, target: Tensor, n_classes: int, ignore_index: int) -> None:
-    """Every target is a class or ignored. Waits for the GPU."""
+    """Raise an error unless every target is a class or ignored. Waits for the GPU."""
     wrong = (target != ignore_index) & ((target < 0) | (target >= n_classes))
     if wrong.any():
         place = wrong.nonzero()[0].tolist()

@@ -1,8 +1,8 @@
-"""Losses and their gradient at once, where the factor that the gradient gets is known beforehand.
+"""Losses and their gradient in one kernel, where the gradient's factor is known beforehand.
 
-A program stays with its rows: it reads them for their maximum and their sum of exponentials, and then writes the
-gradient. What of a row does not fit in registers is read a second time, the last first, while caches still have it. So
-of L bytes of logits memory moves 2 L, where the forward and the backward one after the other move 3 L.
+A program reads its rows for their maximum and sum of exponentials, and then writes their gradient. The part of a row
+that does not fit in registers is read a second time, the last block first, while the L2 cache still has it. So with L
+bytes of logits the kernel moves 2 L. The forward and the backward together move 3 L.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tilesmith.ops.cross_entropy.backward import factors_of_rows, gradient_of_block
 from tilesmith.ops.cross_entropy.forward import (
-    a_block_further,
     exponential,
     forward_config,
     load_target_logits,
     load_targets,
     loss_dtype,
     loss_of_rows,
+    with_block,
     without_infinity,
 )
 from tilesmith.ops.device.elementwise import compute_dtype
@@ -29,7 +29,7 @@ from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan
 
-TOGETHER = tl.constexpr(16)  # columns: what is a multiple of this many is read and written in whole vectors
+TOGETHER = tl.constexpr(16)  # columns: a multiple of 16 is read and written in whole vectors
 
 
 @triton.jit(do_not_specialize=["n_rows", "ignore_index"])
@@ -39,11 +39,11 @@ def loss_and_gradient_kernel(
     SMOOTH: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr, WHOLE: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """Every program takes ROWS rows, BLOCK_SIZE columns at a time. dlogits may be the logits' own memory.
+    """Write the loss and the gradient of ROWS rows, BLOCK_SIZE columns at a time.
 
-    The last block, which begins at `kept_start`, stays in registers; with WHOLE it is all there is. In a block GROUP
-    elements share a lane's maximum, as in the forward. With REST there are columns after the blocks, too few for whole
-    vectors.
+    dlogits may be the logits' own memory. The last block starts at `kept_start` and stays in registers. WHOLE: there is
+    no other block. GROUP elements of a block share a lane's maximum, as in the forward. REST: columns follow the
+    blocks, too few for whole vectors.
     """
     LANES: tl.constexpr = BLOCK_SIZE // GROUP
     n_classes = sizes[0]
@@ -62,9 +62,9 @@ def loss_and_gradient_kernel(
         logits_ptr, rows, target, counts & is_class, sizes, logits_strides, NESTED, COMPUTE
     )  # fmt: skip
 
-    maximum = tl.full([ROWS, LANES], float("-inf"), COMPUTE)
-    exponentials = tl.zeros([ROWS, LANES], COMPUTE)
-    differences = tl.zeros([ROWS, LANES], COMPUTE)
+    maximum = tl.full([ROWS, LANES], float("-inf"), COMPUTE)  # [ROWS, LANES]
+    exponentials = tl.zeros([ROWS, LANES], COMPUTE)  # [ROWS, LANES]
+    differences = tl.zeros([ROWS, LANES], COMPUTE)  # [ROWS, LANES]
     if not WHOLE:
         for start in tl.range(0, kept_start, BLOCK_SIZE, num_stages=1):
             columns = start + tl.arange(0, BLOCK_SIZE)
@@ -72,10 +72,10 @@ def loss_and_gradient_kernel(
             x = tl.load(x_pointers, mask=counts, other=float("-inf"), eviction_policy="evict_last").to(COMPUTE)
             if SMOOTH:
                 differences += sum_of_group(tl.where(counts, x - anchor, 0.0), GROUP)
-            maximum, exponentials = a_block_further(x, maximum, exponentials, GROUP)
+            maximum, exponentials = with_block(x, maximum, exponentials, GROUP)
     if REST:
         rest_pointers = logits_ptr + tile_offsets(rows, rest_columns, sizes, logits_strides, NESTED)
-        rest = tl.load(rest_pointers, mask=counts & in_rest, other=float("-inf")).to(COMPUTE)
+        rest = tl.load(rest_pointers, mask=counts & in_rest, other=float("-inf")).to(COMPUTE)  # [ROWS, TOGETHER]
     kept_pointers = logits_ptr + tile_offsets(rows, kept_columns, sizes, logits_strides, NESTED)
     kept = tl.load(kept_pointers, mask=counts & in_kept, other=float("-inf"), eviction_policy="evict_first")
     if SMOOTH:
@@ -83,8 +83,8 @@ def loss_and_gradient_kernel(
     if WHOLE:
         maximum = tl.max(tl.reshape(kept.to(COMPUTE), [ROWS, GROUP, LANES]), axis=1)
     else:
-        maximum, exponentials = a_block_further(kept.to(COMPUTE), maximum, exponentials, GROUP)
-    row_maximum = tl.max(maximum, axis=1)[:, None]
+        maximum, exponentials = with_block(kept.to(COMPUTE), maximum, exponentials, GROUP)
+    row_maximum = tl.max(maximum, axis=1)[:, None]  # [ROWS, 1]
     if REST:
         row_maximum = tl.maximum(row_maximum, tl.max(rest, axis=1)[:, None])
     shift = without_infinity(row_maximum)
@@ -92,8 +92,8 @@ def loss_and_gradient_kernel(
         exponentials = sum_of_group(exponential(kept.to(COMPUTE) - shift), GROUP)
     else:
         exponentials *= exponential(maximum - shift)
-    row_sum = tl.sum(exponentials, axis=1)[:, None]
-    difference = tl.sum(differences, axis=1)[:, None]
+    row_sum = tl.sum(exponentials, axis=1)[:, None]  # [ROWS, 1]
+    difference = tl.sum(differences, axis=1)[:, None]  # [ROWS, 1]
     if REST:
         row_sum += tl.sum(exponential(rest - shift), axis=1)[:, None]
         difference += tl.sum(tl.where(counts & in_rest, rest - anchor, 0.0), axis=1)[:, None]
@@ -124,13 +124,13 @@ def loss_and_gradient_kernel(
 
 @triton.jit
 def sum_of_group(x, GROUP: tl.constexpr):
-    """Of each lane the sum of its GROUP elements."""
+    """Return each lane's sum of its GROUP elements, [ROWS, LANES]."""
     return tl.sum(tl.reshape(x, [x.shape[0], GROUP, x.shape[1] // GROUP]), axis=1)
 
 
 @dataclass(frozen=True)
 class RowsConfig(Config):
-    """Each program takes ROWS rows, BLOCK_SIZE columns at a time, of which GROUP share a lane."""
+    """Each program takes ROWS rows, BLOCK_SIZE columns at a time. GROUP columns share a lane."""
 
     ROWS: int = 1
     BLOCK_SIZE: int = 4096
@@ -138,15 +138,17 @@ class RowsConfig(Config):
 
 
 def rows_config(walk: Rows, element_bytes: int) -> RowsConfig:
-    """Two warps for at most 4 KiB that are one block. For longer rows two vectors for each thread, so that a
-    multiprocessor holds 32 warps: of two rows where these are so long that more would not stay in the L2 cache until
-    they are read again.
+    """Return the default tile.
 
-    On an H200, in µs, each after what the forward and the backward take one after the other: 1024×1000 fp32 10.4 → 3.46
-    (4.65 with eight warps for two rows), 4096×32000 bf16 193 → 160 (171 where caches are not told what is read again),
-    1024×50257 fp16 241 → 78 (104 with 16 warps), 2048×128256 bf16 402 → 369 (359 with eight vectors, which spill with
-    Triton 3.9). Programs that stay for further rows, more blocks on their way from memory, and more of them kept in
-    registers never won. linear_cross_entropy of 8192×2048×128256 bf16 takes 21.25 ms both ways, 21.41 with two kernels.
+    Rows of one block of at most 4 KiB get two warps. Longer rows get two vectors a thread, so that a multiprocessor
+    holds 32 warps. The longest rows get 16 warps each: more rows at once would leave the L2 cache before their second
+    read.
+
+    On an H200, in µs, forward and backward → this kernel: 1024×1000 fp32 10.4 → 3.46 (4.65 with eight warps for two
+    rows), 4096×32000 bf16 193 → 160 (171 without eviction policies), 1024×50257 fp16 241 → 78 (104 with 16 warps),
+    2048×128256 bf16 402 → 369 (359 with eight vectors, which spill with Triton 3.9). A persistent kernel, more blocks
+    in flight, and more blocks in registers were never faster. linear_cross_entropy of 8192×2048×128256 bf16 takes
+    21.25 ms with either number of vectors, 21.41 with two kernels.
     """
     narrow = forward_config(walk, element_bytes)
     if narrow.GROUP > 1:
@@ -156,7 +158,7 @@ def rows_config(walk: Rows, element_bytes: int) -> RowsConfig:
     warps, rows = narrow.num_warps, narrow.ROWS
     row_bytes = narrow.BLOCK_SIZE * element_bytes
     if walk.column_strides[0] == 1 and row_bytes <= 4096:
-        warps, rows = min(warps, 2), min(rows, 4096 // row_bytes, 256)  # of more the addresses do not fit in registers
+        warps, rows = min(warps, 2), min(rows, 4096 // row_bytes, 256)  # more addresses do not fit in registers
     return RowsConfig(num_warps=warps, ROWS=rows, BLOCK_SIZE=narrow.BLOCK_SIZE)
 
 
@@ -164,7 +166,7 @@ def rows_config(walk: Rows, element_bytes: int) -> RowsConfig:
 def loss_and_gradient(
     logits: Tensor, target: Tensor, dloss: Tensor, ignore_index: int, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and dloss, which is one number, times the gradient of their sum."""
+    """Return the loss of each row, and dloss, one number, times the gradient of their sum."""
     return logits.new_empty(target.shape, dtype=loss_dtype(logits)), torch.empty_like(logits)
 
 
@@ -181,7 +183,7 @@ def plan_loss_and_gradient(
     plan: Plan, losses: Operand, logits: Operand, target: Operand, dloss: Operand, dlogits: Operand,
     ignore_index: int, label_smoothing: float,
 ) -> None:  # fmt: skip
-    """Put on the plan: the losses, which lie side by side, and dlogits, which may be the logits' own memory."""
+    """Put on the plan the losses, contiguous, and dlogits, which may be the logits' own memory."""
     walk = as_rows(logits.shape, logits.strides, (*target.strides, 0), dlogits.strides)
     config = plan.choose(rows_config(walk, logits.element_bytes), walk.columns_bucket, logits.dtype)
     in_blocks = walk.columns if walk.columns < 512 else walk.columns // TOGETHER.value * TOGETHER.value

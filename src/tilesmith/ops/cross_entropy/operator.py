@@ -82,13 +82,12 @@ def cross_entropy(
 ) -> Tensor:
     """log Σ exp(x) − x[target] over the last dimension of the logits, which holds the classes.
 
-    For a matrix of logits that is torch.nn.functional.cross_entropy; `target` has one class as int64 for each row, and
-    rows whose target is `ignore_index` have no loss, no gradient, and no part in the mean. With label smoothing that
-    share of the target's probability is spread over all classes. `reduction` is "mean", "sum" or "none"; a mean over no
-    rows is NaN.
+    For a matrix of logits this is torch.nn.functional.cross_entropy. `target` has one class as int64 for each row. Rows
+    whose target is `ignore_index` have no loss, no gradient, and no part in the mean. Label smoothing spreads that part
+    of the target's probability over all classes. `reduction` is "mean", "sum" or "none". A mean over no rows is NaN.
 
-    The loss is in single precision, or in double for double logits, as if the logits had been cast; they are not. A
-    target that is no class makes the loss and the gradient of its row NaN; inside `tilesmith.debug()` it is an error.
+    The loss is float32, or float64 for float64 logits, as if the logits had been cast, but without the copy. A target
+    that is no class makes the loss and the gradient of its row NaN. Inside `tilesmith.debug()` it is an error.
     """
     require_floating("cross_entropy", logits=logits)
     require_dimensions("cross_entropy", "logits", logits, at_least=1)
@@ -101,7 +100,7 @@ def cross_entropy(
 def liger(logits: Tensor, target: Tensor, label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
     from liger_kernel.ops.cross_entropy import LigerCrossEntropyFunction
 
-    # It writes the gradient over the logits it is given.
+    # Liger overwrites the given logits with their gradient.
     made = LigerCrossEntropyFunction.apply(
         logits, target, None, -100, 0.0, label_smoothing, reduction, None, False
     )  # fmt: skip
@@ -114,7 +113,7 @@ def quack(logits: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return cross_entropy(logits, target, reduction=reduction)  # type: ignore[no-any-return]  # untyped
 
 
-OPTIONS: dict[str, dict[str, Any]] = {  # of cases, where they are not the default
+OPTIONS: dict[str, dict[str, Any]] = {  # of cases that do not use the defaults
     "smoothed": {"label_smoothing": 0.1},
     "each row": {"reduction": "none"},
 }

@@ -1,19 +1,24 @@
 """Cross entropy of a linear layer's outputs: loss = cross_entropy(hidden · weightᵀ + bias, target), without the logits.
 
-With R rows, H features and V classes this is three matrix products of 2·R·H·V flops each: the logits, and the gradients
-of hidden and weight. They are left to the BLAS. R·V logits are far more memory than anything else, so:
+With R rows, H features and V classes this is three GEMMs of 2·R·H·V flops each: the logits, and the gradients of hidden
+and weight. The BLAS computes them. R·V logits take far more memory than anything else, so:
 
-- the rows are taken in chunks, and no more than one chunk of logits exists at a time. A kernel of cross_entropy finds
-  the losses and writes the gradient over the logits, a row after the other, so that memory reads and writes each once;
-  the BLAS makes of it that chunk's part of the gradients;
-- so the gradients are computed with the forward, where they will be needed: a backward that came later would have to
-  multiply for the logits once more, a third more work. The backward multiplies them by what comes in: 2·V·H elements
-  moved, one part in a hundred of the time, and none where that is one and nobody can go backward again, so that it may
-  be done in place. In float16, for which the gradient of a mean over thousands of rows is too small a number, they are
-  those of the sum, and never one;
-- for reduction="none" each row is multiplied by its own number before rows are added up, so there nothing but two
-  numbers per row are kept, and the backward multiplies for the logits again;
-- nothing waits for the GPU, and where no gradient is wanted only the first product is made.
+- the rows are taken in chunks, and only one chunk of logits exists at a time. A kernel of cross_entropy computes the
+  losses and overwrites the logits with their gradient, row by row: memory is read and written once. The BLAS adds that
+  chunk's part to the gradients;
+- where gradients are needed, the forward computes them: a later backward would compute the logits again, a third more
+  work. The backward multiplies the gradients by the incoming gradient. That moves 2·V·H elements, one percent of the
+  time. It moves none where the incoming gradient is one and no second backward can follow. In float16 the gradient of a
+  mean over thousands of rows underflows, so the forward computes that of the sum, and the factor is never one;
+- for reduction="none" each row has its own factor, which comes before the sum over rows. There the forward keeps two
+  numbers a row, and the backward computes the logits again;
+- nothing waits for the GPU, and without gradients only the first GEMM runs.
+
+Files, in reading order:
+
+- `operator.py`: what users call, its meaning, checks, gradient and spec.
+- `chunks.py`: the loss and the gradients, chunk by chunk.
+- `scaling.py`: kept gradients times the incoming gradient.
 """
 
 from tilesmith.ops.linear_cross_entropy.operator import SPEC, linear_cross_entropy

@@ -1,8 +1,9 @@
-"""The loss and its gradients, a chunk of rows at a time."""
+"""The loss and its gradients, for a chunk of rows at a time."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +16,12 @@ from tilesmith.ops.cross_entropy.loss_and_gradient import loss_and_gradient, pla
 from tilesmith.ops.matmul.internal.product_into import product_into
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config, replaced
+from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.in_place import InPlace
 from tilesmith.ops.runtime.kernels import kernels
 
-Wanted = tuple[bool, ...]  # of hidden, weight and bias, whose gradient
-# How many classes the gradient of hidden is summed over at a time in single precision. A sum rounds at every step, and
-# over all of 128,256 classes it was off by 2.5 times what PyTorch's own, which sums in other parts, was on an H200.
+# The gradient of hidden sums over this many classes at a time in single precision. One sum over all of 128,256 classes
+# had 2.5 times the error of PyTorch's on an H200.
 SUMMED_CLASSES = 16384
 
 gradient_over_logits_ = InPlace(
@@ -40,19 +41,27 @@ losses_and_gradient_over_logits_ = InPlace(
 )
 
 
+class Wanted(NamedTuple):
+    """Which gradients are computed."""
+
+    hidden_gradient: bool
+    weight_gradient: bool
+    bias_gradient: bool
+
+
 @dataclass(frozen=True)
 class ChunkConfig(Config):
-    """At most this much memory for logits, unless 128 rows, which the BLAS takes at once, need more.
+    """At most this much memory for logits, unless 128 rows, one tile of the BLAS, need more.
 
-    Fewer and larger chunks make the products more efficient, since each reads and writes the whole gradient of the
-    weight: 8192×4096×128256 bf16 on an H200 takes 40.2 ms with 256 MiB, 39.4 with 512 and 39.7 with 1100.
+    Each chunk reads and writes the whole gradient of the weight, so larger chunks make the GEMMs more efficient:
+    8192×4096×128256 bf16 on an H200 takes 40.2 ms with 256 MiB, 39.4 with 512 and 39.7 with 1100.
     """
 
     chunk_mebibytes: int = 512
 
 
 def rows_per_chunk(rows: int, row_bytes: int) -> int:
-    """Chunks as equal as can be, in whole tiles of the BLAS."""
+    """Return the rows of a chunk: chunks are about equal, in whole tiles of the BLAS."""
     config = replaced(ChunkConfig(), dict(dispatch.state().overrides))
     most = max((config.chunk_mebibytes << 20) // (row_bytes * 128), 1) * 128
     chunks = max(math.ceil(rows / most), 1)
@@ -60,9 +69,9 @@ def rows_per_chunk(rows: int, row_bytes: int) -> int:
 
 
 def logits_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Rows and their logits, which may be overwritten: they all lie in the same memory, one after the other."""
+    """Yield each chunk of rows and its logits. All chunks share one buffer, which the caller may overwrite."""
     rows, classes = len(hidden), len(weight)
-    # Rows that start at multiples of 128 bytes are what the BLAS and the kernels read fastest.
+    # The BLAS and the kernels read rows fastest that start at multiples of 128 bytes.
     row_length = math.ceil(classes * hidden.itemsize / 128) * 128 // hidden.itemsize
     chunk_rows = rows_per_chunk(rows, row_length * hidden.itemsize)
     memory = hidden.new_empty(chunk_rows, row_length)[:, :classes]
@@ -77,33 +86,33 @@ def logits_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Ite
 
 
 class Gradients:
-    """The gradients of hidden, weight and bias, put together chunk by chunk; those that are not wanted stay empty."""
+    """The gradients of hidden, weight and bias, added up chunk by chunk. Those that are not wanted stay empty."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, wanted: Wanted) -> None:
         self._hidden, self._weight, self.wanted = hidden, weight, wanted
         self.dhidden, self.dweight, _ = empty_gradients(hidden, weight, wanted)
-        self.dbias = hidden.new_zeros(len(weight) if wanted[2] else 0, dtype=loss_dtype(hidden))
-        if not len(hidden):  # and so no chunk that would write the first values
+        self.dbias = hidden.new_zeros(len(weight) if wanted.bias_gradient else 0, dtype=loss_dtype(hidden))
+        if not len(hidden):  # no chunk will write the first values
             self.dweight.zero_()
 
     def add(self, chunk: slice, dlogits: Tensor) -> None:
-        to_hidden, to_weight, to_bias = self.wanted
+        """Add the part of one chunk. dlogits is [rows, classes]."""
         rows = self._hidden[chunk]
-        if to_hidden:
+        if self.wanted.hidden_gradient:
             _sum_over_classes(dlogits, self._weight, self.dhidden[chunk])
-        if to_weight:
+        if self.wanted.weight_gradient:
             torch.addmm(self.dweight, dlogits.t(), rows, beta=0 if chunk.start == 0 else 1, out=self.dweight)
-        if to_bias:
+        if self.wanted.bias_gradient:
             self.dbias += dlogits.sum(0, dtype=self.dbias.dtype)
 
     def shaped(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As the arguments are: of hidden's shape, and all in its dtype."""
-        dhidden = self.dhidden.view(hidden.shape) if self.wanted[0] else self.dhidden
+        """Return the gradients in the shapes of the arguments, all in hidden's dtype."""
+        dhidden = self.dhidden.view(hidden.shape) if self.wanted.hidden_gradient else self.dhidden
         return dhidden, self.dweight, self.dbias.to(hidden.dtype)
 
 
 def _sum_over_classes(dlogits: Tensor, weight: Tensor, result: Tensor) -> None:
-    """dlogits · weight. What has fewer digits than the sums have is not put down in between."""
+    """Write dlogits · weight. A result with fewer digits than the sums is not stored between partial sums."""
     classes = SUMMED_CLASSES if result.dtype == torch.float32 else max(len(weight), 1)
     product_into(result, dlogits[:, :classes], weight[:classes])
     for start in range(classes, len(weight), classes):
@@ -112,6 +121,7 @@ def _sum_over_classes(dlogits: Tensor, weight: Tensor, result: Tensor) -> None:
 
 
 def empty_gradients(hidden: Tensor, weight: Tensor, wanted: Wanted) -> tuple[Tensor, Tensor, Tensor]:
+    """Return memory for the gradients of hidden, weight and bias, empty where they are not wanted."""
     shapes = hidden.shape, weight.shape, weight.shape[:1]
     dhidden, dweight, dbias = (
         hidden.new_empty(shape if one else (0,)) for shape, one in zip(shapes, wanted, strict=True)
@@ -120,48 +130,50 @@ def empty_gradients(hidden: Tensor, weight: Tensor, wanted: Wanted) -> tuple[Ten
 
 
 def as_matrices(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows of hidden, the weight, and the class of each row, as the BLAS can take them."""
+    """Return hidden as [rows, features], the weight, and the class of each row, in layouts that the BLAS takes."""
     rows = hidden.reshape(target.numel(), hidden.shape[-1])
     return for_blas(rows), for_blas(weight), target.reshape(-1)
 
 
 def for_blas(matrix: Tensor) -> Tensor:
-    """The matrix if the BLAS can walk it, by rows or by columns; else a copy, made once instead of for every chunk."""
+    """Return the matrix if the BLAS takes its layout, by rows or by columns, else a contiguous copy."""
     rows, columns = matrix.shape
     down, along = matrix.stride()
     return matrix if (along == 1 and down >= columns) or (down == 1 and along >= rows) else matrix.contiguous()
 
 
 @kernels("linear_cross_entropy_forward")
+@flat_arguments
 def forward(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
-    reduction: str, hidden_gradient: bool, weight_gradient: bool, bias_gradient: bool,
+    reduction: str, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The loss, what the backward needs, and gradients, empty where not wanted.
+    """Return the loss, what the backward needs, and the gradients, empty where not wanted.
 
-    What the backward needs is for reduction="none" what cross_entropy keeps of each row, else the factor that makes the
-    gradients those of the loss.
+    The backward needs, for reduction="none", what cross_entropy keeps of each row. Otherwise it needs the factor that
+    makes the gradients those of the loss.
     """
     dtype = loss_dtype(hidden)
     per_row = reduction == "none"
     loss = hidden.new_empty(target.shape if per_row else (), dtype=dtype)
     kept = hidden.new_empty((2 * target.numel(),) if per_row else (), dtype=dtype)
-    return loss, kept, *empty_gradients(hidden, weight, (hidden_gradient, weight_gradient, bias_gradient))
+    return loss, kept, *empty_gradients(hidden, weight, wanted)
 
 
 @forward.composed
+@flat_arguments
 def compute_forward(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
-    reduction: str, *wanted: bool,
+    reduction: str, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    assert reduction != "none" or not any(wanted), "each row's gradient has a factor that only the backward knows"
+    assert reduction != "none" or not any(wanted), "only the backward knows the factor of each row's gradient"
     rows, matrix, classes = as_matrices(hidden, weight, target)
     gradients = Gradients(rows, matrix, wanted)
     losses, kept = logits_forward.fake(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
     count = (classes != ignore_index).sum() if reduction == "mean" else None
     share = one if count is None else one / count.clamp(min=1)
-    # The gradient of a mean over thousands of rows is too small for half precision, which gets its share afterwards.
+    # The gradient of a mean over thousands of rows is too small for float16: there the backward divides.
     now, later = (one, share) if rows.dtype == torch.float16 else (share, one)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         options = ignore_index, label_smoothing
@@ -178,18 +190,20 @@ def compute_forward(
 
 
 @kernels("linear_cross_entropy_backward")
+@flat_arguments
 def backward(
     dloss: Tensor, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, kept: Tensor,
-    ignore_index: int, label_smoothing: float, hidden_gradient: bool, weight_gradient: bool, bias_gradient: bool,
+    ignore_index: int, label_smoothing: float, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients for reduction="none", empty where not wanted."""
-    return empty_gradients(hidden, weight, (hidden_gradient, weight_gradient, bias_gradient))
+    """Return the gradients for reduction="none", empty where not wanted."""
+    return empty_gradients(hidden, weight, wanted)
 
 
 @backward.composed
+@flat_arguments
 def compute_backward(
     dloss: Tensor, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, kept: Tensor,
-    ignore_index: int, label_smoothing: float, *wanted: bool,
+    ignore_index: int, label_smoothing: float, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, matrix, classes = as_matrices(hidden, weight, target)
     gradients = Gradients(rows, matrix, wanted)

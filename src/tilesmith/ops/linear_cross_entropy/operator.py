@@ -14,7 +14,7 @@ from tilesmith.ops.cross_entropy.loss import (
     require_target,
     save_for_backward,
 )
-from tilesmith.ops.linear_cross_entropy.chunks import backward, forward
+from tilesmith.ops.linear_cross_entropy.chunks import Wanted, backward, forward
 from tilesmith.ops.linear_cross_entropy.scaling import scale_, scaled
 from tilesmith.ops.runtime.arguments import (
     dtype_name,
@@ -43,23 +43,16 @@ def reference(
 
 
 def native(
-    hidden: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    bias: Tensor | None = None,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    reduction: str = "mean",
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *options: Any, **named_options: Any
 ) -> Tensor:
-    logits = F.linear(hidden, weight, bias)
-    return cross_entropy.native(logits, target, ignore_index, label_smoothing, reduction)
+    return cross_entropy.native(F.linear(hidden, weight, bias), target, *options, **named_options)
 
 
 def prepare(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
     reduction: str,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments, and whose gradients the forward is to compute."""
+    """Return the arguments, and which gradients the forward computes."""
     fused = torch.is_grad_enabled() and reduction != "none"
     wanted = (fused and one is not None and one.requires_grad for one in (hidden, weight, bias))
     return hidden, weight, target, bias, ignore_index, label_smoothing, reduction, *wanted
@@ -68,16 +61,16 @@ def prepare(
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     hidden, weight, target, bias, *options = inputs
     context.ignore_index, context.label_smoothing, context.reduction = options[:3]
-    # A gradient that the forward computed needs no arguments, but depends on them, which autograd has to know.
+    # A gradient that the forward computed needs no arguments, but autograd must know that it depends on them.
     save_for_backward(context, (hidden, weight, target, bias), output[1:])
 
 
 def gradient(context: Any, dloss: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    without = (None,) * 6
     if dloss is None:
-        return None, None, None, None, *without
+        return gradients_of_inputs(None, None, None)
     hidden, weight, target, bias, kept, *gradients = context.saved_tensors
-    wanted = [bool(context.needs_input_grad[place]) for place in (0, 1, 3)]
+    to_hidden, to_weight, _target, to_bias, *_options = map(bool, context.needs_input_grad)
+    wanted = Wanted(to_hidden, to_weight, to_bias)
     if context.reduction == "none":
         options = context.ignore_index, context.label_smoothing
         gradients = backward(dloss, hidden, weight, target, bias, kept, *options, *wanted)
@@ -87,8 +80,15 @@ def gradient(context: Any, dloss: Tensor | None, *_: None) -> tuple[Tensor | Non
         gradients = [
             scale(one, factor) if is_wanted else None for one, is_wanted in zip(gradients, wanted, strict=True)
         ]
-    dhidden, dweight, dbias = (one if is_wanted else None for one, is_wanted in zip(gradients, wanted, strict=True))
-    return dhidden, dweight, None, dbias, *without
+    return gradients_of_inputs(*(one if is_wanted else None for one, is_wanted in zip(gradients, wanted, strict=True)))
+
+
+def gradients_of_inputs(
+    dhidden: Tensor | None, dweight: Tensor | None, dbias: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Return one gradient for each input of the forward, None for the target and the options."""
+    options = (None for _ in ("ignore_index", "label_smoothing", "reduction", *Wanted._fields))
+    return dhidden, dweight, None, dbias, *options
 
 
 def check_values(
@@ -110,14 +110,15 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    """cross_entropy(hidden · weightᵀ + bias, target, …), without ever holding all of those logits.
+    """cross_entropy(hidden · weightᵀ + bias, target, …), without holding all logits in memory.
 
-    `hidden` has the features in its last dimension, `weight` one row of features for each class, as torch.nn.Linear has
-    it, and `target` one class as int64 for each row of `hidden`. The other arguments are those of `cross_entropy`, and
-    so is the dtype of the loss.
+    `hidden` has the features in its last dimension. `weight` has one row of features for each class, as torch.nn.Linear
+    has it. `target` has one class as int64 for each row of `hidden`. The other arguments and the dtype of the loss are
+    those of `cross_entropy`.
 
-    Logits take 512 MiB at a time, or what `tilesmith.ops.configured(chunk_mebibytes=…)` says. With "mean" and "sum" the
-    gradients are computed by the forward and kept for the backward. Products follow PyTorch's own settings for tf32.
+    Logits take 512 MiB at a time, or as much as `tilesmith.ops.configured(chunk_mebibytes=…)` sets. With "mean" and
+    "sum" the forward computes the gradients and keeps them for the backward. Products follow PyTorch's settings for
+    tf32.
     """
     require_floating(NAME, hidden=hidden, weight=weight)
     if bias is not None:
@@ -157,7 +158,7 @@ def quack(hidden: Tensor, weight: Tensor, target: Tensor, reduction: str = "mean
     return chunked_linear_cross_entropy(hidden, weight, target, reduction=reduction)  # type: ignore[no-any-return]
 
 
-OPTIONS: dict[str, dict[str, Any]] = {"each row": {"reduction": "none"}}  # of cases, where they are not the default
+OPTIONS: dict[str, dict[str, Any]] = {"each row": {"reduction": "none"}}  # of cases that do not use the defaults
 
 
 def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
     weight = torch.randn(case.classes, case.features, dtype=dtype, device=device) * case.features**-0.5
     return {
         "hidden": layout(torch.randn(case.rows, case.features, dtype=dtype, device=device)),
-        # A single row for all classes would make every gradient zero, and nothing to compare.
+        # The same row for all classes would make every gradient zero.
         "weight": weight if layout.name == "expanded" else layout(weight),
         "target": layout(target),
         **OPTIONS.get(case.name, {}),

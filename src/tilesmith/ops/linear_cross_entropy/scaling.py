@@ -1,7 +1,7 @@
-"""Multiplying kept gradients by what comes in: y = factor · x, for a factor that only the GPU knows.
+"""Kept gradients times the incoming gradient: y = factor · x, for a factor that only the GPU knows.
 
-torch.mul would round the factor to the gradient's dtype first. In place a factor of one, which `loss.backward()` starts
-with, leaves nothing to do: each of the few programs that there are reads it and is done.
+torch.mul would round the factor to the gradient's dtype first. `loss.backward()` starts with a factor of one. In place,
+each program of the persistent kernel then reads the factor and returns.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ def scale_kernel(
     x_ptr, factor_ptr, y_ptr, x_strides, y_strides, n_rows, sizes, in_place,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Every program takes each n-th tile."""
+    """Write factor · x. Each program takes every n-th tile."""
     factor = tl.load(factor_ptr).to(COMPUTE)
     blocks_per_row = tl.cdiv(sizes[0], BLOCK_SIZE)
     tiles = tl.cdiv(n_rows, ROWS).to(tl.int64) * blocks_per_row
@@ -32,14 +32,15 @@ def scale_kernel(
         rows = tile // blocks_per_row * ROWS + tl.arange(0, ROWS)
         columns = tile % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         mask = (rows < n_rows)[:, None] & (columns < sizes[0])[None, :]
-        x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
+        x_pointers = x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED)
+        x = tl.load(x_pointers, mask=mask).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
         tl.store(y_pointers, (x * factor).to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @dataclass(frozen=True)
 class ScaleConfig(TileConfig):
-    """As many programs as a multiprocessor holds at once, each with tiles of ROWS × BLOCK_SIZE elements."""
+    """Tiles of ROWS × BLOCK_SIZE elements, and as many programs as a multiprocessor holds at once."""
 
     programs_per_multiprocessor: int = 16
 
@@ -57,7 +58,7 @@ def plan_scaled(plan: Plan, x: Operand, factor: Operand) -> Operand:
 
 
 def plan_scale(plan: Plan, x: Operand, factor: Operand, y: Operand) -> None:
-    """Put on the plan: y = factor · x. y may be x."""
+    """Put y = factor · x on the plan. y may be x."""
     walk = as_rows(x.shape, y.strides, x.strides)
     tile = tile_config(walk, x.element_bytes)
     default = ScaleConfig(num_warps=tile.num_warps, ROWS=tile.ROWS, BLOCK_SIZE=tile.BLOCK_SIZE)

@@ -1,19 +1,29 @@
-"""The mean over sequences of the outer product of two sets of channels, projected: what an alignment tells of pairs.
+"""The mean over sequences of the outer product of two sets of channels, projected: an alignment's information on pairs.
 
-With n residues, s sequences, c channels on each side and z in the result, the outer products are n²·c² numbers, a
-thousand times what goes in or comes out at c = 32. Forward does 2·s·n²·c² + 2·n²·c²·z flops and need move only
-2·s·n·c + n²·z elements, if no outer product ever leaves the chip:
+With n residues, s sequences, c channels on each side and z in the result, the outer products are n²·c² numbers: a
+thousand times the input or output at c = 32. The forward does 2·s·n²·c² + 2·n²·c²·z flops, and must move only
+2·s·n·c + n²·z elements, if no outer product leaves the chip:
 
-- the operands are laid out once along the sequences, with what is masked as zeros;
-- a program then takes a tile of pairs, and one channel of a at a time: the outer products with all of b's channels are
-  a small matrix product, whose result goes straight into the projection;
-- sums are divided before they are rounded, so that half precision holds whatever it can hold of the mean.
+- one pass lays out the operands along the sequences, with zeros for masked elements;
+- a program takes a tile of pairs, and one channel of a at a time. The outer products with all of b's channels are a
+  small matrix product, and its result is the operand of the projection;
+- sums are divided before they are rounded, so that float16 holds every mean that it can represent.
 
-The backward needs the outer products and their gradients in memory, and holds `chunk` residues' worth at a time. It is
-four products of large matrices for each chunk, as `matmul.inside` makes them.
+The backward needs the outer products and their gradients in memory, for `chunk` residues at a time: four GEMMs of large
+matrices for each chunk, by `matmul.internal`.
 
-Few sequences in exact single precision are computed without outer products, forward (`few`) and backward
-(`few_backward`): by products in another order, which are then less work.
+For few sequences in exact single precision, `few_sequences_forward.py` and `few_sequences_backward.py` multiply in
+another order, without outer products, with fewer flops.
+
+Files, in reading order:
+
+- `operator.py`: what users call, its meaning, checks, gradient and spec.
+- `forward.py`: the forward kernels and their tiles.
+- `backward.py`: the backward, composed of GEMMs and passes.
+- `backward_passes.py`: the elementwise passes of the backward.
+- `inverse_counts.py`: the factor of each pair, 1 / (eps + count).
+- `few_sequences_forward.py`: the forward without outer products.
+- `few_sequences_backward.py`: the backward without outer products.
 """
 
 from tilesmith.ops.outer_product_mean.operator import SPEC, outer_product_mean

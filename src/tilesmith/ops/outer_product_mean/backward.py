@@ -1,34 +1,46 @@
-"""The gradients, from outer products and their gradients of some residues at a time.
+"""The backward: outer products and their gradients, for some residues at a time.
 
 With o the sum of outer products and r = 1 / (eps + count) of a pair, and g = r · dz: do = g · W, da = Σ over j of
 do · b, db = Σ over i of do · a, dW = Σ over pairs of g · o, dbias = Σ over pairs of g.
 
-All but g are matrix products. Those on either side of W have a row for each pair, those with a and b one for each
-residue and channel of a: what is in between is laid out anew, which is the only pass over something so large. That g
-has the pair's share, and not o, saves another one.
+All but g are GEMMs. Those with W have a row for each pair, those with a and b a row for each residue and channel of a.
+Between the two kinds one pass changes the layout: the only pass over something so large. Scaling dz by r, and not o,
+saves a second such pass.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tilesmith.ops.matmul.internal.exact_or_blas import product
 from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
-from tilesmith.ops.outer_product_mean.pair_weights import shares
+from tilesmith.ops.outer_product_mean.inverse_counts import inverse_counts
+from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.side_stream import SideStream
 
-CHUNK_BYTES = 64 << 20  # for outer products, unless `chunk` says how many residues: large enough to fill a GPU
+CHUNK_BYTES = 64 << 20  # of outer products, unless `chunk` gives the number of residues: enough to fill a GPU
+
+
+class Wanted(NamedTuple):
+    """Which gradients a backward computes."""
+
+    a_gradient: bool
+    b_gradient: bool
+    weight_gradient: bool
+    bias_gradient: bool
 
 
 @kernels("outer_product_mean_backward")
+@flat_arguments
 def backward(
     dz: Tensor, a: Tensor, b: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None,
-    chunk: int | None, eps: float, a_gradient: bool, b_gradient: bool, weight_gradient: bool, bias_gradient: bool,
+    chunk: int | None, eps: float, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """da, db, dweight and dbias, empty where they are not wanted."""
-    wanted = a_gradient, b_gradient, weight_gradient, bias_gradient
+    """Return da, db, dweight and dbias, empty where they are not wanted."""
     da, db, dweight, dbias = (
         a.new_empty(one.shape if one is not None and is_wanted else (0,))
         for one, is_wanted in zip((a, b, weight, bias), wanted, strict=True)
@@ -37,14 +49,15 @@ def backward(
 
 
 @backward.composed
+@flat_arguments
 def compute_backward(
     dz: Tensor, a: Tensor, b: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None,
-    chunk: int | None, eps: float, *wanted: bool,
+    chunk: int | None, eps: float, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     batch, _, residues, channels = a.shape
     of_residue = residues * channels**2 * a.itemsize
     step = min(chunk or max(CHUNK_BYTES // max(of_residue, 1), 1), max(residues, 1))
-    # Several members at once where each is small. Chunks of several would not be neighbours in dz.
+    # Several members of the batch at once where each is small. Chunks of several members would not be adjacent in dz.
     members = max(CHUNK_BYTES // max(residues * of_residue, 1), 1) if step == residues and chunk is None else 1
     sums = Gradients(a, mask, weight, bias, wanted)
     with SideStream(a) as side_stream:
@@ -58,8 +71,8 @@ def compute_backward(
 
 
 class Alignments:
-    """Some members of the batch: their masked operands as [members, residues · channels, sequences], and their pairs'
-    shares."""
+    """Some members of the batch: masked a and b as [members, residues · channels, sequences], and the factor of each
+    pair, [members, residues, residues]."""
 
     def __init__(self, a: Tensor, b: Tensor, mask: Tensor | None, eps: float) -> None:
         self.members, _, self.residues, self.channels = a.shape
@@ -67,18 +80,20 @@ class Alignments:
             (x if mask is None else x.masked_fill(~mask[..., None], 0.0)).permute(0, 2, 3, 1).flatten(1, 2)
             for x in (a, b)
         )
-        self.share = shares(a, mask, eps)
+        self.factors = inverse_counts(a, mask, eps)
         self.divisor: Tensor | None = None
         if a.dtype == torch.float16:
-            dtype = self.share.dtype
+            dtype = self.factors.dtype
             present = a.new_ones(a.shape[:3], dtype=dtype) if mask is None else mask.to(dtype)
-            # A power of two near the root of each residue's count. Outer products of operands divided by it are no
-            # larger than about those of single elements, and so never too large; the division is exact.
+            # A power of two near the root of each residue's count, so that the division is exact. Outer products of the
+            # divided operands are about as large as those of single elements, and do not overflow.
             self.divisor = torch.exp2(torch.floor(torch.log2(present.sum(1).clamp(min=1)) / 2))
 
     def products(self, chunk: slice) -> Tensor:
-        """Outer products of pairs with these residues first, divided by both residues' divisors if there are any:
-        [pairs, channels · channels]."""
+        """Return the outer products of pairs whose first residue is in the chunk, [pairs, channels · channels].
+
+        They are divided by both residues' divisors, if there are any.
+        """
         left, right, channels = self.left[:, self.rows(chunk)], self.right, self.channels
         if self.divisor is not None:
             divisor = self.divisor.repeat_interleave(channels, dim=1)[..., None].to(left.dtype)
@@ -91,47 +106,48 @@ class Alignments:
 
 
 class Gradients:
-    """Put together chunk by chunk, in single precision or better where several chunks add up."""
+    """The gradients, added up chunk by chunk in single precision or better."""
 
     def __init__(
-        self, a: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, wanted: tuple[bool, ...]
+        self, a: Tensor, mask: Tensor | None, weight: Tensor | None, bias: Tensor | None, wanted: Wanted
     ) -> None:  # fmt: skip
         self.a, self.mask, self.weight = a, mask, weight
         self.dtype = torch.promote_types(a.dtype, torch.float32)
-        self.to_a, self.to_b, self.to_weight, self.to_bias = wanted
+        self.wanted = wanted
         batch, sequences, residues, channels = a.shape
         laid_out = batch, residues * channels, sequences
-        self.da = a.new_empty(laid_out if self.to_a else (0,))
-        self.db = a.new_empty(laid_out if self.to_b else (0,), dtype=self.dtype)
+        self.da = a.new_empty(laid_out if wanted.a_gradient else (0,))
+        self.db = a.new_empty(laid_out if wanted.b_gradient else (0,), dtype=self.dtype)
         self.shapes = [
             one.shape if one is not None and is_wanted else (0,)
-            for one, is_wanted in zip((weight, bias), wanted[2:], strict=True)
+            for one, is_wanted in ((weight, wanted.weight_gradient), (bias, wanted.bias_gradient))
         ]
         self.dweight: Tensor | None = None
         self.dbias: Tensor | None = None
 
     def add(self, members: slice, chunk: slice, alignments: Alignments, dz: Tensor, side_stream: SideStream) -> None:
+        """Add the part of one chunk of residues. dz is [members, chunk, residues, …]."""
         dz = dz.flatten(3).flatten(0, 1)
-        share = alignments.share[:, chunk]
-        shared, total = weighted(dz, share.flatten(0, 1))
-        if self.to_bias:
+        factors = alignments.factors[:, chunk]
+        scaled, total = weighted(dz, factors.flatten(0, 1))
+        if self.wanted.bias_gradient:
             self.dbias = self._sum(self.dbias, total)
-        if self.to_weight:
-            balanced = shared
+        if self.wanted.weight_gradient:
+            balanced = scaled
             if alignments.divisor is not None:
-                divided = share * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
+                divided = factors * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
                 balanced, _ = weighted(dz, divided.flatten(0, 1))
             self.dweight = side_stream(self._with_weight_gradient, self.dweight, balanced, alignments, chunk)
-        if not (self.to_a or self.to_b):
+        if not (self.wanted.a_gradient or self.wanted.b_gradient):
             return
-        pairs = shared.flatten(0, 1)
+        pairs = scaled.flatten(0, 1)
         dproducts = pairs if self.weight is None else product(pairs, self.weight)
         residues, channels, rows = alignments.residues, alignments.channels, alignments.rows(chunk)
         of_operands = exchanged(dproducts.view(-1, residues, channels, channels))
         matrices = of_operands.view(alignments.members, -1, residues * channels)
-        if self.to_a:
+        if self.wanted.a_gradient:
             self.da[members, rows] = product(matrices, alignments.right)
-        if self.to_b:
+        if self.wanted.b_gradient:
             of_chunk = product(matrices.mT, alignments.left[:, rows])
             self.db[members] = of_chunk if chunk.start == 0 else self.db[members] + of_chunk
 
@@ -144,7 +160,7 @@ class Gradients:
         return more.to(self.dtype) if before is None else before + more
 
     def shaped(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """As the arguments are."""
+        """Return the gradients in the shapes and dtype of the arguments."""
         da, db = (self._of_operand(one.to(self.a.dtype)) for one in (self.da, self.db))
         dweight, dbias = (
             self.a.new_zeros(shape) if one is None else one.to(self.a.dtype)

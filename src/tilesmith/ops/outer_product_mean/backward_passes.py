@@ -1,6 +1,6 @@
-"""What the backward does beside matrix products: one pass over dz, and one over what is as large as all outer products.
+"""The elementwise passes of the backward: one over dz, one over all outer products.
 
-Both move their elements once and compute next to nothing: memory-bound.
+Both move their elements once and compute little: memory-bound.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
-@triton.jit(do_not_specialize=["n_pairs", "pairs_per_share"])
+@triton.jit(do_not_specialize=["n_pairs", "pairs_per_split"])
 def outer_product_weighted_kernel(
-    dz_ptr, factor_ptr, weighted_ptr, partials_ptr, dz_strides, n_pairs, pairs_per_share, n_second, n_outputs,
+    dz_ptr, factor_ptr, weighted_ptr, partials_ptr, dz_strides, n_pairs, pairs_per_split, n_second, n_outputs,
     COMPUTE: tl.constexpr, BLOCK_PAIRS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """For one share of the pairs and a block of outputs: dz times the pair's factor, and the sum of that."""
-    share = tl.program_id(0).to(tl.int64)
+    """Write dz times the pair's factor, and its sum, for one split of the pairs and a block of outputs."""
+    split = tl.program_id(0).to(tl.int64)
     outputs = tl.program_id(1) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     is_output = outputs < n_outputs
-    total = tl.zeros([BLOCK_PAIRS, BLOCK_OUTPUTS], COMPUTE)
-    last = tl.minimum((share + 1) * pairs_per_share, n_pairs)
-    for start in range(share * pairs_per_share, last, BLOCK_PAIRS):
+    total = tl.zeros([BLOCK_PAIRS, BLOCK_OUTPUTS], COMPUTE)  # [BLOCK_PAIRS, BLOCK_OUTPUTS]
+    last = tl.minimum((split + 1) * pairs_per_split, n_pairs)
+    for start in range(split * pairs_per_split, last, BLOCK_PAIRS):
         pairs = start + tl.arange(0, BLOCK_PAIRS)
         mask = (pairs < last)[:, None] & is_output[None, :]
-        factor = tl.load(factor_ptr + pairs, mask=pairs < last, other=0.0)
+        factor = tl.load(factor_ptr + pairs, mask=pairs < last, other=0.0)  # [BLOCK_PAIRS]
         places = pairs // n_second * dz_strides[0] + pairs % n_second * dz_strides[1]
         dz = tl.load(dz_ptr + places[:, None] + (outputs * dz_strides[2])[None, :], mask=mask, other=0.0)
-        weighted = dz.to(COMPUTE) * factor[:, None]
+        weighted = dz.to(COMPUTE) * factor[:, None]  # [BLOCK_PAIRS, BLOCK_OUTPUTS]
         weighted_pointers = weighted_ptr + pairs[:, None] * n_outputs + outputs[None, :]
         tl.store(weighted_pointers, weighted.to(weighted_ptr.dtype.element_ty), mask=mask)
         total += weighted
-    tl.store(partials_ptr + share * n_outputs + outputs, tl.sum(total, axis=0), mask=is_output)
+    tl.store(partials_ptr + split * n_outputs + outputs, tl.sum(total, axis=0), mask=is_output)
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def outer_product_exchange_kernel(
     source_ptr, result_ptr, n_first, n_second,
     INNER: tl.constexpr, BLOCK_INNER: tl.constexpr, BLOCK_FIRST: tl.constexpr, BLOCK_SECOND: tl.constexpr,
 ):  # fmt: skip
-    """[…, first, second, INNER] → […, second, first, INNER], in tiles that have runs on both ways."""
+    """Write […, first, second, INNER] as […, second, first, INNER], in tiles that are contiguous on both sides."""
     tiles_across = tl.cdiv(n_second, BLOCK_SECOND)
     tiles = tl.cdiv(n_first, BLOCK_FIRST) * tiles_across
     matrix, tile = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles
@@ -59,13 +59,13 @@ def outer_product_exchange_kernel(
     start = matrix * n_first * n_second
     from_places = (start + first.to(tl.int64) * n_second + second) * INNER
     to_places = (start + second.to(tl.int64) * n_first + first) * INNER
-    values = tl.load(source_ptr + from_places[:, None] + inner[None, :], mask=mask)
+    values = tl.load(source_ptr + from_places[:, None] + inner[None, :], mask=mask)  # [FIRST · SECOND, BLOCK_INNER]
     tl.store(result_ptr + to_places[:, None] + inner[None, :], values, mask=mask)
 
 
 @dataclass(frozen=True)
 class WeightedConfig(Config):
-    """Each program goes through a share of the pairs, BLOCK_PAIRS × BLOCK_OUTPUTS at a time."""
+    """Each program takes a split of the pairs, BLOCK_PAIRS × BLOCK_OUTPUTS at a time."""
 
     BLOCK_PAIRS: int = 16
     BLOCK_OUTPUTS: int = 128
@@ -74,14 +74,14 @@ class WeightedConfig(Config):
 
 @dataclass(frozen=True)
 class ExchangeConfig(Config):
-    """Each program takes a tile of BLOCK_FIRST × BLOCK_SECOND runs."""
+    """Each program takes a tile of BLOCK_FIRST × BLOCK_SECOND rows of INNER elements."""
 
     BLOCK_FIRST: int = 16
     BLOCK_SECOND: int = 16
 
 
 def exchange_config(first: int, second: int, inner: int) -> ExchangeConfig:
-    """8192 elements, 32 for each thread of eight warps, and as much of one side as of the other."""
+    """Return a square tile of 8192 elements: 32 for each thread of eight warps."""
     runs = max(8192 // bucket(inner), 1)
     side = 1 << (runs.bit_length() // 2)
     block_first = min(side, bucket(first))
@@ -90,7 +90,7 @@ def exchange_config(first: int, second: int, inner: int) -> ExchangeConfig:
 
 @kernels("outer_product_mean_weighted")
 def weighted(dz: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """dz [first, second, outputs] times a factor [first, second] without gaps, and the sum of that over all pairs."""
+    """Return dz, [first, second, outputs], times a contiguous factor, [first, second], and the sum over all pairs."""
     return dz.new_empty(dz.shape), factor.new_empty(dz.shape[-1])
 
 
@@ -103,15 +103,15 @@ def plan_weighted(plan: Plan, dz: Operand, factor: Operand) -> tuple[Operand, Op
     config = plan.choose(default, bucket(outputs), dz.dtype)
     blocks = triton.cdiv(outputs, config.BLOCK_OUTPUTS)
     steps = triton.cdiv(first * second, config.BLOCK_PAIRS)
-    shares = max(min(plan.multiprocessors * config.programs_per_multiprocessor // max(blocks, 1), steps), 1)
-    pairs_per_share = triton.cdiv(steps, shares) * config.BLOCK_PAIRS
-    shares = triton.cdiv(first * second, max(pairs_per_share, 1))
-    partials = plan.empty((shares, outputs), factor.dtype)
+    splits = max(min(plan.multiprocessors * config.programs_per_multiprocessor // max(blocks, 1), steps), 1)
+    pairs_per_split = triton.cdiv(steps, splits) * config.BLOCK_PAIRS
+    splits = triton.cdiv(first * second, max(pairs_per_split, 1))
+    partials = plan.empty((splits, outputs), factor.dtype)
     compute = compute_dtype(factor.dtype)
     plan.launch(
-        outer_product_weighted_kernel, (shares, blocks), config,
+        outer_product_weighted_kernel, (splits, blocks), config,
         dz_ptr=dz, factor_ptr=factor, weighted_ptr=result, partials_ptr=partials, dz_strides=dz.strides,
-        n_pairs=first * second, pairs_per_share=pairs_per_share, n_second=second, n_outputs=outputs, COMPUTE=compute,
+        n_pairs=first * second, pairs_per_split=pairs_per_split, n_second=second, n_outputs=outputs, COMPUTE=compute,
     )  # fmt: skip
     plan_sum_of_partials(plan, partials, total, compute)
     return result, total
@@ -119,7 +119,7 @@ def plan_weighted(plan: Plan, dz: Operand, factor: Operand) -> tuple[Operand, Op
 
 @kernels("outer_product_mean_exchanged")
 def exchanged(source: Tensor) -> Tensor:
-    """[outer, first, second, inner] without gaps, as [outer, second, first, inner]."""
+    """Return contiguous [outer, first, second, inner] as [outer, second, first, inner]."""
     outer, first, second, inner = source.shape
     return source.new_empty(outer, second, first, inner)
 

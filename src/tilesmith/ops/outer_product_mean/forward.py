@@ -1,4 +1,4 @@
-"""The forward kernels and what they are launched with."""
+"""The forward kernels and their tiles."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
 
-SMALLEST_BLOCK = 16  # what tl.dot takes at least along each side
-BLOCK_SEQUENCES = 32  # laid-out operands are padded with zeros to whole blocks of these
+SMALLEST_BLOCK = 16  # tl.dot takes at least 16 along each side
+BLOCK_SEQUENCES = 32  # laid-out operands are padded with zeros to whole blocks of 32 sequences
 
 
 @triton.jit(do_not_specialize=["n_batches", "n_sequences", "padded_sequences"])
@@ -25,7 +25,7 @@ def outer_product_operand_kernel(
     n_batches, n_sequences, padded_sequences, n_residues,
     CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    """[batch, sequences, residues, channels] laid out with the sequences innermost, zeros where masked or beyond."""
+    """Write [batch, sequences, residues, channels] with the sequences innermost, zeros where masked or beyond."""
     batch = (tl.program_id(0) // n_residues).to(tl.int64)
     residue = (tl.program_id(0) % n_residues).to(tl.int64)
     sequences = (tl.program_id(1) * BLOCK_SEQUENCES + tl.arange(0, BLOCK_SEQUENCES)).to(tl.int64)
@@ -37,7 +37,7 @@ def outer_product_operand_kernel(
     x_pointers = x_ptr + batch * x_strides[0] + sequences[:, None] * x_strides[1] + residue * x_strides[2]
     x = tl.load(
         x_pointers + channels[None, :] * x_strides[3], mask=is_there & (channels < CHANNELS)[None, :], other=0.0
-    )
+    )  # [BLOCK_SEQUENCES, BLOCK_CHANNELS]
     place = batch * laid_out_strides[0] + residue * laid_out_strides[1]
     laid_out_pointers = laid_out_ptr + place + channels[:, None] * laid_out_strides[2] + sequences[None, :]
     tl.store(laid_out_pointers, tl.trans(x), mask=(sequences < padded_sequences)[None, :])
@@ -47,14 +47,14 @@ def outer_product_operand_kernel(
 def common_sequences(
     mask_ptr, mask_strides, batch, i, j, n_sequences, n_residues, BLOCK_SEQUENCES: tl.constexpr, COMPUTE: tl.constexpr
 ):  # fmt: skip
-    """In how many sequences both residues of each pair are there."""
-    count = tl.zeros([i.shape[0]], COMPUTE)
+    """Return the number of sequences that have both residues of each pair, [PAIRS]."""
+    count = tl.zeros([i.shape[0]], COMPUTE)  # [PAIRS]
     for start in range(0, n_sequences, BLOCK_SEQUENCES):
         sequences = (start + tl.arange(0, BLOCK_SEQUENCES)).to(tl.int64)
         rows = mask_ptr + batch * mask_strides[0] + (sequences * mask_strides[1])[None, :]
-        inside = (sequences < n_sequences)[None, :]
-        has_i = tl.load(rows + i[:, None] * mask_strides[2], mask=inside & (i < n_residues)[:, None], other=0)
-        has_j = tl.load(rows + j[:, None] * mask_strides[2], mask=inside & (j < n_residues)[:, None], other=0)
+        is_sequence = (sequences < n_sequences)[None, :]
+        has_i = tl.load(rows + i[:, None] * mask_strides[2], mask=is_sequence & (i < n_residues)[:, None], other=0)
+        has_j = tl.load(rows + j[:, None] * mask_strides[2], mask=is_sequence & (j < n_residues)[:, None], other=0)
         count += tl.sum((has_i.to(tl.int1) & has_j.to(tl.int1)).to(COMPUTE), axis=1)
     return count
 
@@ -67,15 +67,15 @@ def outer_product_mean_forward_kernel(
     CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_SEQUENCES: tl.constexpr,
 ):  # fmt: skip
-    """z of BLOCK_I × BLOCK_J pairs. Without a weight z is the mean itself, [i, j, channel of a, channel of b]."""
+    """Write z of BLOCK_I × BLOCK_J pairs. Without a weight, z is the mean: [i, j, channel of a, channel of b]."""
     blocks_of_j = tl.cdiv(n_residues, BLOCK_J)
     first_i = tl.program_id(0) // blocks_of_j * BLOCK_I
     first_j = tl.program_id(0) % blocks_of_j * BLOCK_J
     batch = tl.program_id(2).to(tl.int64)
     outputs = tl.program_id(1) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
 
-    # Pairs as they lie in a tile of outer products [BLOCK_I, BLOCK_J · channels] seen as [pairs, channels].
-    pairs = tl.arange(0, BLOCK_I * BLOCK_J)
+    # A tile of outer products, [BLOCK_I, BLOCK_J · BLOCK_CHANNELS], is reshaped to [PAIRS, BLOCK_CHANNELS].
+    pairs = tl.arange(0, BLOCK_I * BLOCK_J)  # [PAIRS]
     pair_i, pair_j = (first_i + pairs // BLOCK_J).to(tl.int64), (first_j + pairs % BLOCK_J).to(tl.int64)
     is_pair = (pair_i < n_residues) & (pair_j < n_residues)
     count = tl.full([BLOCK_I * BLOCK_J], 0.0, COMPUTE) + n_sequences
@@ -83,7 +83,7 @@ def outer_product_mean_forward_kernel(
         count = common_sequences(
             mask_ptr, mask_strides, batch, pair_i, pair_j, n_sequences, n_residues, BLOCK_SEQUENCES, COMPUTE
         )
-    share = 1.0 / (eps + count)
+    factor = 1.0 / (eps + count)  # [PAIRS]
 
     sequences = tl.arange(0, BLOCK_SEQUENCES)
     rows = (first_i + tl.arange(0, BLOCK_I)).to(tl.int64)
@@ -94,16 +94,16 @@ def outer_product_mean_forward_kernel(
     right_pointers += sequences[:, None]
     channels = tl.arange(0, BLOCK_CHANNELS)
     z_rows = z_ptr + batch * z_strides[0] + pair_i * z_strides[1] + pair_j * z_strides[2]
-    projected = tl.zeros([BLOCK_I * BLOCK_J, BLOCK_OUTPUTS], COMPUTE)
+    projected = tl.zeros([BLOCK_I * BLOCK_J, BLOCK_OUTPUTS], COMPUTE)  # [PAIRS, BLOCK_OUTPUTS]
     for channel in range(CHANNELS):
         products = tl.zeros([BLOCK_I, BLOCK_J * BLOCK_CHANNELS], COMPUTE)
         for start in range(0, padded_sequences, BLOCK_SEQUENCES):
-            left = tl.load(left_pointers + start, mask=in_rows, other=0.0)
-            right = tl.load(right_pointers + start, mask=in_columns, other=0.0)
+            left = tl.load(left_pointers + start, mask=in_rows, other=0.0)  # [BLOCK_I, SEQUENCES]
+            right = tl.load(right_pointers + start, mask=in_columns, other=0.0)  # [SEQUENCES, BLOCK_J · CHANNELS]
             products = tl.dot(left, right, products, input_precision=PRECISION, out_dtype=COMPUTE)
         left_pointers += left_strides[2]
-        mean = tl.reshape(products, [BLOCK_I * BLOCK_J, BLOCK_CHANNELS]) * share[:, None]
-        # Beyond the channels an infinite element has made NaN of zeros.
+        mean = tl.reshape(products, [BLOCK_I * BLOCK_J, BLOCK_CHANNELS]) * factor[:, None]
+        # Beyond the last channel, zero times infinity is NaN.
         mean = tl.where((channels < CHANNELS)[None, :], mean, 0.0)
         if weight_ptr is None:
             z_pointers = z_rows[:, None] + channel * z_strides[3] + channels[None, :] * z_strides[4]
@@ -113,12 +113,12 @@ def outer_product_mean_forward_kernel(
             weight_pointers = weight_ptr + outputs[None, :].to(tl.int64) * weight_strides[0]
             weight_pointers += (channel * CHANNELS + channels)[:, None] * weight_strides[1]
             in_weight = (channels < CHANNELS)[:, None] & (outputs < n_outputs)[None, :]
-            weight = tl.load(weight_pointers, mask=in_weight, other=0.0)
+            weight = tl.load(weight_pointers, mask=in_weight, other=0.0)  # [BLOCK_CHANNELS, BLOCK_OUTPUTS]
             projected = tl.dot(mean.to(weight.dtype), weight, projected, input_precision=PRECISION, out_dtype=COMPUTE)
     if weight_ptr is not None:
         if bias_ptr is not None:
             bias = tl.load(bias_ptr + outputs * bias_stride, mask=outputs < n_outputs, other=0.0).to(COMPUTE)
-            projected += tl.where(count > 0.0, share, 0.0)[:, None] * bias[None, :]
+            projected += tl.where(count > 0.0, factor, 0.0)[:, None] * bias[None, :]
         is_stored = is_pair[:, None] & (outputs < n_outputs)[None, :]
         z_pointers = z_rows[:, None] + outputs[None, :] * z_strides[3]
         tl.store(z_pointers, projected.to(z_ptr.dtype.element_ty), mask=is_stored)
@@ -134,14 +134,14 @@ class ForwardConfig(Config):
 
 
 def forward_config(residues: int, block_channels: int, outputs: int, element_bytes: int) -> ForwardConfig:
-    """As many pairs and outputs as leave the sums of both products in registers: 128 × 128 between eight warps, half of
-    that on each side in single precision, whose products take several steps of their own."""
+    """Return the largest tile that keeps the sums of both products in registers: 128 × 128 for eight warps, or 64 × 64
+    in single precision, whose products take several steps."""
     side = 128 if element_bytes == 2 else 64
     block_j = max(side // 2 // block_channels, 1)
     block_i = min(side // block_j, max(bucket(residues), SMALLEST_BLOCK))
     block_outputs = min(max(bucket(outputs), SMALLEST_BLOCK), side)
     return ForwardConfig(
-        # Of tiles this small the compiler would have many at once, and with Triton 3.6 spills a little for that.
+        # With such small tiles the compiler pipelines many, and Triton 3.6 spills registers.
         num_warps=8 if element_bytes == 2 else 4, num_stages=1 if block_i == SMALLEST_BLOCK else 2,
         BLOCK_I=block_i, BLOCK_J=block_j, BLOCK_OUTPUTS=block_outputs,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tilesmith.ops.outer_product_mean import few_sequences_backward as few_backward
 from tilesmith.ops.outer_product_mean import few_sequences_forward as few
-from tilesmith.ops.outer_product_mean.backward import backward
+from tilesmith.ops.outer_product_mean.backward import Wanted, backward
 from tilesmith.ops.outer_product_mean.forward import forward
 from tilesmith.ops.runtime.arguments import (
     require_chunk,
@@ -26,14 +26,14 @@ from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 NAME = "outer_product_mean"
-MOST_CHANNELS = 128  # of each side: outer products of one with all of the others are a tile
+MOST_CHANNELS = 128  # of each side: a tile holds the outer products of one channel with all others
 
 
 def reference(
     a: Tensor, b: Tensor, mask: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None,
     chunk: int | None = None, eps: float = 1e-3,
 ) -> Tensor:  # fmt: skip
-    """`chunk` residues at a time, or all of them at once."""
+    """Compute `chunk` residues at a time, or all at once."""
     if mask is not None:
         a, b = a.masked_fill(~mask[..., None], 0.0), b.masked_fill(~mask[..., None], 0.0)
     dtype = torch.promote_types(a.dtype, torch.float32)
@@ -51,16 +51,16 @@ def reference(
 def _of_residues(
     a: Tensor, b: Tensor, count: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:  # fmt: skip
-    """All pairs of a's residues with b's."""
-    share = 1 / (eps + count)
+    """Return the result for all pairs of a's residues with b's."""
+    factor = 1 / (eps + count)
     outer = torch.einsum("bsic,bsjd->bijcd", a, b)
-    mean = (outer * share[..., None, None]).to(outer.dtype)
+    mean = (outer * factor[..., None, None]).to(outer.dtype)
     if weight is None:
         return mean
     z = mean.flatten(-2) @ weight.to(mean.dtype).t()
     if bias is None:
         return z
-    return z + (share.masked_fill(count == 0, 0.0)[..., None] * bias).to(z.dtype)
+    return z + (factor.masked_fill(count == 0, 0.0)[..., None] * bias).to(z.dtype)
 
 
 def prepare(*arguments: Any) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ def prepare(*arguments: Any) -> tuple[Any, ...]:
 
 
 def takes(a: Tensor, *_: object) -> bool:
-    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
+    """Return whether the kernels can compute this call. float64 on a GPU goes to PyTorch: tensor cores do not help."""
     return a.shape[-1] <= MOST_CHANNELS and not (a.is_cuda and a.dtype == torch.float64)
 
 
@@ -79,11 +79,11 @@ def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
-    tensors = context.saved_tensors
-    places = (0, 1, 3, 4)
-    wanted = [tensors[place] is not None and bool(context.needs_input_grad[place]) for place in places]
-    compute = few_backward.backward if few_backward.is_for_few(tensors[0], tensors[3]) else backward
-    found = compute(dz, *tensors, context.chunk, context.eps, *wanted)
+    a, b, mask, weight, bias = context.saved_tensors
+    to_a, to_b, _, to_weight, to_bias, *_ = map(bool, context.needs_input_grad)
+    wanted = Wanted(to_a, to_b, weight is not None and to_weight, bias is not None and to_bias)
+    compute = few_backward.backward if few_backward.is_for_few(a, weight) else backward
+    found = compute(dz, a, b, mask, weight, bias, context.chunk, context.eps, *wanted)
     da, db, dweight, dbias = (one if is_wanted else None for one, is_wanted in zip(found, wanted, strict=True))
     return da, db, None, dweight, dbias, None, None, None
 
@@ -117,15 +117,16 @@ def outer_product_mean(
 
     - a and b are [batch, sequences, residues, channels].
     - `mask`: boolean [batch, sequences, residues], true where there is a residue. Elsewhere a and b count as zeros,
-      whatever they hold. The count of a pair is the number of sequences that have both; a pair without any gets zeros.
+      whatever they hold. The count of a pair is the number of sequences that have both residues. A pair that no
+      sequence has gets zeros.
     - `weight`: [outputs, channels · channels], as torch.nn.Linear has it, the channel of a counting before that of b;
       the result is [batch, residues, residues, outputs]. Without it the result is the mean itself, [batch, residues,
       residues, channels, channels]. `bias`: [outputs].
-    - `chunk`: how many residues' outer products the backward, or PyTorch's version, holds at a time; by default 64 MiB
-      of them in the backward. The kernels' forward holds none, nor does the backward of few sequences in exact single
-      precision; there they hold other products, up to 128 MiB in the forward and three times as many in the backward.
+    - `chunk`: how many residues' outer products the backward, or PyTorch's version, holds at a time. By default the
+      backward holds 64 MiB of them. The forward kernels hold none. With few sequences in exact single precision neither
+      holds any; they hold other products, up to 128 MiB in the forward and three times as much in the backward.
 
-    Sums are in single precision or better. Products follow PyTorch's own setting for tf32.
+    Sums are in single precision or better. Products follow PyTorch's setting for tf32.
     """
     tensors = {"a": a, "b": b, **{name: one for name, one in (("weight", weight), ("bias", bias)) if one is not None}}
     require_floating(NAME, **tensors)
@@ -194,7 +195,7 @@ def cost(case: Case, dtype: torch.dtype) -> Cost:
     weight, result = case.outputs * outer * dtype.itemsize, pairs * outputs * dtype.itemsize
     return Cost(
         forward=Work(bytes=operands + weight + result, flops=products + projection),
-        # The mean once more, then two products for each of the forward's.
+        # The backward computes the mean again, then two products for each of the forward's.
         backward=Work(bytes=2 * operands + 2 * weight + result, flops=3 * products + 2 * projection),
     )
 

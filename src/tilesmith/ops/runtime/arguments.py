@@ -71,6 +71,12 @@ def require_mask(operator: str, mask: Tensor | None, wanted: tuple[int, ...], wh
         raise ValueError(f"{operator}: mask has shape {tuple(mask.shape)}, but must be {what}, here {wanted}")
 
 
+def require_flag(operator: str, name: str, value: object) -> None:
+    """Raise a TypeError unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be True or False")
+
+
 def require_chunk(operator: str, chunk: object) -> None:
     if chunk is None:
         return

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.device.images.windows import require_flag
+from tilesmith.ops.runtime.arguments import require_flag
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.triangle_attention import grid
 from tilesmith.ops.triangle_attention.grid import (

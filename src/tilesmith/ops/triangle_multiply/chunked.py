@@ -1,18 +1,17 @@
-"""Triangle multiplication a few rows of its result at a time, for memory.
+"""Triangle multiplication in chunks of rows of its result, to save memory.
 
-Counted in sizes of z, with as many hidden channels as channels and not in float16, where x takes two: all at once the
-forward holds z, a, b, x and y, of which a, b and x stay until the backward; and that holds 15. In chunks the forward
-holds z, b and y, nothing stays but the arguments, and the backward holds z, dy, dz, dx and one of a and b; both of them
-besides what they make of `chunk` rows.
+In sizes of z, with as many hidden channels as channels, and not float16, whose x is twice as large: all rows at once,
+the forward holds z, a, b, x and y. Of these a, b and x stay until the backward, which holds 15. In chunks the forward
+holds z, b and y, only the arguments stay, and the backward holds z, dy, dz, dx and one of a and b. Both hold `chunk`
+rows of intermediate results besides.
 
-- Incoming edges are outgoing edges of the transposed pairs, but for the output gate: a and b are made of a view of z.
-- Row i of the product takes row i of a, and all of b.
-- The backward makes everything again. It goes through rows of a with all of b, and leaves dx behind; and then, with all
-  of a and dx, through rows of b. So no gradient of a or b is ever a sum over chunks, with a rounding for each.
+- Incoming edges are outgoing edges of the transposed pairs, except for the output gate: a and b come from a view of z.
+- Row i of the product needs row i of a, and all of b.
+- The backward recomputes everything. It walks over rows of a with all of b, and keeps dx. Then it walks over rows of b
+  with all of a and dx. So no gradient of a or b is a sum over chunks, with a rounding for each.
 
-It is put together from products and norms, each of which our kernels or PyTorch compute, as for any other call: PyTorch
-multiplies float16 as single precision, and holds b in that besides. More goes through memory than with the kernels for
-all at once.
+The update is built from matmul and layer_norm calls, and each dispatches to our kernels or PyTorch. PyTorch multiplies
+float16 as float32, and holds a float32 copy of b. More data goes through memory than with the fused kernels.
 """
 
 from __future__ import annotations
@@ -29,16 +28,18 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.operator import layer_norm
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.without_autocast import without_autocast
-from tilesmith.ops.triangle_multiply.fused.backward import empty_gradients
+from tilesmith.ops.triangle_multiply.fused.operators import empty_gradients
+from tilesmith.ops.triangle_multiply.parameters import STACKED, VECTORS, Parameters
 from tilesmith.ops.triangle_multiply.problem import matrices_shape, product_dtype
 
-sigmoid_backward = torch.ops.aten.sigmoid_backward  # of a gradient and the sigmoid's result
+sigmoid_backward = torch.ops.aten.sigmoid_backward  # takes a gradient and the sigmoid's result
 
 
 class Layer:
-    """Parameters, and the sums of what chunks add to their gradients: in single precision or better."""
+    """A weight and a bias, and their gradients summed over chunks, in single precision or better."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -85,20 +86,20 @@ class Norm(Layer):
         return dx  # type: ignore[no-any-return]  # neither is typed
 
 
-class Operand:
-    """a or b: σ(gate(zn)) · projection(zn), masked, as a matrix for each hidden channel."""
+class Factor:
+    """a or b: mask · σ(gate(zn)) · projection(zn), as a matrix for each hidden channel."""
 
     def __init__(self, z: Tensor, mask: Tensor | None, norm: Norm, layer: Linear) -> None:
         self.z, self.norm, self.layer = z, norm, layer
         self.masked = None if mask is None else ~mask[..., None]
 
     def rows(self, rows: slice) -> Tensor:
-        """[batch, hidden, rows, n]."""
+        """Return some rows of all matrices, [batch, hidden, rows, n]."""
         projection, gate = self.layer(self.norm(self.z[:, rows])).chunk(2, dim=-1)
         return self._without_masked(projection * torch.sigmoid(gate), rows).permute(0, 3, 1, 2)
 
     def gradient(self, d: Tensor, rows: slice) -> Tensor:
-        """What these rows add to that of z."""
+        """Return what these rows add to the gradient of z."""
         zn = self.norm(self.z[:, rows])
         projection, gate = self.layer(zn).chunk(2, dim=-1)
         gate = torch.sigmoid(gate)
@@ -121,7 +122,7 @@ class Output:
         return torch.sigmoid(self.gate(self.norm(self.z[:, rows]))) * self.layer(xn)
 
     def gradient(self, dy: Tensor, x: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        """What these rows add to that of z, and that of x, as a matrix for each hidden channel."""
+        """Return what these rows add to the gradient of z, and the gradient of x, [batch, hidden, rows, n]."""
         x, zn = _channels_last(x), self.norm(self.z[:, rows])
         xn = self.norm_of_product(x).to(self.z.dtype)
         gate = torch.sigmoid(self.gate(zn))
@@ -133,51 +134,53 @@ class Output:
 
 
 class Update:
-    """The parts of one call, and how they go together."""
+    """The layers of one call, its result and its gradient."""
 
     def __init__(
-        self, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor, projection_weight: Tensor,
-        projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None, output_norm_weight: Tensor,
-        output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None, output_gate_weight: Tensor,
-        output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int, residual: bool,
+        self, z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], outgoing: bool, eps: float, chunk: int,
+        residual: bool,
     ) -> None:  # fmt: skip
         self.z, self.outgoing, self.residual = z, outgoing, residual
         self.chunks = [slice(start, min(start + chunk, z.shape[1])) for start in range(0, z.shape[1], chunk)]
-        self.norm = Norm(norm_weight, norm_bias, eps)
-        # Sums over residues may be beyond half precision: they are held, and normed, in single.
+        self.norm = Norm(parameters.norm_weight, parameters.norm_bias, eps)
+        # Sums over residues may overflow float16: x and its norm are float32 then.
         self.product_dtype = dtype = product_dtype(z.dtype)
-        output_norm = Norm(output_norm_weight.to(dtype), output_norm_bias.to(dtype), eps)
-        gate, layer = Linear(output_gate_weight, output_gate_bias), Linear(output_weight, output_bias)
+        output_norm = Norm(parameters.output_norm_weight.to(dtype), parameters.output_norm_bias.to(dtype), eps)
+        gate = Linear(parameters.output_gate_weight, parameters.output_gate_bias)
+        layer = Linear(parameters.output_weight, parameters.output_bias)
         self.output = Output(z, self.norm, output_norm, layer, gate)
-        no_bias = z.new_zeros(len(gate_weight))
-        both = (projection_weight, gate_weight)
-        biases = [no_bias if bias is None else bias for bias in (projection_bias, gate_bias)]
-        mask = None if mask is None else self.turned(mask)
-        self.a, self.b = (  # of both, the first half of the rows is a's and the other is b's
-            Operand(self.turned(z), mask, self.norm, Linear(_half(both, half), _half(biases, half))) for half in (0, 1)
+        no_bias = z.new_zeros(len(parameters.gate_weight))
+        weights = (parameters.projection_weight, parameters.gate_weight)
+        biases = [no_bias if bias is None else bias for bias in (parameters.projection_bias, parameters.gate_bias)]
+        mask = None if mask is None else self.as_outgoing(mask)
+        self.a, self.b = (  # the first half of a layer's rows is for a, the second for b
+            Factor(self.as_outgoing(z), mask, self.norm, Linear(_half(weights, half), _half(biases, half)))
+            for half in (0, 1)
         )
 
-    def turned(self, of_pairs: Tensor) -> Tensor:
-        """As if edges were outgoing."""
+    def as_outgoing(self, of_pairs: Tensor) -> Tensor:
+        """Return a view of a tensor of pairs in which incoming edges are outgoing."""
         return of_pairs if self.outgoing else of_pairs.transpose(1, 2)
 
-    def whole(self, operand: Operand) -> Tensor:
+    def all_rows(self, factor: Factor) -> Tensor:
+        """Return all rows of a or b, computed chunk by chunk."""
         matrices = self.matrices()
         for rows in self.chunks:
-            matrices[:, :, rows] = operand.rows(rows)
+            matrices[:, :, rows] = factor.rows(rows)
         return matrices
 
     def matrices(self) -> Tensor:
-        """One for each hidden channel, with rows as matmul's kernels walk them fastest."""
+        """Return memory for an n × n matrix for each hidden channel, laid out for matmul's fastest kernels."""
         shape = matrices_shape(self.z.shape, self.output.layer.weight.shape[1])
         return self.z.new_empty(shape)[..., : self.z.shape[2]]
 
     def product(self, rows: slice, b: Tensor) -> Tensor:
+        """Return some rows of x, [batch, hidden, rows, n]."""
         a = self.a.rows(rows).contiguous()
         return matmul(a, b.transpose(-1, -2), out_dtype=self.product_dtype)
 
     def result(self) -> Tensor:
-        y, b = torch.empty_like(self.z), self.whole(self.b)
+        y, b = torch.empty_like(self.z), self.all_rows(self.b)
         for rows in self.chunks:
             y[:, rows] = self.output.rows(self.product(rows, b), rows)
             if self.residual:
@@ -185,71 +188,79 @@ class Update:
         return y
 
     def gradient(self, dy: Tensor) -> Tensor:
-        """That of z; the layers and norms have summed up theirs."""
-        dz, dx, other = torch.zeros_like(self.z), self.matrices(), self.whole(self.b)
+        """Return dz. The layers and norms then hold the sums of their own gradients."""
+        dz, dx, other = torch.zeros_like(self.z), self.matrices(), self.all_rows(self.b)
         if self.residual:
             dz.copy_(dy)
-        turned = self.turned(dz)
+        dz_outgoing = self.as_outgoing(dz)
         for rows in self.chunks:
-            of_gate, dx[:, :, rows] = self.output.gradient(dy[:, rows], self.product(rows, other), rows)
-            dz[:, rows] += of_gate
-            turned[:, rows] += self.a.gradient(matmul(dx[:, :, rows], other), rows)
-        del other  # before as much is taken for a
-        other = self.whole(self.a)
+            dz_of_gate, dx[:, :, rows] = self.output.gradient(dy[:, rows], self.product(rows, other), rows)
+            dz[:, rows] += dz_of_gate
+            dz_outgoing[:, rows] += self.a.gradient(matmul(dx[:, :, rows], other), rows)
+        del other  # frees b before a takes as much memory
+        other = self.all_rows(self.a)
         for rows in self.chunks:
-            turned[:, rows] += self.b.gradient(matmul(dx[..., rows].transpose(-1, -2), other), rows)
+            dz_outgoing[:, rows] += self.b.gradient(matmul(dx[..., rows].transpose(-1, -2), other), rows)
         return dz
 
 
 def _half(tensors: Sequence[Tensor], which: int) -> Tensor:
+    """Return the first or second half of each tensor's rows, one below the other."""
     return torch.cat([tensor.chunk(2)[which] for tensor in tensors])
 
 
 def _channels_last(matrices: Tensor) -> Tensor:
+    """Return [batch, hidden, rows, n] as contiguous [batch, rows, n, hidden]."""
     return matrices.permute(0, 2, 3, 1).contiguous()
 
 
 @kernels("triangle_multiply_chunked_forward")
+@flat_arguments
 def forward(
-    z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
-    projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
-    output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int, residual: bool,
+    z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], outgoing: bool, eps: float, chunk: int,
+    residual: bool,
 ) -> Tensor:  # fmt: skip
     return torch.empty_like(z)
 
 
 @forward.composed
-def compute_forward(z: Tensor, *arguments: Any) -> Tensor:
+@flat_arguments
+def compute_forward(z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], *numbers: Any) -> Tensor:
     with without_autocast(z):
-        return Update(z, *arguments).result()
+        return Update(z, mask, parameters, *numbers).result()
 
 
 @kernels("triangle_multiply_chunked_backward")
+@flat_arguments
 def backward(
-    dy: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
-    projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
-    output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, chunk: int, residual: bool,
+    dy: Tensor, z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], outgoing: bool, eps: float, chunk: int,
+    residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As the backward of all at once gives them."""
-    return empty_gradients(z, output_weight)
+    """Return dz and the gradients of the parameters, as `split_gradients` takes them."""
+    return empty_gradients(z, parameters.output_weight)
 
 
 @backward.composed
-def compute_backward(dy: Tensor, z: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+@flat_arguments
+def compute_backward(
+    dy: Tensor, z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], *numbers: Any
+) -> tuple[Tensor, ...]:
     with without_autocast(z):
-        update = Update(z, *arguments)
+        update = Update(z, mask, parameters, *numbers)
         dz = update.gradient(dy)
-    norm, output = update.norm, update.output
-    output_norm = output.norm_of_product
-    # The layers have a's projection and gate, and b's; wanted are a's and b's projection, and their gates.
+    output = update.output
+    # The layers hold the projection and gate of a, and those of b. Each gradient holds the rows for a, then for b.
     weights, biases = zip(*((side.layer.dweight, side.layer.dbias) for side in (update.a, update.b)), strict=True)
-    gradients = (
-        [_half(weights, 0), _half(weights, 1), output.gate.dweight], [output.layer.dweight],
-        [
-            output_norm.dweight, output_norm.dbias, output.layer.dbias, output.gate.dbias,
-            norm.dweight, norm.dbias, _half(biases, 0), _half(biases, 1),
-        ],
-    )  # fmt: skip
-    return dz, *(torch.cat(several).to(z.dtype) for several in gradients)
+    found = {
+        **_gradients("norm", update.norm), **_gradients("output_norm", output.norm_of_product),
+        **_gradients("output", output.layer), **_gradients("output_gate", output.gate),
+        "projection_weight": _half(weights, 0), "projection_bias": _half(biases, 0),
+        "gate_weight": _half(weights, 1), "gate_bias": _half(biases, 1),
+    }  # fmt: skip
+    dweights = torch.cat([found[f"{layer}_weight"] for layer in STACKED])
+    dvectors = torch.cat([found[name] for name in VECTORS])
+    return dz, *(gradient.to(z.dtype) for gradient in (dweights, found["output_weight"], dvectors))
+
+
+def _gradients(name: str, layer: Layer) -> dict[str, Tensor]:
+    return {f"{name}_weight": layer.dweight, f"{name}_bias": layer.dbias}

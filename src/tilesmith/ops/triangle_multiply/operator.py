@@ -1,4 +1,4 @@
-"""The operator: its checks, who computes it, and its gradient."""
+"""The operator: its checks, which kernels compute a call, and its gradient."""
 
 from __future__ import annotations
 
@@ -8,84 +8,86 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.device.images.windows import require_flag
 from tilesmith.ops.runtime.arguments import (
     require_chunk,
+    require_flag,
     require_floating,
     require_mask,
     require_number,
     require_same_device,
     require_same_dtype,
 )
+from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.precision import must_be_exact, tf32_allowed
 from tilesmith.ops.triangle_multiply import chunked
 from tilesmith.ops.triangle_multiply.exact import update as exact
-from tilesmith.ops.triangle_multiply.fused.backward import backward
-from tilesmith.ops.triangle_multiply.fused.forward import forward
+from tilesmith.ops.triangle_multiply.fused.operators import backward, forward
+from tilesmith.ops.triangle_multiply.parameters import (
+    OPTIONAL,
+    Parameters,
+    gradients_of_inputs,
+    no_gradients,
+    shapes,
+    split_gradients,
+)
 from tilesmith.ops.triangle_multiply.reference import DIRECTIONS, reference
 
 NAME = "triangle_multiply"
-MOST_CHANNELS = 256  # of z or hidden: a tile has all of them, for their norm
-MOST_AT_ONCE = 2**18  # elements of z that the kernels multiply exactly in single precision
+MOST_CHANNELS = 256  # of z or hidden: one tile holds all channels of a pair, for the norm
+MOST_AT_ONCE = 2**18  # elements of z that the fused kernels compute where single precision must be exact
 
 
-def in_order(
-    z: Tensor, direction: str, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor, projection_weight: Tensor,
-    gate_weight: Tensor, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
-    output_gate_weight: Tensor, projection_bias: Tensor | None, gate_bias: Tensor | None,
-    output_bias: Tensor | None, output_gate_bias: Tensor | None, eps: float, chunk: int | None, residual: bool,
-) -> tuple[Any, ...]:  # fmt: skip
-    """As the kernels take them: each bias beside its weight. What comes last is for those who compute to say."""
-    return (
-        z, mask, norm_weight, norm_bias, projection_weight, projection_bias, gate_weight, gate_bias,
-        output_norm_weight, output_norm_bias, output_weight, output_bias, output_gate_weight, output_gate_bias,
-        direction == "outgoing", float(eps),
-    )  # fmt: skip
+def inputs_of_kernels(z: Tensor, direction: str, mask: Tensor | None, *others: Any) -> tuple[Any, ...]:
+    """Return what every forward takes, from all arguments of the operator: z, mask, parameters, outgoing, eps."""
+    *parameters, eps, _chunk, _residual = others
+    return z, mask, *parameters, direction == "outgoing", float(eps)
 
 
 def prepare(*arguments: Any) -> tuple[Any, ...]:
-    return *in_order(*arguments), arguments[0].dtype == torch.float32 and tf32_allowed()
+    return *inputs_of_kernels(*arguments), arguments[0].dtype == torch.float32 and tf32_allowed()
 
 
 def prepare_for_chunks(*arguments: Any) -> tuple[Any, ...]:
     *_, chunk, residual = arguments
-    return *in_order(*arguments), chunk, residual
+    return *inputs_of_kernels(*arguments), chunk, residual
 
 
 def prepare_exact(*arguments: Any) -> tuple[Any, ...]:
     *_, residual = arguments
-    return *in_order(*arguments), residual
+    return *inputs_of_kernels(*arguments), residual
 
 
-def takes(z: Tensor, *others: Any) -> bool:
-    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
-    output_weight: Tensor = others[9]
-    return max(output_weight.shape) <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
+@flat_arguments
+def takes(z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], *numbers: Any) -> bool:
+    """Return whether the kernels can compute this call. float64 on a GPU goes to PyTorch: tensor cores do not help."""
+    most_channels = max(parameters.output_weight.shape)
+    return most_channels <= MOST_CHANNELS and not (z.is_cuda and z.dtype == torch.float64)
 
 
 def in_whole_products(z: object, *_: object) -> bool:
-    """Whether this is much of single precision that must be multiplied exactly.
+    """Return whether separate GEMMs compute this call: single precision that must be exact, and a large z.
 
-    The kernels take it apart, and a few rows then fill the registers: forward and backward of four times 64 residues
-    took 2.4 ms on an H200, and 9.6 ms of 256, where PyTorch's own operators take 0.73 and 3.2.
+    The fused kernels split single precision into bf16 parts, and a few rows fill the registers. Forward and backward on
+    an H200: four times 64 residues take 2.4 ms fused and 0.73 ms by PyTorch; 256 residues take 9.6 and 3.2 ms.
     """
     return isinstance(z, Tensor) and z.numel() > MOST_AT_ONCE and must_be_exact(z)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, context.outgoing, context.eps, context.tf32 = inputs
+    *tensors, outgoing, eps, tf32 = inputs
+    context.numbers = outgoing, eps, tf32
     context.mark_non_differentiable(*output[1:])
     context.set_materialize_grads(False)
     context.save_for_backward(*output[1:], *tensors)
 
 
 def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if dy is None:  # nothing came of the output
-        return (None,) * 17
-    made = backward(dy, *context.saved_tensors, context.outgoing, context.eps, context.tf32)
-    return _of_arguments(context, *made)
+    if dy is None:
+        return no_gradients(context)
+    dz, *dparameters = backward(dy, *context.saved_tensors, *context.numbers)
+    return gradients_of_inputs(context, dz, split_gradients(*dparameters))
 
 
 def save_for_chunks(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -95,26 +97,8 @@ def save_for_chunks(context: Any, inputs: tuple[Any, ...], output: Tensor) -> No
 
 
 def gradient_in_chunks(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    made = chunked.backward(dy, *context.saved_tensors, *context.numbers)
-    return *_of_arguments(context, *made), None
-
-
-def _of_arguments(
-    context: Any, dz: Tensor, dweights: Tensor, doutput_weight: Tensor, sums: Tensor
-) -> tuple[Tensor | None, ...]:
-    """For each argument of the kernels its gradient, where it has one and it is wanted."""
-    channels, hidden = doutput_weight.shape
-    dprojection, dgate, doutput_gate = dweights.split((2 * hidden, 2 * hidden, channels))
-    (
-        doutput_norm_weight, doutput_norm_bias, doutput_bias, doutput_gate_bias,
-        dnorm_weight, dnorm_bias, dprojection_bias, dgate_bias,
-    ) = sums.split((hidden, hidden, channels, channels, channels, channels, 2 * hidden, 2 * hidden))  # fmt: skip
-    gradients = (
-        dz, None, dnorm_weight, dnorm_bias, dprojection, dprojection_bias, dgate, dgate_bias, doutput_norm_weight,
-        doutput_norm_bias, doutput_weight, doutput_bias, doutput_gate, doutput_gate_bias, None, None, None,
-    )  # fmt: skip
-    wanted = context.needs_input_grad
-    return tuple(one if wanted[place] else None for place, one in enumerate(gradients))
+    dz, *dparameters = chunked.backward(dy, *context.saved_tensors, *context.numbers)
+    return gradients_of_inputs(context, dz, split_gradients(*dparameters))
 
 
 def is_in_chunks(*arguments: Any) -> bool:
@@ -147,56 +131,45 @@ def triangle_multiply(
     norm_weight: Tensor,
     norm_bias: Tensor,
     projection_weight: Tensor,
+    projection_bias: Tensor | None = None,
     gate_weight: Tensor,
+    gate_bias: Tensor | None = None,
     output_norm_weight: Tensor,
     output_norm_bias: Tensor,
     output_weight: Tensor,
-    output_gate_weight: Tensor,
-    projection_bias: Tensor | None = None,
-    gate_bias: Tensor | None = None,
     output_bias: Tensor | None = None,
+    output_gate_weight: Tensor,
     output_gate_bias: Tensor | None = None,
     eps: float = 1e-5,
     chunk: int | None = None,
     residual: bool = False,
 ) -> Tensor:
-    """The triangle multiplicative update of a pair representation z, [batch, n, n, channels], whole:
+    """The triangle multiplicative update of a pair representation z, [batch, n, n, channels]:
 
     zn = norm(z); a, b = mask · σ(gate(zn)) · projection(zn); y = σ(output gate(zn)) · output(output norm(x)), with
     x_ij = Σ_k a_ik · b_jk for `direction="outgoing"` and Σ_k a_ki · b_kj for "incoming", channel by channel.
 
-    - `mask`: boolean [batch, n, n], true for pairs that there are. Others add nothing to any x.
+    - `mask`: boolean [batch, n, n], true for pairs that exist. Other pairs add nothing to any x.
     - `norm_weight`, `norm_bias`: [channels]; `output_norm_weight`, `output_norm_bias`: [hidden].
-    - `projection_weight`, `gate_weight`: [2 · hidden, channels], first those for a, then those for b.
+    - `projection_weight`, `gate_weight`: [2 · hidden, channels], the rows for a, then the rows for b.
     - `output_weight`: [channels, hidden]; `output_gate_weight`: [channels, channels].
-    - `projection_bias`, `gate_bias`, `output_bias`, `output_gate_bias`: as long as their weights have rows.
+    - `projection_bias`, `gate_bias`, `output_bias`, `output_gate_bias`: one element for each row of their weight.
     - `eps`: of both norms.
-    - `chunk`: how many rows of y are computed at a time. By default all are, which is faster, and takes more memory:
-      forward 5 times that of z against 3, backward 15 times against 5, and 3 against none in between. Gradients of
-      chunks cannot be differentiated again.
-    - `residual=True`: z + y instead of y, in the same pass over memory where single precision must be exact.
+    - `chunk`: how many rows of y are computed at a time. By default all rows, which is faster and takes more memory:
+      the forward 5 times the memory of z against 3, the backward 15 against 5, and 3 against none in between. Gradients
+      of chunks cannot be differentiated again.
+    - `residual=True`: return z + y instead of y. The exact single-precision kernels add z in the same pass over memory.
 
-    All of one dtype. Sums are in single precision or better, and in half precision x is held in single. The gradients
-    are the same to the bit at every run. Products follow PyTorch's own setting for tf32.
+    All tensors have one dtype. Sums are in single precision or better; with float16, x is float32. Gradients are the
+    same to the bit at every run. Products follow PyTorch's setting for tf32.
     """
-    shapes = _wanted_shapes(z, output_weight)
-    given = {
-        "norm_weight": norm_weight, "norm_bias": norm_bias, "projection_weight": projection_weight,
-        "gate_weight": gate_weight, "output_norm_weight": output_norm_weight, "output_norm_bias": output_norm_bias,
-        "output_weight": output_weight, "output_gate_weight": output_gate_weight,
-    }  # fmt: skip
-    biases = {
-        "projection_bias": projection_bias, "gate_bias": gate_bias, "output_bias": output_bias,
-        "output_gate_bias": output_gate_bias,
-    }  # fmt: skip
-    given |= {name: bias for name, bias in biases.items() if bias is not None}
-    require_floating(NAME, **given)
-    for name, tensor in given.items():
-        if tuple(tensor.shape) != shapes[name]:
-            raise ValueError(f"{NAME}: {name} has shape {tuple(tensor.shape)}, but must have {shapes[name]}")
-        require_same_dtype(NAME, name, tensor, "z", z)
+    parameters = Parameters(
+        norm_weight, norm_bias, projection_weight, projection_bias, gate_weight, gate_bias, output_norm_weight,
+        output_norm_bias, output_weight, output_bias, output_gate_weight, output_gate_bias,
+    )  # fmt: skip
+    _require_parameters(z, parameters)
     require_mask(NAME, mask, tuple(z.shape[:3]), "[batch, n, n]")
-    require_same_device(NAME, z=z, **given, mask=mask)
+    require_same_device(NAME, z=z, **parameters._asdict(), mask=mask)
     require_number(NAME, "eps", eps, at_least=0.0)
     require_chunk(NAME, chunk)
     require_flag(NAME, "residual", residual)
@@ -205,8 +178,9 @@ def triangle_multiply(
     return z
 
 
-def _wanted_shapes(z: Tensor, output_weight: Tensor) -> dict[str, tuple[int, ...]]:
-    """Of everything but z, from z's channels and how many hidden ones the output projection takes."""
+def _require_parameters(z: Tensor, parameters: Parameters[Tensor]) -> None:
+    """Raise an error that names the first parameter whose shape or dtype does not go with z."""
+    output_weight = parameters.output_weight
     require_floating(NAME, z=z, output_weight=output_weight)
     if z.ndim != 4 or z.shape[1] != z.shape[2]:
         raise ValueError(f"{NAME}: z has shape {tuple(z.shape)}, but must be [batch, n, n, channels]")
@@ -221,11 +195,11 @@ def _wanted_shapes(z: Tensor, output_weight: Tensor) -> dict[str, tuple[int, ...
         raise ValueError(
             f"{NAME}: there are {channels} channels and {hidden} hidden ones, but must be at least one each"
         )
-    return {
-        "norm_weight": (channels,), "norm_bias": (channels,),
-        "projection_weight": (2 * hidden, channels), "projection_bias": (2 * hidden,),
-        "gate_weight": (2 * hidden, channels), "gate_bias": (2 * hidden,),
-        "output_norm_weight": (hidden,), "output_norm_bias": (hidden,),
-        "output_weight": (channels, hidden), "output_bias": (channels,),
-        "output_gate_weight": (channels, channels), "output_gate_bias": (channels,),
-    }  # fmt: skip
+    wanted = shapes(channels, hidden)
+    for name, tensor in parameters._asdict().items():
+        if tensor is None and name in OPTIONAL:
+            continue
+        require_floating(NAME, **{name: tensor})
+        if tuple(tensor.shape) != wanted[name]:
+            raise ValueError(f"{NAME}: {name} has shape {tuple(tensor.shape)}, but must have {wanted[name]}")
+        require_same_dtype(NAME, name, tensor, "z", z)

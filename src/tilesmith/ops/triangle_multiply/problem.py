@@ -1,47 +1,35 @@
-"""One call as its planners see it."""
+"""One call as its planners see it: sizes, operands, and the GEMMs over residues that every form shares."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.matmul.matrices import Matrix
 from tilesmith.ops.matmul.planning.product import Product, plan_product
-from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import product_precision
+from tilesmith.ops.triangle_multiply.parameters import Parameters
 
-SMALLEST_BLOCK = 16  # what tl.dot takes at least along each side
-NOT_SPECIALISED = [
-    "n_residues", "n_channels", "n_hidden",
-    *(f"{name}_{side}_stride" for name in ("z", "y", "dy", "dz", "mask") for side in ("batch", "i", "j")),
-]  # fmt: skip
-ROW_MULTIPLE = 16  # rows of channels' matrices are padded to it: the copy engine wants them to start at 16 bytes
+SMALLEST_BLOCK = 16  # tl.dot takes at least 16 along each side
+ROW_MULTIPLE = 16  # rows of a channel's matrix are padded to 16 elements: TMA needs rows that start at 16 bytes
+OF_PAIRS = ("z", "y", "dy", "dz")  # tensors [batch, n, n, channels] whose strides a kernel takes
 
 
 @dataclass(frozen=True)
 class Problem:
-    """z is [batch, n, n, channels]; projection and gate give the hidden channels of a, and after them those of b."""
+    """z is [batch, n, n, channels]. Projection and gate have 2 · hidden rows: those for a, then those for b."""
 
     z: Operand
-    mask: Operand | None
-    norm_weight: Operand
-    norm_bias: Operand
-    projection_weight: Operand
-    projection_bias: Operand | None
-    gate_weight: Operand
-    gate_bias: Operand | None
-    output_norm_weight: Operand
-    output_norm_bias: Operand
-    output_weight: Operand
-    output_bias: Operand | None
-    output_gate_weight: Operand
-    output_gate_bias: Operand | None
+    mask: Operand | None  # [batch, n, n]
+    parameters: Parameters[Operand]
     outgoing: bool
     eps: float
     tf32: bool
@@ -64,34 +52,21 @@ class Problem:
 
     @property
     def hidden(self) -> int:
-        return self.output_weight.shape[1]
+        return self.parameters.output_weight.shape[1]
 
     @property
     def product_dtype(self) -> torch.dtype:
         return product_dtype(self.z.dtype)
 
-    @property
-    def weights(self) -> tuple[Operand, ...]:
-        return self.projection_weight, self.gate_weight, self.output_weight, self.output_gate_weight
-
-    @property
-    def vectors(self) -> tuple[Operand | None, ...]:
-        """Of the norms, and the biases."""
-        return (
-            self.norm_weight, self.norm_bias, self.output_norm_weight, self.output_norm_bias,
-            self.projection_bias, self.gate_bias, self.output_bias, self.output_gate_bias,
-        )  # fmt: skip
-
     def matrices_shape(self) -> tuple[int, ...]:
-        """That of an n × n matrix for each hidden channel."""
+        """Return the shape of a, b, x and their gradients: an n × n matrix for each hidden channel, rows padded."""
         return matrices_shape(self.z.shape, self.hidden)
 
-    def arguments(self, plan: Plan, *names: str, **others: Operand) -> dict[str, object]:
-        """What every kernel takes: sizes, the operands of these names, and others."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        operands = {**{name: own[name] for name in names}, **others}
-        strided: dict[str, Operand] = {name: operands[name] for name in ("z", "y", "dy", "dz") if name in operands}
-        unit = self._unit(operands, strided)
+    def arguments(self, plan: Plan, kernel: Any, **others: Operand) -> dict[str, object]:
+        """Return what a portable kernel takes: sizes, strides, the problem's operands that it names, and others."""
+        own = {"z": self.z, "mask": self.mask, **self.parameters._asdict()}
+        operands = {name: operand for name, operand in own.items() if f"{name}_ptr" in kernel.arg_names} | others
+        unit = self._unit(operands)
         residues_unit = 16 if self.residues % 16 == 0 else 1
         arguments: dict[str, object] = {
             "n_residues": self.residues // residues_unit, "n_channels": self.channels // unit,
@@ -101,121 +76,90 @@ class Problem:
         }  # fmt: skip
         for name, operand in operands.items():
             arguments[f"{name}_ptr"] = operand
-            if name in strided or name == "mask":
-                divisor = unit if name in strided else 1
-                strides = operand.strides[:3] if operand else (0, 0, 0)
-                for side, stride in zip(("batch", "i", "j"), strides, strict=True):
-                    arguments[f"{name}_{side}_stride"] = stride // divisor
+            if name in OF_PAIRS or name == "mask":
+                arguments |= pair_strides(name, operand, unit if name in OF_PAIRS else 1)
         return arguments
 
-    def _unit(self, operands: dict[str, Operand | None], strided: dict[str, Operand]) -> int:
-        """What channels and strides are counted in: 16 where all are multiples of it, so that a kernel knows, and one
-        compiled kernel serves all of them. Kernels count on channels that lie side by side."""
+    def _unit(self, operands: Mapping[str, Operand | None]) -> int:
+        """Return the unit in which kernels count channels and strides: 16 where all are multiples of 16, else 1.
+
+        A unit of 16 tells the compiler the alignment, and one compiled kernel serves all such sizes. Raise NotWalkable
+        where channels are not adjacent in memory, on which the kernels rely.
+        """
         for name, operand in operands.items():
             gaps = operand is not None and operand.shape[-1] > 1 and operand.strides[-1] != 1 and name != "mask"
             if operand is not None and (gaps or (name.endswith("weight") and not _is_contiguous(operand))):
                 raise NotWalkable(f"{name} of strides {operand.strides} has gaps between its channels")
-        sizes = [self.channels, self.hidden, *(stride for one in strided.values() for stride in one.strides[:3])]
+        of_pairs = [operands[name] for name in OF_PAIRS if name in operands]
+        strides = [stride for operand in of_pairs if operand is not None for stride in operand.strides[:3]]
         aligned = all(operand.aligned for operand in operands.values() if operand is not None)
-        return 16 if aligned and all(size % 16 == 0 for size in sizes) else 1
+        return 16 if aligned and all(size % 16 == 0 for size in (self.channels, self.hidden, *strides)) else 1
 
-    def grid(self, config: RowsConfig) -> tuple[int]:
-        """A program takes ROWS pairs ij of one i."""
-        return (self.batch * self.residues * triton.cdiv(self.residues, config.ROWS),)
-
-    def plan_product(self, plan: Plan, left: Operand, right: Operand, result: Operand, *, turned: str) -> None:
-        """Put on the plan the product of each channel's matrices; `turned` names which are transposed first."""
+    def plan_product(self, plan: Plan, left: Operand, right: Operand, result: Operand, *, transposed: str) -> None:
+        """Put on the plan one GEMM for each channel's matrices. `transposed` names the operands to transpose."""
         sides = {}
         for name, operand in (("left", left), ("right", right), ("result", result)):
             of_batch, of_channel, of_row, of_column = operand.strides
             matrix = Matrix(operand, self.residues, self.residues, (of_row, of_column), (of_batch, of_channel))
-            sides[name] = matrix.transposed() if name in turned else matrix
+            sides[name] = matrix.transposed() if name in transposed else matrix
         batch = self.batch, self.hidden
         plan_product(plan, Product(sides["left"], sides["right"], sides["result"], batch, self.tf32))
 
+    def plan_x(self, plan: Plan, a: Operand, b: Operand, x: Operand) -> None:
+        """Put on the plan x_ij = Σ_k a_ik · b_jk, or for incoming edges Σ_k a_ki · b_kj."""
+        self.plan_product(plan, a, b, x, transposed="right" if self.outgoing else "left")
+
+    def plan_ab_gradient(self, plan: Plan, dx: Operand, a: Operand, b: Operand, da: Operand, db: Operand) -> None:
+        """Put on the plan the gradients of a and b from the gradient of their product."""
+        if self.outgoing:
+            self.plan_product(plan, dx, b, da, transposed="")
+            self.plan_product(plan, dx, a, db, transposed="left")
+        else:
+            self.plan_product(plan, b, dx, da, transposed="right")
+            self.plan_product(plan, a, dx, db, transposed="")
+
     def plan_weight_gradient(self, plan: Plan, gradient: Operand, x: Operand) -> Operand:
-        """Put on the plan gradientᵀ · x, of matrices with a row for each pair."""
-        (_, outputs), (_, inputs) = gradient.shape, x.shape
+        """Put gradientᵀ · x on the plan and return it. Both are [batch, n, n, columns] without gaps."""
+        outputs, inputs = gradient.shape[3], x.shape[3]
+        gradient, x = (one.seen_as((self.pairs, one.shape[3]), (one.shape[3], 1)) for one in (gradient, x))
         dweight = plan.empty((outputs, inputs), x.dtype)
         left = Matrix(gradient, self.pairs, outputs, (outputs, 1), ()).transposed()
         right = Matrix(x, self.pairs, inputs, (inputs, 1), ())
         plan_product(plan, Product(left, right, Matrix(dweight, outputs, inputs, (inputs, 1), ()), (), self.tf32))
         return dweight
 
+    def matrices_in_place_of(self, plan: Plan, unneeded: Operand) -> Operand:
+        """Return memory for a matrix for each hidden channel: that of an operand no longer needed, if large enough."""
+        shape = self.matrices_shape()
+        if prod(shape) > prod(unneeded.shape):
+            return plan.empty(shape, unneeded.dtype)
+        _, hidden, residues, row = shape
+        return unneeded.seen_as(shape, (hidden * residues * row, residues * row, row, 1))
+
 
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums over residues are held in: half precision does not reach far enough."""
+    """Return the dtype that holds sums over residues: float16 would overflow."""
     return torch.float32 if dtype == torch.float16 else dtype
 
 
 def matrices_shape(z_shape: tuple[int, ...] | torch.Size, hidden: int) -> tuple[int, ...]:
+    """Return [batch, hidden, n, n], with rows padded to ROW_MULTIPLE."""
     batch, residues = z_shape[:2]
     return batch, hidden, residues, (residues + ROW_MULTIPLE - 1) // ROW_MULTIPLE * ROW_MULTIPLE
+
+
+def pair_strides(name: str, operand: Operand | None, unit: int = 1) -> dict[str, object]:
+    """Return the strides of a tensor [batch, n, n, …] as kernels take them, in units; zeros where there is none."""
+    strides = operand.strides[:3] if operand else (0, 0, 0)
+    sides = zip(("batch", "i", "j"), strides, strict=True)
+    return {f"{name}_{side}_stride": stride // unit for side, stride in sides}
+
+
+def block(size: int) -> int:
+    """Return the side of a tile that holds so many channels."""
+    return max(bucket(size), SMALLEST_BLOCK)
 
 
 def _is_contiguous(operand: Operand) -> bool:
     rows, columns = (1, *operand.shape)[-2:]
     return rows <= 1 or operand.strides[0] == columns
-
-
-def block(size: int) -> int:
-    return max(bucket(size), SMALLEST_BLOCK)
-
-
-@dataclass(frozen=True)
-class RowsConfig(Config):
-    """Each program takes ROWS pairs, and of projections BLOCK_OUTPUTS outputs and BLOCK_INPUTS inputs at a time; normed
-    rows are held where that is all inputs."""
-
-    ROWS: int = 64
-    BLOCK_OUTPUTS: int = 64
-    BLOCK_INPUTS: int = 64
-
-
-# By kernel and kind: rows, outputs, inputs, warps, stages. Pairs enough that the weights, which every program reads,
-# are not most of what it reads; but gradients hold sums for all channels beside, and single precision is multiplied in
-# several steps. These are the largest found that compile for an A100, an H100 and an MI300 without spilling at 128
-# channels. Those for Hopper are the fastest of eleven on an H200 that do not spill with any release of Triton. Of the
-# forward's, which take 38 µs each for 256 residues, none of five others was faster.
-# Elements of two bytes are normed once and held. Hopper multiplies by weights that lie in shared memory, both ways
-# round; elsewhere, and with more channels, they and the sums take too many registers for that.
-_ROWS = {
-    ("project", "two bytes"): (128, 64, 256, 8, 2),
-    ("project", "more"): (32, 32, 32, 4, 2),
-    ("output", "two bytes"): (128, 32, 256, 8, 2),
-    ("output", "more"): (32, 32, 32, 4, 2),
-    ("output gradient", "two bytes on Hopper"): (64, 16, 256, 4, 3),
-    ("output gradient", "two bytes"): (64, 32, 256, 8, 2),
-    ("output gradient", "more"): (16, 16, 16, 4, 2),
-    ("project gradient", "two bytes on Hopper"): (64, 32, 256, 4, 2),
-    ("project gradient", "two bytes"): (64, 32, 64, 8, 2),
-    ("project gradient", "more"): (16, 16, 16, 8, 2),
-}
-
-
-def rows_config(problem: Problem, kernel: str, target: str) -> RowsConfig:
-    widest = max(block(problem.channels), block(problem.hidden))
-    two_bytes = problem.z.element_bytes == 2
-    kind = "two bytes" if two_bytes else "more"
-    on_target = f"{kind} on Hopper" if target == "cuda:90" and widest <= 128 else kind
-    rows, outputs, inputs, warps, stages = _ROWS.get((kernel, on_target), _ROWS[kernel, kind])
-    rows = min(_narrowed(rows, widest), block(problem.residues))
-    smallest = 2 if two_bytes else 4
-    return RowsConfig(
-        num_warps=min(warps, max(rows * widest // 256, smallest)), num_stages=stages,
-        ROWS=rows, BLOCK_OUTPUTS=min(_narrowed(outputs, widest), widest), BLOCK_INPUTS=min(inputs, widest),
-    )  # fmt: skip
-
-
-def _narrowed(size: int, widest: int) -> int:
-    """What of a size chosen for 128 channels is left where there are more."""
-    return max(size * 128 // max(widest, 128), SMALLEST_BLOCK)
-
-
-def choose_rows(plan: Plan, problem: Problem, kernel: str) -> RowsConfig:
-    sizes = block(problem.residues), block(problem.channels), block(problem.hidden), problem.z.dtype
-    return plan.choose(rows_config(problem, kernel, plan.architecture.target), kernel, *sizes)
-
-
-def compute(problem: Problem) -> tl.dtype:
-    return compute_dtype(problem.z.dtype)

@@ -16,12 +16,12 @@ from tilesmith.ops.device.images.windows import (
     Window,
     numbers_of,
     pair,
-    require_flag,
     require_images,
     require_little_padding,
     require_pair,
     require_windows,
 )
+from tilesmith.ops.runtime.arguments import require_flag
 from tilesmith.spec import Case, Cost, Work
 
 

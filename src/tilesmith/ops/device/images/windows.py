@@ -131,11 +131,6 @@ def require_pair(operator: str, name: str, value: Any, *, at_least: int) -> None
             raise ValueError(f"{operator}: {name} is {value}, but must be at least {at_least}")
 
 
-def require_flag(operator: str, name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{operator}: {name} is a {type(value).__name__}, but must be True or False")
-
-
 def require_little_padding(operator: str, window: Window) -> None:
     """Check that every window has an element inside the image."""
     for padding, span in zip(window.padding, window.spans, strict=True):

@@ -1,7 +1,7 @@
-"""What lies between the matrix products where they are made as a whole: one pass over memory each way.
+"""Kernels for the elementwise passes between two GEMMs: each reads and writes memory once.
 
-Projections are one matrix with a row for each pair: the hidden channels of a's projection, of b's, of a's gate and of
-b's, and after them the output gate's channels, all without their biases, which the kernels add.
+`projections` has a row for each pair: the hidden channels of a's projection, of b's, of a's gate and of b's, then the
+output gate's channels. The GEMM leaves out all biases; these kernels add them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NOT_SPECIALISED = ["n_residues", "n_pairs", "mask_batch_stride", "mask_i_stride"
 def load_gated(
     projections, projection_bias_ptr, gate_bias_ptr, j, outputs, is_hidden, n_residues, n_hidden, COMPUTE: tl.constexpr
 ):
-    """The projections of these pairs, and how far their gates are open. `outputs` counts through a and b."""
+    """Return the projections of these pairs and σ(gate), [ROWS, COLUMNS] each. `outputs` counts through a and b."""
     mask = (j < n_residues)[:, None] & is_hidden[None, :]
     pointers = projections[:, None] + outputs[None, :]
-    projection = tl.load(pointers, mask=mask, other=0.0).to(COMPUTE)
-    gate = tl.load(pointers + 2 * n_hidden, mask=mask, other=0.0).to(COMPUTE)
+    projection = tl.load(pointers, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
+    gate = tl.load(pointers + 2 * n_hidden, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
     if projection_bias_ptr is not None:
         projection += load_vector(projection_bias_ptr, outputs, is_hidden, COMPUTE)
     if gate_bias_ptr is not None:
@@ -50,14 +50,14 @@ def triangle_gate_kernel(
     mask_batch_stride, mask_i_stride, mask_j_stride, n_residues, n_channels, n_hidden,
     RESIDUES_UNIT: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """a, or in the second half of the programs b: gated and masked, as a matrix for each channel."""
+    """Write a, or b in the second half of the programs: gated and masked, as a matrix for each channel."""
     n_residues = n_residues * RESIDUES_UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
     blocks = tl.cdiv(n_hidden, COLUMNS)
     side = tl.program_id(1) // blocks
     hidden = tl.program_id(1) % blocks * COLUMNS + tl.arange(0, COLUMNS)
     projections = starts_of_rows(projections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels)
-    projection, opening = load_gated(
+    projection, opening = load_gated(  # [ROWS, COLUMNS] each
         projections, projection_bias_ptr, gate_bias_ptr, j, side * n_hidden + hidden, hidden < n_hidden, n_residues,
         n_hidden, COMPUTE,
     )  # fmt: skip
@@ -65,10 +65,10 @@ def triangle_gate_kernel(
     if mask_ptr is not None:
         unmasked = is_unmasked(mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride)
         gated = tl.where(unmasked, gated, 0.0)
-    matrices, of_channel = starts_in_matrices(
+    matrices, channel_stride = starts_in_matrices(
         tl.where(side == 0, a_ptr, b_ptr), batch, i, j, n_residues, n_hidden, True
     )  # fmt: skip
-    store_channels(matrices, gated, j, hidden, n_residues, n_hidden, of_channel)
+    store_channels(matrices, gated, j, hidden, n_residues, n_hidden, channel_stride)
 
 
 @triton.jit
@@ -76,11 +76,12 @@ def load_output(
     output_ptr, projections_ptr, output_bias_ptr, output_gate_bias_ptr, pairs, is_pair, channels, n_channels, n_hidden,
     COMPUTE: tl.constexpr,
 ):  # fmt: skip
-    """The output before its gate, and how far that is open."""
+    """Return the output before its gate and σ(gate), [ROWS, COLUMNS] each, and the mask of what exists."""
     mask = is_pair[:, None] & (channels < n_channels)[None, :]
-    output = tl.load(output_ptr + pairs[:, None] * n_channels + channels[None, :], mask=mask, other=0.0).to(COMPUTE)
+    output_pointers = output_ptr + pairs[:, None] * n_channels + channels[None, :]
+    output = tl.load(output_pointers, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
     gates = projections_ptr + pairs[:, None] * (4 * n_hidden + n_channels) + 4 * n_hidden
-    gate = tl.load(gates + channels[None, :], mask=mask, other=0.0).to(COMPUTE)
+    gate = tl.load(gates + channels[None, :], mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
     if output_bias_ptr is not None:
         output += load_vector(output_bias_ptr, channels, channels < n_channels, COMPUTE)
     if output_gate_bias_ptr is not None:
@@ -93,7 +94,7 @@ def triangle_output_gate_kernel(
     output_ptr, projections_ptr, output_bias_ptr, output_gate_bias_ptr, addend_ptr, y_ptr,
     n_pairs, n_channels, n_hidden, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """y, and to it the addend, if there is one."""
+    """Write y, plus the addend if there is one."""
     pairs = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     channels = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     output, opening, mask = load_output(
@@ -101,7 +102,7 @@ def triangle_output_gate_kernel(
         n_channels, n_hidden, COMPUTE,
     )  # fmt: skip
     places = pairs[:, None] * n_channels + channels[None, :]
-    y = output * opening
+    y = output * opening  # [ROWS, COLUMNS]
     if addend_ptr is not None:
         y += tl.load(addend_ptr + places, mask=mask, other=0.0).to(COMPUTE)
     tl.store(y_ptr + places, y.to(y_ptr.dtype.element_ty), mask=mask)
@@ -112,7 +113,7 @@ def triangle_output_gate_gradient_kernel(
     dy_ptr, output_ptr, projections_ptr, output_bias_ptr, output_gate_bias_ptr, doutput_ptr, partials_ptr,
     n_pairs, n_channels, n_hidden, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The output's gradient, and partial sums for its bias."""
+    """Write the output's gradient, and partial sums for its bias."""
     pairs = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     channels = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     _, opening, mask = load_output(
@@ -120,7 +121,7 @@ def triangle_output_gate_gradient_kernel(
         n_channels, n_hidden, COMPUTE,
     )  # fmt: skip
     places = pairs[:, None] * n_channels + channels[None, :]
-    doutput = tl.load(dy_ptr + places, mask=mask, other=0.0).to(COMPUTE) * opening
+    doutput = tl.load(dy_ptr + places, mask=mask, other=0.0).to(COMPUTE) * opening  # [ROWS, COLUMNS]
     tl.store(doutput_ptr + places, doutput.to(doutput_ptr.dtype.element_ty), mask=mask)
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * n_channels
     store_partial(partials, channels, channels < n_channels, doutput)
@@ -128,6 +129,7 @@ def triangle_output_gate_gradient_kernel(
 
 @triton.jit
 def store_gate_gradient(dprojections, partials, gradient, j, columns, n_residues, n_columns):
+    """Store a gradient, [ROWS, COLUMNS], and its sum over these rows."""
     store_rows(dprojections, gradient, j, columns, n_residues, n_columns)
     store_partial(partials, columns, columns < n_columns, gradient)
 
@@ -139,25 +141,26 @@ def triangle_gate_gradient_kernel(
     mask_batch_stride, mask_i_stride, mask_j_stride, n_residues, n_channels, n_hidden,
     RESIDUES_UNIT: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of all projections and gates, some columns of them; and partial sums for their biases."""
+    """Write some columns of the gradients of all projections and gates, and partial sums for their biases."""
     n_residues = n_residues * RESIDUES_UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
     n_outputs = 4 * n_hidden + n_channels
     dprojections = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, n_outputs)
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * n_outputs
     blocks = tl.cdiv(n_hidden, COLUMNS)
-    side = tl.program_id(1) // blocks  # a's columns, b's, and then the output gate's
+    side = tl.program_id(1) // blocks  # 0: a's columns, 1: b's, 2 or more: the output gate's
     columns = (tl.program_id(1) - tl.minimum(side, 2) * blocks) * COLUMNS + tl.arange(0, COLUMNS)
     if side < 2:
         projections = starts_of_rows(projections_ptr, batch, i, j, n_residues, n_outputs)
-        projection, opening = load_gated(
+        projection, opening = load_gated(  # [ROWS, COLUMNS] each
             projections, projection_bias_ptr, gate_bias_ptr, j, side * n_hidden + columns, columns < n_hidden,
             n_residues, n_hidden, COMPUTE,
         )  # fmt: skip
-        matrices, of_channel = starts_in_matrices(
+        matrices, channel_stride = starts_in_matrices(
             tl.where(side == 0, da_ptr, db_ptr), batch, i, j, n_residues, n_hidden, False
         )  # fmt: skip
-        dgated = load_rows(matrices, j, columns, n_residues, n_hidden, of_channel).to(COMPUTE)
+        dgated_rows = (matrices, j, n_residues, channel_stride)
+        dgated = load_rows(dgated_rows, columns, n_hidden).to(COMPUTE)  # [ROWS, COLUMNS]
         if mask_ptr is not None:
             unmasked = is_unmasked(mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride)
             dgated = tl.where(unmasked, dgated, 0.0)
@@ -174,7 +177,7 @@ def triangle_gate_gradient_kernel(
             n_channels, n_hidden, COMPUTE,
         )  # fmt: skip
         dy_starts = starts_of_rows(dy_ptr, batch, i, j, n_residues, n_channels)
-        dy = load_rows(dy_starts, j, columns, n_residues, n_channels, None).to(COMPUTE)
+        dy = load_rows((dy_starts, j, n_residues, None), columns, n_channels).to(COMPUTE)  # [ROWS, COLUMNS]
         dgate = dy * output * opening * (1 - opening)
         first = 4 * n_hidden
         store_gate_gradient(dprojections + first, partials + first, dgate, j, columns, n_residues, n_channels)
@@ -185,13 +188,14 @@ def triangle_product_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, xn_ptr, n_residues, n_hidden, eps,
     RESIDUES_UNIT: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The norm of the product over its channels, with those of a pair side by side."""
+    """Write the norm of the product over its channels, as [batch, n, n, hidden]."""
     n_residues = n_residues * RESIDUES_UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
     hidden = tl.arange(0, COLUMNS)
-    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
-    xn, _, _ = load_normed(
-        x, weight_ptr, bias_ptr, j, hidden, n_residues, n_hidden, of_channel, eps, xn_ptr.dtype.element_ty, COMPUTE
+    x, channel_stride = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
+    x_rows = (x, j, n_residues, channel_stride)
+    xn, _ = load_normed(  # [ROWS, COLUMNS]
+        x_rows, weight_ptr, bias_ptr, hidden, n_hidden, eps, xn_ptr.dtype.element_ty, COMPUTE
     )
     store_rows(starts_of_rows(xn_ptr, batch, i, j, n_residues, n_hidden), xn, j, hidden, n_residues, n_hidden)
 
@@ -201,19 +205,20 @@ def triangle_product_norm_gradient_kernel(
     dxn_ptr, x_ptr, weight_ptr, dx_ptr, partials_ptr, n_residues, n_hidden, eps,
     RESIDUES_UNIT: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dx, as a matrix for each channel, and partial sums for the norm's weight and bias."""
+    """Write dx, as a matrix for each channel, and partial sums for the norm's weight and bias."""
     n_residues = n_residues * RESIDUES_UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
     hidden = tl.arange(0, COLUMNS)
     is_hidden = hidden < n_hidden
-    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
-    mean, inverse_deviation = load_statistics(x, j, hidden, n_residues, n_hidden, of_channel, eps, COMPUTE)
-    standard = load_standard(x, mean, inverse_deviation, j, hidden, n_residues, n_hidden, of_channel, COMPUTE)
+    x, channel_stride = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, False)
+    x_rows = (x, j, n_residues, channel_stride)
+    mean, inverse_deviation = load_statistics(x_rows, hidden, n_hidden, eps, COMPUTE)  # [ROWS, 1]
+    standard = load_standard(x_rows, mean, inverse_deviation, hidden, n_hidden, COMPUTE)  # [ROWS, COLUMNS]
     dxn_starts = starts_of_rows(dxn_ptr, batch, i, j, n_residues, n_hidden)
-    dxn = load_rows(dxn_starts, j, hidden, n_residues, n_hidden, None).to(COMPUTE)
+    dxn = load_rows((dxn_starts, j, n_residues, None), hidden, n_hidden).to(COMPUTE)  # [ROWS, COLUMNS]
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * (2 * n_hidden)
     store_partial(partials, hidden, is_hidden, dxn * standard)
     store_partial(partials + n_hidden, hidden, is_hidden, dxn)
     dx = norm_gradient(dxn, standard, inverse_deviation, load_vector(weight_ptr, hidden, is_hidden, COMPUTE), n_hidden)
-    dx_starts, of_channel = starts_in_matrices(dx_ptr, batch, i, j, n_residues, n_hidden, True)
-    store_channels(dx_starts, dx, j, hidden, n_residues, n_hidden, of_channel)
+    dx_starts, channel_stride = starts_in_matrices(dx_ptr, batch, i, j, n_residues, n_hidden, True)
+    store_channels(dx_starts, dx, j, hidden, n_residues, n_hidden, channel_stride)

@@ -1,9 +1,9 @@
-"""The passes between products as torch operators, and what they are launched with."""
+"""The elementwise passes between two GEMMs as torch operators."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import triton
@@ -12,6 +12,7 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_multiply.exact.pass_kernels import (
@@ -22,7 +23,18 @@ from tilesmith.ops.triangle_multiply.exact.pass_kernels import (
     triangle_product_norm_gradient_kernel,
     triangle_product_norm_kernel,
 )
-from tilesmith.ops.triangle_multiply.problem import block, matrices_shape
+from tilesmith.ops.triangle_multiply.problem import block, matrices_shape, pair_strides
+
+Value = TypeVar("Value")
+
+
+class Biases(NamedTuple, Generic[Value]):
+    """The biases of projections and gates."""
+
+    projection_bias: Value | None  # [2 · hidden]
+    gate_bias: Value | None  # [2 · hidden]
+    output_bias: Value | None  # [channels]
+    output_gate_bias: Value | None  # [channels]
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class NormConfig(Config):
 
 
 class Passes:
-    """What the passes of one call are launched with: by pairs of one i, or by any pairs in a row."""
+    """The sizes and launches of one call's passes. A program takes pairs of one i, or any consecutive pairs."""
 
     def __init__(self, plan: Plan, batch: int, residues: int, channels: int, hidden: int, dtype: torch.dtype) -> None:
         self.plan, self.batch, self.residues, self.channels, self.hidden = plan, batch, residues, channels, hidden
@@ -52,12 +64,12 @@ class Passes:
         return self.batch * self.residues**2
 
     def tiles(self) -> PassConfig:
-        """As many pairs as make long runs along them, in which matrices are read and stored."""
+        """Return tiles for an elementwise pass: many pairs, because matrices are read and stored along the pairs."""
         default = PassConfig(num_warps=4, ROWS=min(64, block(self.residues)), COLUMNS=32)
         return self.plan.choose(default, *self._sizes)
 
     def whole_rows(self, most: int) -> NormConfig:
-        """So many pairs at 128 channels, of which a norm takes all."""
+        """Return tiles for a norm, which takes all channels of a pair: `most` pairs at 128 channels, fewer at more."""
         rows = min(most * 128 // max(block(self.hidden), 128), block(self.residues))
         return self.plan.choose(NormConfig(num_warps=8, ROWS=rows), *self._sizes)
 
@@ -66,25 +78,29 @@ class Passes:
         return block(self.residues), block(self.hidden), self.dtype
 
     def programs(self, config: PassConfig | NormConfig) -> int:
+        """Return the number of programs that take ROWS pairs of one i."""
         return self.batch * self.residues * int(triton.cdiv(self.residues, config.ROWS))
 
     def arguments(self, mask: Operand | None = None) -> dict[str, object]:
+        """Return the sizes that kernels take, and the mask with its strides."""
         unit = 16 if self.residues % 16 == 0 else 1
-        batch, i, j = mask.strides if mask else (0, 0, 0)
         return {
-            "mask_ptr": mask, "mask_batch_stride": batch, "mask_i_stride": i, "mask_j_stride": j,
+            "mask_ptr": mask, **pair_strides("mask", mask),
             "n_residues": self.residues // unit, "n_pairs": self.pairs, "n_channels": self.channels,
             "n_hidden": self.hidden, "RESIDUES_UNIT": unit, "COMPUTE": compute_dtype(self.dtype),
         }  # fmt: skip
 
     def launch(self, kernel: Any, grid: tuple[int, ...], config: Config, **arguments: object) -> None:
-        known = {name: value for name, value in arguments.items() if name in kernel.arg_names}
-        self.plan.launch(kernel, grid, config, **known)
+        """Put a kernel on the plan with those of the arguments that it takes."""
+        taken = {name: value for name, value in arguments.items() if name in kernel.arg_names}
+        self.plan.launch(kernel, grid, config, **taken)
 
     def partials(self, rows: int, columns: int) -> Operand:
+        """Return memory for partial sums, a row for each program."""
         return self.plan.empty((rows, columns), torch.promote_types(self.dtype, torch.float32))
 
-    def summed(self, partials: Operand) -> Operand:
+    def sum_of_partials(self, partials: Operand) -> Operand:
+        """Put on the plan the sum over rows of partial sums, and return it."""
         sums = self.plan.empty(partials.shape[1:], self.dtype)
         plan_sum_of_partials(self.plan, partials, sums, compute_dtype(self.dtype))
         return sums
@@ -99,7 +115,7 @@ def _passes_of(plan: Plan, projections: Operand, hidden: int) -> Passes:
 def gated(
     projections: Tensor, mask: Tensor | None, projection_bias: Tensor | None, gate_bias: Tensor | None, hidden: int
 ) -> tuple[Tensor, Tensor]:
-    """a and b, a matrix for each hidden channel, whose rows are padded."""
+    """Return a and b, a matrix for each hidden channel, rows padded."""
     shape = matrices_shape(projections.shape, hidden)
     return projections.new_empty(shape), projections.new_empty(shape)
 
@@ -123,7 +139,7 @@ def plan_gated(
 
 @kernels("triangle_multiply_product_norm")
 def product_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Of the product, a matrix for each hidden channel: with the channels of a pair side by side."""
+    """Return the norm over channels of the product x, [batch, hidden, n, n], as [batch, n, n, hidden]."""
     batch, hidden, residues, _ = x.shape
     return x.new_empty(batch, residues, residues, hidden)
 
@@ -144,7 +160,7 @@ def plan_product_norm(plan: Plan, x: Operand, weight: Operand, bias: Operand, ep
 
 @kernels("triangle_multiply_product_norm_gradient")
 def product_norm_gradient(dxn: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """That of the product, with padded rows; then those of the norm's weight and bias, one after the other."""
+    """Return the gradient of the product, rows padded, and those of the norm's weight and bias, concatenated."""
     hidden = x.shape[1]
     return x.new_empty(matrices_shape(dxn.shape, hidden)), x.new_empty(2 * hidden)
 
@@ -163,7 +179,7 @@ def plan_product_norm_gradient(
         dxn_ptr=dxn, x_ptr=x, weight_ptr=weight, dx_ptr=dx, partials_ptr=partials, eps=float(eps),
         COLUMNS=block(hidden), **passes.arguments(),
     )  # fmt: skip
-    return dx, passes.summed(partials)
+    return dx, passes.sum_of_partials(partials)
 
 
 @kernels("triangle_multiply_output_gated")
@@ -171,7 +187,7 @@ def output_gated(
     output: Tensor, projections: Tensor, output_bias: Tensor | None, output_gate_bias: Tensor | None,
     addend: Tensor | None, hidden: int,
 ) -> Tensor:  # fmt: skip
-    """σ(output gate) · output, plus the addend, which has no gaps."""
+    """Return σ(output gate) · output, plus the addend if there is one. The addend is contiguous."""
     return torch.empty_like(output)
 
 
@@ -197,7 +213,7 @@ def output_gate_gradient(
     dy: Tensor, output: Tensor, projections: Tensor, output_bias: Tensor | None, output_gate_bias: Tensor | None,
     hidden: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """That of the output before its gate, and that of its bias."""
+    """Return the gradient of the output before its gate, and that of its bias."""
     return torch.empty_like(output), output.new_empty(output.shape[-1])
 
 
@@ -216,24 +232,23 @@ def plan_output_gate_gradient(
         dy_ptr=dy, output_ptr=output, projections_ptr=projections, output_bias_ptr=output_bias,
         output_gate_bias_ptr=output_gate_bias, doutput_ptr=doutput, partials_ptr=partials, **passes.arguments(),
     )  # fmt: skip
-    return doutput, passes.summed(partials)
+    return doutput, passes.sum_of_partials(partials)
 
 
 @kernels("triangle_multiply_gate_gradient")
+@flat_arguments
 def gate_gradient(
-    dy: Tensor, da: Tensor, db: Tensor, output: Tensor, projections: Tensor, mask: Tensor | None,
-    projection_bias: Tensor | None, gate_bias: Tensor | None, output_bias: Tensor | None,
-    output_gate_bias: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Those of all projections and gates, and the sum of each column: those of their biases, as if all had some."""
+    dy: Tensor, da: Tensor, db: Tensor, output: Tensor, projections: Tensor, mask: Tensor | None, biases: Biases[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of all projections and gates, and the sum of each column: the gradients of all biases."""
     return torch.empty_like(projections), projections.new_empty(projections.shape[-1])
 
 
 @gate_gradient.plan
+@flat_arguments
 def plan_gate_gradient(
     plan: Plan, dy: Operand, da: Operand, db: Operand, output: Operand, projections: Operand, mask: Operand | None,
-    projection_bias: Operand | None, gate_bias: Operand | None, output_bias: Operand | None,
-    output_gate_bias: Operand | None,
+    biases: Biases[Operand],
 ) -> tuple[Operand, Operand]:  # fmt: skip
     passes = _passes_of(plan, projections, da.shape[1])
     dprojections = plan.empty_like(projections)
@@ -243,8 +258,7 @@ def plan_gate_gradient(
     passes.launch(
         triangle_gate_gradient_kernel, (passes.programs(config), columns), config,
         dy_ptr=dy, da_ptr=da, db_ptr=db, output_ptr=output, projections_ptr=projections,
-        projection_bias_ptr=projection_bias, gate_bias_ptr=gate_bias, output_bias_ptr=output_bias,
-        output_gate_bias_ptr=output_gate_bias, dprojections_ptr=dprojections, partials_ptr=partials,
-        **passes.arguments(mask),
+        **{f"{name}_ptr": bias for name, bias in biases._asdict().items()},
+        dprojections_ptr=dprojections, partials_ptr=partials, **passes.arguments(mask),
     )  # fmt: skip
-    return dprojections, passes.summed(partials)
+    return dprojections, passes.sum_of_partials(partials)

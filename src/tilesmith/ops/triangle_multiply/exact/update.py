@@ -1,14 +1,14 @@
-"""Single precision that must be exact: whole products, and one pass between two of them.
+"""The update where single precision must be exact: separate GEMMs, and one elementwise pass between two of them.
 
-In parts of bf16, as tensor cores take it, a few rows fill the registers of the kernels that do everything at once. So
-here the matrices lie in memory: z normed, all that is projected from it by one product, a and b, their product, that
+The fused kernels split single precision into bf16 parts, and a few rows then fill the registers. So here the
+intermediate matrices are in memory: normed z, everything projected from it by one GEMM, a and b, their product, that
 normed, and the output before its gate. All of them stay for the backward, 11 times z with as many hidden channels as
 channels, and nothing is computed twice.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,12 @@ from torch import Tensor
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product
+from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.triangle_multiply.exact.passes import (
+    Biases,
     gate_gradient,
     gated,
     output_gate_gradient,
@@ -27,64 +29,72 @@ from tilesmith.ops.triangle_multiply.exact.passes import (
     product_norm,
     product_norm_gradient,
 )
+from tilesmith.ops.triangle_multiply.parameters import STACKED, Parameters, gradients_of_inputs, no_gradients
 from tilesmith.ops.triangle_multiply.problem import matrices_shape
 
-Tensors = tuple[Tensor, ...]
+Value = TypeVar("Value")
+
+
+class Intermediates(NamedTuple, Generic[Value]):
+    """The tensors that the forward keeps for the backward."""
+
+    zn: Value  # [batch, n, n, channels]
+    weights: Value  # [4 · hidden + channels, channels]: of projection, gate and output gate
+    projections: Value  # [batch, n, n, 4 · hidden + channels]: zn · weightsᵀ
+    a: Value  # [batch, hidden, n, padded n]
+    b: Value  # [batch, hidden, n, padded n]
+    x: Value  # [batch, hidden, n, n]
+    xn: Value  # [batch, n, n, hidden]
+    output: Value  # [batch, n, n, channels]: before its gate
 
 
 @kernels("triangle_multiply_exact_forward")
+@flat_arguments
 def forward(
-    z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
-    projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
-    output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """y, or z plus it, and what the backward needs: zn, the weights that it is projected by, projections, a, b, x, xn
-    and the output before its gate."""
-    channels, hidden = output_weight.shape
+    z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], outgoing: bool, eps: float, residual: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return y, or z + y, and the Intermediates."""
+    channels, hidden = parameters.output_weight.shape
     pairs, outputs, shape = z.shape[:3], 4 * hidden + channels, matrices_shape(z.shape, hidden)
-    return (
-        z.new_empty(z.shape), z.new_empty(z.shape), z.new_empty(outputs, channels), z.new_empty(*pairs, outputs),
-        z.new_empty(shape), z.new_empty(shape), z.new_empty(*shape[:3], z.shape[2]), z.new_empty(*pairs, hidden),
-        z.new_empty(z.shape),
+    return z.new_empty(z.shape), *Intermediates(
+        zn=z.new_empty(z.shape), weights=z.new_empty(outputs, channels), projections=z.new_empty(*pairs, outputs),
+        a=z.new_empty(shape), b=z.new_empty(shape), x=z.new_empty(*shape[:3], z.shape[2]),
+        xn=z.new_empty(*pairs, hidden), output=z.new_empty(z.shape),
     )  # fmt: skip
 
 
 @forward.composed
+@flat_arguments
 def compute_forward(
-    z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
-    projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor, gate_bias: Tensor | None,
-    output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor, output_bias: Tensor | None,
-    output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
-) -> Tensors:  # fmt: skip
-    projection_bias, gate_bias, output_bias, output_gate_bias = _without_gaps(
-        projection_bias, gate_bias, output_bias, output_gate_bias
-    )
-    hidden = output_weight.shape[1]
+    z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], outgoing: bool, eps: float, residual: bool
+) -> tuple[Tensor, ...]:
+    biases = _biases_of(parameters)
+    hidden = parameters.output_weight.shape[1]
     with without_autocast(z):
         z = z.contiguous()
         with SideStream(z) as side_stream:
-            weights = side_stream(torch.cat, (projection_weight, gate_weight, output_gate_weight))
-            zn = norm_forward(z, norm_weight, norm_bias, eps)
+            weights = side_stream(torch.cat, tuple(getattr(parameters, f"{layer}_weight") for layer in STACKED))
+            zn = norm_forward(z, parameters.norm_weight, parameters.norm_bias, eps)
         projections = _rows_times(zn, weights.t())
-        a, b = gated(projections, mask, projection_bias, gate_bias, hidden)
-        x = _times(a, _turned(b)) if outgoing else _times(_turned(a), b)
-        xn = product_norm(x, *_without_gaps(output_norm_weight, output_norm_bias), eps)
-        output = _rows_times(xn, output_weight.t())
-        y = output_gated(output, projections, output_bias, output_gate_bias, z if residual else None, hidden)
-    return y, zn, weights, projections, a, b, x, xn, output
+        a, b = gated(projections, mask, biases.projection_bias, biases.gate_bias, hidden)
+        x = _times(a, _transposed(b)) if outgoing else _times(_transposed(a), b)
+        norm = parameters.output_norm_weight.contiguous(), parameters.output_norm_bias.contiguous()
+        xn = product_norm(x, *norm, eps)
+        output = _rows_times(xn, parameters.output_weight.t())
+        addend = z if residual else None
+        y = output_gated(output, projections, biases.output_bias, biases.output_gate_bias, addend, hidden)
+    return y, *Intermediates(zn, weights, projections, a, b, x, xn, output)
 
 
 @kernels("triangle_multiply_exact_backward")
+@flat_arguments
 def backward(
-    dy: Tensor, zn: Tensor, weights: Tensor, projections: Tensor, a: Tensor, b: Tensor, x: Tensor, xn: Tensor,
-    output: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
-    projection_bias: Tensor | None, gate_bias: Tensor | None, output_norm_weight: Tensor, output_weight: Tensor,
-    output_bias: Tensor | None, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
+    dy: Tensor, kept: Intermediates[Tensor], z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor],
+    outgoing: bool, eps: float, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dz; the gradients of projection, gate and output gate weights, one under the other, and of their biases; those of
-    the output weight and its bias; those of the norm's weight and its bias; and those of the output norm's in one."""
-    (outputs, channels), hidden = weights.shape, output_weight.shape[1]
+    """Return dz; the gradients of the STACKED layers' weights and biases, each one below the other; those of the output
+    layer's weight and bias, of the norm's weight and bias, and of the output norm's, concatenated."""
+    (outputs, channels), hidden = kept.weights.shape, parameters.output_weight.shape[1]
     return (
         z.new_empty(z.shape), z.new_empty(outputs, channels), z.new_empty(outputs), z.new_empty(channels, hidden),
         z.new_empty(channels), z.new_empty(channels), z.new_empty(channels), z.new_empty(2 * hidden),
@@ -92,87 +102,82 @@ def backward(
 
 
 @backward.composed
+@flat_arguments
 def compute_backward(
-    dy: Tensor, zn: Tensor, weights: Tensor, projections: Tensor, a: Tensor, b: Tensor, x: Tensor, xn: Tensor,
-    output: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor, norm_bias: Tensor,
-    projection_bias: Tensor | None, gate_bias: Tensor | None, output_norm_weight: Tensor, output_weight: Tensor,
-    output_bias: Tensor | None, output_gate_bias: Tensor | None, outgoing: bool, eps: float, residual: bool,
-) -> Tensors:  # fmt: skip
-    projection_bias, gate_bias, output_bias, output_gate_bias = _without_gaps(
-        projection_bias, gate_bias, output_bias, output_gate_bias
-    )
+    dy: Tensor, kept: Intermediates[Tensor], z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor],
+    outgoing: bool, eps: float, residual: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    biases = _biases_of(parameters)
+    output_weight = parameters.output_weight
     dy = dy.contiguous()
     with without_autocast(z), SideStream(z) as side_stream:
         doutput, doutput_bias = output_gate_gradient(
-            dy, output, projections, output_bias, output_gate_bias, output_weight.shape[1]
+            dy, kept.output, kept.projections, biases.output_bias, biases.output_gate_bias, output_weight.shape[1]
         )
-        doutput_weight = side_stream(_weight_gradient, doutput, xn)
+        doutput_weight = side_stream(_weight_gradient, doutput, kept.xn)
         dxn = _rows_times(doutput, output_weight)
-        dx, dproduct_norm = product_norm_gradient(dxn, x, *_without_gaps(output_norm_weight), eps)
+        dx, doutput_norm = product_norm_gradient(dxn, kept.x, parameters.output_norm_weight.contiguous(), eps)
         if outgoing:
-            da, db = _times(dx, b), _times(_turned(dx), a)
+            da, db = _times(dx, kept.b), _times(_transposed(dx), kept.a)
         else:
-            da, db = _times(b, _turned(dx)), _times(a, dx)
-        dprojections, dbiases = gate_gradient(
-            dy, da, db, output, projections, mask, projection_bias, gate_bias, output_bias, output_gate_bias
-        )
-        dweights, dzn = side_stream(_weight_gradient, dprojections, zn), _rows_times(dprojections, weights)
+            da, db = _times(kept.b, _transposed(dx)), _times(kept.a, dx)
+        dprojections, dbiases = gate_gradient(dy, da, db, kept.output, kept.projections, mask, *biases)
+        dweights = side_stream(_weight_gradient, dprojections, kept.zn)
+        dzn = _rows_times(dprojections, kept.weights)
         dz, dnorm_weight, dnorm_bias = norm_backward(
-            dzn, z.contiguous(), norm_weight, norm_bias, eps, True, True, dy if residual else None
+            dzn, z.contiguous(), parameters.norm_weight, parameters.norm_bias, eps, True, True, dy if residual else None
         )
-    return dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, dproduct_norm
+    return dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, doutput_norm
 
 
-def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    (
-        z, mask, norm_weight, norm_bias, _, projection_bias, _, gate_bias, output_norm_weight, _, output_weight,
-        output_bias, _, output_gate_bias, *context.numbers,
-    ) = inputs  # fmt: skip
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, outgoing, eps, residual = inputs
+    context.numbers = outgoing, eps, residual
     context.mark_non_differentiable(*output[1:])
     context.set_materialize_grads(False)
-    context.save_for_backward(
-        *output[1:], z, mask, norm_weight, norm_bias, projection_bias, gate_bias, output_norm_weight, output_weight,
-        output_bias, output_gate_bias,
-    )  # fmt: skip
+    context.save_for_backward(*output[1:], *tensors)
 
 
 def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if dy is None:  # nothing came of the output
-        return (None,) * 17
-    dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, dproduct_norm = backward(
+    if dy is None:
+        return no_gradients(context)
+    dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, doutput_norm = backward(
         dy, *context.saved_tensors, *context.numbers
     )
     channels, hidden = doutput_weight.shape
     rows = (2 * hidden, 2 * hidden, channels)
-    (dprojection, dgate, doutput_gate), (dprojection_bias, dgate_bias, doutput_gate_bias) = (
-        one.split(rows) for one in (dweights, dbiases)
-    )
-    gradients = (
-        dz, None, dnorm_weight, dnorm_bias, dprojection, dprojection_bias, dgate, dgate_bias,
-        *dproduct_norm.split(hidden), doutput_weight, doutput_bias, doutput_gate, doutput_gate_bias, None, None, None,
+    found = {f"{layer}_weight": one for layer, one in zip(STACKED, dweights.split(rows), strict=True)}
+    found |= {f"{layer}_bias": one for layer, one in zip(STACKED, dbiases.split(rows), strict=True)}
+    doutput_norm_weight, doutput_norm_bias = doutput_norm.split(hidden)
+    dparameters = Parameters(
+        norm_weight=dnorm_weight, norm_bias=dnorm_bias, output_norm_weight=doutput_norm_weight,
+        output_norm_bias=doutput_norm_bias, output_weight=doutput_weight, output_bias=doutput_bias, **found,
     )  # fmt: skip
-    return tuple(one if wanted else None for one, wanted in zip(gradients, context.needs_input_grad, strict=False))
+    return gradients_of_inputs(context, dz, dparameters)
+
+
+def _biases_of(parameters: Parameters[Tensor]) -> Biases[Tensor]:
+    """Return the biases of projections and gates, contiguous."""
+    biases = (getattr(parameters, name) for name in Biases._fields)
+    return Biases(*(None if bias is None else bias.contiguous() for bias in biases))
 
 
 def _rows_times(of_pairs: Tensor, matrix: Tensor) -> Tensor:
-    """The channels of every pair times a matrix."""
+    """Return [batch, n, n, channels] times a matrix."""
     return product(of_pairs.flatten(0, 2), matrix).view(*of_pairs.shape[:3], matrix.shape[1])
 
 
 def _weight_gradient(gradient: Tensor, of_pairs: Tensor) -> Tensor:
+    """Return the sum over pairs of gradient ⊗ of_pairs."""
     return product(gradient.flatten(0, 2).t(), of_pairs.flatten(0, 2))
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
-    """Of each channel's matrices, which may be padded, and the result without padding."""
+    """Return the product of each channel's matrices without padding. The factors may be padded."""
     n = min(a.shape[-2:])
     left, right = (one[..., :n, :n].flatten(0, 1) for one in (a, b))
     return product(left, right).view(*a.shape[:2], n, n)
 
 
-def _turned(matrices: Tensor) -> Tensor:
+def _transposed(matrices: Tensor) -> Tensor:
     return matrices.transpose(-1, -2)
-
-
-def _without_gaps(*vectors: Tensor | None) -> list[Any]:
-    return [None if one is None else one.contiguous() for one in vectors]

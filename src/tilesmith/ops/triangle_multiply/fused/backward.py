@@ -1,27 +1,25 @@
-"""The backward: from dy through the product to dz, and what the gradients of the weights are made of.
+"""The portable backward kernels: from dy through the product to dz and the gradients of all parameters.
 
-With s = σ(output gate) and o the output before it: do = dy · s, its gate's gradient is dy · o · s · (1 − s), and the
-product's gradient is that of a norm. Through the product go da and db; with t = σ(gate) and p the projection, their
-gradients are da · t and da · p · t · (1 − t). All gates' and projections' gradients times their weights add up to that
-of zn, and dz is that of a norm again.
-
-On Hopper bf16 of 128 channels has kernels of its own in `hopper_backward`, and its sums are made in `hopper_weights`.
+With s = σ(output gate) and o the output before its gate: do = dy · s, and the gate's gradient is dy · o · s · (1 − s).
+The gradient of the product x is that of a norm. The product's GEMMs give da and db. With t = σ(gate) and p the
+projection, the gradients of p and of the gate are da · t and da · p · t · (1 − t). The gradients of all gates and
+projections, times their weights, add up to the gradient of zn. dz is the gradient of a norm again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
-from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.triangle_multiply.fused.config import choose_rows, grid
 from tilesmith.ops.triangle_multiply.fused.rows import (
+    NOT_SPECIALISED,
     is_unmasked,
     load_normed,
     load_rows,
@@ -39,10 +37,7 @@ from tilesmith.ops.triangle_multiply.fused.rows import (
     store_partial,
     store_rows,
 )
-from tilesmith.ops.triangle_multiply.hopper import backward as hopper_backward
-from tilesmith.ops.triangle_multiply.hopper.tiles import suits_hopper
-from tilesmith.ops.triangle_multiply.hopper.weight_gradients import plan_moments, plan_weight_gradients
-from tilesmith.ops.triangle_multiply.problem import NOT_SPECIALISED, Problem, RowsConfig, choose_rows, compute
+from tilesmith.ops.triangle_multiply.problem import Problem
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -56,62 +51,59 @@ def triangle_output_gradient_kernel(
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """dx; zn, xn and do, of which the weights' gradients are made; the output gate's gradient, behind the others of
-    `dprojections`; and partial sums for the output norm's weight and bias, the output's bias and its gate's."""
+    """Write dx, zn, xn, do, and the output gate's gradient, the last columns of `dprojections`. GEMMs of zn, xn, do and
+    `dprojections` make the weights' gradients. Partial sums: output norm's weight and bias, output bias, output gate
+    bias."""
     n_residues, n_channels, n_hidden = n_residues * RESIDUES_UNIT, n_channels * UNIT, n_hidden * UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
     dy = starts_of_pairs(dy_ptr, batch, i, j, dy_batch_stride * UNIT, dy_i_stride * UNIT, dy_j_stride * UNIT)
     z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
-    x, of_channel = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, True)
+    x, channel_stride = starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, True)
+    z_rows, x_rows = (z, j, n_residues, None), (x, j, n_residues, channel_stride)
     doutputs = starts_of_rows(doutput_ptr, batch, i, j, n_residues, n_channels)
     dgates = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels) + 4 * n_hidden
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * (6 * n_hidden + 4 * n_channels)
     channels, hidden = tl.arange(0, BLOCK_CHANNELS), tl.arange(0, BLOCK_HIDDEN)
-    zn, z_mean, z_inverse_deviation = load_normed(
-        z, norm_weight_ptr, norm_bias_ptr, j, channels, n_residues, n_channels, None, eps,
-        z_ptr.dtype.element_ty, COMPUTE,
-    )  # fmt: skip
-    xn, x_mean, x_inverse_deviation = load_normed(
-        x, output_norm_weight_ptr, output_norm_bias_ptr, j, hidden, n_residues, n_hidden, of_channel, eps,
-        z_ptr.dtype.element_ty, COMPUTE,
-    )  # fmt: skip
+    zn, norm = load_normed(  # [ROWS, BLOCK_CHANNELS]
+        z_rows, norm_weight_ptr, norm_bias_ptr, channels, n_channels, eps, z_ptr.dtype.element_ty, COMPUTE
+    )
+    xn, output_norm = load_normed(  # [ROWS, BLOCK_HIDDEN]
+        x_rows, output_norm_weight_ptr, output_norm_bias_ptr, hidden, n_hidden, eps, z_ptr.dtype.element_ty, COMPUTE
+    )
+    output_gate, output_layer = (output_gate_weight_ptr, output_gate_bias_ptr), (output_weight_ptr, output_bias_ptr)
+    z_source, x_source = (zn, z_rows, norm), (xn, x_rows, output_norm)
     store_rows(starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels), zn, j, channels, n_residues, n_channels)
     store_rows(starts_of_rows(xn_ptr, batch, i, j, n_residues, n_hidden), xn, j, hidden, n_residues, n_hidden)
-    dxn = tl.zeros([ROWS, BLOCK_HIDDEN], COMPUTE)
+    dxn = tl.zeros([ROWS, BLOCK_HIDDEN], COMPUTE)  # [ROWS, BLOCK_HIDDEN]
     for start in range(0, n_channels, BLOCK_OUTPUTS):
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
         is_output = outputs < n_channels
-        gate, _ = project_norm(
-            zn, z, norm_weight_ptr, norm_bias_ptr, output_gate_weight_ptr, output_gate_bias_ptr, None, None,
-            z_mean, z_inverse_deviation, j, outputs, is_output, n_residues, n_channels, None,
-            COMPUTE, PRECISION, BLOCK_INPUTS,
-        )  # fmt: skip
-        output, _ = project_norm(
-            xn, x, output_norm_weight_ptr, output_norm_bias_ptr, output_weight_ptr, output_bias_ptr, None, None,
-            x_mean, x_inverse_deviation, j, outputs, is_output, n_residues, n_hidden, of_channel,
-            COMPUTE, PRECISION, BLOCK_INPUTS,
-        )  # fmt: skip
+        gate, _ = project_norm(  # [ROWS, BLOCK_OUTPUTS]
+            z_source, output_gate, (None, None), outputs, is_output, n_channels, COMPUTE, PRECISION, BLOCK_INPUTS
+        )
+        output, _ = project_norm(  # [ROWS, BLOCK_OUTPUTS]
+            x_source, output_layer, (None, None), outputs, is_output, n_hidden, COMPUTE, PRECISION, BLOCK_INPUTS
+        )
         opening = tl.sigmoid(gate)
-        doutput = load_rows(dy, j, outputs, n_residues, n_channels, None).to(COMPUTE) * opening
+        doutput = load_rows((dy, j, n_residues, None), outputs, n_channels).to(COMPUTE) * opening
         dgate = (doutput * output * (1 - opening)).to(zn.dtype)
         doutput = doutput.to(zn.dtype)
-        # Before anything is stored: then this is the load above, where that took all inputs.
-        weight = load_weight(output_weight_ptr, outputs, is_output, hidden, n_hidden)
+        # Before any store: then the compiler reuses the load in project_norm, where that takes all inputs.
+        weight = load_weight(output_weight_ptr, outputs, is_output, hidden, n_hidden)  # [BLOCK_HIDDEN, BLOCK_OUTPUTS]
         dxn = tl.dot(doutput, tl.trans(weight), dxn, input_precision=PRECISION, out_dtype=COMPUTE)
         store_rows(doutputs, doutput, j, outputs, n_residues, n_channels)
         store_rows(dgates, dgate, j, outputs, n_residues, n_channels)
         store_partial(partials + 2 * n_hidden, outputs, is_output, doutput)
         store_partial(partials + 2 * n_hidden + n_channels, outputs, is_output, dgate)
-    standard = load_standard(
-        x, x_mean, x_inverse_deviation, j, hidden, n_residues, n_hidden, of_channel, COMPUTE
-    )  # fmt: skip
+    _, _, mean, inverse_deviation = output_norm
+    standard = load_standard(x_rows, mean, inverse_deviation, hidden, n_hidden, COMPUTE)  # [ROWS, BLOCK_HIDDEN]
     is_hidden = hidden < n_hidden
     store_partial(partials, hidden, is_hidden, dxn * standard)
     store_partial(partials + n_hidden, hidden, is_hidden, dxn)
     norm_weight = load_vector(output_norm_weight_ptr, hidden, is_hidden, COMPUTE)
-    dx = norm_gradient(dxn, standard, x_inverse_deviation, norm_weight, n_hidden)
-    dx_starts, of_channel = starts_in_matrices(dx_ptr, batch, i, j, n_residues, n_hidden, True)
-    store_channels(dx_starts, dx, j, hidden, n_residues, n_hidden, of_channel)
+    dx = norm_gradient(dxn, standard, inverse_deviation, norm_weight, n_hidden)
+    dx_starts, channel_stride = starts_in_matrices(dx_ptr, batch, i, j, n_residues, n_hidden, True)
+    store_channels(dx_starts, dx, j, hidden, n_residues, n_hidden, channel_stride)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -124,26 +116,28 @@ def triangle_project_gradient_kernel(
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """dz; the gradients of projections and gates, of which their weights' gradients are made; and partial sums for the
-    norm's weight and bias, the projections' bias and the gates'.
+    """Write dz and the gradients of projections and gates. A GEMM of these makes their weights' gradients.
 
-    zn is read, not made: the tensor cores then take it from shared memory, and registers are left for the sums."""
+    Partial sums: the norm's weight and bias, projection bias, gate bias.
+
+    zn is read from memory: the tensor cores then take it from shared memory, and registers stay free for the sums.
+    """
     n_residues, n_channels, n_hidden = n_residues * RESIDUES_UNIT, n_channels * UNIT, n_hidden * UNIT
     batch, i, j = pairs_of_program(n_residues, ROWS)
-    da, of_channel = starts_in_matrices(da_ptr, batch, i, j, n_residues, n_hidden, True)
+    da, channel_stride = starts_in_matrices(da_ptr, batch, i, j, n_residues, n_hidden, True)
     db, _ = starts_in_matrices(db_ptr, batch, i, j, n_residues, n_hidden, True)
     dprojections = starts_of_rows(dprojections_ptr, batch, i, j, n_residues, 4 * n_hidden + n_channels)
     partials = partials_ptr + tl.program_id(0).to(tl.int64) * (6 * n_hidden + 4 * n_channels)
     partials += 2 * n_hidden + 2 * n_channels
     channels = tl.arange(0, BLOCK_CHANNELS)
-    zn_starts = starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels)
-    zn = load_rows(zn_starts, j, channels, n_residues, n_channels, None)
+    zn_rows = (starts_of_rows(zn_ptr, batch, i, j, n_residues, n_channels), j, n_residues, None)
+    zn = load_rows(zn_rows, channels, n_channels)  # [ROWS, BLOCK_CHANNELS]
     if mask_ptr is not None:
         unmasked = is_unmasked(mask_ptr, j, batch, i, n_residues, mask_batch_stride, mask_i_stride, mask_j_stride)
-    dzn = tl.zeros([ROWS, BLOCK_CHANNELS], COMPUTE)
+    dzn = tl.zeros([ROWS, BLOCK_CHANNELS], COMPUTE)  # [ROWS, BLOCK_CHANNELS]
     for start in range(0, n_channels, BLOCK_OUTPUTS):
         outputs = start + tl.arange(0, BLOCK_OUTPUTS)
-        dgate = load_rows(dprojections + 4 * n_hidden, j, outputs, n_residues, n_channels, None)
+        dgate = load_rows((dprojections + 4 * n_hidden, j, n_residues, None), outputs, n_channels)
         weight = load_weight(output_gate_weight_ptr, outputs, outputs < n_channels, channels, n_channels)
         dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
     blocks = tl.cdiv(n_hidden, BLOCK_OUTPUTS)
@@ -151,19 +145,20 @@ def triangle_project_gradient_kernel(
         side = step // blocks
         hidden = step % blocks * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
         outputs, is_output = side * n_hidden + hidden, hidden < n_hidden
-        projection, gate = project_norm(
-            zn, zn_starts, None, None, projection_weight_ptr, projection_bias_ptr, gate_weight_ptr, gate_bias_ptr,
-            None, None, j, outputs, is_output, n_residues, n_channels, None, COMPUTE, PRECISION, BLOCK_INPUTS,
+        projection, gate = project_norm(  # [ROWS, BLOCK_OUTPUTS] each
+            (zn, zn_rows, (None, None, None, None)), (projection_weight_ptr, projection_bias_ptr),
+            (gate_weight_ptr, gate_bias_ptr), outputs, is_output, n_channels, COMPUTE, PRECISION, BLOCK_INPUTS,
         )  # fmt: skip
         opening = tl.sigmoid(gate)
-        dgated = load_rows(tl.where(side == 0, da, db), j, hidden, n_residues, n_hidden, of_channel).to(COMPUTE)
+        dgated_rows = (tl.where(side == 0, da, db), j, n_residues, channel_stride)
+        dgated = load_rows(dgated_rows, hidden, n_hidden).to(COMPUTE)  # [ROWS, BLOCK_OUTPUTS]
         if mask_ptr is not None:
             dgated = tl.where(unmasked, dgated, 0.0)
         dprojection = dgated * opening
         dgate = dprojection * projection * (1 - opening)
         dprojection, dgate = dprojection.to(zn.dtype), dgate.to(zn.dtype)
-        # Before anything is stored: then these are the loads above, where those took all inputs.
-        weight = load_weight(projection_weight_ptr, outputs, is_output, channels, n_channels)
+        # Before any store: then the compiler reuses the loads in project_norm, where those take all inputs.
+        weight = load_weight(projection_weight_ptr, outputs, is_output, channels, n_channels)  # [CHANNELS, OUTPUTS]
         dzn = tl.dot(dprojection, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
         weight = load_weight(gate_weight_ptr, outputs, is_output, channels, n_channels)
         dzn = tl.dot(dgate, tl.trans(weight), dzn, input_precision=PRECISION, out_dtype=COMPUTE)
@@ -172,8 +167,9 @@ def triangle_project_gradient_kernel(
         store_partial(partials + 2 * n_channels, outputs, is_output, dprojection)
         store_partial(partials + 2 * n_channels + 2 * n_hidden, outputs, is_output, dgate)
     z = starts_of_pairs(z_ptr, batch, i, j, z_batch_stride * UNIT, z_i_stride * UNIT, z_j_stride * UNIT)
-    mean, inverse_deviation = load_statistics(z, j, channels, n_residues, n_channels, None, eps, COMPUTE)
-    standard = load_standard(z, mean, inverse_deviation, j, channels, n_residues, n_channels, None, COMPUTE)
+    z_rows = (z, j, n_residues, None)
+    mean, inverse_deviation = load_statistics(z_rows, channels, n_channels, eps, COMPUTE)  # [ROWS, 1]
+    standard = load_standard(z_rows, mean, inverse_deviation, channels, n_channels, COMPUTE)  # [ROWS, BLOCK_CHANNELS]
     is_channel = channels < n_channels
     store_partial(partials, channels, is_channel, dzn * standard)
     store_partial(partials + n_channels, channels, is_channel, dzn)
@@ -183,131 +179,39 @@ def triangle_project_gradient_kernel(
     store_rows(dz_starts, dz, j, channels, n_residues, n_channels)
 
 
-@kernels("triangle_multiply_backward")
-def backward(
-    dy: Tensor, a: Tensor, b: Tensor, x: Tensor, z: Tensor, mask: Tensor | None, norm_weight: Tensor,
-    norm_bias: Tensor, projection_weight: Tensor, projection_bias: Tensor | None, gate_weight: Tensor,
-    gate_bias: Tensor | None, output_norm_weight: Tensor, output_norm_bias: Tensor, output_weight: Tensor,
-    output_bias: Tensor | None, output_gate_weight: Tensor, output_gate_bias: Tensor | None, outgoing: bool,
-    eps: float, tf32: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dz; the gradients of projection, gate and output gate weights, one under the other; that of the output weight;
-    and one after the other those of the output norm's weight and bias, the output's bias, its gate's, the norm's weight
-    and bias, the projection's bias and the gate's."""
-    return empty_gradients(z, output_weight)
-
-
-def empty_gradients(z: Tensor, output_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    channels, hidden = output_weight.shape
-    return (
-        torch.empty_like(z), z.new_empty(4 * hidden + channels, channels), z.new_empty(channels, hidden),
-        z.new_empty(6 * hidden + 4 * channels),
-    )  # fmt: skip
-
-
-@backward.plan
 def plan_backward(
-    plan: Plan, dy: Operand, a: Operand, b: Operand, x: Operand, *arguments: object
-) -> tuple[Operand, ...]:  # fmt: skip
-    problem = Problem(*arguments)  # type: ignore[arg-type]  # in the order of the declaration
-    dz = plan.empty_like(problem.z)
-    if suits_hopper(plan, problem, dy, dz):
-        return _plan_hopper_backward(plan, problem, dy, a, b, x, dz)
-    return _plan_portable_backward(plan, problem, dy, a, b, x, dz)
-
-
-def _plan_hopper_backward(
     plan: Plan, problem: Problem, dy: Operand, a: Operand, b: Operand, x: Operand, dz: Operand
 ) -> tuple[Operand, ...]:
-    dtype, channels, hidden = problem.z.dtype, problem.channels, problem.hidden
-    dprojections = plan.empty((*problem.z.shape[:3], 4 * hidden + channels), dtype)
-    dx = plan.empty(problem.matrices_shape(), dtype)
-    doutput, xs, zs, inverse = hopper_backward.plan_output_gradient(plan, problem, dy, x, dx, dprojections, dz)
-    output_moments = plan_moments(plan, problem, doutput, xs)
-    da, db = (_in_place_of(plan, problem, done_with) for done_with in (doutput, xs))
-    _plan_product_gradient(plan, problem, dx, a, b, da, db)
-    hopper_backward.plan_project_gradient(plan, problem, da, db, zs, inverse, dprojections, dz)
-    moments = plan_moments(plan, problem, dprojections, zs)
-    return dz, *plan_weight_gradients(plan, problem, moments, output_moments)
-
-
-def _plan_portable_backward(
-    plan: Plan, problem: Problem, dy: Operand, a: Operand, b: Operand, x: Operand, dz: Operand
-) -> tuple[Operand, ...]:
-    dtype, channels, hidden = problem.z.dtype, problem.channels, problem.hidden
-    pairs = (problem.batch, problem.residues, problem.residues)
+    """Put on the plan the kernels that write dz, and return dz and the parameters' gradients as `split_gradients` takes
+    them."""
+    dtype, channels, hidden, pairs = problem.z.dtype, problem.channels, problem.hidden, problem.z.shape[:3]
     dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
     dx = plan.empty(problem.matrices_shape(), dtype)
     output_config, project_config = (choose_rows(plan, problem, f"{side} gradient") for side in ("output", "project"))
-    # Of as many rows, since their programs share rows of partial sums: one launch adds up what both leave.
+    # The same ROWS for both: their programs share rows of partial sums, and one launch adds up all of them.
     project_config = replace(project_config, ROWS=output_config.ROWS)
-    programs, width = problem.grid(output_config)[0], 6 * hidden + 4 * channels
+    (programs,), width = grid(problem, output_config), 6 * hidden + 4 * channels
     partials = plan.empty((programs, width), torch.promote_types(dtype, torch.float32))
-    doutput, zn, xn = _plan_output_gradient(plan, problem, output_config, dy, x, dx, dprojections, partials)
-    doutput_weight = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (doutput, xn)))
-    da, db = (_in_place_of(plan, problem, done_with) for done_with in (doutput, xn))
-    _plan_product_gradient(plan, problem, dx, a, b, da, db)
-    _plan_project_gradient(plan, problem, project_config, da, db, zn, dprojections, partials, dz)
-    sums = plan.empty((width,), dtype)
-    plan_sum_of_partials(plan, partials, sums, compute(problem))
-    dweights = problem.plan_weight_gradient(plan, *(_as_matrix(problem, one) for one in (dprojections, zn)))
-    return dz, dweights, doutput_weight, sums
-
-
-def _plan_product_gradient(
-    plan: Plan, problem: Problem, dx: Operand, a: Operand, b: Operand, da: Operand, db: Operand
-) -> None:
-    """da and db are filled."""
-    if problem.outgoing:
-        problem.plan_product(plan, dx, b, da, turned="")
-        problem.plan_product(plan, dx, a, db, turned="left")
-    else:
-        problem.plan_product(plan, b, dx, da, turned="right")
-        problem.plan_product(plan, a, dx, db, turned="")
-
-
-def _as_matrix(problem: Problem, of_pairs: Operand) -> Operand:
-    columns = of_pairs.shape[3]
-    return of_pairs.seen_as((problem.pairs, columns), (columns, 1))
-
-
-def _in_place_of(plan: Plan, problem: Problem, done_with: Operand) -> Operand:
-    """Memory for a matrix for each hidden channel: that of what is no longer needed, if it is as much."""
-    shape = problem.matrices_shape()
-    if prod(shape) > prod(done_with.shape):
-        return plan.empty(shape, done_with.dtype)
-    _, hidden, residues, row = shape
-    return done_with.seen_as(shape, (hidden * residues * row, residues * row, row, 1))
-
-
-def _plan_output_gradient(
-    plan: Plan, problem: Problem, config: RowsConfig, dy: Operand, x: Operand, dx: Operand, dprojections: Operand,
-    partials: Operand,
-) -> tuple[Operand, Operand, Operand]:  # fmt: skip
-    """do, zn and xn; dx, the last columns of dprojections and the first of the partial sums are filled."""
-    pairs = problem.z.shape[:3]
-    doutput, zn = (plan.empty((*pairs, problem.channels), problem.z.dtype) for _ in range(2))
-    xn = plan.empty((*pairs, problem.hidden), problem.z.dtype)
+    doutput, zn = (plan.empty((*pairs, channels), dtype) for _ in range(2))
+    xn = plan.empty((*pairs, hidden), dtype)
     plan.launch(
-        triangle_output_gradient_kernel, problem.grid(config), config,
+        triangle_output_gradient_kernel, (programs,), output_config,
         **problem.arguments(
-            plan, "z", "norm_weight", "norm_bias", "output_norm_weight", "output_norm_bias", "output_weight",
-            "output_bias", "output_gate_weight", "output_gate_bias",
+            plan, triangle_output_gradient_kernel,
             dy=dy, x=x, dx=dx, zn=zn, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
-    return doutput, zn, xn
-
-
-def _plan_project_gradient(
-    plan: Plan, problem: Problem, config: RowsConfig, da: Operand, db: Operand, zn: Operand, dprojections: Operand,
-    partials: Operand, dz: Operand,
-) -> None:  # fmt: skip
-    """dz, dprojections and the partial sums are filled."""
+    doutput_weight = problem.plan_weight_gradient(plan, doutput, xn)
+    da, db = (problem.matrices_in_place_of(plan, unneeded) for unneeded in (doutput, xn))
+    problem.plan_ab_gradient(plan, dx, a, b, da, db)
     plan.launch(
-        triangle_project_gradient_kernel, problem.grid(config), config,
+        triangle_project_gradient_kernel, grid(problem, project_config), project_config,
         **problem.arguments(
-            plan, "z", "mask", "norm_weight", "projection_weight", "projection_bias", "gate_weight", "gate_bias",
-            "output_gate_weight", da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
+            plan, triangle_project_gradient_kernel,
+            da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
         ),
     )  # fmt: skip
+    dvectors = plan.empty((width,), dtype)
+    plan_sum_of_partials(plan, partials, dvectors, compute_dtype(dtype))
+    dweights = problem.plan_weight_gradient(plan, dprojections, zn)
+    return dz, dweights, doutput_weight, dvectors

@@ -1,14 +1,28 @@
-"""What the kernels share that go through pairs of residues row by row: device code only."""
+"""Device code that the portable kernels share: loads, norms, projections and stores of rows of pairs.
+
+Arguments that travel together are tuples:
+
+- `rows`: (starts, j, n_residues, channel_stride), the pairs ij of one program. `starts`, [ROWS], are the addresses of
+  their first channel. `channel_stride` is None where channels are adjacent.
+- `norm`: (weight_ptr, bias_ptr, mean, inverse_deviation). mean and inverse_deviation are [ROWS, 1].
+- `source`: (held, rows, norm), what a projection reads: normed rows [ROWS, COLUMNS], where x is, and its norm.
+- `layer`: (weight_ptr, bias_ptr), a projection. bias_ptr may be None.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+NOT_SPECIALISED = [
+    "n_residues", "n_channels", "n_hidden",
+    *(f"{name}_{side}_stride" for name in ("z", "y", "dy", "dz", "mask") for side in ("batch", "i", "j")),
+]  # fmt: skip
+
 
 @triton.jit
 def pairs_of_program(n_residues, ROWS: tl.constexpr):
-    """The member of the batch, the i, and the j's that this program takes."""
+    """Return the index in the batch, i, and the j's of this program, [ROWS]."""
     blocks = tl.cdiv(n_residues, ROWS)
     program = tl.program_id(0)
     j = program % blocks * ROWS + tl.arange(0, ROWS)
@@ -19,135 +33,137 @@ def pairs_of_program(n_residues, ROWS: tl.constexpr):
 
 @triton.jit
 def starts_of_pairs(x_ptr, batch, i, j, batch_stride, i_stride, j_stride):
-    """Where the channels of these pairs begin, in a tensor [batch, n, n, channels] that has them side by side."""
+    """Return the address of each pair's first channel in a tensor [batch, n, n, channels] of any strides: [ROWS]."""
     return x_ptr + batch * batch_stride + i * i_stride + j * j_stride
 
 
 @triton.jit
 def starts_of_rows(x_ptr, batch, i, j, n_residues, n_columns):
-    """The same in one without gaps."""
+    """Return the address of each pair's first column in a contiguous tensor [batch, n, n, columns]: [ROWS]."""
     return x_ptr + ((batch * n_residues + i) * n_residues + j) * n_columns
 
 
 @triton.jit
 def starts_in_matrices(x_ptr, batch, i, j, n_residues, n_hidden, PADDED: tl.constexpr):
-    """Where these pairs are in the first channel's matrix, and how far the next one's is: [batch, channels, n, n],
-    PADDED where rows are filled up to a multiple of 16."""
+    """Return each pair's address in the first channel's matrix, [ROWS], and the stride between channels.
+
+    The tensor is [batch, channels, n, n]. PADDED: rows are padded to a multiple of 16.
+    """
     length = tl.cdiv(n_residues, 16) * 16 if PADDED else n_residues
-    of_channel = n_residues.to(tl.int64) * length
-    return x_ptr + batch * n_hidden * of_channel + i * length + j, of_channel
+    channel_stride = n_residues.to(tl.int64) * length
+    return x_ptr + batch * n_hidden * channel_stride + i * length + j, channel_stride
 
 
 @triton.jit
-def load_rows(starts, j, columns, n_residues, n_columns, of_channel):
-    """Pairs × columns, zeros beyond both. `of_channel` is None where columns are neighbours, else their distance."""
-    if of_channel is None:
+def load_rows(rows, columns, n_columns):
+    """Load [ROWS, COLUMNS], zeros beyond the last pair and the last column."""
+    starts, j, n_residues, channel_stride = rows
+    if channel_stride is None:
         mask = (j < n_residues)[:, None] & (columns < n_columns)[None, :]
-        x = tl.load(starts[:, None] + columns[None, :], mask=mask, other=0.0)
+        x = tl.load(starts[:, None] + columns[None, :], mask=mask, other=0.0)  # [ROWS, COLUMNS]
     else:
         mask = (columns < n_columns)[:, None] & (j < n_residues)[None, :]
-        x = tl.trans(tl.load(starts[None, :] + columns[:, None] * of_channel, mask=mask, other=0.0))
+        x = tl.trans(tl.load(starts[None, :] + columns[:, None] * channel_stride, mask=mask, other=0.0))
     return x
 
 
 @triton.jit
 def store_rows(starts, x, j, columns, n_residues, n_columns):
+    """Store [ROWS, COLUMNS] where columns are adjacent."""
     mask = (j < n_residues)[:, None] & (columns < n_columns)[None, :]
     tl.store(starts[:, None] + columns[None, :], x.to(starts.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def store_channels(starts, x, j, columns, n_residues, n_columns, of_channel):
-    """The padding is written too: rows then end at multiples of what is stored at once."""
+def store_channels(starts, x, j, columns, n_residues, n_columns, channel_stride):
+    """Store [ROWS, COLUMNS] into a matrix for each column, padding included: rows then end at whole vectors."""
     mask = (columns < n_columns)[:, None] & (j < tl.cdiv(n_residues, 16) * 16)[None, :]
-    pointers = starts[None, :] + columns[:, None] * of_channel
+    pointers = starts[None, :] + columns[:, None] * channel_stride
     tl.store(pointers, tl.trans(x.to(starts.dtype.element_ty)), mask=mask)
 
 
 @triton.jit
 def store_partial(partials, columns, is_column, x):
-    """What this program's rows add up to."""
+    """Store the sum of x, [ROWS, COLUMNS], over this program's rows."""
     tl.store(partials + columns, tl.sum(x.to(partials.dtype.element_ty), axis=0), mask=is_column)
 
 
 @triton.jit
-def load_statistics(starts, j, columns, n_residues, n_columns, of_channel, eps, COMPUTE: tl.constexpr):
-    """The mean of each row, and 1 / its deviation, as columns."""
-    x = load_rows(starts, j, columns, n_residues, n_columns, of_channel).to(COMPUTE)
-    mean = (tl.sum(x, axis=1) / n_columns)[:, None]
-    centred = tl.where((columns < n_columns)[None, :], x - mean, 0.0)
+def load_statistics(rows, columns, n_columns, eps, COMPUTE: tl.constexpr):
+    """Return the mean of each row and 1 / its deviation, both [ROWS, 1]."""
+    x = load_rows(rows, columns, n_columns).to(COMPUTE)  # [ROWS, COLUMNS]
+    mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1]
+    centred = tl.where((columns < n_columns)[None, :], x - mean, 0.0)  # [ROWS, COLUMNS]
     return mean, tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]
 
 
 @triton.jit
-def load_standard(
-    starts, mean, inverse_deviation, j, columns, n_residues, n_columns, of_channel, COMPUTE: tl.constexpr
-):  # fmt: skip
-    """Rows with mean zero and variance one, zeros beyond their end."""
-    x = load_rows(starts, j, columns, n_residues, n_columns, of_channel).to(COMPUTE)
+def load_standard(rows, mean, inverse_deviation, columns, n_columns, COMPUTE: tl.constexpr):
+    """Return rows of mean zero and variance one, [ROWS, COLUMNS], zeros beyond the last column."""
+    x = load_rows(rows, columns, n_columns).to(COMPUTE)
     return tl.where((columns < n_columns)[None, :], (x - mean) * inverse_deviation, 0.0)
 
 
 @triton.jit
 def load_vector(vector_ptr, columns, is_column, COMPUTE: tl.constexpr):
-    """As a row; zeros beyond its end."""
+    """Load a vector as [1, COLUMNS], zeros beyond its end."""
     return tl.load(vector_ptr + columns, mask=is_column, other=0.0).to(COMPUTE)[None, :]
 
 
 @triton.jit
 def normed(standard, weight_ptr, bias_ptr, columns, n_columns, COMPUTE: tl.constexpr):
+    """Return standard rows times the norm's weight plus its bias, [ROWS, COLUMNS]."""
     weight = load_vector(weight_ptr, columns, columns < n_columns, COMPUTE)
     return standard * weight + load_vector(bias_ptr, columns, columns < n_columns, COMPUTE)
 
 
 @triton.jit
 def load_normed(
-    starts, weight_ptr, bias_ptr, j, columns, n_residues, n_columns, of_channel, eps,
-    DTYPE: tl.constexpr, COMPUTE: tl.constexpr,
+    rows, weight_ptr, bias_ptr, columns, n_columns, eps, DTYPE: tl.constexpr, COMPUTE: tl.constexpr
 ):  # fmt: skip
-    """Whole rows, normed, as DTYPE; the mean of each, and 1 / its deviation, as columns."""
-    mean, inverse_deviation = load_statistics(
-        starts, j, columns, n_residues, n_columns, of_channel, eps, COMPUTE
-    )  # fmt: skip
-    standard = load_standard(
-        starts, mean, inverse_deviation, j, columns, n_residues, n_columns, of_channel, COMPUTE
-    )  # fmt: skip
-    return normed(standard, weight_ptr, bias_ptr, columns, n_columns, COMPUTE).to(DTYPE), mean, inverse_deviation
+    """Return normed rows as DTYPE, [ROWS, COLUMNS], and the `norm` that made them."""
+    mean, inverse_deviation = load_statistics(rows, columns, n_columns, eps, COMPUTE)
+    standard = load_standard(rows, mean, inverse_deviation, columns, n_columns, COMPUTE)
+    x = normed(standard, weight_ptr, bias_ptr, columns, n_columns, COMPUTE).to(DTYPE)
+    return x, (weight_ptr, bias_ptr, mean, inverse_deviation)
 
 
 @triton.jit
 def norm_gradient(dnormed, standard, inverse_deviation, weight, n_columns):
-    """Of the rows that were normed, from that of standard · weight + bias."""
+    """Return the gradient of the rows before the norm, from the gradient of standard · weight + bias."""
     scaled = dnormed * weight
-    mean = (tl.sum(scaled, axis=1) / n_columns)[:, None]
-    projection = (tl.sum(scaled * standard, axis=1) / n_columns)[:, None]
+    mean = (tl.sum(scaled, axis=1) / n_columns)[:, None]  # [ROWS, 1]
+    projection = (tl.sum(scaled * standard, axis=1) / n_columns)[:, None]  # [ROWS, 1]
     return inverse_deviation * (scaled - mean - standard * projection)
 
 
 @triton.jit
 def load_weight(weight_ptr, outputs, is_output, inputs, n_inputs):
-    """Of a projection, as [inputs, outputs]."""
+    """Load a tile of a projection's weight, transposed: [INPUTS, OUTPUTS]."""
     pointers = weight_ptr + outputs[None, :] * n_inputs + inputs[:, None]
     return tl.load(pointers, mask=is_output[None, :] & (inputs < n_inputs)[:, None], other=0.0)
 
 
 @triton.jit
 def project_norm(
-    held, starts, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, second_weight_ptr, second_bias_ptr,
-    mean, inverse_deviation, j, outputs, is_output, n_residues, n_inputs, of_channel,
+    source, layer, second_layer, outputs, is_output, n_inputs,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_INPUTS: tl.constexpr,
 ):  # fmt: skip
-    """norm(x) · weightᵀ + bias for some outputs, and the same with a second weight if there is one.
+    """Return norm(x) · weightᵀ + bias for some outputs, [ROWS, OUTPUTS], and the same for a second layer.
 
-    Where a block takes all inputs, the normed rows are those `held`. Else x is read anew, from cache, and normed as it
-    comes, unless there is no weight of a norm and it is normed already: to hold all of its columns ready for the tensor
-    cores takes more registers than there are in single precision.
+    Where one block holds all inputs, `held` are the normed rows. Otherwise x is read again, from cache, and normed by
+    blocks: holding all columns ready for the tensor cores takes more registers than single precision has. A `norm`
+    without a weight says that x is normed already. Without a second layer the second result means nothing.
     """
-    first = tl.zeros([j.shape[0], outputs.shape[0]], COMPUTE)
-    second = tl.zeros([j.shape[0], outputs.shape[0]], COMPUTE)
+    held, rows, norm = source
+    norm_weight_ptr, norm_bias_ptr, mean, inverse_deviation = norm
+    weight_ptr, bias_ptr = layer
+    second_weight_ptr, second_bias_ptr = second_layer
+    first = tl.zeros([held.shape[0], outputs.shape[0]], COMPUTE)  # [ROWS, OUTPUTS]
+    second = tl.zeros([held.shape[0], outputs.shape[0]], COMPUTE)  # [ROWS, OUTPUTS]
     if held.shape[1] <= BLOCK_INPUTS:
         inputs = tl.arange(0, held.shape[1])
-        weight = load_weight(weight_ptr, outputs, is_output, inputs, n_inputs)
+        weight = load_weight(weight_ptr, outputs, is_output, inputs, n_inputs)  # [INPUTS, OUTPUTS]
         first = tl.dot(held, weight, first, input_precision=PRECISION, out_dtype=COMPUTE)
         if second_weight_ptr is not None:
             weight = load_weight(second_weight_ptr, outputs, is_output, inputs, n_inputs)
@@ -156,13 +172,11 @@ def project_norm(
         for start in range(0, n_inputs, BLOCK_INPUTS):
             inputs = start + tl.arange(0, BLOCK_INPUTS)
             if norm_weight_ptr is None:
-                x = load_rows(starts, j, inputs, n_residues, n_inputs, of_channel)
+                x = load_rows(rows, inputs, n_inputs)  # [ROWS, BLOCK_INPUTS]
             else:
-                standard = load_standard(
-                    starts, mean, inverse_deviation, j, inputs, n_residues, n_inputs, of_channel, COMPUTE
-                )  # fmt: skip
+                standard = load_standard(rows, mean, inverse_deviation, inputs, n_inputs, COMPUTE)
                 x = normed(standard, norm_weight_ptr, norm_bias_ptr, inputs, n_inputs, COMPUTE).to(held.dtype)
-            weight = load_weight(weight_ptr, outputs, is_output, inputs, n_inputs)
+            weight = load_weight(weight_ptr, outputs, is_output, inputs, n_inputs)  # [BLOCK_INPUTS, OUTPUTS]
             first = tl.dot(x, weight, first, input_precision=PRECISION, out_dtype=COMPUTE)
             if second_weight_ptr is not None:
                 weight = load_weight(second_weight_ptr, outputs, is_output, inputs, n_inputs)
@@ -176,6 +190,6 @@ def project_norm(
 
 @triton.jit
 def is_unmasked(mask_ptr, j, batch, i, n_residues, batch_stride, i_stride, j_stride):
-    """As a column."""
+    """Return whether the mask has each pair, [ROWS, 1]."""
     pointers = mask_ptr + batch * batch_stride + i * i_stride + j * j_stride
     return tl.load(pointers, mask=j < n_residues, other=0).to(tl.int1)[:, None]
