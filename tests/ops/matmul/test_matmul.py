@@ -17,6 +17,7 @@ from covering import covering
 from tilesmith.lab.check import Trial, run
 from tilesmith.lab.comparison import compare
 from tilesmith.ops import SPECS, configured
+from tilesmith.ops.matmul.planning import choose
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import CONTIGUOUS, load_file
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -27,21 +28,23 @@ BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
 # Every form of the kernels, with tiles so small that the interpreter goes through several of them.
 TILE = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP": 2}
-PERSISTENT = {**TILE, "descriptors": True, "planes": "", "programs_per_multiprocessor": 1}
+TMA = {**TILE, "form": "tma"}
+PERSISTENT = {**TMA, "programs_per_multiprocessor": 1}
+STORED = {**PERSISTENT, "form": "bf16x3_stored_tma"}
 FORMS: dict[str, dict[str, Any]] = {
-    "pointers": {**TILE, "descriptors": False, "planes": ""},
-    "pointers, shares": {**TILE, "descriptors": False, "planes": "", "shares": 3},
-    "descriptors": {**TILE, "descriptors": True, "planes": ""},
-    "descriptors, persistent": PERSISTENT,
-    "descriptors, flattened, halves": {**PERSISTENT, "FLATTEN": True, "HALVES": True},
-    "descriptors, shares": {**PERSISTENT, "shares": 3},
-    "descriptors, specialised": {**PERSISTENT, "BLOCK_M": 128, "num_warps": 4, "WARP_SPECIALIZE": True},
-    "planes": {**PERSISTENT, "planes": "stored"},
-    "planes, halves": {**PERSISTENT, "BLOCK_N": 32, "planes": "stored", "HALVES": True},
-    "planes, shares": {**PERSISTENT, "planes": "stored", "shares": 2},
-    "planes by pointers": {**TILE, "descriptors": False, "planes": "stored"},
-    "planes in each tile": {**TILE, "planes": "here", "shares": 1},
-    "planes in each tile, shares": {**TILE, "planes": "here", "shares": 3},
+    "pointers": {**TILE, "form": "pointers"},
+    "pointers, split-K": {**TILE, "form": "pointers", "split_k": 3},
+    "tma": TMA,
+    "tma, persistent": PERSISTENT,
+    "tma, flattened, halves": {**PERSISTENT, "FLATTEN": True, "HALVES": True},
+    "tma, split-K": {**PERSISTENT, "split_k": 3},
+    "tma, specialised": {**PERSISTENT, "BLOCK_M": 128, "num_warps": 4, "WARP_SPECIALIZE": True},
+    "bf16x3 stored, tma": STORED,
+    "bf16x3 stored, tma, halves": {**STORED, "BLOCK_N": 32, "HALVES": True},
+    "bf16x3 stored, tma, split-K": {**STORED, "split_k": 2},
+    "bf16x3 stored, pointers": {**TILE, "form": "bf16x3_stored_pointers"},
+    "bf16x3 in tile": {**TILE, "form": "bf16x3_in_tile", "split_k": 1},
+    "bf16x3 in tile, split-K": {**TILE, "form": "bf16x3_in_tile", "split_k": 3},
 }
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
@@ -69,7 +72,7 @@ class TestEveryForm:
         ("form", "dtype"),
         [
             *((form, torch.float32) for form in FORMS),
-            *((form, torch.bfloat16) for form in FORMS if "planes" not in form),  # which only single precision has
+            *((form, torch.bfloat16) for form in FORMS if "bf16x3" not in form),  # only float32 is split
         ],
         ids=str,
     )
@@ -111,8 +114,8 @@ class TestEveryForm:
             found = compare(ours, right[name], plain[name])
             assert found.passed, f"{name}: {found}"
 
-    def test_each_is_the_form_that_it_says(self) -> None:
-        """A form that is not allowed for the operands gives way silently: here all of them are."""
+    def test_each_name_launches_its_own_kernels(self) -> None:
+        """A form that does not take the operands gives way silently. Here every form takes them."""
         a, b = torch.randn(24, 40), torch.randn(40, 32)
         names = {}
         for form, fields in FORMS.items():
@@ -120,37 +123,47 @@ class TestEveryForm:
                 launches = launched(a, b)
             names[form] = [launch.kernel.__name__ for launch in launches]
             product = next(launch for launch in launches if launch.kernel.__name__.startswith("matmul"))
+            assert product.config.form == fields["form"]
             for field in ("FLATTEN", "HALVES", "WARP_SPECIALIZE"):
                 if field in fields:
                     assert product.arguments[field] is fields[field]
-            planes = product.arguments["PLANES"]
-            assert fields["planes"] == ("stored" if planes is True else planes or "")
-        pointers, descriptors = "matmul_pointers_kernel", "matmul_descriptors_kernel"
+        pointers, tma = "matmul_pointers_kernel", "matmul_descriptors_kernel"
         split, total = "split_into_planes_kernel", "sum_shares_kernel"
         assert names == {
             "pointers": [pointers],
-            "pointers, shares": [pointers, total],
-            "descriptors": [descriptors],
-            "descriptors, persistent": [descriptors],
-            "descriptors, flattened, halves": [descriptors],
-            "descriptors, shares": [descriptors, total],
-            "descriptors, specialised": [descriptors],
-            "planes": [split, descriptors],
-            "planes, halves": [split, descriptors],
-            "planes, shares": [split, descriptors, total],
-            "planes by pointers": [split, pointers],
-            "planes in each tile": [pointers],
-            "planes in each tile, shares": [pointers, total],
+            "pointers, split-K": [pointers, total],
+            "tma": [tma],
+            "tma, persistent": [tma],
+            "tma, flattened, halves": [tma],
+            "tma, split-K": [tma, total],
+            "tma, specialised": [tma],
+            "bf16x3 stored, tma": [split, tma],
+            "bf16x3 stored, tma, halves": [split, tma],
+            "bf16x3 stored, tma, split-K": [split, tma, total],
+            "bf16x3 stored, pointers": [split, pointers],
+            "bf16x3 in tile": [pointers],
+            "bf16x3 in tile, split-K": [pointers, total],
         }
 
+    def test_form_that_does_not_take_the_problem_gives_way(self) -> None:
+        a, b = torch.randn(24, 39), torch.randn(39, 32)  # rows of 39 elements, which TMA cannot walk
+        for name in ("tma", "half", "exact_shared", "exact_registers", "no such form"):
+            with configured(form=name):
+                (launch, *_) = launched(a, b)
+            assert launch.kernel.__name__ == "matmul_pointers_kernel"
 
-@pytest.mark.parametrize(("shares", "columns"), [(8, 7), (9, 7), (17, 7), (33, 150), (65, 20)])
-def test_partial_sums_that_are_more_than_are_added_at_once(shares: int, columns: int) -> None:
+    def test_every_form_but_the_hopper_ones_is_tested_here(self) -> None:
+        only_on_hopper = {"half", "exact_shared", "exact_registers"}
+        assert {form.name for form in choose.FORMS} - only_on_hopper == {fields["form"] for fields in FORMS.values()}
+
+
+@pytest.mark.parametrize(("split_k", "columns"), [(8, 7), (9, 7), (17, 7), (33, 150), (65, 20)])
+def test_more_partial_sums_than_one_step_adds_match_exactly(split_k: int, columns: int) -> None:
     """Of whole numbers, which have no error."""
-    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * shares), (16 * shares, columns)))
-    with configured(**{**TILE, "BLOCK_N": 64, "planes": "here", "shares": shares}):
+    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * split_k), (16 * split_k, columns)))
+    with configured(**{**TILE, "BLOCK_N": 64, "form": "bf16x3_in_tile", "split_k": split_k}):
         assert torch.equal(matmul(a, b), a @ b)
-        assert launched(a, b)[-1].arguments["n_partials"] == shares
+        assert launched(a, b)[-1].arguments["n_partials"] == split_k
 
 
 class TestShapes:
@@ -215,7 +228,7 @@ def test_the_gradient_of_a_transposed_weight_lies_in_memory_as_the_weight_does()
 class TestExactness:
     """Single precision is taken exactly unless PyTorch is told otherwise."""
 
-    @pytest.mark.parametrize("form", ["planes", "planes in each tile"])
+    @pytest.mark.parametrize("form", ["bf16x3 stored, tma", "bf16x3 in tile"])
     def test_planes_lose_nothing_that_matters(self, form: str) -> None:
         a, b = torch.randn(16, 512), torch.randn(512, 16)
         right = a.double() @ b.double()
@@ -226,7 +239,7 @@ class TestExactness:
             low = (matmul(a.bfloat16(), b.bfloat16()) - right).norm() / right.norm()
         assert low > 1e-3  # what the comparison would find if two of the three parts were lost
 
-    @pytest.mark.parametrize("form", ["planes", "planes by pointers", "planes in each tile"])
+    @pytest.mark.parametrize("form", ["bf16x3 stored, tma", "bf16x3 stored, pointers", "bf16x3 in tile"])
     @pytest.mark.parametrize(
         ("a", "b"),
         [

@@ -23,7 +23,6 @@ from specialisation import key_of
 from torch import Tensor
 
 from tilesmith.ops import configured
-from tilesmith.ops.matmul.planning.choose import IN_REGISTERS
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 KERNEL = "matmul_hopper_rows_kernel"
@@ -31,7 +30,7 @@ AHEAD = "matmul_hopper_exact_kernel"
 LAYOUTS = ["nn", "nt", "tn"]
 """Of a and b: as they are, or transposed views."""
 
-FORM = {**IN_REGISTERS.fields(), "programs_per_multiprocessor": 1}
+FORM: dict[str, Any] = {"form": "exact_registers", "BLOCK_N": 128, "B_SLOTS": 4, "split_k": 0}
 WIDTHS: dict[int, dict[str, Any]] = {
     width: {**FORM, "BLOCK_N": width, "B_SLOTS": 4 * 128 // width} for width in (128, 64)
 }
@@ -131,7 +130,7 @@ COMPILED_FIRST = {("tn", 1000)}
     ],
 )
 def test_compiles_to_tensor_cores_that_take_rows_from_registers(layout: str, columns: int, depth: int) -> None:
-    with configured(**{**FORM, "shares": 1}):
+    with configured(**{**FORM, "split_k": 1}):
         (launch,) = launches_of(*operands(layout, 4096, columns, depth), torch.empty(columns, device="meta"), "relu")
     binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
     assert launch.kernel.__name__ == KERNEL

@@ -42,7 +42,7 @@ def names_of(*arguments: Any, **named: Any) -> list[str]:
 
 def split_ahead(sizes: tuple[int, ...]) -> AbstractContextManager[None]:
     """Inside, what would else have planes in registers is split ahead, in large tiles."""
-    large = {"planes": "ahead", "num_warps": 8, "BLOCK_M": 128, "BLOCK_N": 128}
+    large = {"form": "exact_shared", "num_warps": 8, "BLOCK_M": 128, "BLOCK_N": 128}
     return configured(**large if 16384 in sizes else {})
 
 
@@ -101,7 +101,7 @@ class TestWhoComputes:
 
     def test_the_interpreter_is_given_the_plain_form(self) -> None:
         a, b = operands("nn", 24, 20, 40, device="cpu")
-        with ts.use("interpret"), configured(planes="ahead"):
+        with ts.use("interpret"), configured(form="exact_shared"):
             torch.testing.assert_close(product(a, b), a @ b)
 
     def test_tiles_that_no_warpgroup_takes_are_left_to_the_plain_form(self) -> None:

@@ -103,11 +103,13 @@ class TestWhoComputesMatmul:
 
     @pytest.mark.parametrize(
         "fields",
-        [{"overlapped": False}, {"BLOCK_N": 128}, {"num_warps": 4}, {"GROUP": 4}, {"descriptors": False}],
+        [
+            {"form": "tma"}, {"BLOCK_N": 128}, {"form": "tma", "num_warps": 4}, {"form": "tma", "GROUP": 4},
+            {"form": "pointers"},
+        ],
         ids=str,
     )  # fmt: skip
-    def test_a_sweep_reaches_the_other_forms(self, fields: dict[str, Any]) -> None:
-        """With the sizes that it asks for."""
+    def test_sweep_reaches_the_other_forms_with_its_values(self, fields: dict[str, Any]) -> None:
         with configured(**fields), recorded_plans() as plans:
             matmul(*factors())
         (launch,) = plans[0].launches

@@ -19,7 +19,8 @@ from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.matmul.kernels.epilogue import activation_slope
 from tilesmith.ops.matmul.matrices import Matrix, as_left, as_result, as_right, factors, with_batch_in_rows
-from tilesmith.ops.matmul.planning.product import Product, plan_product
+from tilesmith.ops.matmul.planning.problem import Product
+from tilesmith.ops.matmul.planning.product import plan_product
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets

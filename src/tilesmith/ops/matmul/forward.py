@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.matmul.matrices import as_result, factors, result_shape, with_batch_in_rows
-from tilesmith.ops.matmul.planning.product import Finish, Product, plan_product
+from tilesmith.ops.matmul.planning.problem import Epilogue, Product
+from tilesmith.ops.matmul.planning.product import plan_product
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -28,7 +29,7 @@ def plan_forward(
     scale_b: Operand | None, out_dtype: torch.dtype, tf32: bool,
 ) -> Operand:  # fmt: skip
     y = plan.empty(result_shape(a.shape, b.shape), out_dtype)
-    _plan_layer(plan, a, b, y, Finish(bias, activation, scale_a, scale_b), tf32)
+    _plan_layer(plan, a, b, y, Epilogue(bias, activation, scale_a, scale_b), tf32)
     return y
 
 
@@ -52,7 +53,7 @@ def plan_forward_keeping_z(
 ) -> tuple[Operand, Operand]:  # fmt: skip
     shape = result_shape(a.shape, b.shape)
     y, z = plan.empty(shape, out_dtype), plan.empty(shape, out_dtype)
-    _plan_layer(plan, a, b, y, Finish(bias, activation, scale_a, scale_b, z), tf32)
+    _plan_layer(plan, a, b, y, Epilogue(bias, activation, scale_a, scale_b, z), tf32)
     return y, z
 
 
@@ -69,15 +70,15 @@ def plan_forward_with_addend(
     y = plan.empty(result_shape(a.shape, b.shape), a.dtype)
     if addend.strides != y.strides:
         raise NotWalkable(f"addend has strides {addend.strides}, but the result has {y.strides}")
-    _plan_layer(plan, a, b, y, Finish(bias, addend=addend), tf32)
+    _plan_layer(plan, a, b, y, Epilogue(bias, addend=addend), tf32)
     return y
 
 
-def _plan_layer(plan: Plan, a: Operand, b: Operand, y: Operand, finish: Finish, tf32: bool) -> None:
+def _plan_layer(plan: Plan, a: Operand, b: Operand, y: Operand, epilogue: Epilogue, tf32: bool) -> None:
     """Put y = act(a·b · scales + bias) + addend on the plan; where all of a batch share b, as a single product."""
     left, right, batch = factors(a, b)
     result = as_result(y, left, right)
     folded = with_batch_in_rows(batch, left, result) if right.is_shared else None
     if folded is not None:
         (left, result), right, batch = folded, replace(right, batch_strides=()), ()
-    plan_product(plan, Product(left, right, result, batch, tf32, finish=finish))
+    plan_product(plan, Product(left, right, result, batch, tf32, epilogue=epilogue))

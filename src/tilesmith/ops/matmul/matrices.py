@@ -10,6 +10,9 @@ import torch
 from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand
 
+Side = tuple[Operand, bool]
+"""A matrix as a TMA descriptor walks it, and whether its rows are contiguous; if not, the descriptor sees columns."""
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -29,7 +32,7 @@ class Matrix:
         """Whether the whole batch has the same matrix."""
         return not any(self.batch_strides)
 
-    def described(self, count: int, batch_stride: int) -> tuple[Operand, bool] | None:
+    def described(self, count: int, batch_stride: int) -> Side | None:
         """What a descriptor can walk: `count` of these matrices, and whether their rows lie along memory.
 
         If not, they are seen transposed. None where the layout does not allow it.

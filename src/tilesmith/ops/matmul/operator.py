@@ -145,7 +145,7 @@ def _require_operands(a: Tensor, b: Tensor) -> None:
     float8 = [isinstance(one, Tensor) and one.dtype == FLOAT8 for one in (a, b)]
     if not all(float8):  # one of them alone is refused by name, as any other dtype without kernels
         require_floating("matmul", a=a, b=b)
-    require_same_dtype("matmul", "b", a, "a", b)
+    require_same_dtype("matmul", "b", b, "a", a)
     if all(float8):
         for name, operand in (("a", a), ("b", b)):
             if operand.ndim != 2:

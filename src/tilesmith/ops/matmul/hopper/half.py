@@ -41,6 +41,7 @@ from tilesmith.ops.matmul.hopper.ring import (
     step_of_product,
     tiles,
 )
+from tilesmith.ops.matmul.matrices import Side
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put
@@ -160,17 +161,15 @@ def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl
 
 
 @dataclass(frozen=True)
-class HopperProductConfig(RingConfig):
+class HalfConfig(RingConfig):
     """Besides, PLACES for chunks that are being stored: beside four STAGES there is room for two, beside three for
     four."""
 
+    form: str = "half"
     STAGES: int = 4
     TOGETHER: int = 16
     PLACES: int = 2
 
-
-Side = tuple[Operand, bool]
-"""A matrix as a descriptor walks it, and whether its rows lie along memory; if not, it is seen transposed."""
 
 MOST_PAIRS = 3
 
@@ -182,7 +181,7 @@ LEAST_BUSY = 0.85
 cuBLAS has smaller tiles."""
 
 
-def takes_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
+def takes_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
     """Whether the kernel can add up these products of a and bᵀ."""
     operands = [operand for pair in sides for operand, _ in pair]
     return (
@@ -196,11 +195,11 @@ def takes_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bo
     )
 
 
-def suits_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
+def suits_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
     """Whether it is, besides, the one to: there are tiles to be stored while others are multiplied."""
     n_tiles = tiles(*y[0].shape)
     rounds = triton.cdiv(n_tiles, plan.multiprocessors)
-    return takes_product(plan, sides, y) and rounds > 1 and n_tiles >= LEAST_BUSY * rounds * plan.multiprocessors
+    return takes_half(plan, sides, y) and rounds > 1 and n_tiles >= LEAST_BUSY * rounds * plan.multiprocessors
 
 
 def _depth(a: Side) -> int:
@@ -208,13 +207,17 @@ def _depth(a: Side) -> int:
     return operand.shape[1] if along else operand.shape[0]
 
 
-def plan_hopper_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> None:
-    """Put y = Σ a·b on the plan, for sides of a and bᵀ."""
+def plan_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> None:
+    """Put y = Σ a·b on the plan, for pairs of a and bᵀ."""
+    sizes = (*y.shape, sum(_depth(a) for a, _ in sides))
+    launch_half(plan, sides, y, plan.choose(HalfConfig(), "half", *map(bucket, sizes), y.dtype))
+
+
+def launch_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand, config: HalfConfig) -> None:
+    """Put the kernel on the plan with this config."""
     n_rows, n_columns = y.shape
     depths = [_depth(a) for a, _ in sides]
-    sizes = (bucket(n_rows), bucket(n_columns), bucket(sum(depths)))
-    config = plan.choose(HopperProductConfig(), "hopper", *sizes, y.dtype)
-    config = replace(config, num_warps=int(GROUP_WARPS.value))  # a sweep may ask for more, of another form
+    config = replace(config, num_warps=int(GROUP_WARPS.value))  # a sweep over other kernels may ask for more
     (_, a_along), (_, b_along) = sides[0]
     rows, columns, depth = int(GROUPS.value) * int(ROWS.value), int(COLUMNS.value), int(DEPTH.value)
     a_block = (rows, depth) if a_along else (depth, rows)

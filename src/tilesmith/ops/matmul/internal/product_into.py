@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from tilesmith.ops.matmul.hopper.half import plan_hopper_product
+from tilesmith.ops.matmul.hopper.half import plan_half
 from tilesmith.ops.matmul.internal.suitability import known
 from tilesmith.ops.matmul.internal.sum_of_products import suited_sides, summed_products
 from tilesmith.ops.runtime.in_place import InPlace
@@ -36,7 +36,7 @@ def _into_suits(plan: Plan, y: Operand, a: Operand, b: Operand) -> bool:
 def plan_into(plan: Plan, y: Operand, a: Operand, b: Operand) -> None:
     sides = suited_sides(plan, y, (a, b))
     assert sides is not None, "only asked for where it suits"
-    plan_hopper_product(plan, sides, y)
+    plan_half(plan, sides, y)
 
 
 _product_over = InPlace(summed_products, plan_into, overwrites=0)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.matmul.forward import plan_forward, plan_forward_with_addend
-from tilesmith.ops.matmul.hopper.half import MOST_PAIRS, Side, plan_hopper_product, suits_product
+from tilesmith.ops.matmul.hopper.half import MOST_PAIRS, plan_half, suits_half
 from tilesmith.ops.matmul.internal.suitability import known
-from tilesmith.ops.matmul.matrices import as_left, as_right
+from tilesmith.ops.matmul.matrices import Side, as_left, as_right
 from tilesmith.ops.runtime.kernels import kernels, must_be_dispatched
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -39,7 +39,7 @@ def plan_summed(plan: Plan, *factors: Operand | None) -> Operand:
     sides = suited_sides(plan, None, given)
     if sides is not None:
         y = plan.empty((a.shape[0], b.shape[1]), a.dtype)
-        plan_hopper_product(plan, sides, y)
+        plan_half(plan, sides, y)
         return y
     total = plan_forward(plan, a, b, None, "", None, None, a.dtype, False)
     for a, b in zip(given[2::2], given[3::2], strict=True):
@@ -91,4 +91,4 @@ def suited_sides(
     if y is None:
         rows, columns = factors[0].shape[0], factors[1].shape[1]
         y = factors[0].seen_as((rows, columns), (columns, 1))
-    return sides if y.describable() and suits_product(plan, sides, (y, True)) else None
+    return sides if y.describable() and suits_half(plan, sides, (y, True)) else None

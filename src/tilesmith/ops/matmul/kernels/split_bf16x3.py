@@ -3,7 +3,6 @@
 That moves 10 bytes per element. What is gained by it: `ops/device/bf16x3.py`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,13 +62,13 @@ class SplitConfig(Config):
     COLUMNS: int = 64
 
 
-def plan_planes(plan: Plan, a: Matrix, b: Matrix, counts: Sequence[int], block: int) -> tuple[Matrix, Matrix, int]:
-    """Put the splitting of both operands on the plan, so many matrices of each.
+def plan_split(plan: Plan, a: Matrix, b: Matrix, matrices: int, block: int) -> tuple[Matrix, Matrix, int]:
+    """Put the splitting of both operands on the plan; return bf16x3 of a, of b, and the columns of one part.
 
-    Gives the planes of a and b, side by side in each row, along depth; and how many columns a plane has, which is the
-    depth filled up with zeros to whole blocks.
+    The three parts of a row lie side by side, along depth. A part has the depth rounded up to whole blocks, with zeros.
     """
     config = plan.choose(SplitConfig(), "planes", bucket(a.columns))
+    counts = [1 if side.is_shared else matrices for side in (a, b)]
     whole = max(block, config.COLUMNS)
     plane_columns = triton.cdiv(a.columns, whole) * whole
     sides = (a, b.transposed())
