@@ -3,7 +3,7 @@
 In training the product of gate and up, as large as either, is not kept for the gradient of `down`: the backward reads
 both anyway and writes it again. That is four of the 18.5 times the hidden states that a layer of Llama 1B keeps.
 
-Where `ops/matmul/gated` has kernels for it, the products end with what is elementwise, forward and backward.
+Where `ops/gated_products.py` has kernels for it, the products end with what is elementwise, forward and backward.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from tilesmith.ops.matmul.internal import gated_products as gated
+from tilesmith.ops import gated_products as gated
 from tilesmith.ops.swiglu import backward_with_output, swiglu
 from tilesmith.patch.bare import goes_to_kernels
 from tilesmith.patch.gradients import by_pytorch

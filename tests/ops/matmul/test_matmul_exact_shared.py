@@ -23,7 +23,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops import configured
 from tilesmith.ops.matmul.forward import forward_keeping_z
-from tilesmith.ops.matmul.internal.exact_or_blas import product, rectified
+from tilesmith.ops.matmul.internal.exact_or_blas import product, product_with_relu
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -196,7 +196,7 @@ def test_finishes_what_it_stores(sizes: tuple[int, ...], launched: list[str]) ->
     bias = torch.randn(2 * sizes[1], device="cuda")[::2]
     right = a.double() @ b.double() + bias.double()
     torch.testing.assert_close(product(a, b, bias).double(), right, atol=1e-4, rtol=1e-5)
-    torch.testing.assert_close(rectified(a, b, bias).double(), right.relu(), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(product_with_relu(a, b, bias).double(), right.relu(), atol=1e-4, rtol=1e-5)
     assert launched.count(KERNEL) == 2
 
 

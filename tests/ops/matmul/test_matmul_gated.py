@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import tilesmith as ts
 from tilesmith.ops import configured
+from tilesmith.ops import gated_products as products
 from tilesmith.ops.matmul.hopper import gated_tiles as hopper_tiles
-from tilesmith.ops.matmul.internal import gated_products as products
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
 from tilesmith.ops.swiglu import backward_with_output, swiglu
@@ -189,7 +189,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 def forget() -> None:
     """What was found with more or fewer rounds."""
-    products._suited.clear()
+    products.suits_forward.forget()
+    products.suits_backward.forget()
     products.forward._plans.clear()
     products.backward._plans.clear()
 

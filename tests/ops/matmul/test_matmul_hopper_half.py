@@ -18,10 +18,10 @@ from tilesmith.ops import configured
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.matmul.forward import forward as matmul_forward
 from tilesmith.ops.matmul.hopper import half as hopper_product
-from tilesmith.ops.matmul.internal import product_into as into
-from tilesmith.ops.matmul.internal import sum_of_products as summed
-from tilesmith.ops.matmul.internal.product_into import product_into, suits_into
-from tilesmith.ops.matmul.internal.sum_of_products import product_of_pairs, suits_pairs, summed_products
+from tilesmith.ops.matmul.internal import product_into_memory
+from tilesmith.ops.matmul.internal import sum_of_products as sums
+from tilesmith.ops.matmul.internal.product_into_memory import product_into
+from tilesmith.ops.matmul.internal.sum_of_products import suits_one_kernel, sum_of_products, summed_products
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -128,20 +128,20 @@ class TestWhoComputesSums:
     def test_one_kernel_adds_up_to_three_products(self, depths: tuple[int, ...]) -> None:
         given = factors(depths=depths)
         with recorded_plans() as plans:
-            product_of_pairs(list(zip(given[::2], given[1::2], strict=True)))
+            sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
         assert names_of(plans) == [KERNEL]
 
     def test_four_are_for_the_blas(self) -> None:
-        assert not suits_pairs(*factors(depths=(2048,) * 4))
+        assert not suits_one_kernel(*factors(depths=(2048,) * 4))
 
     def test_all_must_lie_alike(self) -> None:
-        assert suits_pairs(*factors("NN"), *factors("NN"))
-        assert not suits_pairs(*factors("NN"), *factors("NT"))
+        assert suits_one_kernel(*factors("NN"), *factors("NN"))
+        assert not suits_one_kernel(*factors("NN"), *factors("NT"))
 
     def test_columns_of_a_larger_matrix_will_do(self) -> None:
         wide = torch.empty(ROWS, 3072, dtype=torch.bfloat16, device="meta")
-        assert suits_pairs(wide[:, :2048], factors()[1])
-        assert not suits_pairs(wide.expand(2, -1, -1)[0][:, ::2], factors()[1][:1536])
+        assert suits_one_kernel(wide[:, :2048], factors()[1])
+        assert not suits_one_kernel(wide.expand(2, -1, -1)[0][:, ::2], factors()[1][:1536])
 
     @pytest.mark.parametrize(
         ("rows", "suits"), [(2048, False), (3072, False), (3456, False), (3968, True), (4096, True)]
@@ -149,18 +149,20 @@ class TestWhoComputesSums:
     def test_where_few_multiprocessors_idle(self, rows: int, suits: bool) -> None:
         """Of 132, so many have a tile: 128 of a single round, in which nothing is stored beside; of two rounds 96, 108,
         124 and 128."""
-        assert suits_pairs(*factors("TN", rows=rows)) is suits
+        assert suits_one_kernel(*factors("TN", rows=rows)) is suits
 
     def test_meta_tensors_may_be_of_any_gpu(self) -> None:
-        assert suits_pairs(*factors())
+        assert suits_one_kernel(*factors())
         with recorded_plans("cuda:80"):
-            assert not suits_pairs(*factors())
+            assert not suits_one_kernel(*factors())
 
 
 class TestWhoComputesInto:
     def logits(self, row_length: int, classes: int, dtype: torch.dtype = torch.bfloat16) -> bool:
         hidden, weight = factors("NT", rows=2048, columns=classes)
-        return suits_into(torch.empty(2048, row_length, dtype=dtype, device="meta")[:, :classes], hidden, weight)
+        return product_into_memory.kernel_suits(
+            torch.empty(2048, row_length, dtype=dtype, device="meta")[:, :classes], hidden, weight
+        )
 
     def test_rows_may_be_apart(self) -> None:
         assert self.logits(128256, 128256)
@@ -188,8 +190,8 @@ class TestInParts:
     def test_by_the_blas(self, count: int) -> None:
         torch.manual_seed(0)
         given = [torch.randn(shape) for _ in range(count) for shape in ((7, 33), (33, 9))]
-        assert not suits_pairs(*given)
-        ours = product_of_pairs(list(zip(given[::2], given[1::2], strict=True)))
+        assert not suits_one_kernel(*given)
+        ours = sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
         torch.testing.assert_close(ours, sum_of(given))
 
     def test_into_by_the_blas(self) -> None:
@@ -273,8 +275,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def forget() -> None:
     """What was found with more or fewer tiles."""
-    for kept in (summed._suited, into._suited, summed_products._plans, matmul_forward._plans):
-        kept.clear()
+    sums.kernel_suits.forget()
+    product_into_memory.kernel_suits.forget()
+    summed_products._plans.clear()
+    matmul_forward._plans.clear()
 
 
 def filled(given: list[Tensor]) -> list[Tensor]:
@@ -313,9 +317,9 @@ def test_is_as_right_as_the_blas_and_the_same_at_every_run(
 ) -> None:
     given = filled(factors(layout, *sizes, dtype=dtype, device="cuda"))
     pairs = list(zip(given[::2], given[1::2], strict=True))
-    ours = product_of_pairs(pairs)
+    ours = sum_of_products(pairs)
     assert_as_right(ours, given)
-    assert all(torch.equal(product_of_pairs(pairs), ours) for _ in range(5))
+    assert all(torch.equal(sum_of_products(pairs), ours) for _ in range(5))
     assert launched == [KERNEL] * 6
 
 
@@ -355,7 +359,7 @@ def test_keeps_to_the_edges(layout: str, launched: list[str]) -> None:
         return room[:rows, :columns].copy_(one)
 
     given = [beside_nan(one) for one in filled(factors(layout, 200, 136, (520, 72, 8), device="cuda"))]
-    assert bool(product_of_pairs(list(zip(given[::2], given[1::2], strict=True))).isfinite().all())
+    assert bool(sum_of_products(list(zip(given[::2], given[1::2], strict=True))).isfinite().all())
     assert launched == [KERNEL]
 
 
@@ -364,5 +368,5 @@ def test_keeps_to_the_edges(layout: str, launched: list[str]) -> None:
 def test_special_values_come_out_as_from_the_blas(value: float, launched: list[str]) -> None:
     a, b = filled(factors("NT", 136, 136, (1024,), device="cuda"))
     a[5, 7] = value
-    torch.testing.assert_close(product_of_pairs([(a, b)]), a @ b, equal_nan=True)
+    torch.testing.assert_close(sum_of_products([(a, b)]), a @ b, equal_nan=True)
     assert launched == [KERNEL]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.ops.matmul.forward import forward_with_addend
-from tilesmith.ops.matmul.internal.exact_or_blas import product, product_added, rectified
+from tilesmith.ops.matmul.internal.exact_or_blas import product, product_with_addend, product_with_relu
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -43,7 +43,7 @@ def of_a_batch(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def with_a_rectifier(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     a, b, c = (small_numbers(*shape, dtype=dtype) for shape in ((7, 9), (9, 5), (5,)))
-    return rectified(a, b, c), (a.double() @ b.double() + c.double()).relu()
+    return product_with_relu(a, b, c), (a.double() @ b.double() + c.double()).relu()
 
 
 EVERY_KIND = pytest.mark.parametrize("kind", [over_rows, of_a_batch, with_a_rectifier])
@@ -90,12 +90,12 @@ class TestAddend:
     def test_may_have_any_strides(self, dtype: torch.dtype) -> None:
         a, b, addend = (small_numbers(*shape, dtype=dtype) for shape in ((7, 9), (9, 5), (5, 7)))
         right = a.double() @ b.double() + addend.double().t()
-        assert torch.equal(product_added(addend.t(), a, b).double(), right)
+        assert torch.equal(product_with_addend(addend.t(), a, b).double(), right)
 
     def test_is_added_after_all_shares_of_the_depth(self) -> None:
         tensors = [torch.empty(shape, device="meta") for shape in ((64, 64), (64, 16384), (16384, 64))]
         with recorded_plans("cuda:90") as plans:
-            product_added(*tensors)
+            product_with_addend(*tensors)
         tiles, total = [launch for plan in plans for launch in plan.launches]
         assert tiles.arguments["addend_ptr"] is None
         assert total.arguments["addend_ptr"] is not None
@@ -105,7 +105,7 @@ class TestAddend:
         rows, columns, depth = sizes
         tensors = [torch.empty(shape, device="meta") for shape in ((rows, columns), (rows, depth), (columns, depth))]
         with recorded_plans("cuda:90") as plans:
-            product_added(tensors[0], tensors[1], tensors[2].t())
+            product_with_addend(tensors[0], tensors[1], tensors[2].t())
         (launch,) = (launch for plan in plans for launch in plan.launches)
         assert launch.arguments["addend_ptr"] is not None
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
@@ -119,7 +119,7 @@ class TestAddend:
         shapes = ((rows, columns), (rows, depth), (columns, depth), (columns,))
         addend, a, b, bias = (torch.randn(shape, device="cuda").to(dtype) for shape in shapes)
         with ts.use("triton"):
-            found = product_added(addend, a, b.t(), bias)
+            found = product_with_addend(addend, a, b.t(), bias)
         right = addend.double() + a.double() @ b.double().t() + bias.double()
         assert float((found.double() - right).norm() / right.norm()) < (5e-7 if dtype == torch.float32 else 3e-3)
 

@@ -177,12 +177,14 @@ LEAST_DEPTH = 512
 """The tile before is stored at the first 4 steps of 64, which others should follow."""
 
 LEAST_BUSY = 0.85
-"""The share of multiprocessors that must have a tile, on average over all rounds of tiles: where more of them idle,
-cuBLAS has smaller tiles."""
+"""The share of multiprocessors that must have a tile, on average over all waves: below, cuBLAS has smaller tiles."""
+
+LEAST_WAVES = 2
+"""In a single wave no tile is stored while another is multiplied."""
 
 
 def takes_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
-    """Whether the kernel can add up these products of a and bᵀ."""
+    """Return whether the kernel can compute the sum of these products of a and bᵀ."""
     operands = [operand for pair in sides for operand, _ in pair]
     return (
         runs_on_hopper(plan)
@@ -196,10 +198,11 @@ def takes_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
 
 
 def suits_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
-    """Whether it is, besides, the one to: there are tiles to be stored while others are multiplied."""
+    """Return whether the kernel can compute the sum and is faster than the BLAS."""
     n_tiles = tiles(*y[0].shape)
-    rounds = triton.cdiv(n_tiles, plan.multiprocessors)
-    return takes_half(plan, sides, y) and rounds > 1 and n_tiles >= LEAST_BUSY * rounds * plan.multiprocessors
+    waves = triton.cdiv(n_tiles, plan.multiprocessors)
+    is_busy = n_tiles >= LEAST_BUSY * waves * plan.multiprocessors
+    return waves >= LEAST_WAVES and is_busy and takes_half(plan, sides, y)
 
 
 def _depth(a: Side) -> int:
