@@ -16,8 +16,9 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops import configured
 from tilesmith.ops.matmul import matmul
+from tilesmith.ops.matmul.backward import backward as matmul_backward
 from tilesmith.ops.matmul.forward import forward as matmul_forward
-from tilesmith.ops.matmul.hopper import half as hopper_product
+from tilesmith.ops.matmul.hopper import half as hopper_half
 from tilesmith.ops.matmul.internal import product_into_memory
 from tilesmith.ops.matmul.internal import sum_of_products as sums
 from tilesmith.ops.matmul.internal.product_into_memory import product_into
@@ -85,7 +86,7 @@ class TestWhoComputesMatmul:
     @pytest.mark.parametrize(
         "other",
         [
-            {"dtype": torch.float32}, {"rows": 512}, {"depths": (hopper_product.LEAST_DEPTH - 8,)}, {"columns": 2052},
+            {"dtype": torch.float32}, {"rows": 512}, {"depths": (hopper_half.LEAST_DEPTH - 8,)}, {"columns": 2052},
             {"depths": (2052,), "layout": "NT"},
         ],
         ids=str,
@@ -264,21 +265,29 @@ def test_no_more_programs_than_are_busy_to_the_end() -> None:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """On a Hopper GPU, where this kernel takes even what does not fill it."""
+def small_sizes_suit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inside, this kernel also takes sizes that do not fill a GPU, which else go to the BLAS."""
+    monkeypatch.setattr(hopper_half, "LEAST_BUSY", 0)
+    monkeypatch.setattr(hopper_half, "LEAST_WAVES", 0)
+    forget_plans()
+    yield
+    forget_plans()
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, small_sizes_suit: None) -> list[str]:
+    """On a Hopper GPU: the names of kernels as they are launched."""
     only_on_hopper()
-    monkeypatch.setattr(hopper_product, "LEAST_BUSY", 0)
-    forget()
-    yield names_launched(monkeypatch)
-    forget()
+    return names_launched(monkeypatch)
 
 
-def forget() -> None:
-    """What was found with more or fewer tiles."""
+def forget_plans() -> None:
+    """Forget all that was chosen with other thresholds."""
     sums.kernel_suits.forget()
     product_into_memory.kernel_suits.forget()
     summed_products._plans.clear()
     matmul_forward._plans.clear()
+    matmul_backward._plans.clear()
 
 
 def filled(given: list[Tensor]) -> list[Tensor]:
@@ -297,6 +306,10 @@ def assert_as_right(ours: Tensor, given: list[Tensor]) -> None:
     assert error <= 1.02 * other
 
 
+EDGES = (200, 136, (520, 72, 8))
+SPECIAL = (136, 136, (1024,))
+BOTH_WAYS = (4000, 4104, (1088,))
+COLUMNS_WITH_GAPS = [1000, 1001, 1063]
 SIZES = {  # rows, columns, depths
     "whole-tiles": (1024, 512, (1024,)),
     "an-edge-everywhere": (1000, 1000, (1032,)),
@@ -306,6 +319,37 @@ SIZES = {  # rows, columns, depths
     "three": (1160, 2056, (1032, 264, 72)),
     "three-in-many-rounds": (4000, 4104, (72, 264, 1000)),
 }
+
+
+@pytest.mark.usefixtures("small_sizes_suit")
+class TestSizesOfTheGpuTests:
+    """Their plans, which need no GPU: if dispatch changes, these tests say that the GPU tests test another kernel."""
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    @pytest.mark.parametrize("sizes", [*SIZES.values(), EDGES, SPECIAL], ids=str)
+    def test_sum_is_planned_for_this_kernel(self, sizes: tuple[int, int, tuple[int, ...]], layout: str) -> None:
+        given = factors(layout, *sizes)
+        assert suits_one_kernel(*given)
+        with recorded_plans() as plans:
+            sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
+        assert names_of(plans) == [KERNEL]
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_matmul_is_planned_for_this_kernel_both_ways(self, layout: str) -> None:
+        a, b = (one.detach().requires_grad_() for one in factors(layout, *BOTH_WAYS))
+        with recorded_plans() as plans:
+            matmul(a, b).backward(torch.empty(4000, 4104, dtype=a.dtype, device="meta"))
+        assert names_of(plans) == [KERNEL] * 3
+
+    @pytest.mark.parametrize("columns", COLUMNS_WITH_GAPS)
+    def test_product_into_memory_is_planned_for_this_kernel(self, columns: int) -> None:
+        a, b = factors("NT", 1000, columns, (1032,))
+        memory = torch.empty(1000, 1088, dtype=a.dtype, device="meta")
+        assert product_into_memory.kernel_suits(memory[:, :columns], a, b)
+
+    def test_small_sizes_go_to_the_blas_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        assert not suits_one_kernel(*factors("NN", *SIZES["whole-tiles"]))
 
 
 @pytest.mark.gpu
@@ -326,7 +370,7 @@ def test_is_as_right_as_the_blas_and_the_same_at_every_run(
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_matmul_is_as_right_both_ways(layout: str, launched: list[str]) -> None:
-    a, b = filled(factors(layout, 4000, 4104, (1088,), device="cuda"))
+    a, b = filled(factors(layout, *BOTH_WAYS, device="cuda"))
     dy = torch.randn(4000, 4104, dtype=a.dtype, device="cuda")
     with ts.use("triton"):
         y = matmul(a.requires_grad_(), b.requires_grad_())
@@ -335,11 +379,11 @@ def test_matmul_is_as_right_both_ways(layout: str, launched: list[str]) -> None:
     assert_as_right(y.detach(), [a, b])
     assert_as_right(da, [dy, b.t()])
     assert_as_right(db, [a.t(), dy])
-    assert KERNEL in launched
+    assert launched == [KERNEL] * 3
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("columns", [1000, 1001, 1063])
+@pytest.mark.parametrize("columns", COLUMNS_WITH_GAPS)
 def test_into_rows_that_are_apart(columns: int, launched: list[str]) -> None:
     a, b = filled(factors("NT", 1000, columns, (1032,), device="cuda"))
     memory = torch.zeros(1000, 1088, dtype=a.dtype, device="cuda")
@@ -358,7 +402,7 @@ def test_keeps_to_the_edges(layout: str, launched: list[str]) -> None:
         room = laid_out(rows + 256, columns + 256, one.stride(0) == 1, one.dtype, "cuda").fill_(float("nan"))
         return room[:rows, :columns].copy_(one)
 
-    given = [beside_nan(one) for one in filled(factors(layout, 200, 136, (520, 72, 8), device="cuda"))]
+    given = [beside_nan(one) for one in filled(factors(layout, *EDGES, device="cuda"))]
     assert bool(sum_of_products(list(zip(given[::2], given[1::2], strict=True))).isfinite().all())
     assert launched == [KERNEL]
 
@@ -366,7 +410,7 @@ def test_keeps_to_the_edges(layout: str, launched: list[str]) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
 def test_special_values_come_out_as_from_the_blas(value: float, launched: list[str]) -> None:
-    a, b = filled(factors("NT", 136, 136, (1024,), device="cuda"))
+    a, b = filled(factors("NT", *SPECIAL, device="cuda"))
     a[5, 7] = value
     torch.testing.assert_close(sum_of_products([(a, b)]), a @ b, equal_nan=True)
     assert launched == [KERNEL]

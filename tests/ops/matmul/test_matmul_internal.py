@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 import torch
+from on_hopper import names_launched
 from test_matmul import EVERY_FORM, FORMS
 from torch import Tensor
 
@@ -76,6 +77,14 @@ def test_is_ours_where_single_precision_must_be_exact(
         torch.set_float32_matmul_precision("highest")
 
 
+ON_HOPPER = {  # rows, columns, depth: what computes them in float32
+    (16384, 128, 128): ["matmul_hopper_exact_kernel"],
+    (4096, 64, 256): ["matmul_hopper_rows_kernel"],
+    (64, 64, 4096): ["matmul_hopper_exact_kernel", "sum_shares_kernel"],
+    (1000, 100, 84): ["matmul_hopper_exact_kernel"],
+}
+
+
 class TestAddend:
     @EVERY_FORM
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -111,17 +120,33 @@ class TestAddend:
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         assert binary.spill_bytes == 0
 
+    @pytest.mark.parametrize("sizes", ON_HOPPER, ids=str)
+    def test_sizes_of_the_gpu_test_are_planned_for_the_named_kernels(self, sizes: tuple[int, int, int]) -> None:
+        with recorded_plans("cuda:90") as plans:
+            product_with_addend(*self.operands(sizes, torch.float32, "meta"))
+        assert [launch.kernel.__name__ for plan in plans for launch in plan.launches] == ON_HOPPER[sizes]
+
     @pytest.mark.gpu
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    @pytest.mark.parametrize("sizes", [(16384, 128, 128), (4096, 64, 256), (64, 64, 4096), (1000, 100, 84)], ids=str)
-    def test_is_right_on_a_gpu(self, sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    @pytest.mark.parametrize("sizes", ON_HOPPER, ids=str)
+    def test_product_with_addend_matches_float64_on_a_gpu(
+        self, sizes: tuple[int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        addend, a, b, bias = self.operands(sizes, dtype, "cuda")
+        launched = names_launched(monkeypatch)
+        with ts.use("triton"):
+            found = product_with_addend(addend, a, b, bias)
+        if torch.cuda.get_device_capability() == (9, 0):
+            assert launched == (ON_HOPPER[sizes] if dtype == torch.float32 else [])  # the BLAS multiplies bf16
+        right = addend.double() + a.double() @ b.double() + bias.double()
+        assert float((found.double() - right).norm() / right.norm()) < (5e-7 if dtype == torch.float32 else 3e-3)
+
+    def operands(self, sizes: tuple[int, int, int], dtype: torch.dtype, device: str) -> list[Tensor]:
+        """addend, a, b and bias."""
         rows, columns, depth = sizes
         shapes = ((rows, columns), (rows, depth), (columns, depth), (columns,))
-        addend, a, b, bias = (torch.randn(shape, device="cuda").to(dtype) for shape in shapes)
-        with ts.use("triton"):
-            found = product_with_addend(addend, a, b.t(), bias)
-        right = addend.double() + a.double() @ b.double().t() + bias.double()
-        assert float((found.double() - right).norm() / right.norm()) < (5e-7 if dtype == torch.float32 else 3e-3)
+        addend, a, b, bias = (torch.randn(shape, device=device).to(dtype) for shape in shapes)
+        return [addend, a, b.t(), bias]
 
 
 def test_a_sum_over_very_many_rows_is_made_of_shorter_ones() -> None:
