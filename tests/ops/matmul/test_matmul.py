@@ -1,4 +1,4 @@
-"""Matrix products: every form of the kernels, every shape that torch.matmul takes, exactness, and clear errors."""
+"""Matrix products: every portable form, every shape that torch.matmul takes, exactness, and clear errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ matmul, reference = SPECS["matmul"].op, SPECS["matmul"].reference
 FLOAT8 = torch.float8_e4m3fn
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
-# Every form of the kernels, with tiles so small that the interpreter goes through several of them.
+# Every portable form, with tiles so small that the interpreter computes several of them.
 TILE = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP": 2}
 TMA = {**TILE, "form": "tma"}
 PERSISTENT = {**TMA, "programs_per_multiprocessor": 1}
@@ -57,7 +57,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def launched(*arguments: Any, target: str = "cuda:90", **named: Any) -> list[Any]:
-    """What a call would launch on such a GPU."""
+    """Return the launches of a call on such a GPU."""
 
     def imagined(value: Any) -> Any:
         return value.to("meta") if isinstance(value, Tensor) else value
@@ -76,32 +76,32 @@ class TestEveryForm:
         ],
         ids=str,
     )
-    def test_is_right_forward_and_backward(self, form: str, dtype: torch.dtype) -> None:
+    def test_forward_and_backward_match_the_reference(self, form: str, dtype: torch.dtype) -> None:
         a, b = torch.randn(24, 40, dtype=dtype), torch.randn(40, 32, dtype=dtype)
         with configured(**FORMS[form]):
             self.compare({"a": a, "b": b})
 
     @covering(form=list(FORMS), transposed=["a", "b"])
-    def test_takes_transposed_operands(self, form: str, transposed: str) -> None:
+    def test_transposed_operands_match_the_reference(self, form: str, transposed: str) -> None:
         a = torch.randn(40, 24).t() if transposed == "a" else torch.randn(24, 40)
         b = torch.randn(32, 40).t() if transposed == "b" else torch.randn(40, 32)
         with configured(**FORMS[form]):
             self.compare({"a": a, "b": b})
 
     @EVERY_FORM
-    def test_takes_batches(self, form: str) -> None:
+    def test_batches_match_the_reference(self, form: str) -> None:
         with configured(**FORMS[form]):
             self.compare({"a": torch.randn(3, 8, 20), "b": torch.randn(3, 20, 12)})
 
     @EVERY_FORM
-    def test_finishes_what_it_stores(self, form: str) -> None:
+    def test_bias_and_activation_match_the_reference(self, form: str) -> None:
         inputs = {"a": torch.randn(20, 24), "b": torch.randn(24, 36), "bias": torch.randn(36), "activation": "silu"}
         with configured(**FORMS[form]):
             self.compare(inputs)
 
     @EVERY_FORM
-    def test_keeps_to_the_edges(self, form: str) -> None:
-        """Beside the operands lie NaN: one element read too many would be seen."""
+    def test_reads_nothing_beyond_the_edges(self, form: str) -> None:
+        """The operands lie among NaN: reading one element too many makes the result NaN."""
         a = torch.full((40, 56), float("nan"))[:21, :36].copy_(torch.randn(21, 36))
         b = torch.full((56, 40), float("nan"))[:36, :20].copy_(torch.randn(36, 20))
         with configured(**FORMS[form]):
@@ -159,7 +159,7 @@ class TestEveryForm:
 
 @pytest.mark.parametrize(("split_k", "columns"), [(8, 7), (9, 7), (17, 7), (33, 150), (65, 20)])
 def test_more_partial_sums_than_one_step_adds_match_exactly(split_k: int, columns: int) -> None:
-    """Of whole numbers, which have no error."""
+    """Sums of whole numbers have no rounding error."""
     a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * split_k), (16 * split_k, columns)))
     with configured(**{**TILE, "BLOCK_N": 64, "form": "bf16x3_in_tile", "split_k": split_k}):
         assert torch.equal(matmul(a, b), a @ b)
@@ -194,11 +194,11 @@ class TestShapes:
         inputs = {"a": torch.randn(a), "b": torch.randn(b)}
         assert_same(forward_and_backward(matmul, inputs), forward_and_backward(torch.matmul, inputs))
 
-    def test_no_depth_leaves_the_bias(self) -> None:
+    def test_zero_depth_returns_the_bias(self) -> None:
         inputs = {"a": torch.randn(3, 0), "b": torch.randn(0, 4), "bias": torch.randn(4), "activation": "gelu"}
         assert_same(forward_and_backward(matmul, inputs), forward_and_backward(reference, inputs))
 
-    def test_a_batch_that_shares_b_is_one_product(self) -> None:
+    def test_batch_that_shares_b_is_one_product(self) -> None:
         (launch,) = launched(torch.randn(4, 6, 40), torch.randn(40, 32))
         assert launch.arguments["n_rows"] == 24
         assert launch.arguments["n_matrices"] == 1
@@ -229,7 +229,7 @@ class TestExactness:
     """Single precision is taken exactly unless PyTorch is told otherwise."""
 
     @pytest.mark.parametrize("form", ["bf16x3 stored, tma", "bf16x3 in tile"])
-    def test_planes_lose_nothing_that_matters(self, form: str) -> None:
+    def test_bf16x3_error_is_that_of_float32(self, form: str) -> None:
         a, b = torch.randn(16, 512), torch.randn(512, 16)
         right = a.double() @ b.double()
         with configured(**FORMS[form]):
@@ -237,7 +237,7 @@ class TestExactness:
         assert error < 4e-7
         with configured(**FORMS["pointers"]):
             low = (matmul(a.bfloat16(), b.bfloat16()) - right).norm() / right.norm()
-        assert low > 1e-3  # what the comparison would find if two of the three parts were lost
+        assert low > 1e-3  # the error if two of the three parts were lost
 
     @pytest.mark.parametrize("form", ["bf16x3 stored, tma", "bf16x3 stored, pointers", "bf16x3 in tile"])
     @pytest.mark.parametrize(
@@ -247,13 +247,13 @@ class TestExactness:
             (float("nan"), 1.0), (3.4028234e38, 1.0), (3e38, -1.1), (-3.4e38, 1e20), (1e-40, 1.0), (1e-30, 1e-5),
         ],
     )  # fmt: skip
-    def test_special_values_come_out_of_planes_as_from_single_precision(self, form: str, a: float, b: float) -> None:
+    def test_special_values_of_bf16x3_match_float32(self, form: str, a: float, b: float) -> None:
         left, right = torch.randn(4, 20), torch.randn(20, 8)
         left[0, 0], right[0] = a, b
         with configured(**FORMS[form]):
             torch.testing.assert_close(matmul(left, right), left @ right, equal_nan=True)
 
-    def test_large_products_are_split_on_hopper(self) -> None:
+    def test_large_products_are_split_in_memory_on_hopper(self) -> None:
         a = torch.empty(4096, 4096, device="meta")
         assert [launch.kernel.__name__ for launch in launched(a, a)][:2] == [
             "split_into_planes_kernel",
@@ -271,7 +271,7 @@ class TestExactness:
 
     @pytest.mark.parametrize(("target", "planes"), [("cuda:80", "here"), ("cuda:100", "here"), ("hip:gfx942", "")])
     @pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 4096, 128)], ids=["small", "over many rows"])
-    def test_those_of_few_tiles_are_split_in_each_where_matrix_units_need_it(
+    def test_few_tiles_are_split_in_each_tile_on_nvidia(
         self, target: str, planes: str, sizes: tuple[int, int, int]
     ) -> None:
         rows, depth, columns = sizes
@@ -303,7 +303,7 @@ class TestFloat8:
             right = right * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
         torch.testing.assert_close(y.double(), right, rtol=8e-3 if out_dtype is None else 1e-3, atol=2e-2)
 
-    def test_the_spec_that_times_it_tells_right_from_wrong(self) -> None:
+    def test_float8_spec_finds_a_forgotten_scale(self) -> None:
         spec = load_file(Path(__file__).parents[3] / "benchmarks" / "float8_matmul.py")
 
         def forgets_a_scale(scale_b: Tensor, **arguments: Any) -> Any:
@@ -358,7 +358,7 @@ class TestFinish:
         assert_same(ours, forward_and_backward(reference, inputs))
 
     @pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
-    def test_nothing_is_multiplied_again_for_the_backward(self, activation: str) -> None:
+    def test_backward_recomputes_no_product(self, activation: str) -> None:
         a, b = (torch.empty(64, 64, device="meta", requires_grad=True) for _ in range(2))
         with recorded_plans() as plans:
             matmul(a, b, activation=activation).sum().backward()
@@ -376,7 +376,7 @@ class TestFinish:
         compiled = torch.compile(matmul, fullgraph=True, backend="aot_eager")
         assert_same(forward_and_backward(compiled, inputs), forward_and_backward(reference, inputs))
 
-    def test_without_a_gradient_nothing_is_kept(self) -> None:
+    def test_without_gradient_z_is_not_kept(self) -> None:
         a, b = (torch.empty(64, 64, device="meta", requires_grad=True) for _ in range(2))
         with torch.no_grad():
             (launch,) = launched(a, b, activation="silu")

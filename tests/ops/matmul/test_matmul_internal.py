@@ -1,4 +1,4 @@
-"""Products inside other operators: ours where single precision must be exact, the BLAS everywhere else."""
+"""Products inside other operators: our kernels where float32 must be exact, the BLAS everywhere else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def small_numbers(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Whole numbers, whose sums have no error."""
+    """Return whole numbers: their sums have no rounding error."""
     return torch.randint(-4, 5, shape).to(dtype)
 
 
@@ -52,13 +52,13 @@ EVERY_KIND = pytest.mark.parametrize("kind", [over_rows, of_a_batch, with_a_rect
 
 @EVERY_KIND
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_is_right(kind: Callable[[torch.dtype], tuple[Tensor, Tensor]], dtype: torch.dtype) -> None:
+def test_product_matches_float64(kind: Callable[[torch.dtype], tuple[Tensor, Tensor]], dtype: torch.dtype) -> None:
     ours, right = kind(dtype)
     assert torch.equal(ours.double(), right.to(dtype).double())
 
 
 @EVERY_KIND
-def test_is_ours_where_single_precision_must_be_exact(
+def test_exact_float32_never_runs_the_blas(
     kind: Callable[[torch.dtype], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -88,7 +88,7 @@ ON_HOPPER = {  # rows, columns, depth: what computes them in float32
 class TestAddend:
     @EVERY_FORM
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    def test_is_added_by_every_form(self, form: str, dtype: torch.dtype) -> None:
+    def test_addend_matches_float64_in_every_form(self, form: str, dtype: torch.dtype) -> None:
         a, b, bias, addend = (small_numbers(*shape, dtype=dtype) for shape in ((24, 40), (40, 32), (32,), (24, 32)))
         with ts.ops.configured(**FORMS[form]):
             found = forward_with_addend(a, b, bias, addend, False)
@@ -96,12 +96,12 @@ class TestAddend:
         assert torch.equal(found.double(), right.to(dtype).double())
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    def test_may_have_any_strides(self, dtype: torch.dtype) -> None:
+    def test_addend_may_have_any_strides(self, dtype: torch.dtype) -> None:
         a, b, addend = (small_numbers(*shape, dtype=dtype) for shape in ((7, 9), (9, 5), (5, 7)))
         right = a.double() @ b.double() + addend.double().t()
         assert torch.equal(product_with_addend(addend.t(), a, b).double(), right)
 
-    def test_is_added_after_all_shares_of_the_depth(self) -> None:
+    def test_addend_is_added_after_the_split_k_sum(self) -> None:
         tensors = [torch.empty(shape, device="meta") for shape in ((64, 64), (64, 16384), (16384, 64))]
         with recorded_plans("cuda:90") as plans:
             product_with_addend(*tensors)
@@ -110,7 +110,7 @@ class TestAddend:
         assert total.arguments["addend_ptr"] is not None
 
     @pytest.mark.parametrize("sizes", [(16384, 128, 512), (4096, 64, 64), (1000, 100, 84)], ids=str)
-    def test_does_not_make_forms_for_hopper_spill(self, sizes: tuple[int, int, int]) -> None:
+    def test_addend_does_not_make_hopper_kernels_spill(self, sizes: tuple[int, int, int]) -> None:
         rows, columns, depth = sizes
         tensors = [torch.empty(shape, device="meta") for shape in ((rows, columns), (rows, depth), (columns, depth))]
         with recorded_plans("cuda:90") as plans:
@@ -149,8 +149,8 @@ class TestAddend:
         return [addend, a, b.t(), bias]
 
 
-def test_a_sum_over_very_many_rows_is_made_of_shorter_ones() -> None:
-    """Of 16,384 rows, as the gradient of a weight has them for every pair of 64 residues of 4 chains."""
+def test_sum_over_very_many_rows_is_split() -> None:
+    """16,384 rows: a weight's gradient over every pair of 64 residues in 4 chains."""
     a, b = (torch.empty(16384, columns, device="meta") for columns in (640, 128))
     with recorded_plans("cuda:90") as plans:
         product(a.t(), b)

@@ -1,4 +1,4 @@
-"""The product itself as a torch operator."""
+"""The product as torch operators: plain, keeping z for a gradient, and with an addend."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def forward_keeping_z(
     a: Tensor, b: Tensor, bias: Tensor | None, activation: str, scale_a: Tensor | None, scale_b: Tensor | None,
     out_dtype: torch.dtype, tf32: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The result, and z = a·b + bias before the activation, for activations whose slope is told by z alone."""
+    """Return y, and z = a·b + bias before the activation, which the gradients of silu and gelu need."""
     shape = result_shape(a.shape, b.shape)
     return (
         torch.empty(shape, dtype=out_dtype, device=a.device),
@@ -59,7 +59,7 @@ def plan_forward_keeping_z(
 
 @kernels("matmul_forward_with_addend")
 def forward_with_addend(a: Tensor, b: Tensor, bias: Tensor | None, addend: Tensor, tf32: bool) -> Tensor:
-    """a·b + bias + addend of matrices, for use inside other operators."""
+    """Return a·b + bias + addend of matrices, for use inside other operators."""
     return torch.empty(result_shape(a.shape, b.shape), dtype=a.dtype, device=a.device)
 
 
@@ -75,7 +75,7 @@ def plan_forward_with_addend(
 
 
 def _plan_layer(plan: Plan, a: Operand, b: Operand, y: Operand, epilogue: Epilogue, tf32: bool) -> None:
-    """Put y = act(a·b · scales + bias) + addend on the plan; where all of a batch share b, as a single product."""
+    """Put y = act(a·b · scales + bias) + addend on the plan; a batch that shares b is one product."""
     left, right, batch = factors(a, b)
     result = as_result(y, left, right)
     folded = with_batch_in_rows(batch, left, result) if right.is_shared else None

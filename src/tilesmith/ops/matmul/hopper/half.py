@@ -1,10 +1,10 @@
-"""Plain products of half precision on Hopper: y = a·b, or a sum of up to three such, in the manner of `hopper_ring`.
+"""Half-precision GEMM on Hopper: y = a·b, or a sum of up to three products. Read `ring.py` first.
 
-All that is elementwise here is to round, so the tile before is stored at the first four steps of the next one. Of
-several pairs, the steps of one follow those of the other into the same sums: the gradient of an input that went through
-several linear layers is one product of as much depth as they have together, and nothing is added up in memory.
+The epilogue only rounds: the first four steps of a tile store the tile before. The steps of several pairs follow each
+other into the same sums. So the gradient of an input of several linear layers is one product of their joint depth, and
+nothing is added in memory.
 
-Each side may lie along the depth or across it, as the tensor cores read either from shared memory.
+The depth of each operand may be contiguous or not: the tensor cores read both from shared memory.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put
 
-CHUNK = gl.constexpr(64)  # columns that are stored at a time: 128 bytes, the widest that is spread over all banks
-CHUNKS = gl.constexpr(4)  # of a tile
+CHUNK = gl.constexpr(64)  # columns of one store: 128 bytes, the widest row that TMA swizzles over all banks
+CHUNKS = gl.constexpr(4)  # chunks of a tile
 
 
 @gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "second_depth", "third_depth"])
@@ -56,9 +56,12 @@ def matmul_hopper_kernel(
     PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
     STAGES: gl.constexpr, PLACES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """All tensors are descriptors: a of both warpgroups' rows, b of a tile's columns, y of a chunk of one warpgroup's
-    rows. Only the first PAIRS of a and b are given. Each warpgroup has PLACES to store from."""
-    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not take the place of one just stored")
+    """Compute tiles of y = Σ a·b over the first PAIRS pairs.
+
+    All tensors are descriptors: a of both warpgroups' rows, b of a tile's columns, y of a chunk of one warpgroup's
+    rows. Each warpgroup stores from PLACES buffers.
+    """
+    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not overwrite the buffer of one just stored")
     A_BLOCK: gl.constexpr = [GROUPS * ROWS, DEPTH] if A_ALONG else [DEPTH, GROUPS * ROWS]
     B_BLOCK: gl.constexpr = [COLUMNS, DEPTH] if B_ALONG else [DEPTH, COLUMNS]
     a_tiles = gl.allocate_shared_memory(a.dtype, [STAGES, A_BLOCK[0], A_BLOCK[1]], a.layout)
@@ -83,7 +86,7 @@ def matmul_hopper_kernel(
 
 @gluon.jit
 def tiles_of(sizes):
-    """Down, and across."""
+    """Return how many tiles lie below each other, and side by side."""
     n_rows, n_columns, _depths = sizes
     n_row_tiles = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     return n_row_tiles, (n_columns + COLUMNS - 1) // COLUMNS
@@ -91,6 +94,7 @@ def tiles_of(sizes):
 
 @gluon.jit
 def steps_of(sizes, PAIR: gl.constexpr):
+    """Return how many steps the depth of this pair takes."""
     return (sizes[2][PAIR] + DEPTH - 1) // DEPTH
 
 
@@ -98,7 +102,7 @@ def steps_of(sizes, PAIR: gl.constexpr):
 def fetch_steps(
     factors, memory, sizes, PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, TOGETHER: gl.constexpr
 ):  # fmt: skip
-    """The one warp that fetches."""
+    """Run the warp that loads both operands by TMA."""
     a_tiles, b_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
     n_row_tiles, n_column_tiles = tiles_of(sizes)
@@ -109,7 +113,7 @@ def fetch_steps(
         for pair in gl.static_range(PAIRS):
             for step in range(steps_of(sizes, pair)):
                 slot = number % STAGES
-                # Until the step of the round before is done there; the first round finds all free.
+                # Wait until the step that used this stage is done; the first round finds every stage free.
                 mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)
                 mbarrier.expect(ready.index(slot), STEP_BYTES)
                 along = step * DEPTH
@@ -125,13 +129,13 @@ def multiply(
     y, memory, staging, sizes, PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
     PLACES: gl.constexpr, TOGETHER: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup that multiplies, and stores the tile before."""
+    """Run a warpgroup that multiplies, and stores the tile before."""
     n_row_tiles, n_column_tiles = tiles_of(sizes)
     steps = 0
     for pair in gl.static_range(PAIRS):
         steps += steps_of(sizes, pair)
     zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
-    # Before the first tile there is none: below the last row the copy engine stores nothing.
+    # Before the first tile: TMA stores nothing below the last row.
     before = quarters(pairs(zeros, staging.dtype))
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     number = 0
@@ -153,6 +157,7 @@ def multiply(
 
 @gluon.jit
 def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl.constexpr, PART: gl.constexpr):
+    """Store one chunk of the tile before, [ROWS, CHUNK]."""
     place = staging.index(PART * PLACES + chunk % PLACES)
     tma.store_wait(PLACES - 1)
     paired(place).store(before[chunk])
@@ -162,8 +167,7 @@ def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl
 
 @dataclass(frozen=True)
 class HalfConfig(RingConfig):
-    """Besides, PLACES for chunks that are being stored: beside four STAGES there is room for two, beside three for
-    four."""
+    """PLACES: buffers to store chunks from. Shared memory has room for two with four STAGES, for four with three."""
 
     form: str = "half"
     STAGES: int = 4
@@ -174,7 +178,7 @@ class HalfConfig(RingConfig):
 MOST_PAIRS = 3
 
 LEAST_DEPTH = 512
-"""The tile before is stored at the first 4 steps of 64, which others should follow."""
+"""The first 4 steps of 64 store the tile before; other steps should follow them."""
 
 LEAST_BUSY = 0.85
 """The share of multiprocessors that must have a tile, on average over all waves: below, cuBLAS has smaller tiles."""

@@ -1,6 +1,6 @@
-"""Single-precision matrices as three of bf16, split once instead of in every tile that reads them.
+"""Split float32 matrices into bf16x3 in memory, once instead of in every tile that reads them.
 
-That moves 10 bytes per element. What is gained by it: `ops/device/bf16x3.py`.
+Splitting moves 10 bytes per element. `ops/device/bf16x3.py` says what bf16x3 is.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.bf16x3 import PARTS, planes_of
-from tilesmith.ops.matmul.kernels.epilogue import known_multiple
+from tilesmith.ops.matmul.kernels.tiles import known_multiple
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -20,7 +20,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 def split_tile(
     x_ptr, planes_ptr, tile, x_strides, n_first, depth, plane_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Tiles go through the matrices one after the other, along depth first."""
+    """Split one tile. Tiles are numbered along depth first, then along rows, then over matrices."""
     tiles_along = plane_columns // COLUMNS
     tiles_per_matrix = tl.cdiv(n_first, ROWS) * tiles_along
     matrix = (tile // tiles_per_matrix).to(tl.int64)
@@ -28,7 +28,7 @@ def split_tile(
     columns = tile % tiles_along * COLUMNS + tl.arange(0, COLUMNS)
     in_rows = (rows < n_first)[:, None]
     offsets = (matrix * x_strides[0] + rows * x_strides[1])[:, None] + (columns.to(tl.int64) * x_strides[2])[None, :]
-    x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)
+    x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)  # [ROWS, COLUMNS]
     high, middle, low = planes_of(x)
     places = planes_ptr + ((matrix * n_first + rows) * (PARTS * plane_columns))[:, None] + columns[None, :]
     tl.store(places, high, mask=in_rows)
@@ -42,7 +42,7 @@ def split_into_planes_kernel(
     plane_columns, A_MULTIPLE: tl.constexpr, B_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Both operands in one launch. Strides are of the batch, of a's rows or b's columns, and of depth."""
+    """Split both operands in one launch. Strides are of the batch, of a's rows or b's columns, and of depth."""
     depth = known_multiple(depth, DEPTH_MULTIPLE)
     plane_columns = known_multiple(plane_columns, COLUMNS)
     program = tl.program_id(0)
