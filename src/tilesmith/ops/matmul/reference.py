@@ -30,7 +30,7 @@ def reference(
 
 
 def result_dtype(a: Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    """What the result has: the operands' dtype, where no other is asked for; bf16 for float8."""
+    """Return the dtype of the result: out_dtype, else bf16 for float8, else the dtype of the operands."""
     return out_dtype or (torch.bfloat16 if a.dtype == FLOAT8 else a.dtype)
 
 

@@ -146,7 +146,7 @@ def parts_of_rows(
     tile = a_tiles.index(slot)
     if not A_ALONG:
         tile = tile.permute([1, 0])
-    x = tile.load(LEFT)
+    x = tile.load(LEFT)  # [ROWS, BLOCK_K]
     high = first_bits(x)
     rest = x - high
     middle = first_bits(rest)
@@ -184,7 +184,7 @@ def multiply(
             product = start_product(rows, parts_in(b_parts, slot, B_ALONG), zeros)
             # While the tensor cores multiply, TMA refills the stage of these rows.
             load_rows(a, a_tiles, a_ready, work, number + A_SLOTS, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
-            product = warpgroup_mma_wait(0, deps=[product])
+            product = warpgroup_mma_wait(0, deps=[product])  # [ROWS, BLOCK_N]
             if not HELD:
                 mbarrier.arrive(b_free.index(slot), count=1)
             total += product

@@ -123,8 +123,8 @@ def accumulated(
     store_parts(loaded(b_ptr, b_tile, remaining, B_ALONG), b_parts, 0)
     a_ptr += a_step
     b_ptr += b_step
-    a = loaded(a_ptr, a_tile, remaining - BLOCK_K, A_ALONG)
-    b = loaded(b_ptr, b_tile, remaining - BLOCK_K, B_ALONG)
+    a = loaded(a_ptr, a_tile, remaining - BLOCK_K, A_ALONG)  # [BLOCK_M, BLOCK_K], or transposed
+    b = loaded(b_ptr, b_tile, remaining - BLOCK_K, B_ALONG)  # [BLOCK_N, BLOCK_K], or transposed
     total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
     zeros = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
     for step in range(steps):
@@ -139,7 +139,7 @@ def accumulated(
             b_ptr += b_step
             a = loaded(a_ptr, a_tile, remaining - (step + 2) * BLOCK_K, A_ALONG)
             b = loaded(b_ptr, b_tile, remaining - (step + 2) * BLOCK_K, B_ALONG)
-        total += warpgroup_mma_wait(0, deps=[product])
+        total += warpgroup_mma_wait(0, deps=[product])  # [BLOCK_M, BLOCK_N]
     return total
 
 

@@ -147,7 +147,7 @@ def multiply(
         for step in range(CHUNKS, steps):
             total = step_of_product(total, memory, number + step, False, PART, B_ALONG, not A_ALONG)
         number += steps
-        before = quarters(pairs(end_of_product(total, memory, number), staging.dtype))
+        before = quarters(pairs(end_of_product(total, memory, number), staging.dtype))  # 4 of [ROWS, CHUNK / 2] pairs
         row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
         row, column = row + PART * ROWS, column_tile * COLUMNS
     for chunk in gl.static_range(CHUNKS):

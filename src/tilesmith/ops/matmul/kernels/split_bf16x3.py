@@ -72,7 +72,7 @@ def plan_split(plan: Plan, a: Matrix, b: Matrix, matrices: int, block: int) -> t
     whole = max(block, config.COLUMNS)
     plane_columns = triton.cdiv(a.columns, whole) * whole
     sides = (a, b.transposed())
-    planes = [
+    parts = [
         plan.empty((count, side.rows, PARTS.value * plane_columns), torch.bfloat16)
         for count, side in zip(counts, sides, strict=True)
     ]
@@ -82,16 +82,16 @@ def plan_split(plan: Plan, a: Matrix, b: Matrix, matrices: int, block: int) -> t
     ]
     plan.launch(
         split_into_planes_kernel, (sum(tiles),), config,
-        a_ptr=a.operand, b_ptr=b.operand, a_planes_ptr=planes[0], b_planes_ptr=planes[1],
+        a_ptr=a.operand, b_ptr=b.operand, a_planes_ptr=parts[0], b_planes_ptr=parts[1],
         a_strides=(a.batch_strides[0], *sides[0].strides), b_strides=(b.batch_strides[0], *sides[1].strides),
         a_first=a.rows, b_first=b.columns, depth=a.columns, n_tiles_of_a=tiles[0], plane_columns=plane_columns,
         A_MULTIPLE=multiple(a.rows, a.strides[0]), B_MULTIPLE=multiple(b.columns, b.strides[1]),
         DEPTH_MULTIPLE=multiple(a.columns, a.strides[1], b.strides[0]),
     )  # fmt: skip
-    split = [_as_matrix(one) for one in planes]
+    split = [_as_matrix(one) for one in parts]
     return split[0], split[1].transposed(), plane_columns
 
 
-def _as_matrix(planes: Operand) -> Matrix:
-    count, rows, columns = planes.shape
-    return Matrix(planes, rows, columns, (columns, 1), (rows * columns if count > 1 else 0, 0, 0))
+def _as_matrix(parts: Operand) -> Matrix:
+    count, rows, columns = parts.shape
+    return Matrix(parts, rows, columns, (columns, 1), (rows * columns if count > 1 else 0, 0, 0))
