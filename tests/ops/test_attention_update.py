@@ -20,8 +20,6 @@ from tilesmith.ops.edge_norm import backward as edge_backward
 from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.edge_norm import reference as edge_reference
 from tilesmith.ops.runtime.kernels import recorded_plans
-from tilesmith.ops.transition import feed_forward
-from tilesmith.ops.transition import reference as feed_forward_reference
 from tilesmith.spec import Inputs
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -260,45 +258,3 @@ class TestEdgesWithTheirNorm:
         launch = plans[0].launches[0]
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         assert binary.spill_bytes == 0
-
-
-class TestFeedForward:
-    """What transitions are computed by where single precision must be exact."""
-
-    def inputs(self) -> Inputs:
-        torch.manual_seed(0)
-        return {
-            "x": torch.randn(2, 3, 5, 6), "norm_weight": 1 + random(6), "norm_bias": random(6),
-            "expand_weight": random(9, 6), "expand_bias": random(9), "contract_weight": random(6, 9),
-            "contract_bias": random(6), "eps": 1e-5,
-        }  # fmt: skip
-
-    @ADDED
-    def test_is_a_norm_and_two_layers(self, residual: bool) -> None:
-        given = {**self.inputs(), "residual": residual}
-        with ts.use("interpret"):
-            found = forward_and_backward(feed_forward, given)
-        assert_right_to_the_last_bits(found, forward_and_backward(feed_forward_reference, doubled(given)))
-
-    def test_sums_in_single_precision_for_the_second_bias(self) -> None:
-        given = {**self.inputs(), "residual": True}
-        given = {name: one.bfloat16() if _is_floating(one) else one for name, one in given.items()}
-        found = bias_gradient_of(feed_forward, "contract_bias", given)
-        right = bias_gradient_of(feed_forward_reference, "contract_bias", doubled(given))
-        torch.testing.assert_close(found, right.bfloat16(), rtol=0, atol=0)
-
-    def test_the_second_bias_needs_no_launches_of_its_own_where_x_is_added(self) -> None:
-        assert "sum_kernel" in launched_by(feed_forward, {**self.inputs(), "residual": False})
-        assert "sum_kernel" not in launched_by(feed_forward, {**self.inputs(), "residual": True})
-
-    @ADDED
-    def test_takes_any_strides(self, residual: bool) -> None:
-        given = {**self.inputs(), "residual": residual}
-        turned = {**given, "x": given["x"].transpose(0, 2).contiguous().transpose(0, 2)}
-        with ts.use("interpret"):
-            assert_same(forward_and_backward(feed_forward, turned), forward_and_backward(feed_forward, given))
-
-    @ADDED
-    def test_opcheck_accepts_its_torch_operators(self, residual: bool) -> None:
-        with ts.use("interpret"):
-            torch.library.opcheck(torch.ops.tilesmith.feed_forward_forward, (*self.inputs().values(), residual))

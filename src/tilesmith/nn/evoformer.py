@@ -19,7 +19,7 @@ from tilesmith.nn.norms import LayerNorm
 from tilesmith.ops.attention_update import attention_update
 from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.outer_product_mean import outer_product_mean
-from tilesmith.ops.transition import feed_forward
+from tilesmith.ops.transition import transition
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
 __all__ = [
@@ -191,7 +191,7 @@ class Transition(torch.nn.Module):
         return in_chunks(lambda rows, _: self._update(rows, residual), x, None, 1, chunk)
 
     def _update(self, x: Tensor, residual: bool) -> Tensor:
-        return feed_forward(
+        return transition(
             x, self.norm.weight, self.norm.bias, self.expand.weight, self.expand.bias, self.contract.weight,
             self.contract.bias, self.norm.eps, residual=residual,
         )  # fmt: skip

@@ -65,6 +65,7 @@ from tilesmith.ops.silu import silu
 from tilesmith.ops.softmax import softmax
 from tilesmith.ops.sum import sum
 from tilesmith.ops.swiglu import swiglu
+from tilesmith.ops.transition import transition
 from tilesmith.ops.transpose import transpose
 from tilesmith.ops.triangle_attention import triangle_attention
 from tilesmith.ops.triangle_multiply import triangle_multiply
@@ -112,6 +113,7 @@ __all__ = [
     "softmax",
     "sum",
     "swiglu",
+    "transition",
     "transpose",
     "triangle_attention",
     "triangle_multiply",

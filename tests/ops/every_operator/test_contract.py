@@ -146,7 +146,7 @@ def test_special_values_match_the_reference(spec: Spec, small_case: Case, specia
         torch.testing.assert_close(one, other, equal_nan=True)
 
 
-BY_PYTORCHS_LAYER_NORM = ("attention_update", "triangle_multiply")
+BY_PYTORCHS_LAYER_NORM = ("attention_update", "transition", "triangle_multiply")
 """Operators whose reference contains a layer norm."""
 
 

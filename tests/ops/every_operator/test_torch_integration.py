@@ -22,7 +22,6 @@ from tilesmith.lab.check import interpretable
 from tilesmith.ops.runtime.kernels import Kernels
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.swiglu import backward_with_output
-from tilesmith.ops.transition import feed_forward
 from tilesmith.spec import LAYOUTS, Case, Inputs, Layout, Spec, is_differentiable
 
 
@@ -103,8 +102,8 @@ def _leaf(value: Any) -> Any:
 # Only other torch operators of ours call these: composed operators, or operators at sizes beyond the small cases.
 INNER = {
     "attention_update_gated", "attention_update_projections_gradient", "edge_norm_backward", "edge_norm_forward",
-    "feed_forward_backward", "feed_forward_forward", "layer_norm_branch_backward", "matmul_finish_gradient",
-    "matmul_forward_with_addend", "outer_product_mean_few_backward",
+    "layer_norm_branch_backward", "matmul_finish_gradient", "matmul_forward_with_addend",
+    "outer_product_mean_few_backward",
     "outer_product_mean_few_forward", "outer_product_mean_finished", "outer_product_mean_turned",
     "swiglu_backward_with_output",
     "triangle_multiply_exact_backward", "triangle_multiply_exact_forward", "triangle_multiply_gate_gradient",
@@ -133,16 +132,12 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Kernels, "runner_for", noted_runner_for)
     monkeypatch.setattr(sys.modules["tilesmith.ops.triangle_multiply.operator"], "MOST_AT_ONCE", 0)
     torch.manual_seed(0)
-    for name in ("triangle_multiply", "attention_update"):
+    for name in ("triangle_multiply", "attention_update", "transition"):
         spec = ts.ops.SPECS[name]
         case = next(case for case in spec.cases if spec.inputs(case, torch.float32, "meta").get("residual"))
         forward_and_backward(spec.op, spec.inputs(case, torch.float32, "cpu"))
     sides = {"a": torch.randn(1, 2, 3, 4), "b": torch.randn(1, 2, 3, 4), "weight": torch.randn(5, 16)}
     forward_and_backward(ts.ops.SPECS["outer_product_mean"].op, sides)
-    vectors = {"norm_weight": 4, "norm_bias": 4, "expand_bias": 8, "contract_bias": 4}
-    layers = {"expand_weight": torch.randn(8, 4), "contract_weight": torch.randn(4, 8), "eps": 1e-5}
-    drawn = {name: torch.randn(size) for name, size in vectors.items()}
-    forward_and_backward(feed_forward, {"x": torch.randn(2, 3, 4), **drawn, **layers, "residual": True})
     backward_with_output(*(torch.randn(3, 4) for _ in range(3)))
     assert set(called) >= INNER
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""What tests of exact products share: operands, one product through the kernels, and special values in it."""
+"""What tests of exact products share: operands, one product through the kernels, and special values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilesmith.ops.runtime.plan import PlannedLaunch
 
 
 def operands(layout: str, rows: int, columns: int, depth: int, *batch: int, device: str = "meta") -> list[Tensor]:
-    """a and b of a layout: "n" for each that lies as it is, "t" for each that is a transposed view."""
+    """Return a and b of a layout: "n" for row-major, "t" for a transposed view."""
     sizes = [(rows, depth), (depth, columns)]
     return [
         torch.randn(*batch, *size, device=device) if one == "n" else torch.randn(*batch, *size[::-1], device=device).mT
@@ -24,7 +24,7 @@ def operands(layout: str, rows: int, columns: int, depth: int, *batch: int, devi
 
 
 def operands_among_nan(layout: str, rows: int, columns: int, depth: int) -> list[Tensor]:
-    """On a GPU. Beside them lie NaN: one element read too many would be seen."""
+    """Return operands on a GPU that lie among NaN: reading one element too many makes the result NaN."""
     return [_among_nan(one) for one in operands(layout, rows, columns, depth, device="cuda")]
 
 
@@ -41,24 +41,24 @@ def multiplied(a: Tensor, b: Tensor, bias: Tensor | None = None, activation: str
 
 
 def assert_as_exact_as_pytorch(a: Tensor, b: Tensor) -> None:
-    """And the same at every run."""
+    """Assert that the error is at most PyTorch's, and that six runs give equal results."""
     right = a.double() @ b.double()
     ours = multiplied(a, b)
-    # Three roundings of the result, below which sums of few terms are in either.
+    # Sums of few terms may have an error of three roundings of the result in both.
     assert (ours - right).norm() <= max(1.1 * (a @ b - right).norm(), 1.8e-7 * right.norm())
     for _ in range(5):
         assert torch.equal(multiplied(a, b), ours)
 
 
 def launches_of(*arguments: Any, target: str = "cuda:90", **named: Any) -> list[PlannedLaunch]:
-    """Of one product on such a GPU."""
+    """Return the launches of one product on such a GPU."""
     with recorded_plans(target) as plans:
         multiplied(*arguments, **named)
     return [launch for plan in plans for launch in plan.launches]
 
 
 def launched_on_hopper(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of kernels as they are launched, with the same random numbers for every test."""
+    """Return a list that receives the names of launched kernels. Seeds the random numbers."""
     only_on_hopper()
     torch.manual_seed(0)
     return names_launched(monkeypatch)
@@ -74,7 +74,7 @@ SPECIAL_VALUES = pytest.mark.parametrize(
 
 
 def assert_special_values_come_out(layout: str, sizes: tuple[int, ...], a: float, b: float) -> None:
-    """As from single precision. Nor do they change their neighbours in the tile, which stay exact."""
+    """Assert that special values give the results of float32, and that other elements of the tile stay exact."""
     left, right = operands(layout, *sizes, device="cuda")
     left[3, 5], right[5, 7] = a, b
     ours, theirs = multiplied(left, right), left @ right

@@ -1,4 +1,4 @@
-"""Matrix products: every form of the kernels, every shape that torch.matmul takes, exactness, and clear errors."""
+"""Matrix products: every portable form, every shape that torch.matmul takes, exactness, and clear errors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from covering import covering
 from tilesmith.lab.check import Trial, run
 from tilesmith.lab.comparison import compare
 from tilesmith.ops import SPECS, configured
+from tilesmith.ops.matmul.planning import choose
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import CONTIGUOUS, load_file
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -25,23 +26,25 @@ matmul, reference = SPECS["matmul"].op, SPECS["matmul"].reference
 FLOAT8 = torch.float8_e4m3fn
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
-# Every form of the kernels, with tiles so small that the interpreter goes through several of them.
+# Every portable form, with tiles so small that the interpreter computes several of them.
 TILE = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP": 2}
-PERSISTENT = {**TILE, "descriptors": True, "planes": "", "programs_per_multiprocessor": 1}
+TMA = {**TILE, "form": "tma"}
+PERSISTENT = {**TMA, "programs_per_multiprocessor": 1}
+STORED = {**PERSISTENT, "form": "bf16x3_stored_tma"}
 FORMS: dict[str, dict[str, Any]] = {
-    "pointers": {**TILE, "descriptors": False, "planes": ""},
-    "pointers, shares": {**TILE, "descriptors": False, "planes": "", "shares": 3},
-    "descriptors": {**TILE, "descriptors": True, "planes": ""},
-    "descriptors, persistent": PERSISTENT,
-    "descriptors, flattened, halves": {**PERSISTENT, "FLATTEN": True, "HALVES": True},
-    "descriptors, shares": {**PERSISTENT, "shares": 3},
-    "descriptors, specialised": {**PERSISTENT, "BLOCK_M": 128, "num_warps": 4, "WARP_SPECIALIZE": True},
-    "planes": {**PERSISTENT, "planes": "stored"},
-    "planes, halves": {**PERSISTENT, "BLOCK_N": 32, "planes": "stored", "HALVES": True},
-    "planes, shares": {**PERSISTENT, "planes": "stored", "shares": 2},
-    "planes by pointers": {**TILE, "descriptors": False, "planes": "stored"},
-    "planes in each tile": {**TILE, "planes": "here", "shares": 1},
-    "planes in each tile, shares": {**TILE, "planes": "here", "shares": 3},
+    "pointers": {**TILE, "form": "pointers"},
+    "pointers, split-K": {**TILE, "form": "pointers", "split_k": 3},
+    "tma": TMA,
+    "tma, persistent": PERSISTENT,
+    "tma, flattened, halves": {**PERSISTENT, "FLATTEN": True, "HALVES": True},
+    "tma, split-K": {**PERSISTENT, "split_k": 3},
+    "tma, specialised": {**PERSISTENT, "BLOCK_M": 128, "num_warps": 4, "WARP_SPECIALIZE": True},
+    "bf16x3 stored, tma": STORED,
+    "bf16x3 stored, tma, halves": {**STORED, "BLOCK_N": 32, "HALVES": True},
+    "bf16x3 stored, tma, split-K": {**STORED, "split_k": 2},
+    "bf16x3 stored, pointers": {**TILE, "form": "bf16x3_stored_pointers"},
+    "bf16x3 in tile": {**TILE, "form": "bf16x3_in_tile", "split_k": 1},
+    "bf16x3 in tile, split-K": {**TILE, "form": "bf16x3_in_tile", "split_k": 3},
 }
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
@@ -54,7 +57,7 @@ def in_the_interpreter() -> Iterator[None]:
 
 
 def launched(*arguments: Any, target: str = "cuda:90", **named: Any) -> list[Any]:
-    """What a call would launch on such a GPU."""
+    """Return the launches of a call on such a GPU."""
 
     def imagined(value: Any) -> Any:
         return value.to("meta") if isinstance(value, Tensor) else value
@@ -69,36 +72,36 @@ class TestEveryForm:
         ("form", "dtype"),
         [
             *((form, torch.float32) for form in FORMS),
-            *((form, torch.bfloat16) for form in FORMS if "planes" not in form),  # which only single precision has
+            *((form, torch.bfloat16) for form in FORMS if "bf16x3" not in form),  # only float32 is split
         ],
         ids=str,
     )
-    def test_is_right_forward_and_backward(self, form: str, dtype: torch.dtype) -> None:
+    def test_forward_and_backward_match_the_reference(self, form: str, dtype: torch.dtype) -> None:
         a, b = torch.randn(24, 40, dtype=dtype), torch.randn(40, 32, dtype=dtype)
         with configured(**FORMS[form]):
             self.compare({"a": a, "b": b})
 
     @covering(form=list(FORMS), transposed=["a", "b"])
-    def test_takes_transposed_operands(self, form: str, transposed: str) -> None:
+    def test_transposed_operands_match_the_reference(self, form: str, transposed: str) -> None:
         a = torch.randn(40, 24).t() if transposed == "a" else torch.randn(24, 40)
         b = torch.randn(32, 40).t() if transposed == "b" else torch.randn(40, 32)
         with configured(**FORMS[form]):
             self.compare({"a": a, "b": b})
 
     @EVERY_FORM
-    def test_takes_batches(self, form: str) -> None:
+    def test_batches_match_the_reference(self, form: str) -> None:
         with configured(**FORMS[form]):
             self.compare({"a": torch.randn(3, 8, 20), "b": torch.randn(3, 20, 12)})
 
     @EVERY_FORM
-    def test_finishes_what_it_stores(self, form: str) -> None:
+    def test_bias_and_activation_match_the_reference(self, form: str) -> None:
         inputs = {"a": torch.randn(20, 24), "b": torch.randn(24, 36), "bias": torch.randn(36), "activation": "silu"}
         with configured(**FORMS[form]):
             self.compare(inputs)
 
     @EVERY_FORM
-    def test_keeps_to_the_edges(self, form: str) -> None:
-        """Beside the operands lie NaN: one element read too many would be seen."""
+    def test_reads_nothing_beyond_the_edges(self, form: str) -> None:
+        """The operands lie among NaN: reading one element too many makes the result NaN."""
         a = torch.full((40, 56), float("nan"))[:21, :36].copy_(torch.randn(21, 36))
         b = torch.full((56, 40), float("nan"))[:36, :20].copy_(torch.randn(36, 20))
         with configured(**FORMS[form]):
@@ -111,8 +114,8 @@ class TestEveryForm:
             found = compare(ours, right[name], plain[name])
             assert found.passed, f"{name}: {found}"
 
-    def test_each_is_the_form_that_it_says(self) -> None:
-        """A form that is not allowed for the operands gives way silently: here all of them are."""
+    def test_each_name_launches_its_own_kernels(self) -> None:
+        """A form that does not take the operands gives way silently. Here every form takes them."""
         a, b = torch.randn(24, 40), torch.randn(40, 32)
         names = {}
         for form, fields in FORMS.items():
@@ -120,37 +123,47 @@ class TestEveryForm:
                 launches = launched(a, b)
             names[form] = [launch.kernel.__name__ for launch in launches]
             product = next(launch for launch in launches if launch.kernel.__name__.startswith("matmul"))
+            assert product.config.form == fields["form"]
             for field in ("FLATTEN", "HALVES", "WARP_SPECIALIZE"):
                 if field in fields:
                     assert product.arguments[field] is fields[field]
-            planes = product.arguments["PLANES"]
-            assert fields["planes"] == ("stored" if planes is True else planes or "")
-        pointers, descriptors = "matmul_pointers_kernel", "matmul_descriptors_kernel"
+        pointers, tma = "matmul_pointers_kernel", "matmul_descriptors_kernel"
         split, total = "split_into_planes_kernel", "sum_shares_kernel"
         assert names == {
             "pointers": [pointers],
-            "pointers, shares": [pointers, total],
-            "descriptors": [descriptors],
-            "descriptors, persistent": [descriptors],
-            "descriptors, flattened, halves": [descriptors],
-            "descriptors, shares": [descriptors, total],
-            "descriptors, specialised": [descriptors],
-            "planes": [split, descriptors],
-            "planes, halves": [split, descriptors],
-            "planes, shares": [split, descriptors, total],
-            "planes by pointers": [split, pointers],
-            "planes in each tile": [pointers],
-            "planes in each tile, shares": [pointers, total],
+            "pointers, split-K": [pointers, total],
+            "tma": [tma],
+            "tma, persistent": [tma],
+            "tma, flattened, halves": [tma],
+            "tma, split-K": [tma, total],
+            "tma, specialised": [tma],
+            "bf16x3 stored, tma": [split, tma],
+            "bf16x3 stored, tma, halves": [split, tma],
+            "bf16x3 stored, tma, split-K": [split, tma, total],
+            "bf16x3 stored, pointers": [split, pointers],
+            "bf16x3 in tile": [pointers],
+            "bf16x3 in tile, split-K": [pointers, total],
         }
 
+    def test_form_that_does_not_take_the_problem_gives_way(self) -> None:
+        a, b = torch.randn(24, 39), torch.randn(39, 32)  # rows of 39 elements, which TMA cannot walk
+        for name in ("tma", "half", "exact_shared", "exact_registers", "no such form"):
+            with configured(form=name):
+                (launch, *_) = launched(a, b)
+            assert launch.kernel.__name__ == "matmul_pointers_kernel"
 
-@pytest.mark.parametrize(("shares", "columns"), [(8, 7), (9, 7), (17, 7), (33, 150), (65, 20)])
-def test_partial_sums_that_are_more_than_are_added_at_once(shares: int, columns: int) -> None:
-    """Of whole numbers, which have no error."""
-    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * shares), (16 * shares, columns)))
-    with configured(**{**TILE, "BLOCK_N": 64, "planes": "here", "shares": shares}):
+    def test_every_form_but_the_hopper_ones_is_tested_here(self) -> None:
+        only_on_hopper = {"half", "exact_shared", "exact_registers"}
+        assert {form.name for form in choose.FORMS} - only_on_hopper == {fields["form"] for fields in FORMS.values()}
+
+
+@pytest.mark.parametrize(("split_k", "columns"), [(8, 7), (9, 7), (17, 7), (33, 150), (65, 20)])
+def test_more_partial_sums_than_one_step_adds_match_exactly(split_k: int, columns: int) -> None:
+    """Sums of whole numbers have no rounding error."""
+    a, b = (torch.randint(-4, 5, shape).float() for shape in ((5, 16 * split_k), (16 * split_k, columns)))
+    with configured(**{**TILE, "BLOCK_N": 64, "form": "bf16x3_in_tile", "split_k": split_k}):
         assert torch.equal(matmul(a, b), a @ b)
-        assert launched(a, b)[-1].arguments["n_partials"] == shares
+        assert launched(a, b)[-1].arguments["n_partials"] == split_k
 
 
 class TestShapes:
@@ -181,11 +194,11 @@ class TestShapes:
         inputs = {"a": torch.randn(a), "b": torch.randn(b)}
         assert_same(forward_and_backward(matmul, inputs), forward_and_backward(torch.matmul, inputs))
 
-    def test_no_depth_leaves_the_bias(self) -> None:
+    def test_zero_depth_returns_the_bias(self) -> None:
         inputs = {"a": torch.randn(3, 0), "b": torch.randn(0, 4), "bias": torch.randn(4), "activation": "gelu"}
         assert_same(forward_and_backward(matmul, inputs), forward_and_backward(reference, inputs))
 
-    def test_a_batch_that_shares_b_is_one_product(self) -> None:
+    def test_batch_that_shares_b_is_one_product(self) -> None:
         (launch,) = launched(torch.randn(4, 6, 40), torch.randn(40, 32))
         assert launch.arguments["n_rows"] == 24
         assert launch.arguments["n_matrices"] == 1
@@ -215,8 +228,8 @@ def test_the_gradient_of_a_transposed_weight_lies_in_memory_as_the_weight_does()
 class TestExactness:
     """Single precision is taken exactly unless PyTorch is told otherwise."""
 
-    @pytest.mark.parametrize("form", ["planes", "planes in each tile"])
-    def test_planes_lose_nothing_that_matters(self, form: str) -> None:
+    @pytest.mark.parametrize("form", ["bf16x3 stored, tma", "bf16x3 in tile"])
+    def test_bf16x3_error_is_that_of_float32(self, form: str) -> None:
         a, b = torch.randn(16, 512), torch.randn(512, 16)
         right = a.double() @ b.double()
         with configured(**FORMS[form]):
@@ -224,9 +237,9 @@ class TestExactness:
         assert error < 4e-7
         with configured(**FORMS["pointers"]):
             low = (matmul(a.bfloat16(), b.bfloat16()) - right).norm() / right.norm()
-        assert low > 1e-3  # what the comparison would find if two of the three parts were lost
+        assert low > 1e-3  # the error if two of the three parts were lost
 
-    @pytest.mark.parametrize("form", ["planes", "planes by pointers", "planes in each tile"])
+    @pytest.mark.parametrize("form", ["bf16x3 stored, tma", "bf16x3 stored, pointers", "bf16x3 in tile"])
     @pytest.mark.parametrize(
         ("a", "b"),
         [
@@ -234,13 +247,13 @@ class TestExactness:
             (float("nan"), 1.0), (3.4028234e38, 1.0), (3e38, -1.1), (-3.4e38, 1e20), (1e-40, 1.0), (1e-30, 1e-5),
         ],
     )  # fmt: skip
-    def test_special_values_come_out_of_planes_as_from_single_precision(self, form: str, a: float, b: float) -> None:
+    def test_special_values_of_bf16x3_match_float32(self, form: str, a: float, b: float) -> None:
         left, right = torch.randn(4, 20), torch.randn(20, 8)
         left[0, 0], right[0] = a, b
         with configured(**FORMS[form]):
             torch.testing.assert_close(matmul(left, right), left @ right, equal_nan=True)
 
-    def test_large_products_are_split_on_hopper(self) -> None:
+    def test_large_products_are_split_in_memory_on_hopper(self) -> None:
         a = torch.empty(4096, 4096, device="meta")
         assert [launch.kernel.__name__ for launch in launched(a, a)][:2] == [
             "split_into_planes_kernel",
@@ -258,7 +271,7 @@ class TestExactness:
 
     @pytest.mark.parametrize(("target", "planes"), [("cuda:80", "here"), ("cuda:100", "here"), ("hip:gfx942", "")])
     @pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 4096, 128)], ids=["small", "over many rows"])
-    def test_those_of_few_tiles_are_split_in_each_where_matrix_units_need_it(
+    def test_few_tiles_are_split_in_each_tile_on_nvidia(
         self, target: str, planes: str, sizes: tuple[int, int, int]
     ) -> None:
         rows, depth, columns = sizes
@@ -290,7 +303,7 @@ class TestFloat8:
             right = right * scale_a.reshape(-1, 1) * scale_b.reshape(1, -1)
         torch.testing.assert_close(y.double(), right, rtol=8e-3 if out_dtype is None else 1e-3, atol=2e-2)
 
-    def test_the_spec_that_times_it_tells_right_from_wrong(self) -> None:
+    def test_float8_spec_finds_a_forgotten_scale(self) -> None:
         spec = load_file(Path(__file__).parents[3] / "benchmarks" / "float8_matmul.py")
 
         def forgets_a_scale(scale_b: Tensor, **arguments: Any) -> Any:
@@ -345,7 +358,7 @@ class TestFinish:
         assert_same(ours, forward_and_backward(reference, inputs))
 
     @pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
-    def test_nothing_is_multiplied_again_for_the_backward(self, activation: str) -> None:
+    def test_backward_recomputes_no_product(self, activation: str) -> None:
         a, b = (torch.empty(64, 64, device="meta", requires_grad=True) for _ in range(2))
         with recorded_plans() as plans:
             matmul(a, b, activation=activation).sum().backward()
@@ -363,7 +376,7 @@ class TestFinish:
         compiled = torch.compile(matmul, fullgraph=True, backend="aot_eager")
         assert_same(forward_and_backward(compiled, inputs), forward_and_backward(reference, inputs))
 
-    def test_without_a_gradient_nothing_is_kept(self) -> None:
+    def test_without_gradient_z_is_not_kept(self) -> None:
         a, b = (torch.empty(64, 64, device="meta", requires_grad=True) for _ in range(2))
         with torch.no_grad():
             (launch,) = launched(a, b, activation="silu")

@@ -1,7 +1,5 @@
-"""Exact products with planes in registers: when they are chosen, how work is shared, and on a GPU that they are right.
-
-What they have in common with those that are split one step ahead is in `test_exact_products_on_hopper`.
-"""
+"""`hopper/exact_registers`: when it is chosen, how programs share the work, and on Hopper that its results are
+right."""
 
 from __future__ import annotations
 
@@ -23,32 +21,31 @@ from specialisation import key_of
 from torch import Tensor
 
 from tilesmith.ops import configured
-from tilesmith.ops.matmul.planning.choose import IN_REGISTERS
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 KERNEL = "matmul_hopper_rows_kernel"
 AHEAD = "matmul_hopper_exact_kernel"
 LAYOUTS = ["nn", "nt", "tn"]
-"""Of a and b: as they are, or transposed views."""
+"""a and b: "n" row-major, "t" a transposed view."""
 
-FORM = {**IN_REGISTERS.fields(), "programs_per_multiprocessor": 1}
+FORM: dict[str, Any] = {"form": "exact_registers", "BLOCK_N": 128, "B_SLOTS": 4, "split_k": 0}
 WIDTHS: dict[int, dict[str, Any]] = {
     width: {**FORM, "BLOCK_N": width, "B_SLOTS": 4 * 128 // width} for width in (128, 64)
 }
 
 
-class TestWhoComputes:
+class TestChoice:
     @pytest.mark.parametrize("layout", LAYOUTS)
     @pytest.mark.parametrize(
         "sizes", [(16384, 512, 128), (16384, 128, 640), (512, 128, 16384), (1024, 4096, 512)], ids=str
     )
-    def test_it_does_for_many_rows_and_for_a_long_depth(self, layout: str, sizes: tuple[int, ...]) -> None:
+    def test_many_rows_and_a_long_depth_run_this_kernel(self, layout: str, sizes: tuple[int, ...]) -> None:
         assert launches_of(*operands(layout, *sizes))[0].kernel.__name__ == KERNEL
 
     @pytest.mark.parametrize(
         "sizes", [(4096, 256, 64), (64, 64, 64), (64, 256, 4096), (128, 128, 16384), (16384, 128, 128)], ids=str
     )
-    def test_small_ones_are_split_ahead(self, sizes: tuple[int, ...]) -> None:
+    def test_small_products_run_exact_shared(self, sizes: tuple[int, ...]) -> None:
         assert launches_of(*operands("nn", *sizes))[0].kernel.__name__ == AHEAD
 
     @pytest.mark.parametrize(
@@ -56,12 +53,12 @@ class TestWhoComputes:
         [((64, 32, 4096, 64), (64, 32)), ((64, 8192, 512, 4), (64, 128)), ((512, 8192, 64, 4), (64, 64))],
         ids=str,
     )
-    def test_a_batch_has_tiles_that_fit_its_matrices(self, sizes: tuple[int, ...], tile: tuple[int, int]) -> None:
+    def test_batches_get_tiles_that_fit_their_matrices(self, sizes: tuple[int, ...], tile: tuple[int, int]) -> None:
         launch = launches_of(*operands("nn", *sizes))[0]
         assert launch.kernel.__name__ == AHEAD
         assert (launch.arguments["BLOCK_M"], launch.arguments["BLOCK_N"]) == tile
 
-    def test_few_columns_have_narrow_tiles_and_no_shares(self) -> None:
+    def test_few_columns_get_narrow_tiles_and_no_split_k(self) -> None:
         (launch,) = launches_of(*operands("nn", 4096, 64, 256))
         assert launch.kernel.__name__ == KERNEL
         assert launch.arguments["BLOCK_N"] == 32
@@ -76,43 +73,43 @@ class TestWhoComputes:
         ],
         ids=["both-transposed", "a-batch", "a-bias-with-gaps", "columns-no-whole-units"],
     )
-    def test_what_it_cannot_walk_is_split_ahead(self, given: list[Tensor]) -> None:
-        """In large tiles as well, with the warps that these need; even where a sweep asks for it."""
+    def test_problems_it_cannot_take_run_exact_shared(self, given: list[Tensor]) -> None:
+        """In large tiles, with the warps that these need; also where a sweep names this form."""
         for fields in ({}, FORM):
             with configured(**fields):
                 launch = launches_of(*given)[0]
             assert (launch.kernel.__name__, launch.config.num_warps) == (AHEAD, 8)
 
     @pytest.mark.parametrize("fields", [{"num_warps": 8}, {"BLOCK_M": 64}, {"BLOCK_K": 64}], ids=str)
-    def test_other_tiles_are_split_ahead(self, fields: dict[str, int]) -> None:
+    def test_other_tiles_run_exact_shared(self, fields: dict[str, int]) -> None:
         with configured(**fields):
             assert launches_of(*operands("nn", 16384, 512, 128))[0].kernel.__name__ == AHEAD
 
-    def test_a_batch_of_another_size_does_not_compile_anew(self) -> None:
+    def test_batch_of_another_size_does_not_compile_again(self) -> None:
         keys = {key_of(launches_of(*operands("nt", rows, 512, 128))[0]) for rows in (16384, 16001, 40000)}
         assert len(keys) == 1
 
 
-class TestHowItIsShared:
-    def test_every_multiprocessor_walks_with_one_tile_of_columns(self) -> None:
+class TestWalkers:
+    def test_every_multiprocessor_walks_one_column_of_tiles(self) -> None:
         (launch,) = launches_of(*operands("nt", 16384, 512, 128))
         assert launch.arguments["n_walkers"] == 33
         assert launch.grid[0] == 4 * 33
         assert launch.arguments["HELD"]
 
-    def test_a_depth_without_room_is_not_held(self) -> None:
+    def test_depth_beyond_shared_memory_is_not_held(self) -> None:
         (launch,) = launches_of(*operands("nn", 16384, 128, 512))
         assert not launch.arguments["HELD"]
 
-    def test_no_share_is_empty(self) -> None:
-        """33 would have room, but 512 steps in shares of 16 are 32."""
+    def test_no_program_of_a_split_k_is_empty(self) -> None:
+        """33 programs would fit, but 512 steps, 16 each, are 32."""
         launch, total = launches_of(*operands("tn", 512, 128, 16384))
         assert launch.arguments["steps_per_share"] == 16
         assert launch.grid[0] == 4 * 32
         assert total.arguments["n_partials"] == 32
         assert total.arguments["PARTIALS"] == 32
 
-    def test_rows_have_no_more_walkers_than_blocks(self) -> None:
+    def test_walkers_are_at_most_the_blocks_of_rows(self) -> None:
         with configured(**FORM):
             (launch,) = launches_of(*operands("nn", 200, 128, 64))
         assert launch.arguments["n_walkers"] == launch.grid[0] == 2
@@ -130,8 +127,8 @@ COMPILED_FIRST = {("tn", 1000)}
         for layout in LAYOUTS
     ],
 )
-def test_compiles_to_tensor_cores_that_take_rows_from_registers(layout: str, columns: int, depth: int) -> None:
-    with configured(**{**FORM, "shares": 1}):
+def test_compiles_to_wgmma_with_rows_in_registers(layout: str, columns: int, depth: int) -> None:
+    with configured(**{**FORM, "split_k": 1}):
         (launch,) = launches_of(*operands(layout, 4096, columns, depth), torch.empty(columns, device="meta"), "relu")
     binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
     assert launch.kernel.__name__ == KERNEL
@@ -158,20 +155,29 @@ SIZES = {  # rows, columns, depth
 }
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_sizes_of_the_gpu_tests_are_planned_for_this_kernel(layout: str, width: int, sizes: tuple[int, ...]) -> None:
+    with configured(**WIDTHS[width]):
+        launch, *_ = launches_of(*operands(layout, *sizes))
+    assert (launch.kernel.__name__, launch.arguments["BLOCK_N"]) == (KERNEL, width)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_is_as_exact_as_pytorch_and_the_same_at_every_run(
+def test_error_is_at_most_pytorchs_and_every_run_is_equal(
     layout: str, width: int, sizes: tuple[int, ...], launched: list[str]
 ) -> None:
     with configured(**WIDTHS[width]):
         assert_as_exact_as_pytorch(*operands(layout, *sizes, device="cuda"))
-    assert KERNEL in launched
+    assert launched.count(KERNEL) == 6
 
 
 @pytest.mark.gpu
-def test_a_row_does_not_depend_on_how_many_there_are(launched: list[str]) -> None:
+def test_result_of_a_row_does_not_depend_on_the_number_of_rows(launched: list[str]) -> None:
     a, b = operands("nt", 17200, 512, 128, device="cuda")
     assert torch.equal(multiplied(a, b)[9000:16384], multiplied(a[9000:16384], b))
     assert launched == [KERNEL, KERNEL]
@@ -180,16 +186,16 @@ def test_a_row_does_not_depend_on_how_many_there_are(launched: list[str]) -> Non
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_keeps_to_the_edges(layout: str, width: int, launched: list[str]) -> None:
+def test_reads_nothing_beyond_the_edges(layout: str, width: int, launched: list[str]) -> None:
     a, b = operands_among_nan(layout, 332, 276, 100)
     with configured(**WIDTHS[width]):
         torch.testing.assert_close(multiplied(a, b).double(), a.double() @ b.double(), atol=1e-4, rtol=1e-5)
-    assert KERNEL in launched
+    assert launched.count(KERNEL) == 1
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "in-shares"])
-def test_finishes_what_it_stores(sizes: tuple[int, ...], launched: list[str]) -> None:
+def test_bias_and_relu_match_float64(sizes: tuple[int, ...], launched: list[str]) -> None:
     a, b = operands("nt", *sizes, device="cuda")
     bias = torch.randn(sizes[1], device="cuda")
     right = a.double() @ b.double() + bias.double()
@@ -203,9 +209,9 @@ def test_finishes_what_it_stores(sizes: tuple[int, ...], launched: list[str]) ->
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sizes", [(256, 128, 128), (68, 72, 2052)], ids=str)
 @SPECIAL_VALUES
-def test_special_values_come_out_as_from_single_precision(
+def test_special_values_match_float32(
     layout: str, sizes: tuple[int, ...], a: float, b: float, launched: list[str]
 ) -> None:
     with configured(**FORM):
         assert_special_values_come_out(layout, sizes, a, b)
-    assert KERNEL in launched
+    assert launched.count(KERNEL) == 1

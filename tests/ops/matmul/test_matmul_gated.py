@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # PyTorch types its rarer functions not at all.
-"""Products that end with the gate of a feed-forward block: when one kernel takes them, and that it is right."""
+"""`hopper/gated_*`: when they are chosen, how they compile, and on Hopper that their results are right."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import tilesmith as ts
 from tilesmith.ops import configured
+from tilesmith.ops import gated_products as products
 from tilesmith.ops.matmul.hopper import gated_tiles as hopper_tiles
-from tilesmith.ops.matmul.internal import gated_products as products
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
 from tilesmith.ops.swiglu import backward_with_output, swiglu
@@ -47,21 +47,21 @@ def launched_by_a_block(
 
 
 def names_of(plans: list[Plan]) -> set[str]:
-    """But for the products that end with nothing else."""
+    """Return the names of all kernels but the plain half-precision GEMM."""
     return {launch.kernel.__name__ for plan in plans for launch in plan.launches} - {"matmul_hopper_kernel"}
 
 
 APART = {"swiglu_forward_kernel", "swiglu_backward_kernel"}
 
 
-class TestWhoComputes:
+class TestChoice:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("sizes", [{}, {"rows": 8190, "columns": 8200, "depth": 2056}], ids=["whole", "odd"])
-    def test_one_kernel_each_way_for_half_precision_on_hopper(self, dtype: torch.dtype, sizes: dict[str, Any]) -> None:
+    def test_half_precision_on_hopper_runs_one_kernel_each_way(self, dtype: torch.dtype, sizes: dict[str, Any]) -> None:
         assert launched_by_a_block(dtype=dtype, **sizes) == {FORWARD, BACKWARD}
 
     @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
-    def test_only_hopper_has_the_instructions(self, target: str) -> None:
+    def test_other_gpus_run_swiglu_separately(self, target: str) -> None:
         assert launched_by_a_block(target=target) == APART
 
     @pytest.mark.parametrize(
@@ -72,21 +72,21 @@ class TestWhoComputes:
         ],
         ids=str,
     )  # fmt: skip
-    def test_the_rest_is_computed_apart(self, other: dict[str, Any]) -> None:
+    def test_other_problems_run_swiglu_separately(self, other: dict[str, Any]) -> None:
         assert launched_by_a_block(**other) == APART
 
-    def test_biases_of_gate_and_up_are_added_by_the_blas(self) -> None:
+    def test_biases_of_gate_and_up_go_to_the_blas(self) -> None:
         assert launched_by_a_block(bias=True) == {"swiglu_forward_kernel", BACKWARD}
 
-    def test_a_gradient_that_no_copy_engine_walks_is_multiplied_by_the_blas(self) -> None:
+    def test_gradient_that_tma_cannot_walk_goes_to_the_blas(self) -> None:
         block = Block(COLUMNS, DEPTH, dtype=torch.bfloat16, device="meta")
         x = torch.empty(ROWS, DEPTH, dtype=torch.bfloat16, device="meta", requires_grad=True)
         with recorded_plans() as plans:
             feed_forward(block, x).backward(x.new_empty(1, 1).expand_as(x))
         assert names_of(plans) == {FORWARD, "swiglu_backward_kernel"}
 
-    def test_no_more_programs_than_are_busy_to_the_end(self) -> None:
-        """4096 tiles are 32 rounds with 132 programs, and with 128."""
+    def test_programs_are_as_many_as_stay_busy_to_the_last_wave(self) -> None:
+        """4096 tiles are 32 waves with 132 programs, and with 128."""
         assert {launch.grid for launch in planned()} == {(128, 1, 1)}
 
 
@@ -118,8 +118,8 @@ def test_compiles_without_spilling(kind: str, dtype: torch.dtype, fields: dict[s
     assert binary.spill_bytes == 0
     assert binary.shared_bytes <= 227 * 1024
     assert binary.num_warps == launch.config.all_warps
-    assert "convert_layout" not in binary.assembly["ttgir"], "sums are taken apart without leaving their registers"
-    finished_at = 6 if kind == FORWARD else 16  # first steps of a tile, which are written out, and one in a loop
+    assert "convert_layout" not in binary.assembly["ttgir"], "sums are split without leaving their registers"
+    finished_at = 6 if kind == FORWARD else 16  # the unrolled first steps of a tile, and one in a loop
     products_made = [line for line in binary.assembly["ptx"].splitlines() if "wgmma.mma_async" in line]
     assert len(products_made) == 2 * (finished_at + 1) * 4
     assert all(".m64n256k16." in line for line in products_made)
@@ -136,7 +136,7 @@ def made(rows: int, columns: int, depth: int, dtype: torch.dtype, device: str) -
 
 
 def gradients_of(dy: Tensor, weight: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As autograd finds them, and the product of gate and up."""
+    """Return the gradients of gate and up by autograd, and silu(gate) · up."""
     gate, up = gate.detach().requires_grad_(), up.detach().requires_grad_()
     hidden = F.silu(gate) * up
     F.linear(hidden, weight).backward(dy)
@@ -145,29 +145,29 @@ def gradients_of(dy: Tensor, weight: Tensor, gate: Tensor, up: Tensor) -> tuple[
     return gate.grad, up.grad, hidden.detach()
 
 
-class TestInParts:
-    """As planned for other GPUs and for the interpreter."""
+class TestOnOtherGpus:
+    """GEMMs and SwiGLU one after the other."""
 
-    def test_forward(self) -> None:
+    def test_interpreted_forward_matches_the_reference(self) -> None:
         x, gate_weight, up_weight, _, _ = made(7, 9, 33, torch.float32, "cpu")
         with ts.use("interpret"):
             ours = products.forward(x, gate_weight, up_weight)
         torch.testing.assert_close(ours, products.reference(x, gate_weight, up_weight))
 
-    def test_backward(self) -> None:
+    def test_interpreted_backward_matches_autograd(self) -> None:
         x, gate_weight, up_weight, dy, weight = made(7, 9, 33, torch.float32, "cpu")
         gate, up, _ = products.reference(x, gate_weight, up_weight)
         with ts.use("interpret"):
             ours = products.backward(dy, weight, gate, up)
         torch.testing.assert_close(ours, gradients_of(dy, weight, gate, up))
 
-    def test_is_not_for_who_has_a_blas(self) -> None:
+    def test_cpu_tensors_go_to_the_blas(self) -> None:
         x, gate_weight, up_weight, dy, weight = made(7, 9, 33, torch.float32, "cpu")
         gate, up, _ = products.reference(x, gate_weight, up_weight)
         assert not products.suits_forward(x, gate_weight, up_weight)
         assert not products.suits_backward(dy, weight, gate, up)
 
-    def test_opcheck_accepts_them(self) -> None:
+    def test_opcheck_accepts_the_torch_operators(self) -> None:
         x, gate_weight, up_weight, dy, weight = made(3, 4, 5, torch.float32, "cpu")
         gate, up, _ = products.reference(x, gate_weight, up_weight)
         torch.library.opcheck(torch.ops.tilesmith.gated_products_forward, (x, gate_weight, up_weight))
@@ -176,20 +176,21 @@ class TestInParts:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """On a Hopper GPU, where these kernels take even what does not fill it."""
+    """On a Hopper GPU: counts launches. Inside, these kernels also take sizes that do not fill the GPU."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no Hopper GPU")
     names: Counter[str] = Counter()
     monkeypatch.setattr(launcher, "listeners", [lambda launch: names.update([launch.kernel.__name__])])
-    monkeypatch.setattr(hopper_tiles, "LEAST_ROUNDS", 0)
+    monkeypatch.setattr(hopper_tiles, "LEAST_WAVES", 0)
     forget()
     yield names
     forget()
 
 
 def forget() -> None:
-    """What was found with more or fewer rounds."""
-    products._suited.clear()
+    """Forget all that was chosen with other thresholds."""
+    products.suits_forward.forget()
+    products.suits_backward.forget()
     products.forward._plans.clear()
     products.backward._plans.clear()
 
@@ -212,7 +213,7 @@ def assert_as_right(ours: tuple[Tensor, ...], apart: tuple[Tensor, ...], right: 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("fields", [{}, {"STAGES": 3, "PLACES": 3}], ids=["as chosen", "three stages"])
-def test_forward_is_as_right_as_apart_and_the_same_at_every_run(
+def test_forward_error_is_at_most_that_of_separate_kernels(
     fields: dict[str, int], sizes: tuple[int, int, int], dtype: torch.dtype, launched: Counter[str]
 ) -> None:
     x, gate_weight, up_weight, _, _ = made(*sizes, dtype, "cuda")
@@ -230,7 +231,7 @@ def test_forward_is_as_right_as_apart_and_the_same_at_every_run(
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_backward_is_as_right_as_apart_and_the_same_at_every_run(
+def test_backward_error_is_at_most_that_of_separate_kernels(
     sizes: tuple[int, int, int], dtype: torch.dtype, launched: Counter[str]
 ) -> None:
     x, gate_weight, up_weight, dy, weight = made(*sizes, dtype, "cuda")
@@ -244,8 +245,8 @@ def test_backward_is_as_right_as_apart_and_the_same_at_every_run(
 
 
 @pytest.mark.gpu
-def test_keeps_to_the_edges(launched: Counter[str]) -> None:
-    """Beside the operands lie NaN: one element read too many would be seen."""
+def test_reads_nothing_beyond_the_edges(launched: Counter[str]) -> None:
+    """The operands lie among NaN: reading one element too many makes the result NaN."""
     rows, columns, depth = 200, 136, 1032
 
     def beside_nan(one: Tensor) -> Tensor:
@@ -261,7 +262,7 @@ def test_keeps_to_the_edges(launched: Counter[str]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e4, -3e4])
-def test_special_values_come_out_as_apart(value: float, launched: Counter[str]) -> None:
+def test_special_values_match_separate_kernels(value: float, launched: Counter[str]) -> None:
     x, gate_weight, up_weight, dy, weight = made(130, 136, 1024, torch.bfloat16, "cuda")
     x[5, 7] = value
     gate, up, hidden = products.forward(x, gate_weight, up_weight)
@@ -273,7 +274,7 @@ def test_special_values_come_out_as_apart(value: float, launched: Counter[str]) 
 
 
 @pytest.mark.gpu
-def test_a_block_has_the_gradients_that_it_has_apart(launched: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_gradients_match_separate_kernels(launched: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     block = Block(1000, 1032, dtype=torch.bfloat16, device="cuda")
     x = torch.randn(3, 111, 1032, dtype=torch.bfloat16, device="cuda", requires_grad=True)

@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-call"
 # PyTorch types its rarer functions not at all.
-"""Products of half precision that Hopper stores while it multiplies: when they are, and that they are right."""
+"""`hopper/half`: when it is chosen, how it compiles, and on Hopper that its results are right."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops import configured
 from tilesmith.ops.matmul import matmul
+from tilesmith.ops.matmul.backward import backward as matmul_backward
 from tilesmith.ops.matmul.forward import forward as matmul_forward
-from tilesmith.ops.matmul.hopper import half as hopper_product
-from tilesmith.ops.matmul.internal import product_into as into
-from tilesmith.ops.matmul.internal import sum_of_products as summed
-from tilesmith.ops.matmul.internal.product_into import product_into, suits_into
-from tilesmith.ops.matmul.internal.sum_of_products import product_of_pairs, suits_pairs, summed_products
+from tilesmith.ops.matmul.hopper import half as hopper_half
+from tilesmith.ops.matmul.internal import product_into_memory
+from tilesmith.ops.matmul.internal import sum_of_products as sums
+from tilesmith.ops.matmul.internal.product_into_memory import product_into
+from tilesmith.ops.matmul.internal.sum_of_products import suits_one_kernel, sum_of_products, summed_products
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -29,7 +30,7 @@ from tilesmith.toolchain.compiler import Target, compile_kernel
 KERNEL, BEFORE = "matmul_hopper_kernel", "matmul_descriptors_kernel"
 ROWS, COLUMNS, DEPTH = 8192, 2048, 2048
 LAYOUTS = ("NT", "NN", "TN", "TT")
-"""Whether a and b lie as they are multiplied, or transposed: x·Wᵀ, dy·W, dyᵀ·x, and the one that is left."""
+"""a and b: "N" row-major, "T" transposed. x·Wᵀ, dy·W, dyᵀ·x, and the fourth combination."""
 
 
 def laid_out(rows: int, columns: int, transposed: bool, dtype: torch.dtype, device: str = "meta") -> Tensor:
@@ -41,7 +42,7 @@ def factors(
     layout: str = "NN", rows: int = ROWS, columns: int = COLUMNS, depths: tuple[int, ...] = (DEPTH,),
     dtype: torch.dtype = torch.bfloat16, device: str = "meta",
 ) -> list[Tensor]:  # fmt: skip
-    """a and b of each product in turn."""
+    """Return a and b of each product in turn."""
     return [
         one
         for depth in depths
@@ -62,38 +63,38 @@ def launched_by_matmul(*operands: Any, target: str = "cuda:90", **options: Any) 
     return names_of(plans)
 
 
-class TestWhoComputesMatmul:
+class TestChoiceOfMatmul:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_this_kernel_takes_large_ones_of_half_precision(self, layout: str, dtype: torch.dtype) -> None:
+    def test_large_half_precision_products_run_this_kernel(self, layout: str, dtype: torch.dtype) -> None:
         assert launched_by_matmul(*factors(layout, dtype=dtype)) == [KERNEL]
 
-    def test_both_ways(self) -> None:
+    def test_forward_and_backward_run_this_kernel(self) -> None:
         a, b = (one.requires_grad_() for one in factors("NT", columns=4096))
         with recorded_plans() as plans:
             matmul(a, b).backward(torch.empty(ROWS, 4096, dtype=a.dtype, device="meta"))
         assert names_of(plans) == [KERNEL] * 3
 
-    def test_batches_that_share_a_weight_are_one_product(self) -> None:
+    def test_batch_that_shares_a_weight_is_one_product(self) -> None:
         x = torch.empty(4, ROWS // 4, DEPTH, dtype=torch.bfloat16, device="meta")
         assert launched_by_matmul(x, factors("NT")[1]) == [KERNEL]
 
     @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
-    def test_only_hopper_has_the_instructions(self, target: str) -> None:
+    def test_other_gpus_never_run_this_kernel(self, target: str) -> None:
         assert KERNEL not in launched_by_matmul(*factors(), target=target)
 
     @pytest.mark.parametrize(
         "other",
         [
-            {"dtype": torch.float32}, {"rows": 512}, {"depths": (hopper_product.LEAST_DEPTH - 8,)}, {"columns": 2052},
+            {"dtype": torch.float32}, {"rows": 512}, {"depths": (hopper_half.LEAST_DEPTH - 8,)}, {"columns": 2052},
             {"depths": (2052,), "layout": "NT"},
         ],
         ids=str,
     )  # fmt: skip
-    def test_the_rest_is_for_other_forms(self, other: dict[str, Any]) -> None:
+    def test_other_problems_run_other_forms(self, other: dict[str, Any]) -> None:
         assert KERNEL not in launched_by_matmul(*factors(**other))
 
-    def test_only_what_is_nothing_but_rounded(self) -> None:
+    def test_other_epilogues_run_the_tma_form(self) -> None:
         a, b = factors()
         bias = a.new_empty(COLUMNS)
         assert launched_by_matmul(a, b, bias) == [BEFORE]
@@ -103,11 +104,13 @@ class TestWhoComputesMatmul:
 
     @pytest.mark.parametrize(
         "fields",
-        [{"overlapped": False}, {"BLOCK_N": 128}, {"num_warps": 4}, {"GROUP": 4}, {"descriptors": False}],
+        [
+            {"form": "tma"}, {"BLOCK_N": 128}, {"form": "tma", "num_warps": 4}, {"form": "tma", "GROUP": 4},
+            {"form": "pointers"},
+        ],
         ids=str,
     )  # fmt: skip
-    def test_a_sweep_reaches_the_other_forms(self, fields: dict[str, Any]) -> None:
-        """With the sizes that it asks for."""
+    def test_sweep_reaches_the_other_forms_with_its_values(self, fields: dict[str, Any]) -> None:
         with configured(**fields), recorded_plans() as plans:
             a, b = factors()
             matmul(a, b)
@@ -115,7 +118,7 @@ class TestWhoComputesMatmul:
         assert launch.kernel.__name__ != KERNEL
         assert all(launch.config.fields()[name] == value for name, value in fields.items())
 
-    def test_a_sweep_reaches_this_one(self) -> None:
+    def test_sweep_reaches_this_kernel(self) -> None:
         with configured(STAGES=3, PLACES=4, TOGETHER=8), recorded_plans() as plans:
             a, b = factors()
             matmul(a, b)
@@ -123,61 +126,63 @@ class TestWhoComputesMatmul:
         assert (arguments["STAGES"], arguments["PLACES"], arguments["TOGETHER"]) == (3, 4, 8)
 
 
-class TestWhoComputesSums:
+class TestChoiceOfSums:
     @pytest.mark.parametrize("depths", [(2048,), (8192, 8192), (2048, 512, 512), (2040, 8)], ids=str)
     def test_one_kernel_adds_up_to_three_products(self, depths: tuple[int, ...]) -> None:
         given = factors(depths=depths)
         with recorded_plans() as plans:
-            product_of_pairs(list(zip(given[::2], given[1::2], strict=True)))
+            sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
         assert names_of(plans) == [KERNEL]
 
-    def test_four_are_for_the_blas(self) -> None:
-        assert not suits_pairs(*factors(depths=(2048,) * 4))
+    def test_four_products_go_to_the_blas(self) -> None:
+        assert not suits_one_kernel(*factors(depths=(2048,) * 4))
 
-    def test_all_must_lie_alike(self) -> None:
-        assert suits_pairs(*factors("NN"), *factors("NN"))
-        assert not suits_pairs(*factors("NN"), *factors("NT"))
+    def test_all_pairs_must_have_one_layout(self) -> None:
+        assert suits_one_kernel(*factors("NN"), *factors("NN"))
+        assert not suits_one_kernel(*factors("NN"), *factors("NT"))
 
-    def test_columns_of_a_larger_matrix_will_do(self) -> None:
+    def test_columns_of_a_larger_matrix_suit(self) -> None:
         wide = torch.empty(ROWS, 3072, dtype=torch.bfloat16, device="meta")
-        assert suits_pairs(wide[:, :2048], factors()[1])
-        assert not suits_pairs(wide.expand(2, -1, -1)[0][:, ::2], factors()[1][:1536])
+        assert suits_one_kernel(wide[:, :2048], factors()[1])
+        assert not suits_one_kernel(wide.expand(2, -1, -1)[0][:, ::2], factors()[1][:1536])
 
     @pytest.mark.parametrize(
         ("rows", "suits"), [(2048, False), (3072, False), (3456, False), (3968, True), (4096, True)]
     )
-    def test_where_few_multiprocessors_idle(self, rows: int, suits: bool) -> None:
-        """Of 132, so many have a tile: 128 of a single round, in which nothing is stored beside; of two rounds 96, 108,
-        124 and 128."""
-        assert suits_pairs(*factors("TN", rows=rows)) is suits
+    def test_sizes_suit_where_few_multiprocessors_idle(self, rows: int, suits: bool) -> None:
+        """On average over waves, of 132 multiprocessors so many have a tile: 128 in a single wave; 96, 108, 124 and 128
+        in two."""
+        assert suits_one_kernel(*factors("TN", rows=rows)) is suits
 
-    def test_meta_tensors_may_be_of_any_gpu(self) -> None:
-        assert suits_pairs(*factors())
+    def test_answers_for_meta_tensors_depend_on_the_recorded_gpu(self) -> None:
+        assert suits_one_kernel(*factors())
         with recorded_plans("cuda:80"):
-            assert not suits_pairs(*factors())
+            assert not suits_one_kernel(*factors())
 
 
-class TestWhoComputesInto:
+class TestChoiceIntoMemory:
     def logits(self, row_length: int, classes: int, dtype: torch.dtype = torch.bfloat16) -> bool:
         hidden, weight = factors("NT", rows=2048, columns=classes)
-        return suits_into(torch.empty(2048, row_length, dtype=dtype, device="meta")[:, :classes], hidden, weight)
+        return product_into_memory.kernel_suits(
+            torch.empty(2048, row_length, dtype=dtype, device="meta")[:, :classes], hidden, weight
+        )
 
-    def test_rows_may_be_apart(self) -> None:
+    def test_rows_may_have_gaps(self) -> None:
         assert self.logits(128256, 128256)
         assert self.logits(50304, 50257)
 
-    def test_but_must_begin_where_the_copy_engine_can(self) -> None:
+    def test_rows_must_start_at_addresses_that_tma_takes(self) -> None:
         assert not self.logits(50257, 50257)
 
-    def test_in_the_dtype_of_the_factors(self) -> None:
+    def test_result_must_have_the_dtype_of_the_factors(self) -> None:
         assert not self.logits(50304, 50257, torch.float32)
 
 
-class TestInParts:
-    """As planned for other GPUs and for the interpreter."""
+class TestOnOtherGpus:
+    """One product after the other, by our kernels or by the BLAS."""
 
     @pytest.mark.parametrize("count", [1, 2, 3])
-    def test_interpreted(self, count: int) -> None:
+    def test_interpreted_sum_matches_the_reference(self, count: int) -> None:
         torch.manual_seed(0)
         given = [torch.randn(shape) for _ in range(count) for shape in ((7, 33), (33, 9))]
         with ts.use("interpret"):
@@ -185,14 +190,14 @@ class TestInParts:
         torch.testing.assert_close(ours, sum_of(given))
 
     @pytest.mark.parametrize("count", [1, 2, 3, 4])
-    def test_by_the_blas(self, count: int) -> None:
+    def test_sum_by_the_blas_matches_the_reference(self, count: int) -> None:
         torch.manual_seed(0)
         given = [torch.randn(shape) for _ in range(count) for shape in ((7, 33), (33, 9))]
-        assert not suits_pairs(*given)
-        ours = product_of_pairs(list(zip(given[::2], given[1::2], strict=True)))
+        assert not suits_one_kernel(*given)
+        ours = sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
         torch.testing.assert_close(ours, sum_of(given))
 
-    def test_into_by_the_blas(self) -> None:
+    def test_product_into_memory_by_the_blas_leaves_the_gaps(self) -> None:
         torch.manual_seed(0)
         a, b, memory = torch.randn(7, 33), torch.randn(33, 9), torch.zeros(7, 16)
         assert product_into(memory[:, :9], a, b).data_ptr() == memory.data_ptr()
@@ -200,7 +205,7 @@ class TestInParts:
         assert not memory[:, 9:].any()
 
     @pytest.mark.parametrize("count", [1, 2, 3])
-    def test_opcheck_accepts_them(self, count: int) -> None:
+    def test_opcheck_accepts_the_torch_operator(self, count: int) -> None:
         given = [torch.randn(shape) for _ in range(count) for shape in ((3, 5), (5, 4))]
         torch.library.opcheck(torch.ops.tilesmith.summed_products, (*given, *(None,) * (6 - 2 * count)))
 
@@ -239,42 +244,51 @@ FEW_STAGES = {"STAGES": 3, "PLACES": 4}
 def test_compiles_without_spilling_or_waiting(
     layout: str, depths: tuple[int, ...], dtype: torch.dtype, fields: dict[str, int]
 ) -> None:
-    """ptxas makes one product wait for the other where anything else touches their registers in between: then every one
-    of them is followed by a wait of its own."""
+    """Where anything else touches the sums' registers, ptxas serialises the wgmmas: a wait follows each of them."""
     with configured(**fields):
         launch = planned(layout, depths, dtype)
     binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
     assert binary.spill_bytes == 0
     assert binary.shared_bytes <= 227 * 1024
     assert binary.num_warps == launch.config.all_warps
-    assert "convert_layout" not in binary.assembly["ttgir"], "sums are taken apart without leaving their registers"
+    assert "convert_layout" not in binary.assembly["ttgir"], "sums are split without leaving their registers"
     products_made = [line for line in binary.assembly["ptx"].splitlines() if "wgmma.mma_async" in line]
-    assert len(products_made) == 2 * (4 + 1) * 4  # first steps of a tile, which are written out, and one in a loop
+    assert len(products_made) == 2 * (4 + 1) * 4  # the unrolled first steps of a tile, and one in a loop
     assert all(".m64n256k16." in line for line in products_made)
     waits = re.findall(r"WARPGROUP\.DEPBAR\.LE gsb0, 0x(\d)", binary.assembly["sass"])
-    assert waits.count("0") == 2, "only at the end of a tile is there nothing under way"
-    assert waits.count("1") == len(waits) - 2 == 2 * (3 + 1)  # at all steps but a tile's first
+    assert waits.count("0") == 2, "nothing is in flight only at the end of a tile"
+    assert waits.count("1") == len(waits) - 2 == 2 * (3 + 1)  # at all steps but the first of a tile
 
 
-def test_no_more_programs_than_are_busy_to_the_end() -> None:
-    """512 tiles are four rounds with 132 programs, and with 128."""
+def test_programs_are_as_many_as_stay_busy_to_the_last_wave() -> None:
+    """512 tiles are four waves with 132 programs, and with 128."""
     assert planned("NT", (2048,), torch.bfloat16).grid == (128, 1, 1)
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """On a Hopper GPU, where this kernel takes even what does not fill it."""
+def small_sizes_suit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inside, this kernel also takes sizes that do not fill a GPU, which else go to the BLAS."""
+    monkeypatch.setattr(hopper_half, "LEAST_BUSY", 0)
+    monkeypatch.setattr(hopper_half, "LEAST_WAVES", 0)
+    forget_plans()
+    yield
+    forget_plans()
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, small_sizes_suit: None) -> list[str]:
+    """On a Hopper GPU: the names of kernels as they are launched."""
     only_on_hopper()
-    monkeypatch.setattr(hopper_product, "LEAST_BUSY", 0)
-    forget()
-    yield names_launched(monkeypatch)
-    forget()
+    return names_launched(monkeypatch)
 
 
-def forget() -> None:
-    """What was found with more or fewer tiles."""
-    for kept in (summed._suited, into._suited, summed_products._plans, matmul_forward._plans):
-        kept.clear()
+def forget_plans() -> None:
+    """Forget all that was chosen with other thresholds."""
+    sums.kernel_suits.forget()
+    product_into_memory.kernel_suits.forget()
+    summed_products._plans.clear()
+    matmul_forward._plans.clear()
+    matmul_backward._plans.clear()
 
 
 def filled(given: list[Tensor]) -> list[Tensor]:
@@ -286,13 +300,17 @@ def filled(given: list[Tensor]) -> list[Tensor]:
 
 
 def assert_as_right(ours: Tensor, given: list[Tensor]) -> None:
-    """As what the BLAS adds up and rounds once."""
+    """Assert that the error is at most the BLAS's, which adds in float32 and rounds once."""
     right = sum_of([one.double() for one in given])
     theirs = torch.cat(given[::2], 1) @ torch.cat(given[1::2])
     error, other = ((one.double() - right).norm() for one in (ours, theirs))
     assert error <= 1.02 * other
 
 
+EDGES = (200, 136, (520, 72, 8))
+SPECIAL = (136, 136, (1024,))
+BOTH_WAYS = (4000, 4104, (1088,))
+COLUMNS_WITH_GAPS = [1000, 1001, 1063]
 SIZES = {  # rows, columns, depths
     "whole-tiles": (1024, 512, (1024,)),
     "an-edge-everywhere": (1000, 1000, (1032,)),
@@ -304,25 +322,56 @@ SIZES = {  # rows, columns, depths
 }
 
 
+@pytest.mark.usefixtures("small_sizes_suit")
+class TestSizesOfTheGpuTests:
+    """Their plans, which need no GPU: if dispatch changes, these tests say that the GPU tests test another kernel."""
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    @pytest.mark.parametrize("sizes", [*SIZES.values(), EDGES, SPECIAL], ids=str)
+    def test_sum_is_planned_for_this_kernel(self, sizes: tuple[int, int, tuple[int, ...]], layout: str) -> None:
+        given = factors(layout, *sizes)
+        assert suits_one_kernel(*given)
+        with recorded_plans() as plans:
+            sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
+        assert names_of(plans) == [KERNEL]
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_matmul_is_planned_for_this_kernel_both_ways(self, layout: str) -> None:
+        a, b = (one.detach().requires_grad_() for one in factors(layout, *BOTH_WAYS))
+        with recorded_plans() as plans:
+            matmul(a, b).backward(torch.empty(4000, 4104, dtype=a.dtype, device="meta"))
+        assert names_of(plans) == [KERNEL] * 3
+
+    @pytest.mark.parametrize("columns", COLUMNS_WITH_GAPS)
+    def test_product_into_memory_is_planned_for_this_kernel(self, columns: int) -> None:
+        a, b = factors("NT", 1000, columns, (1032,))
+        memory = torch.empty(1000, 1088, dtype=a.dtype, device="meta")
+        assert product_into_memory.kernel_suits(memory[:, :columns], a, b)
+
+    def test_small_sizes_go_to_the_blas_otherwise(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.undo()
+        assert not suits_one_kernel(*factors("NN", *SIZES["whole-tiles"]))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_is_as_right_as_the_blas_and_the_same_at_every_run(
+def test_error_is_at_most_the_blas_and_every_run_is_equal(
     sizes: tuple[int, int, tuple[int, ...]], layout: str, dtype: torch.dtype, launched: list[str]
 ) -> None:
     given = filled(factors(layout, *sizes, dtype=dtype, device="cuda"))
     pairs = list(zip(given[::2], given[1::2], strict=True))
-    ours = product_of_pairs(pairs)
+    ours = sum_of_products(pairs)
     assert_as_right(ours, given)
-    assert all(torch.equal(product_of_pairs(pairs), ours) for _ in range(5))
+    assert all(torch.equal(sum_of_products(pairs), ours) for _ in range(5))
     assert launched == [KERNEL] * 6
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_matmul_is_as_right_both_ways(layout: str, launched: list[str]) -> None:
-    a, b = filled(factors(layout, 4000, 4104, (1088,), device="cuda"))
+def test_matmul_error_is_at_most_the_blas_both_ways(layout: str, launched: list[str]) -> None:
+    a, b = filled(factors(layout, *BOTH_WAYS, device="cuda"))
     dy = torch.randn(4000, 4104, dtype=a.dtype, device="cuda")
     with ts.use("triton"):
         y = matmul(a.requires_grad_(), b.requires_grad_())
@@ -331,12 +380,12 @@ def test_matmul_is_as_right_both_ways(layout: str, launched: list[str]) -> None:
     assert_as_right(y.detach(), [a, b])
     assert_as_right(da, [dy, b.t()])
     assert_as_right(db, [a.t(), dy])
-    assert KERNEL in launched
+    assert launched == [KERNEL] * 3
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("columns", [1000, 1001, 1063])
-def test_into_rows_that_are_apart(columns: int, launched: list[str]) -> None:
+@pytest.mark.parametrize("columns", COLUMNS_WITH_GAPS)
+def test_product_into_memory_writes_nothing_into_the_gaps(columns: int, launched: list[str]) -> None:
     a, b = filled(factors("NT", 1000, columns, (1032,), device="cuda"))
     memory = torch.zeros(1000, 1088, dtype=a.dtype, device="cuda")
     assert_as_right(product_into(memory[:, :columns], a, b), [a, b])
@@ -346,23 +395,23 @@ def test_into_rows_that_are_apart(columns: int, launched: list[str]) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_keeps_to_the_edges(layout: str, launched: list[str]) -> None:
-    """Beside the operands lie NaN: one element read too many would be seen."""
+def test_reads_nothing_beyond_the_edges(layout: str, launched: list[str]) -> None:
+    """The operands lie among NaN: reading one element too many makes the result NaN."""
 
     def beside_nan(one: Tensor) -> Tensor:
         rows, columns = one.shape
         room = laid_out(rows + 256, columns + 256, one.stride(0) == 1, one.dtype, "cuda").fill_(float("nan"))
         return room[:rows, :columns].copy_(one)
 
-    given = [beside_nan(one) for one in filled(factors(layout, 200, 136, (520, 72, 8), device="cuda"))]
-    assert bool(product_of_pairs(list(zip(given[::2], given[1::2], strict=True))).isfinite().all())
+    given = [beside_nan(one) for one in filled(factors(layout, *EDGES, device="cuda"))]
+    assert bool(sum_of_products(list(zip(given[::2], given[1::2], strict=True))).isfinite().all())
     assert launched == [KERNEL]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3e38])
-def test_special_values_come_out_as_from_the_blas(value: float, launched: list[str]) -> None:
-    a, b = filled(factors("NT", 136, 136, (1024,), device="cuda"))
+def test_special_values_match_the_blas(value: float, launched: list[str]) -> None:
+    a, b = filled(factors("NT", *SPECIAL, device="cuda"))
     a[5, 7] = value
-    torch.testing.assert_close(product_of_pairs([(a, b)]), a @ b, equal_nan=True)
+    torch.testing.assert_close(sum_of_products([(a, b)]), a @ b, equal_nan=True)
     assert launched == [KERNEL]

@@ -18,7 +18,6 @@ from tilesmith.ops import SPECS
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import side_stream as module
 from tilesmith.ops.runtime.side_stream import SideStream
-from tilesmith.ops.transition import feed_forward
 from tilesmith.spec import Spec
 
 
@@ -177,15 +176,6 @@ def with_gradients(function: Callable[..., Tensor], inputs: dict[str, Any]) -> T
     return torch.cat([one.grad.flatten() for one in leaves if one.grad is not None])
 
 
-def of_feed_forward() -> Tensor:
-    torch.manual_seed(0)
-    shapes = {"x": (2, 3, 8), "norm_weight": (8,), "norm_bias": (8,), "expand_weight": (12, 8), "expand_bias": (12,),
-              "contract_weight": (8, 12), "contract_bias": (8,)}  # fmt: skip
-    return with_gradients(
-        lambda **given: feed_forward(**given, eps=1e-5), {name: torch.randn(one) for name, one in shapes.items()}
-    )
-
-
 def of_matmul() -> Tensor:
     torch.manual_seed(0)
     shapes = {"a": (2, 5, 8), "b": (8, 12), "bias": (12,)}
@@ -203,7 +193,7 @@ def of_matmul() -> Tensor:
             of_spec(SPECS["outer_product_mean"], "few"),
             id="outer_product_mean of few sequences",
         ),
-        pytest.param("transition", of_feed_forward, id="feed_forward"),
+        pytest.param("transition", of_spec(SPECS["transition"], "odd"), id="transition"),
         pytest.param("matmul.operator", of_matmul, id="matmul"),
     ],
 )

@@ -13,7 +13,7 @@ from tilesmith.ops.attention_update.gate_passes import SIDES, gated, projections
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
-from tilesmith.ops.matmul.internal.exact_or_blas import product, product_added
+from tilesmith.ops.matmul.internal.exact_or_blas import product, product_with_addend
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.ops.runtime.without_autocast import without_autocast
@@ -66,7 +66,7 @@ def compute_forward(
         attended = attended.reshape(projections.shape[0], gate_weight.shape[0])
         opened = gated(attended, projections, gate_bias.contiguous())
         added = x.flatten(0, 2) if residual else None
-        y = product_added(added, opened, output_weight.t(), output_bias).view(x.shape)
+        y = product_with_addend(added, opened, output_weight.t(), output_bias).view(x.shape)
     return y, xn, made, weights, projections, attended, statistics, opened
 
 

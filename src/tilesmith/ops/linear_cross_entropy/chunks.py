@@ -13,7 +13,7 @@ from tilesmith.ops.cross_entropy.backward import plan_gradient
 from tilesmith.ops.cross_entropy.forward import forward as logits_forward
 from tilesmith.ops.cross_entropy.forward import loss_dtype
 from tilesmith.ops.cross_entropy.loss_and_gradient import loss_and_gradient, plan_loss_and_gradient
-from tilesmith.ops.matmul.internal.product_into import product_into
+from tilesmith.ops.matmul.internal.product_into_memory import product_into
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config, replaced
 from tilesmith.ops.runtime.flat_arguments import flat_arguments

@@ -2,8 +2,8 @@
 
 da = dz·bᵀ,    db = aᵀ·dz,    dbias = Σ over rows of dz,
 
-each summed over what was broadcast. The two products are made by the forward's own kernels, on transposed views.
-Kept for the backward are a, b, and what tells act': z, or y for relu.
+each summed over dimensions that were broadcast. The forward's kernels compute both products, on transposed views. The
+forward keeps a, b, and the tensor that act' needs: z, or y for relu.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.matmul.kernels.epilogue import activation_slope
 from tilesmith.ops.matmul.matrices import Matrix, as_left, as_result, as_right, factors, with_batch_in_rows
-from tilesmith.ops.matmul.planning.product import Product, plan_product
+from tilesmith.ops.matmul.planning.problem import Product
+from tilesmith.ops.matmul.planning.product import plan_product
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
@@ -31,7 +32,7 @@ def finish_gradient_kernel(
     dy_ptr, z_ptr, dz_ptr, partials_ptr, dy_strides, z_strides, dz_strides, n_rows, rows_per_share, sizes,
     ACTIVATION: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """dz for a share of the rows of a block of columns, and what these rows add to the bias's gradient."""
+    """Compute dz for a share of the rows of a block of columns, and the partial sum of dbias over these rows."""
     n_columns = sizes[0]
     blocks_per_row = tl.cdiv(n_columns, COLUMNS)
     columns = tl.program_id(0) % blocks_per_row * COLUMNS + tl.arange(0, COLUMNS)
@@ -41,6 +42,7 @@ def finish_gradient_kernel(
         rows = share * rows_per_share + start + tl.arange(0, ROWS)
         mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
         dz = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=mask, other=0.0).to(COMPUTE)
+        # dz: [ROWS, COLUMNS]
         if z_ptr is not None:
             z_pointers = z_ptr + tile_offsets(rows, columns, sizes, z_strides, NESTED)
             dz *= activation_slope(tl.load(z_pointers, mask=mask, other=0.0).to(COMPUTE), ACTIVATION)
@@ -66,7 +68,7 @@ def backward(
     dy: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, kept: Tensor | None, activation: str, tf32: bool,
     wants_a: bool, wants_b: bool, wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """da, db and dbias; those that are not wanted are empty. `kept` is z, or y for relu, or None without activation."""
+    """Return da, db and dbias, empty where not wanted. `kept` is z, or y for relu, or None without activation."""
     return (
         torch.empty_like(a) if wants_a else a.new_empty(0),
         torch.empty_like(b) if wants_b else a.new_empty(0),
@@ -77,8 +79,10 @@ def backward(
 @backward.plan
 def plan_backward(
     plan: Plan, dy: Operand, a: Operand, b: Operand, bias: Operand | None, kept: Operand | None, activation: str,
-    tf32: bool, wants_a: bool, wants_b: bool, wants_bias: bool,
+    tf32: bool, *wants: bool,
 ) -> tuple[Operand, Operand, Operand]:  # fmt: skip
+    """Put da, db and dbias on the plan, those of them that `wants` asks for."""
+    wants_a, wants_b, wants_bias = wants
     left, right, batch = factors(a, b)
     da = plan.empty_like(a) if wants_a else plan.empty((0,), a.dtype)
     db = plan.empty_like(b) if wants_b else plan.empty((0,), a.dtype)
@@ -95,7 +99,7 @@ def _plan_finish_gradient(
     plan: Plan, dy: Operand, z: Operand | None, dbias: Operand, left: Matrix, right: Matrix, activation: str,
     wants_dz: bool,
 ) -> Matrix:  # fmt: skip
-    """dz, and the gradient of the bias if that has elements. Often dz is dy itself, and there may be nothing to do."""
+    """Return dz, and put dbias on the plan if it has elements. Without activation dz is dy itself."""
     dtype = left.operand.dtype
     dz = plan.empty(dy.shape, dtype) if wants_dz and (activation or dy.dtype != dtype) else None
     wants_bias = 0 not in dbias.shape
@@ -112,7 +116,7 @@ def _plan_finish_gradient(
 def _plan_finish_gradient_tiles(
     plan: Plan, walk: Rows, dy: Operand, z: Operand | None, dz: Operand | None, wants_bias: bool, activation: str
 ) -> Operand | None:
-    """Gives the partial sums of the bias's gradient, one row for each share of the rows."""
+    """Put the kernel on the plan; return the partial sums of dbias, one row for each share of the rows."""
     columns = min(bucket(walk.columns), 256)
     default = FinishGradientConfig(num_warps=4, ROWS=2048 // columns, COLUMNS=columns)
     config = plan.choose(default, "finish", walk.columns_bucket, dy.dtype)
@@ -133,7 +137,7 @@ def _plan_finish_gradient_tiles(
 
 @kernels("matmul_finish_gradient")
 def finish_gradient(dy: Tensor, kept: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """dz and the bias's gradient alone, of matrices, for products that others make; `kept` is z, or y for relu."""
+    """Return dz and dbias of matrices, for callers that multiply themselves. `kept` is z, or y for relu."""
     return torch.empty_like(dy), dy.new_empty(dy.shape[1])
 
 
@@ -150,10 +154,10 @@ def plan_finish_gradient(plan: Plan, dy: Operand, kept: Operand, activation: str
 def plan_gradient_of_left(
     plan: Plan, dz: Matrix, b: Matrix, da: Matrix, batch: tuple[int, ...], tf32: bool
 ) -> None:  # fmt: skip
-    """da = dz·bᵀ; where all of a batch share b, as a single product."""
+    """Put da = dz·bᵀ on the plan; a batch that shares b is one product."""
     folded = with_batch_in_rows(batch, dz, da) if b.is_shared and not summed_dimensions(da, batch) else None
     if folded is None:
-        plan_product(plan, _summed(Product(dz, b.transposed(), da, batch, tf32)))
+        plan_product(plan, _with_summed_first(Product(dz, b.transposed(), da, batch, tf32)))
     else:
         plan_product(plan, Product(folded[0], replace(b.transposed(), batch_strides=()), folded[1], (), tf32))
 
@@ -161,21 +165,21 @@ def plan_gradient_of_left(
 def plan_gradient_of_right(
     plan: Plan, a: Matrix, dz: Matrix, db: Matrix, batch: tuple[int, ...], tf32: bool
 ) -> None:  # fmt: skip
-    """db = aᵀ·dz; where all of a batch share b, the sum over the batch is one over a greater depth."""
+    """Put db = aᵀ·dz on the plan; for a batch that shares b, the sum over the batch is part of the depth."""
     folded = with_batch_in_rows(batch, a, dz) if db.is_shared else None
     if folded is None:
-        plan_product(plan, _summed(Product(a.transposed(), dz, db, batch, tf32)))
+        plan_product(plan, _with_summed_first(Product(a.transposed(), dz, db, batch, tf32)))
     else:
         plan_product(plan, Product(folded[0].transposed(), folded[1], replace(db, batch_strides=()), (), tf32))
 
 
 def summed_dimensions(gradient: Matrix, batch: tuple[int, ...]) -> list[int]:
-    """Those along which the operand was broadcast, so that its gradient is a sum."""
+    """Return the batch dimensions along which the operand was broadcast: its gradient is summed over them."""
     return [place for place, stride in enumerate(gradient.batch_strides) if stride == 0 and batch[place] != 1]
 
 
-def _summed(product: Product) -> Product:
-    """The product with the dimensions that are summed over put first."""
+def _with_summed_first(product: Product) -> Product:
+    """Return the product with the summed batch dimensions first."""
     first = summed_dimensions(product.y, product.batch)
     order = first + [place for place in range(len(product.batch)) if place not in first]
 

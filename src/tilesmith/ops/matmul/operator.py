@@ -25,8 +25,8 @@ from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
-MOST_BATCH_DIMENSIONS = 3  # that a kernel walks one by one
-NEEDS_Z = ("silu", "gelu")  # activations whose slope is told by z, not by their result
+MOST_BATCH_DIMENSIONS = 3  # batch dimensions that a kernel indexes separately
+NEEDS_Z = ("silu", "gelu")  # activations whose slope needs z, not their result
 
 
 def prepare(
@@ -41,7 +41,7 @@ def prepare(
 
 
 def takes(a: Tensor, b: Tensor, *others: Any) -> bool:
-    """Double precision is for the interpreter; float8 for GPUs that have it; and batches must be walkable."""
+    """Return whether our kernels take the call: no float64 on a GPU, float8 where the GPU has it, walkable batches."""
     if a.dtype == torch.float64 and a.device.type != "cpu":
         return False
     if a.dtype == FLOAT8 and a.is_cuda and (torch.version.hip or torch.cuda.get_device_capability(a.device) < (8, 9)):
@@ -65,10 +65,10 @@ def _save(context: Any, inputs: tuple[Any, ...], kept: Tensor | None) -> None:
 
 
 def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if dy is None:  # nothing came of the result
+    if dy is None:  # y has no gradient
         return (None,) * 8
     a, b, bias, kept = context.saved_tensors
-    if kept is None and context.activation:  # called as a torch operator, not by our own, which keeps it
+    if kept is None and context.activation:  # called as the bare torch operator, which keeps nothing
         kept = forward(a, b, bias, "", None, None, a.dtype, context.tf32)
     wants_a, wants_b, wants_bias = context.needs_input_grad[:3]
     with SideStream(dy) as side_stream:
@@ -83,7 +83,7 @@ def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, 
 
 
 def _gradient_of_right(dy: Tensor, a: Tensor, b: Tensor, tf32: bool) -> Tensor:
-    """Where there is no activation: that of b alone."""
+    """Return db alone, without an activation."""
     db: Tensor = backward(dy, a, b, None, None, "", tf32, False, True, False)[1]
     return db
 
@@ -115,7 +115,7 @@ def matmul(
     scale_b: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """act(a·b · scales + bias): torch.matmul, with what often follows it done in the same kernel.
+    """act(a·b · scales + bias): torch.matmul with scales, bias and activation in the epilogue of one kernel.
 
     - a and b are matrices, vectors, or batches of matrices that broadcast, as for torch.matmul.
     - `bias`: a vector with one element for each column of the result.
@@ -123,9 +123,9 @@ def matmul(
     - `scale_a`, `scale_b`: for float8_e4m3fn operands, float32: one number, or one for each row of a and column of b.
     - `out_dtype`: float32 instead of the operands' own; for float8 operands also float16, and bfloat16 by default.
 
-    Sums are in single precision or better. Single-precision operands are taken exactly unless PyTorch is told that tf32
-    will do (torch.backends.cuda.matmul.allow_tf32, torch.set_float32_matmul_precision). Double precision on a GPU is
-    left to PyTorch. Products of float8 have no gradient.
+    Sums are in float32 or better. float32 operands are multiplied exactly unless PyTorch allows tf32
+    (torch.backends.cuda.matmul.allow_tf32, torch.set_float32_matmul_precision). PyTorch computes float64 on a GPU.
+    Products of float8 have no gradient.
     """
     _require_operands(a, b)
     _require_shapes(a, b)
@@ -138,7 +138,7 @@ def matmul(
 
 def _require_operands(a: Tensor, b: Tensor) -> None:
     float8 = [isinstance(one, Tensor) and one.dtype == FLOAT8 for one in (a, b)]
-    if not all(float8):  # one of them alone is refused by name, as any other dtype without kernels
+    if not all(float8):  # a single float8 operand is refused by name, as any dtype without kernels
         require_floating("matmul", a=a, b=b)
     require_same_dtype("matmul", "b", b, "a", a)
     if all(float8):
@@ -208,7 +208,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, device=device).to(dtype)
 
-    if dtype == FLOAT8:  # along depth on both sides, as its tensor cores want it
+    if dtype == FLOAT8:  # contiguous depth on both sides, as float8 tensor cores need it
         scales = {name: torch.full((), 0.5, device=device) for name in ("scale_a", "scale_b")}
         return {
             "a": random(case.m, case.k),

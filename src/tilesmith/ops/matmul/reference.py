@@ -1,4 +1,4 @@
-"""What the operator means, in plain PyTorch, and the fastest way PyTorch has to it."""
+"""The meaning of the operator in plain PyTorch, and PyTorch's fastest way to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reference(
 
 
 def result_dtype(a: Tensor, out_dtype: torch.dtype | None) -> torch.dtype:
-    """What the result has: the operands' dtype, where no other is asked for; bf16 for float8."""
+    """Return the dtype of the result: out_dtype, else bf16 for float8, else the dtype of the operands."""
     return out_dtype or (torch.bfloat16 if a.dtype == FLOAT8 else a.dtype)
 
 
@@ -60,7 +60,7 @@ def _as_scale(operand: Tensor, scale: Tensor | None, rows: int, columns: int) ->
 def _scaled_product_takes(
     a: Tensor, b: Tensor, bias: Tensor | None, scale_a: Tensor | None, scale_b: Tensor | None, dtype: torch.dtype
 ) -> bool:
-    """Whether PyTorch's own product of float8 accepts these: along depth, in units of 16, scales of one kind."""
+    """Return whether PyTorch's float8 GEMM takes these: contiguous depth, sizes in units of 16, scales of one kind."""
     if not a.is_cuda or a.stride(1) != 1 or b.stride(0) != 1 or any(size % 16 for size in (*a.shape, *b.shape)):
         return False
     by_row = [scale is not None and scale.numel() > 1 for scale in (scale_a, scale_b)]

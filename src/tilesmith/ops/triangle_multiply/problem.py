@@ -11,7 +11,8 @@ import torch
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.matmul.matrices import Matrix
-from tilesmith.ops.matmul.planning.product import Product, plan_product
+from tilesmith.ops.matmul.planning.problem import Product
+from tilesmith.ops.matmul.planning.product import plan_product
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.plan import Operand, Plan

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from tilesmith.ops.matmul.internal.sum_of_products import product_of_pairs
+from tilesmith.ops.matmul.internal.sum_of_products import sum_of_products
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.operator import autocasted
 from tilesmith.patch.gradients.plain_modules import PLAIN, is_linear
@@ -66,7 +66,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is not None:
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    return product_of_pairs([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
+    return sum_of_products([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
 
 
 def linear_gradients(
@@ -86,6 +86,6 @@ def linear_gradients(
             continue
         dy = gradient.reshape(-1, gradient.shape[-1])
         pairs.append((dy, weight))
-        dparameters += product_of_pairs([(dy.t(), rows)]) if to_weight else None, dy.sum(0) if to_bias else None
-    dx = product_of_pairs(pairs).view(x.shape) if pairs and needed[0] else None
+        dparameters += sum_of_products([(dy.t(), rows)]) if to_weight else None, dy.sum(0) if to_bias else None
+    dx = sum_of_products(pairs).view(x.shape) if pairs and needed[0] else None
     return dx, dparameters

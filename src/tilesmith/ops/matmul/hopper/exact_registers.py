@@ -1,13 +1,11 @@
-"""Exact products of single precision on Hopper, for many rows or a long depth: as in `hopper_exact`, which read first.
+"""Exact float32 GEMM on Hopper for many rows or a long depth: warp-specialised, with bf16x3 of a in registers.
 
-There all warps of a program do the same, so the tensor cores idle while a tile is begun, while its sums are added up,
-and while it is stored; and what is multiplied goes through shared memory twice. Here two warpgroups have 64 rows each
-of a block of 128. Each splits its rows of a in registers, where the tensor cores take them from, one step ahead, and
-walks on by itself: while one adds up or stores, the other's products are made. A third warpgroup splits b for both,
-into a ring of places in shared memory. Where all depth of b has room there, it is split once, and the program walks
-over blocks of rows with it. Rows of a come by the copy engine, into a ring that each warpgroup has of its own.
-
-Waiting is for barriers in shared memory, as in `attention/hopper_forward`.
+Same arithmetic as `exact_shared` (read that first). There all warps do the same, so the tensor cores idle while a tile
+starts, while its sums are added and while it is stored; and a passes through shared memory twice. Here two warpgroups
+have 64 rows each of a block of 128. Each splits its rows of a in registers, one step ahead, from where the tensor cores
+read them, and runs independently: while one adds or stores, the other multiplies. A third warpgroup splits b for both,
+into a ring in shared memory. Where the whole depth of b fits there, b is split once and the program walks over blocks
+of rows with it. TMA loads rows of a into a ring of each warpgroup. Warpgroups wait for mbarriers.
 """
 
 from triton.experimental import gluon
@@ -25,16 +23,16 @@ from tilesmith.ops.matmul.hopper.exact_shared import (
     distance,
     first_bits,
     loaded,
-    planes_in,
-    put_planes,
+    parts_in,
     start_product,
+    store_parts,
     tile_at,
 )
 from tilesmith.toolchain.gluon import fetch, thread_barrier
 
 GROUPS = gl.constexpr(2)  # warpgroups that multiply
-ROWS = gl.constexpr(64)  # of a warpgroup
-REGISTERS = gl.constexpr(216)  # of a thread that multiplies
+ROWS = gl.constexpr(64)  # rows of a warpgroup
+REGISTERS = gl.constexpr(216)  # per thread that multiplies
 SPLITTING_REGISTERS = gl.constexpr(72)
 
 
@@ -45,11 +43,11 @@ def matmul_hopper_rows_kernel(
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
 ):  # fmt: skip
-    """a is a descriptor of ROWS × BLOCK_K, or as it lies in memory; a_ptr says where that begins.
+    """Compute one column of tiles for every n_walkers-th block of rows.
 
-    Strides, ALONG and shares: as in `hopper_exact`. y has columns along memory, and both they and its rows come in
-    multiples of UNIT. A walker takes every n_walkers-th block of rows. HELD: all steps of a share have room in the
-    B_SLOTS places for b.
+    `a` is a descriptor of ROWS × BLOCK_K, or transposed as a lies in memory; a_ptr points to the same memory. Strides,
+    ALONG and shares: as in `exact_shared`. y has contiguous rows of whole UNITs. HELD: all steps of a share fit into
+    the B_SLOTS stages of b.
     """
     n_column_tiles = (n_columns + BLOCK_N - 1) // BLOCK_N
     n_blocks = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
@@ -73,36 +71,34 @@ def matmul_hopper_rows_kernel(
     b_ready = barriers(B_SLOTS, 1)
     b_free = barriers(B_SLOTS, GROUPS)
     fence_async_shared()
-    b_planes = (high, middle, low)
-    work = (walker, n_walkers, turns, start, steps, remaining)
-    memory = (a_tiles, b_planes, a_ready, b_ready, b_free)
-    finish = (bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride)
+    b_parts = (high, middle, low)
     y_ptr += gl.cast(share, gl.int64) * n_rows * (n_columns // UNIT * UNIT)
-    operands = (a_ptr, b_ptr, a_stride, b_stride)
+    work = (walker, n_walkers, turns, start, steps, remaining)
+    memory = (a_tiles, b_parts, a_ready, b_ready, b_free)
+    epilogue = (bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride)
+    tensors = (a, a_ptr, b_ptr, a_stride, b_stride, y_ptr)
     gl.warp_specialize(
         [
-            (multiply, (a, operands, y_ptr, memory, work, finish, first_column, A_ALONG, B_ALONG, ACTIVATION,
-                        BLOCK_N, BLOCK_K, A_SLOTS, B_SLOTS, HELD, 0)),
-            (multiply, (a, operands, y_ptr, memory, work, finish, first_column, A_ALONG, B_ALONG, ACTIVATION,
-                        BLOCK_N, BLOCK_K, A_SLOTS, B_SLOTS, HELD, 1)),
-            (split_b, (b_ptr, b_stride, memory, work, first_column, n_columns, B_ALONG, BLOCK_N, BLOCK_K, B_SLOTS,
-                       HELD)),
+            (multiply, (tensors, memory, work, epilogue, first_column, A_ALONG, B_ALONG, ACTIVATION, HELD, 0)),
+            (multiply, (tensors, memory, work, epilogue, first_column, A_ALONG, B_ALONG, ACTIVATION, HELD, 1)),
+            (split_b, (b_ptr, b_stride, memory, work, first_column, n_columns, B_ALONG, BLOCK_N, BLOCK_K, HELD)),
         ],
         [GROUP_WARPS, GROUP_WARPS],
         [REGISTERS, SPLITTING_REGISTERS],
-    )  # fmt: skip
+    )
 
 
 @gluon.jit
 def split_b(
     b_ptr, b_stride, memory, work, first_column, n_columns,
-    B_ALONG: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
+    B_ALONG: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, HELD: gl.constexpr,
 ):  # fmt: skip
-    """The warpgroup that splits b: every step once, or again for each block of rows."""
+    """Run the warpgroup that splits b: every step once if HELD, else once for each block of rows."""
     TILE: gl.constexpr = [BLOCK_N, BLOCK_K] if B_ALONG else [BLOCK_K, BLOCK_N]
     LANES: gl.constexpr = TILE[1] // UNIT if TILE[1] < 32 * UNIT else 32
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, UNIT], [32 // LANES, LANES], [GROUP_WARPS, 1], [1, 0])
-    _a_tiles, planes, _a_ready, ready, free = memory
+    _a_tiles, parts, _a_ready, ready, free = memory
+    B_SLOTS: gl.constexpr = ready.shape[0]
     _walker, _n_walkers, turns, start, steps, remaining = work
     b_ptr += distance(start, b_stride, B_ALONG) + distance(first_column, b_stride, not B_ALONG)
     tile = tile_at(n_columns - first_column, b_stride, B_ALONG, TILE, LAYOUT)
@@ -112,8 +108,8 @@ def split_b(
     for i in range(steps if HELD else turns * steps):
         slot = i % B_SLOTS
         if not HELD:
-            mbarrier.wait(free.index(slot), (i // B_SLOTS + 1) % 2)  # of the round before: the first finds all free
-        put_planes(b, planes, slot)
+            mbarrier.wait(free.index(slot), (i // B_SLOTS + 1) % 2)  # the first round finds every stage free
+        store_parts(b, parts, slot)
         step = gl.where(step + 1 < steps, step + 1, 0)
         b = loaded(b_ptr + step * b_step, tile, remaining - step * BLOCK_K, B_ALONG)
         fence_async_shared()
@@ -122,12 +118,11 @@ def split_b(
 
 
 @gluon.jit
-def ask_for_rows(
+def load_rows(
     a, a_tiles, ready, work, number, A_ALONG: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr,
     GROUP: gl.constexpr,
 ):  # fmt: skip
-    """Begin to fetch this warpgroup's rows for its step of this number, if there is one; steps are counted through all
-    blocks."""
+    """Start loading this warpgroup's rows for the step of this number, counted through blocks, if there is one."""
     walker, n_walkers, turns, start, steps, _remaining = work
     slot = GROUP * A_SLOTS + number % A_SLOTS
     is_one = number < turns * steps
@@ -142,16 +137,16 @@ def ask_for_rows(
 
 
 @gluon.jit
-def planes_of_rows(
+def parts_of_rows(
     a_tiles, ready, number, LEFT: gl.constexpr, A_ALONG: gl.constexpr, A_SLOTS: gl.constexpr, GROUP: gl.constexpr
 ):  # fmt: skip
-    """The rows for the step of this number, split as `bf16_parts` does."""
+    """Return high, middle and low parts of the rows for the step of this number, [ROWS, BLOCK_K] each."""
     slot = GROUP * A_SLOTS + number % A_SLOTS
     mbarrier.wait(ready.index(slot), number // A_SLOTS % 2)
     tile = a_tiles.index(slot)
     if not A_ALONG:
         tile = tile.permute([1, 0])
-    x = tile.load(LEFT)
+    x = tile.load(LEFT)  # [ROWS, BLOCK_K]
     high = first_bits(x)
     rest = x - high
     middle = first_bits(rest)
@@ -160,48 +155,53 @@ def planes_of_rows(
 
 @gluon.jit
 def multiply(
-    a, operands, y_ptr, memory, work, finish, first_column,
-    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
-    BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
-    GROUP: gl.constexpr,
+    tensors, memory, work, epilogue, first_column, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
+    ACTIVATION: gl.constexpr, HELD: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup that multiplies. The products of each step leave the tensor cores before they are added, for the
-    reason that `separately_added` has."""
+    """Run a warpgroup that multiplies.
+
+    The products of each step leave the tensor cores before they are added: `separately_added` says why.
+    """
+    a, _a_ptr, _b_ptr, _a_stride, _b_stride, _y_ptr = tensors
+    a_tiles, b_parts, a_ready, b_ready, b_free = memory
+    walker, n_walkers, turns, _start, steps, _remaining = work
+    A_SLOTS: gl.constexpr = a_ready.shape[0] // GROUPS
+    B_SLOTS: gl.constexpr = b_ready.shape[0]
+    BLOCK_N: gl.constexpr = b_parts[0].shape[1] if B_ALONG else b_parts[0].shape[2]
+    BLOCK_K: gl.constexpr = b_parts[0].shape[2] if B_ALONG else b_parts[0].shape[1]
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_N, 16])
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    a_tiles, b_planes, a_ready, b_ready, b_free = memory
-    walker, n_walkers, turns, _start, steps, _remaining = work
     for first in gl.static_range(A_SLOTS):
-        ask_for_rows(a, a_tiles, a_ready, work, first, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
+        load_rows(a, a_tiles, a_ready, work, first, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
     zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
     for turn in range(turns):
         total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
         for step in range(steps):
             number = turn * steps + step + hidden_zero()
-            rows = planes_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)
+            rows = parts_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)
             slot = step if HELD else number % B_SLOTS
             mbarrier.wait(b_ready.index(slot), 0 if HELD else number // B_SLOTS % 2)
-            product = start_product(rows, planes_in(b_planes, slot, B_ALONG), zeros)
-            # While that is made, the place of these rows is filled again.
-            ask_for_rows(a, a_tiles, a_ready, work, number + A_SLOTS, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
-            product = warpgroup_mma_wait(0, deps=[product])
+            product = start_product(rows, parts_in(b_parts, slot, B_ALONG), zeros)
+            # While the tensor cores multiply, TMA refills the stage of these rows.
+            load_rows(a, a_tiles, a_ready, work, number + A_SLOTS, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
+            product = warpgroup_mma_wait(0, deps=[product])  # [ROWS, BLOCK_N]
             if not HELD:
                 mbarrier.arrive(b_free.index(slot), count=1)
             total += product
         first_row = ((walker + turn * n_walkers) * GROUPS + GROUP) * ROWS
-        store_rows(
-            total, operands, y_ptr, work, finish, first_row, first_column, A_ALONG, B_ALONG, ACTIVATION,
-            BLOCK_N, SUMS,
-        )  # fmt: skip
+        store_rows(total, tensors, work, epilogue, first_row, first_column, A_ALONG, B_ALONG, ACTIVATION, SUMS)
 
 
 @gluon.jit
 def of_high_parts(
-    operands, work, first_row, first_column, n_rows, n_columns,
+    tensors, work, first_row, first_column, n_rows, n_columns,
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, BLOCK_N: gl.constexpr, SUMS: gl.constexpr,
 ):  # fmt: skip
-    """The sum of the products of high parts alone. Without the tensor cores: b's planes may be gone, and it is rare."""
-    a_ptr, b_ptr, a_stride, b_stride = operands
+    """Return the sum of the products of high parts alone, [ROWS, BLOCK_N].
+
+    The case is rare, and the parts of b may be overwritten, so the tensor cores are not used.
+    """
+    _a, a_ptr, b_ptr, a_stride, b_stride, _y_ptr = tensors
     _walker, _n_walkers, _turns, start, _steps, remaining = work
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
     columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
@@ -225,12 +225,14 @@ def of_high_parts(
 
 @gluon.jit
 def store_rows(
-    total, operands, y_ptr, work, finish, first_row, first_column,
-    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
-    BLOCK_N: gl.constexpr, SUMS: gl.constexpr,
+    total, tensors, work, epilogue, first_row, first_column, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
+    ACTIVATION: gl.constexpr, SUMS: gl.constexpr,
 ):  # fmt: skip
-    bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride = finish
-    # Multiples of these they are, which the compiler does not know in every warpgroup.
+    """Apply the epilogue to the sums, [ROWS, BLOCK_N], and store them."""
+    _a, _a_ptr, _b_ptr, _a_stride, _b_stride, y_ptr = tensors
+    bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride = epilogue
+    BLOCK_N: gl.constexpr = total.shape[1]
+    # They are multiples already: the division tells the compiler, which does not know it in every warpgroup.
     first_column = (first_column + hidden_zero()) // BLOCK_N * BLOCK_N
     n_columns = n_columns // UNIT * UNIT
     y_row_stride = y_row_stride // UNIT * UNIT
@@ -238,13 +240,11 @@ def store_rows(
     columns = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
     offsets = (rows.to(gl.int64) * y_row_stride)[:, None] + columns[None, :]
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
-    # As in `hopper_exact`: corrections that overflow or meet an infinity mean nothing.
+    # As in `exact_shared`: corrections that overflow or meet an infinity mean nothing.
     is_finite = gl.abs(total) < float("inf")
     if gl.min(gl.min(is_finite.to(gl.int32), 1), 0) == 0:
-        gl.store(y_ptr + offsets, total, mask=mask)  # for there are no registers for both
-        high = of_high_parts(
-            operands, work, first_row, first_column, n_rows, n_columns, A_ALONG, B_ALONG, BLOCK_N, SUMS
-        )
+        gl.store(y_ptr + offsets, total, mask=mask)  # registers do not hold both
+        high = of_high_parts(tensors, work, first_row, first_column, n_rows, n_columns, A_ALONG, B_ALONG, BLOCK_N, SUMS)
         total = gl.load(y_ptr + offsets, mask=mask, other=0.0)
         total = gl.where((gl.abs(total) < float("inf")) | (gl.abs(high) < float("inf")), total, high)
     if bias_ptr is not None:
@@ -252,6 +252,6 @@ def store_rows(
         total += bias.to(gl.float32)[None, :]
     if ACTIVATION == "relu":
         total = gl.where(total < 0, 0.0, total)  # unlike a maximum, this lets NaN through
-    if addend_ptr is not None:  # laid out as y, and given only where there are no shares
+    if addend_ptr is not None:  # has the layout of y; never with split-K
         total += gl.load(addend_ptr + offsets, mask=mask, other=0.0).to(gl.float32)
     gl.store(y_ptr + offsets, total, mask=mask)

@@ -1,10 +1,10 @@
-"""Exact products of single precision on Hopper: the same computation as by pointers with planes made in each tile.
+"""Exact float32 GEMM on Hopper: operands are split into bf16x3 in shared memory, one step ahead of the tensor cores.
 
-There the tensor cores wait while a tile is split, and the splitting waits for them. Here a program splits one step
-ahead: the six products of a step are begun, and while they are made, the planes of the next step are put into the other
-half of the shared memory, and the tiles of the step after that are asked for.
+Same computation as the pointer kernel with PLANES="here" (read that first). There the tensor cores wait while a tile is
+split. Here a program starts the six products of a step, and while they run it splits the next step into the other half
+of the shared memory and loads the step after that.
 
-What that comes to: `_ahead_config` in `config`.
+Measurements: `planning/exact_on_hopper.py`.
 """
 
 from triton.experimental import gluon
@@ -13,23 +13,27 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tilesmith.toolchain.gluon import thread_barrier
 
-UNIT = gl.constexpr(4)  # elements that are loaded at once
+UNIT = gl.constexpr(4)  # elements of one load
 
 
 @gluon.jit
 def first_bits(x):
+    """Return float32 with the first 16 bits of x, and zeros behind them."""
     return (x.to(gl.uint32, bitcast=True) & 0xFFFF0000).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
 def as_bf16(x):
+    """Return the first 16 bits of float32 as bf16."""
     return (x.to(gl.uint32, bitcast=True) >> 16).to(gl.uint16).to(gl.bfloat16, bitcast=True)
 
 
 @gluon.jit
-def room_for_planes(TILE: gl.constexpr):
-    """Two of each, used in turn. Each in memory of its own: the compiler then knows that storing one leaves the others
-    as they are."""
+def room_for_parts(TILE: gl.constexpr):
+    """Return shared memory for high, middle and low parts of two tiles, used in turn.
+
+    Each part has its own allocation, so the compiler knows that storing one leaves the others as they are.
+    """
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(TILE, gl.bfloat16)
     high = gl.allocate_shared_memory(gl.bfloat16, [2, TILE[0], TILE[1]], LAYOUT)
     middle = gl.allocate_shared_memory(gl.bfloat16, [2, TILE[0], TILE[1]], LAYOUT)
@@ -38,19 +42,20 @@ def room_for_planes(TILE: gl.constexpr):
 
 
 @gluon.jit
-def put_planes(x, planes, slot):
-    """As `bf16_parts` splits it."""
+def store_parts(x, parts, slot):
+    """Split x as `device/bf16x3.py` does, and store the three parts."""
     high = first_bits(x)
     rest = x - high
     middle = first_bits(rest)
-    planes[0].index(slot).store(as_bf16(high))
-    planes[1].index(slot).store(as_bf16(middle))
-    planes[2].index(slot).store(as_bf16(rest - middle))
+    parts[0].index(slot).store(as_bf16(high))
+    parts[1].index(slot).store(as_bf16(middle))
+    parts[2].index(slot).store(as_bf16(rest - middle))
 
 
 @gluon.jit
-def planes_in(planes, slot, TURNED: gl.constexpr):
-    high, middle, low = planes[0].index(slot), planes[1].index(slot), planes[2].index(slot)
+def parts_in(parts, slot, TURNED: gl.constexpr):
+    """Return the three parts in this slot, transposed if TURNED."""
+    high, middle, low = parts[0].index(slot), parts[1].index(slot), parts[2].index(slot)
     if TURNED:
         high, middle, low = high.permute([1, 0]), middle.permute([1, 0]), low.permute([1, 0])
     return high, middle, low
@@ -58,7 +63,7 @@ def planes_in(planes, slot, TURNED: gl.constexpr):
 
 @gluon.jit
 def distance(count, stride, IS_ALONG: gl.constexpr):
-    """In memory, between two elements that are so many apart; IS_ALONG: neighbours are neighbours there too."""
+    """Return the offset of `count` elements along a dimension. IS_ALONG: the dimension is contiguous."""
     elements = gl.to_tensor(count).to(gl.int64)
     if not IS_ALONG:
         elements *= stride // UNIT * UNIT
@@ -67,11 +72,11 @@ def distance(count, stride, IS_ALONG: gl.constexpr):
 
 @gluon.jit
 def tile_at(n_first, stride, ALONG_DEPTH: gl.constexpr, TILE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Offsets within a tile, which of its rows of a, or columns of b, are there, and its depths."""
-    DEPTH: gl.constexpr = 1 if ALONG_DEPTH else 0  # which dimension is
+    """Return offsets within a tile [TILE], the mask of its rows of a or columns of b, and its depths."""
+    DEPTH: gl.constexpr = 1 if ALONG_DEPTH else 0  # the dimension of depth
     firsts = gl.arange(0, TILE[1 - DEPTH], gl.SliceLayout(DEPTH, LAYOUT))
     depths = gl.arange(0, TILE[DEPTH], gl.SliceLayout(1 - DEPTH, LAYOUT))
-    stride = stride // UNIT * UNIT  # which it is, and the compiler now knows; so too below
+    stride = stride // UNIT * UNIT  # a multiple of UNIT: now the compiler knows, here and below
     if ALONG_DEPTH:
         offsets = (firsts * stride)[:, None] + depths[None, :]
     else:
@@ -82,6 +87,7 @@ def tile_at(n_first, stride, ALONG_DEPTH: gl.constexpr, TILE: gl.constexpr, LAYO
 
 @gluon.jit
 def loaded(ptr, tile, remaining, ALONG_DEPTH: gl.constexpr):
+    """Return a tile, with zeros beyond its rows or columns and beyond the remaining depth."""
     offsets, in_firsts, depths = tile
     in_depth = depths < remaining
     mask = in_firsts[:, None] & in_depth[None, :] if ALONG_DEPTH else in_depth[:, None] & in_firsts[None, :]
@@ -89,10 +95,10 @@ def loaded(ptr, tile, remaining, ALONG_DEPTH: gl.constexpr):
 
 
 @gluon.jit
-def start_product(a_planes, b_planes, zeros):
-    """The product of what was split into high, middle and low, from the smallest parts to the largest, begun."""
-    a_high, a_middle, a_low = a_planes
-    b_high, b_middle, b_low = b_planes
+def start_product(a_parts, b_parts, zeros):
+    """Start the six products of bf16x3, the smallest first, and return their sum, which is not complete yet."""
+    a_high, a_middle, a_low = a_parts
+    b_high, b_middle, b_low = b_parts
     product = warpgroup_mma(a_low, b_high, zeros, use_acc=False, is_async=True)
     product = warpgroup_mma(a_middle, b_middle, product, is_async=True)
     product = warpgroup_mma(a_high, b_low, product, is_async=True)
@@ -103,52 +109,57 @@ def start_product(a_planes, b_planes, zeros):
 
 @gluon.jit
 def accumulated(
-    a_ptr, b_ptr, a_tile, b_tile, a_step, b_step, a_planes, b_planes, remaining, steps,
-    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, SUMS: gl.constexpr,
+    a_side, b_side, remaining, steps, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, SUMS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """The sum of the products of all steps. Those of each step leave the tensor cores before they are added, for the
-    reason that `separately_added` has."""
-    put_planes(loaded(a_ptr, a_tile, remaining, A_ALONG), a_planes, 0)
-    put_planes(loaded(b_ptr, b_tile, remaining, B_ALONG), b_planes, 0)
+    """Return the sum of the products of all steps, [BLOCK_M, BLOCK_N].
+
+    A side is (pointer, tile, offset of one step, shared memory for its parts). The products of each step leave the
+    tensor cores before they are added: `separately_added` says why.
+    """
+    a_ptr, a_tile, a_step, a_parts = a_side
+    b_ptr, b_tile, b_step, b_parts = b_side
+    store_parts(loaded(a_ptr, a_tile, remaining, A_ALONG), a_parts, 0)
+    store_parts(loaded(b_ptr, b_tile, remaining, B_ALONG), b_parts, 0)
     a_ptr += a_step
     b_ptr += b_step
-    a = loaded(a_ptr, a_tile, remaining - BLOCK_K, A_ALONG)
-    b = loaded(b_ptr, b_tile, remaining - BLOCK_K, B_ALONG)
+    a = loaded(a_ptr, a_tile, remaining - BLOCK_K, A_ALONG)  # [BLOCK_M, BLOCK_K], or transposed
+    b = loaded(b_ptr, b_tile, remaining - BLOCK_K, B_ALONG)  # [BLOCK_N, BLOCK_K], or transposed
     total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
     zeros = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
     for step in range(steps):
         slot = step % 2
         fence_async_shared()
         thread_barrier()
-        product = start_product(planes_in(a_planes, slot, not A_ALONG), planes_in(b_planes, slot, B_ALONG), zeros)
+        product = start_product(parts_in(a_parts, slot, not A_ALONG), parts_in(b_parts, slot, B_ALONG), zeros)
         if step + 1 < steps:
-            put_planes(a, a_planes, 1 - slot)
-            put_planes(b, b_planes, 1 - slot)
+            store_parts(a, a_parts, 1 - slot)
+            store_parts(b, b_parts, 1 - slot)
             a_ptr += a_step
             b_ptr += b_step
             a = loaded(a_ptr, a_tile, remaining - (step + 2) * BLOCK_K, A_ALONG)
             b = loaded(b_ptr, b_tile, remaining - (step + 2) * BLOCK_K, B_ALONG)
-        total += warpgroup_mma_wait(0, deps=[product])
+        total += warpgroup_mma_wait(0, deps=[product])  # [BLOCK_M, BLOCK_N]
     return total
 
 
 @gluon.jit
 def of_high_parts(
-    a_ptr, b_ptr, a_tile, b_tile, a_step, b_step, a_planes, b_planes, remaining, steps,
-    A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, SUMS: gl.constexpr,
+    a_side, b_side, remaining, steps, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, SUMS: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """The sum of the products of high parts alone."""
-    a_high, _, _ = planes_in(a_planes, 0, not A_ALONG)
-    b_high, _, _ = planes_in(b_planes, 0, B_ALONG)
+    """Return the sum of the products of high parts alone, [BLOCK_M, BLOCK_N]."""
+    a_ptr, a_tile, a_step, a_parts = a_side
+    b_ptr, b_tile, b_step, b_parts = b_side
+    a_high, _, _ = parts_in(a_parts, 0, not A_ALONG)
+    b_high, _, _ = parts_in(b_parts, 0, B_ALONG)
     total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
     for step in range(steps):
         a = loaded(a_ptr + step * a_step, a_tile, remaining - step * BLOCK_K, A_ALONG)
         b = loaded(b_ptr + step * b_step, b_tile, remaining - step * BLOCK_K, B_ALONG)
-        thread_barrier()  # nobody multiplies any more what is there
-        a_planes[0].index(0).store(as_bf16(a))
-        b_planes[0].index(0).store(as_bf16(b))
+        thread_barrier()  # all warps have finished with the last tile
+        a_parts[0].index(0).store(as_bf16(a))
+        b_parts[0].index(0).store(as_bf16(b))
         fence_async_shared()
         thread_barrier()
         total = warpgroup_mma_wait(0, deps=[warpgroup_mma(a_high, b_high, total, is_async=True)])
@@ -163,9 +174,10 @@ def matmul_hopper_exact_kernel(
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, COLUMNS_MULTIPLE: gl.constexpr, ACTIVATION: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """Strides of a and b are of the batch, and of what does not lie along memory; ALONG: depth does.
+    """Compute one tile. A share is the part of the depth that one program of a split-K sums.
 
-    What lies along memory has a multiple of UNIT elements. A share is a part of the depth.
+    Strides of a and b are of the batch, and of the dimension that is not contiguous. ALONG: depth is contiguous. The
+    contiguous dimension has a multiple of UNIT elements.
     """
     WARPS: gl.constexpr = gl.num_warps()
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_N, 16])
@@ -192,20 +204,15 @@ def matmul_hopper_exact_kernel(
     a_tile = tile_at(n_rows - first_row, a_stride, A_ALONG, A_TILE, A_LAYOUT)
     b_tile = tile_at(n_columns - first_column, b_stride, B_ALONG, B_TILE, B_LAYOUT)
     a_step, b_step = distance(BLOCK_K, a_stride, A_ALONG), distance(BLOCK_K, b_stride, B_ALONG)
-    a_planes, b_planes = room_for_planes(A_TILE), room_for_planes(B_TILE)
-    total = accumulated(
-        a_ptr, b_ptr, a_tile, b_tile, a_step, b_step, a_planes, b_planes, remaining, steps,
-        A_ALONG, B_ALONG, SUMS, BLOCK_M, BLOCK_N, BLOCK_K,
-    )  # fmt: skip
-    thread_barrier()  # nobody multiplies any more: from here on shared memory may be used for other things
-    # Corrections that overflow or meet an infinity mean nothing: the products of the high parts say what comes out. A
-    # sum that has one is not finite, so that is looked for once, and hardly ever found.
+    a_side = (a_ptr, a_tile, a_step, room_for_parts(A_TILE))
+    b_side = (b_ptr, b_tile, b_step, room_for_parts(B_TILE))
+    total = accumulated(a_side, b_side, remaining, steps, A_ALONG, B_ALONG, SUMS, BLOCK_M, BLOCK_N, BLOCK_K)
+    thread_barrier()  # all products are complete: from here on shared memory may hold other things
+    # Corrections that overflow or meet an infinity mean nothing: the high parts alone decide the result. Such a sum is
+    # not finite, so one test finds the rare case.
     is_finite = gl.abs(total) < float("inf")
     if gl.min(gl.min(is_finite.to(gl.int32), 1), 0) == 0:
-        high = of_high_parts(
-            a_ptr, b_ptr, a_tile, b_tile, a_step, b_step, a_planes, b_planes, remaining, steps,
-            A_ALONG, B_ALONG, SUMS, BLOCK_M, BLOCK_N, BLOCK_K,
-        )  # fmt: skip
+        high = of_high_parts(a_side, b_side, remaining, steps, A_ALONG, B_ALONG, SUMS, BLOCK_M, BLOCK_N, BLOCK_K)
         total = gl.where((gl.abs(total) < float("inf")) | (gl.abs(high) < float("inf")), total, high)
     n_columns = n_columns // COLUMNS_MULTIPLE * COLUMNS_MULTIPLE
     rows = first_row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, SUMS))
@@ -217,7 +224,7 @@ def matmul_hopper_exact_kernel(
         total = gl.where(total < 0, 0.0, total)  # unlike a maximum, this lets NaN through
     offsets = (rows.to(gl.int64) * y_row_stride)[:, None] + (columns.to(gl.int64) * y_column_stride)[None, :]
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
-    if addend_ptr is not None:  # laid out as y, and given only where there are no shares
+    if addend_ptr is not None:  # has the layout of y; never with split-K
         total += gl.load(addend_ptr + matrix * y_batch_stride + offsets, mask=mask, other=0.0).to(gl.float32)
     y_ptr += gl.cast(share, gl.int64) * n_matrices * n_rows * n_columns + matrix * y_batch_stride
     gl.store(y_ptr + offsets, total, mask=mask)

@@ -1,8 +1,8 @@
-"""Backward on Hopper: from dy the gradients of gate and up, and silu(gate)·up again, in the manner of `hopper_ring`.
+"""SwiGLU backward on Hopper: the gradients of gate and up from dy, and silu(gate)·up again. Read `ring.py` first.
 
-The gradient of what the last layer was given, dh = dy·W, is as large as gate: it is never stored. Each warpgroup
-fetches gate and up a chunk at a time, the first chunks of a tile while that is still multiplied, and their gradients
-take their places to be stored from.
+dh = dy·W, the gradient of the last layer's input, is as large as gate and is never stored. Each warpgroup loads gate
+and up a chunk at a time, the first chunks of a tile while the tile is still multiplied. Their gradients are stored from
+the same buffers.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put
 
-CHUNK = gl.constexpr(32)  # columns that are finished at a time
-CHUNKS = gl.constexpr(8)  # of a tile
-KEPT = gl.constexpr(4)  # of them wait in shared memory, as there are not registers for all beside the next tile
-PLACES = gl.constexpr(2)  # for chunks of gate and up
+CHUNK = gl.constexpr(32)  # columns of one step of the epilogue
+CHUNKS = gl.constexpr(8)  # chunks of a tile
+KEPT = gl.constexpr(4)  # chunks that wait in shared memory: registers do not hold all of them beside the next tile
+PLACES = gl.constexpr(2)  # buffers for chunks of gate and up
 
 
 @gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth"])
@@ -50,8 +50,11 @@ def gated_backward_hopper_kernel(
     dy, weight, gate, up, dgate, dup, hidden, n_rows, n_columns, depth,
     STAGES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """All tensors are descriptors: dy of both warpgroups' rows, the weight of a tile's columns, others of a chunk of
-    one warpgroup's rows."""
+    """Compute tiles of dgate, dup and hidden.
+
+    All tensors are descriptors: dy of both warpgroups' rows, the weight of a tile's columns, others of a chunk of one
+    warpgroup's rows.
+    """
     dy_tiles = gl.allocate_shared_memory(dy.dtype, [STAGES, GROUPS * ROWS, DEPTH], dy.layout)
     weight_tiles = gl.allocate_shared_memory(dy.dtype, [STAGES, DEPTH, COLUMNS], weight.layout)
     gate_places = gl.allocate_shared_memory(dy.dtype, [GROUPS * PLACES, ROWS, CHUNK], gate.layout)
@@ -79,7 +82,7 @@ def gated_backward_hopper_kernel(
 
 @gluon.jit
 def work(sizes):
-    """Tiles down, tiles across, and steps of each."""
+    """Return how many tiles lie below each other and side by side, and the steps of each."""
     n_rows, n_columns, depth = sizes
     n_row_tiles = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     return n_row_tiles, (n_columns + COLUMNS - 1) // COLUMNS, (depth + DEPTH - 1) // DEPTH
@@ -87,7 +90,7 @@ def work(sizes):
 
 @gluon.jit
 def fetch_steps(dy, weight, memory, sizes, TOGETHER: gl.constexpr):
-    """The one warp that fetches both sides of the product."""
+    """Run the warp that loads dy and the weight by TMA."""
     dy_tiles, weight_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
     n_row_tiles, n_column_tiles, steps = work(sizes)
@@ -96,7 +99,7 @@ def fetch_steps(dy, weight, memory, sizes, TOGETHER: gl.constexpr):
         row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
         for step in range(steps):
             slot = number % STAGES
-            mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)  # of the round before: the first finds all free
+            mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)  # the first round finds all free
             mbarrier.expect(ready.index(slot), STEP_BYTES)
             fetch(dy, [row, step * DEPTH], ready.index(slot), dy_tiles.index(slot))
             fetch(weight, [step * DEPTH, column_tile * COLUMNS], ready.index(slot), weight_tiles.index(slot))
@@ -105,15 +108,17 @@ def fetch_steps(dy, weight, memory, sizes, TOGETHER: gl.constexpr):
 
 @gluon.jit
 def multiply(given, results, memory, places, sizes, TOGETHER: gl.constexpr, PART: gl.constexpr):
-    """A warpgroup that multiplies, and computes and stores what comes of the tile before: at every other step a chunk,
-    and at those between, its place is filled again."""
+    """Run a warpgroup that multiplies, and runs the epilogue of the tile before.
+
+    Every other step finishes a chunk. The steps between load the next chunk into its buffer.
+    """
     n_row_tiles, n_column_tiles, steps = work(sizes)
     zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
-    # Before the first tile there is none: below the last row the copy engine fetches zeros and stores nothing.
+    # Before the first tile: below the last row TMA loads zeros and stores nothing.
     before = rounded(zeros, places, PART)
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     for chunk in gl.static_range(PLACES):
-        ask_for_chunk(given, places, row, column, chunk, PART)
+        load_chunk(given, places, row, column, chunk, PART)
     number = 0
     for tile in range(gl.program_id(0), n_row_tiles * n_column_tiles, gl.num_programs(0)):
         next_row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
@@ -125,9 +130,9 @@ def multiply(given, results, memory, places, sizes, TOGETHER: gl.constexpr, PART
             total = step_of_product(total, memory, number + 2 * chunk + 1, False, PART, False)
             tma.store_wait(0)
             if chunk + PLACES < CHUNKS:
-                ask_for_chunk(given, places, row, column, chunk + PLACES, PART)
+                load_chunk(given, places, row, column, chunk + PLACES, PART)
             else:
-                ask_for_chunk(given, places, next_row, next_column, chunk + PLACES - CHUNKS, PART)
+                load_chunk(given, places, next_row, next_column, chunk + PLACES - CHUNKS, PART)
         for step in range(2 * CHUNKS, steps):
             total = step_of_product(total, memory, number + step, False, PART, False)
         number += steps
@@ -137,12 +142,12 @@ def multiply(given, results, memory, places, sizes, TOGETHER: gl.constexpr, PART
         finish_chunk(results, before, places, row, column, chunk, PART)
         tma.store_wait(0)
         if chunk + PLACES < CHUNKS:
-            ask_for_chunk(given, places, row, column, chunk + PLACES, PART)
+            load_chunk(given, places, row, column, chunk + PLACES, PART)
 
 
 @gluon.jit
 def rounded(total, places, PART: gl.constexpr):
-    """dh in pairs: the left half's chunks, while the right half's are put where they are kept."""
+    """Return the chunks of the left half of dh, rounded, in pairs; put those of the right half into shared memory."""
     _gate_places, _up_places, _hidden_places, kept_places, _arrived = places
     left, right = halves(pairs(total, kept_places.dtype))
     kept = quarters(right)
@@ -152,8 +157,8 @@ def rounded(total, places, PART: gl.constexpr):
 
 
 @gluon.jit
-def ask_for_chunk(given, places, row, column, chunk: gl.constexpr, PART: gl.constexpr):
-    """Begin to fetch this chunk of gate and up."""
+def load_chunk(given, places, row, column, chunk: gl.constexpr, PART: gl.constexpr):
+    """Start loading this chunk of gate and up, [ROWS, CHUNK] each."""
     gate, up = given
     gate_places, up_places, _hidden_places, _kept_places, arrived = places
     place = PART * PLACES + chunk % PLACES
@@ -164,6 +169,7 @@ def ask_for_chunk(given, places, row, column, chunk: gl.constexpr, PART: gl.cons
 
 @gluon.jit
 def finish_chunk(results, before, places, row, column, chunk: gl.constexpr, PART: gl.constexpr):
+    """Compute and store this chunk of dgate, dup and hidden, [ROWS, CHUNK] each."""
     dgate, dup, hidden = results
     gate_places, up_places, hidden_places, kept_places, arrived = places
     place = PART * PLACES + chunk % PLACES
@@ -189,7 +195,7 @@ def finish_chunk(results, before, places, row, column, chunk: gl.constexpr, PART
 
 @gluon.jit
 def gradients(dh, gate, up, DTYPE: gl.constexpr):
-    """Of gate and up, and silu(gate) · up; of pairs, in pairs."""
+    """Return the gradients of gate and up, and silu(gate) · up, of pairs and in pairs."""
     dh_even, dh_odd = of_pair(dh, DTYPE)
     gate_even, gate_odd = of_pair(gate, DTYPE)
     up_even, up_odd = of_pair(up, DTYPE)
@@ -204,6 +210,7 @@ def gradients(dh, gate, up, DTYPE: gl.constexpr):
 
 @gluon.jit
 def gradients_of_one(dh, gate, up):
+    """Return the gradients of gate and up, and silu(gate) · up, in float32."""
     opening = opened(gate)
     silu = gate * opening
     slope = opening + silu * (1 - opening)
@@ -213,6 +220,7 @@ def gradients_of_one(dh, gate, up):
 def plan_hopper_backward(
     plan: Plan, dy: Operand, weight: Operand, gate: Operand, up: Operand
 ) -> tuple[Operand, Operand, Operand]:
+    """Put the kernel on the plan; return dgate, dup and hidden."""
     (n_rows, depth), (_, n_columns) = dy.shape, weight.shape
     dgate, dup, hidden = (plan.empty((n_rows, n_columns), dy.dtype) for _ in range(3))
     config = plan.choose(GatedConfig(), "hopper", bucket(n_rows), bucket(n_columns), bucket(depth), dy.dtype)

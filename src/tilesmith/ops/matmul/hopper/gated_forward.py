@@ -1,6 +1,6 @@
-"""Forward on Hopper: gate = x·Wgᵀ, up = x·Wuᵀ and silu(gate)·up in one kernel, in the manner of `hopper_ring`.
+"""SwiGLU forward on Hopper: gate = x·Wgᵀ, up = x·Wuᵀ and silu(gate)·up in one kernel. Read `ring.py` first.
 
-A tile's right side is 128 rows of each weight, so one product makes the same 128 columns of gate and of up.
+A tile multiplies 128 rows of each weight, so one product gives the same 128 columns of gate and of up.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put, reinterpreted
 
-CHUNK = gl.constexpr(64)  # columns that are stored at a time: 128 bytes, the widest that is spread over all banks
-CHUNKS = gl.constexpr(6)  # of a tile: gate, up and hidden, in two halves
+CHUNK = gl.constexpr(64)  # columns of one store: 128 bytes, the widest row that TMA swizzles over all banks
+CHUNKS = gl.constexpr(6)  # chunks of a tile: gate, up and hidden, in two halves
 
 
 @gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth"])
@@ -48,9 +48,12 @@ def gated_forward_hopper_kernel(
     x, gate_weight, up_weight, gate, up, hidden, n_rows, n_columns, depth,
     STAGES: gl.constexpr, PLACES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """All tensors are descriptors: x of both warpgroups' rows, weights of half the columns of a tile, results of a
-    chunk of one warpgroup's rows. Each warpgroup has PLACES to store from."""
-    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not take the place of one just stored")
+    """Compute tiles of gate, up and hidden.
+
+    All tensors are descriptors: x of both warpgroups' rows, weights of half the columns of a tile, results of a chunk
+    of one warpgroup's rows. Each warpgroup stores from PLACES buffers.
+    """
+    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not overwrite the buffer of one just stored")
     x_tiles = gl.allocate_shared_memory(x.dtype, [STAGES, GROUPS * ROWS, DEPTH], x.layout)
     weight_tiles = gl.allocate_shared_memory(x.dtype, [2 * STAGES, COLUMNS // 2, DEPTH], gate_weight.layout)
     staging = gl.allocate_shared_memory(x.dtype, [GROUPS * PLACES, ROWS, CHUNK], gate.layout)
@@ -73,7 +76,7 @@ def gated_forward_hopper_kernel(
 
 @gluon.jit
 def work(sizes):
-    """Tiles down, tiles across, and steps of each."""
+    """Return how many tiles lie below each other and side by side, and the steps of each."""
     n_rows, n_columns, depth = sizes
     n_row_tiles = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     n_column_tiles = (n_columns + COLUMNS // 2 - 1) // (COLUMNS // 2)
@@ -82,7 +85,7 @@ def work(sizes):
 
 @gluon.jit
 def fetch_steps(x, gate_weight, up_weight, memory, sizes, TOGETHER: gl.constexpr):
-    """The one warp that fetches."""
+    """Run the warp that loads x and both weights by TMA."""
     x_tiles, weight_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
     n_row_tiles, n_column_tiles, steps = work(sizes)
@@ -92,7 +95,7 @@ def fetch_steps(x, gate_weight, up_weight, memory, sizes, TOGETHER: gl.constexpr
         column = column_tile * (COLUMNS // 2)
         for step in range(steps):
             slot = number % STAGES
-            mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)  # of the round before: the first finds all free
+            mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)  # the first round finds all free
             mbarrier.expect(ready.index(slot), STEP_BYTES)
             fetch(x, [row, step * DEPTH], ready.index(slot), x_tiles.index(slot))
             fetch(gate_weight, [column, step * DEPTH], ready.index(slot), weight_tiles.index(2 * slot))
@@ -102,14 +105,14 @@ def fetch_steps(x, gate_weight, up_weight, memory, sizes, TOGETHER: gl.constexpr
 
 @gluon.jit
 def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl.constexpr, PART: gl.constexpr):
-    """A warpgroup that multiplies, and stores what came of the tile before."""
+    """Run a warpgroup that multiplies, and runs the epilogue of the tile before."""
     x_tiles, weight_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
     both = reinterpreted(weight_tiles, x_tiles.dtype, [STAGES, COLUMNS, DEPTH], weight_tiles.layout)
     memory = (x_tiles, both, ready, free)
     n_row_tiles, n_column_tiles, steps = work(sizes)
     zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
-    # Before the first tile there is none: below the last row the copy engine stores nothing.
+    # Before the first tile: TMA stores nothing below the last row.
     before = gate_and_up(zeros, staging.dtype)
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     number = 0
@@ -131,7 +134,7 @@ def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl
 
 @gluon.jit
 def gate_and_up(total, DTYPE: gl.constexpr):
-    """Rounded, in pairs: gate's chunks and up's."""
+    """Return the chunks of gate and of up, rounded, in pairs."""
     gate, up = halves(pairs(total, DTYPE))
     gate_left, gate_right = halves(gate)
     up_left, up_right = halves(up)
@@ -142,7 +145,7 @@ def gate_and_up(total, DTYPE: gl.constexpr):
 def store_chunk(
     results, before, staging, row, column, chunk: gl.constexpr, PLACES: gl.constexpr, PART: gl.constexpr
 ):  # fmt: skip
-    """Of gate, up and hidden of the left columns, then of the right ones."""
+    """Store one chunk [ROWS, CHUNK]: gate, up and hidden of the left columns, then of the right ones."""
     HALF: gl.constexpr = chunk // 3
     KIND: gl.constexpr = chunk % 3
     gate, up = before[HALF], before[2 + HALF]
@@ -161,7 +164,7 @@ def store_chunk(
 
 @gluon.jit
 def gated(gate, up, DTYPE: gl.constexpr):
-    """silu(gate) · up of pairs."""
+    """Return silu(gate) · up of pairs."""
     gate_even, gate_odd = of_pair(gate, DTYPE)
     up_even, up_odd = of_pair(up, DTYPE)
     return rounded_pair(gate_even * opened(gate_even) * up_even, gate_odd * opened(gate_odd) * up_odd, DTYPE)
@@ -169,11 +172,11 @@ def gated(gate, up, DTYPE: gl.constexpr):
 
 @dataclass(frozen=True)
 class GatedForwardConfig(RingConfig):
-    """Besides, PLACES for chunks that are being stored: beside four STAGES there is room for two.
+    """PLACES: buffers to store chunks from. Shared memory has room for two with four STAGES.
 
-    With 8192 rows and columns of each weight and 2048 of depth in bf16 this takes 824 µs on an H200, where the two
-    products by cuBLAS and swiglu's kernel take 968 and the products alone 869. With three stages, three places and 16
-    tiles together it took 851; with 132 programs instead of 128, 869.
+    8192 rows, 8192 columns of each weight and a depth of 2048 in bf16 take 824 µs on an H200. Two GEMMs by cuBLAS and
+    the SwiGLU kernel take 968, the GEMMs alone 869. Three stages, three places and TOGETHER=16 took 851; 132 programs
+    instead of 128 took 869.
     """
 
     STAGES: int = 4
@@ -184,6 +187,7 @@ class GatedForwardConfig(RingConfig):
 def plan_hopper_forward(
     plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operand
 ) -> tuple[Operand, Operand, Operand]:
+    """Put the kernel on the plan; return gate, up and hidden."""
     (n_rows, depth), (n_columns, _) = x.shape, gate_weight.shape
     gate, up, hidden = (plan.empty((n_rows, n_columns), x.dtype) for _ in range(3))
     config = plan.choose(GatedForwardConfig(), "hopper", bucket(n_rows), bucket(n_columns), bucket(depth), x.dtype)

@@ -1,4 +1,4 @@
-"""What both kernels for a gate share besides `hopper_ring`: the gate itself, and which calls they are for."""
+"""What both kernels with SwiGLU share besides `ring.py`: σ(gate), and which problems they suit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @gluon.jit
 def of_pair(pair, DTYPE: gl.constexpr):
-    """Both columns in single precision."""
+    """Return both columns of a pair in float32."""
     if gl.bfloat16 == DTYPE:
         even = (pair << 16).to(gl.float32, bitcast=True)
         odd = (pair & -65536).to(gl.float32, bitcast=True)
@@ -28,8 +28,7 @@ def of_pair(pair, DTYPE: gl.constexpr):
 
 @gluon.jit
 def opened(x):
-    """σ(x) with the fast reciprocal: results are rounded to half precision, and a division takes many more
-    instructions."""
+    """Return σ(x) by the fast reciprocal: results are rounded to half precision, and a division is far slower."""
     return gl.inline_asm_elementwise(
         "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1 + gl.exp2(x * -LOG2_E)], dtype=gl.float32, is_pure=True, pack=1
     )
@@ -37,29 +36,31 @@ def opened(x):
 
 @dataclass(frozen=True)
 class GatedConfig(RingConfig):
-    """Of the backward: with 8192 rows and columns and 2048 of depth in bf16, 533 µs on an H200, where product and
-    gradients apart take 624 and the product alone 419."""
+    """The backward's config. 8192×8192×2048 in bf16 takes 533 µs on an H200; GEMM and gradients in separate kernels
+    take 624, the GEMM alone 419."""
 
     TOGETHER: int = 8
 
 
 LEAST_DEPTH = 1024
-"""A tile is finished at the first 16 steps of 64 of the next one."""
+"""The first 16 steps of 64 run the epilogue of the tile before."""
 
-LEAST_ROUNDS = 2
-"""With fewer tiles for each multiprocessor, too many of these idle at the end: cuBLAS has smaller tiles."""
+LEAST_WAVES = 2
+"""Tiles for each multiprocessor: with fewer, the tail idles too many, and cuBLAS has smaller tiles."""
 
 
 def suits_hopper(plan: Plan, x: Operand, n_columns: int, n_weights: int, *others: Operand) -> bool:
-    """Whether these kernels can multiply x by so many weights for n_columns each, and are the ones to. All operands are
-    matrices of one dtype."""
+    """Return whether these kernels can multiply x by n_weights weights of n_columns each, and are the fastest choice.
+
+    All operands are matrices of one dtype.
+    """
     rows, depth = x.shape
     half = x.dtype in (torch.bfloat16, torch.float16)
     return (
         runs_on_hopper(plan)
         and half
         and depth >= LEAST_DEPTH
-        and tiles(rows, n_weights * n_columns) >= LEAST_ROUNDS * plan.multiprocessors
+        and tiles(rows, n_weights * n_columns) >= LEAST_WAVES * plan.multiprocessors
         and n_columns * x.element_bytes % 16 == 0
         and all(one.describable() for one in (x, *others))
     )

@@ -1,10 +1,10 @@
-"""Plain products of half precision on Hopper: y = a·b, or a sum of up to three such, in the manner of `hopper_ring`.
+"""Half-precision GEMM on Hopper: y = a·b, or a sum of up to three products. Read `ring.py` first.
 
-All that is elementwise here is to round, so the tile before is stored at the first four steps of the next one. Of
-several pairs, the steps of one follow those of the other into the same sums: the gradient of an input that went through
-several linear layers is one product of as much depth as they have together, and nothing is added up in memory.
+The epilogue only rounds: the first four steps of a tile store the tile before. The steps of several pairs follow each
+other into the same sums. So the gradient of an input of several linear layers is one product of their joint depth, and
+nothing is added in memory.
 
-Each side may lie along the depth or across it, as the tensor cores read either from shared memory.
+The depth of each operand may be contiguous or not: the tensor cores read both from shared memory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from tilesmith.ops.matmul.hopper.ring import (
     step_of_product,
     tiles,
 )
+from tilesmith.ops.matmul.matrices import Side
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put
 
-CHUNK = gl.constexpr(64)  # columns that are stored at a time: 128 bytes, the widest that is spread over all banks
-CHUNKS = gl.constexpr(4)  # of a tile
+CHUNK = gl.constexpr(64)  # columns of one store: 128 bytes, the widest row that TMA swizzles over all banks
+CHUNKS = gl.constexpr(4)  # chunks of a tile
 
 
 @gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "second_depth", "third_depth"])
@@ -55,9 +56,12 @@ def matmul_hopper_kernel(
     PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
     STAGES: gl.constexpr, PLACES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
-    """All tensors are descriptors: a of both warpgroups' rows, b of a tile's columns, y of a chunk of one warpgroup's
-    rows. Only the first PAIRS of a and b are given. Each warpgroup has PLACES to store from."""
-    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not take the place of one just stored")
+    """Compute tiles of y = Σ a·b over the first PAIRS pairs.
+
+    All tensors are descriptors: a of both warpgroups' rows, b of a tile's columns, y of a chunk of one warpgroup's
+    rows. Each warpgroup stores from PLACES buffers.
+    """
+    gl.static_assert(CHUNKS % PLACES == 0, "a tile's first chunk must not overwrite the buffer of one just stored")
     A_BLOCK: gl.constexpr = [GROUPS * ROWS, DEPTH] if A_ALONG else [DEPTH, GROUPS * ROWS]
     B_BLOCK: gl.constexpr = [COLUMNS, DEPTH] if B_ALONG else [DEPTH, COLUMNS]
     a_tiles = gl.allocate_shared_memory(a.dtype, [STAGES, A_BLOCK[0], A_BLOCK[1]], a.layout)
@@ -82,7 +86,7 @@ def matmul_hopper_kernel(
 
 @gluon.jit
 def tiles_of(sizes):
-    """Down, and across."""
+    """Return how many tiles lie below each other, and side by side."""
     n_rows, n_columns, _depths = sizes
     n_row_tiles = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     return n_row_tiles, (n_columns + COLUMNS - 1) // COLUMNS
@@ -90,6 +94,7 @@ def tiles_of(sizes):
 
 @gluon.jit
 def steps_of(sizes, PAIR: gl.constexpr):
+    """Return how many steps the depth of this pair takes."""
     return (sizes[2][PAIR] + DEPTH - 1) // DEPTH
 
 
@@ -97,7 +102,7 @@ def steps_of(sizes, PAIR: gl.constexpr):
 def fetch_steps(
     factors, memory, sizes, PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, TOGETHER: gl.constexpr
 ):  # fmt: skip
-    """The one warp that fetches."""
+    """Run the warp that loads both operands by TMA."""
     a_tiles, b_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
     n_row_tiles, n_column_tiles = tiles_of(sizes)
@@ -108,7 +113,7 @@ def fetch_steps(
         for pair in gl.static_range(PAIRS):
             for step in range(steps_of(sizes, pair)):
                 slot = number % STAGES
-                # Until the step of the round before is done there; the first round finds all free.
+                # Wait until the step that used this stage is done; the first round finds every stage free.
                 mbarrier.wait(free.index(slot), (number // STAGES + 1) % 2)
                 mbarrier.expect(ready.index(slot), STEP_BYTES)
                 along = step * DEPTH
@@ -124,13 +129,13 @@ def multiply(
     y, memory, staging, sizes, PAIRS: gl.constexpr, A_ALONG: gl.constexpr, B_ALONG: gl.constexpr,
     PLACES: gl.constexpr, TOGETHER: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup that multiplies, and stores the tile before."""
+    """Run a warpgroup that multiplies, and stores the tile before."""
     n_row_tiles, n_column_tiles = tiles_of(sizes)
     steps = 0
     for pair in gl.static_range(PAIRS):
         steps += steps_of(sizes, pair)
     zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
-    # Before the first tile there is none: below the last row the copy engine stores nothing.
+    # Before the first tile: TMA stores nothing below the last row.
     before = quarters(pairs(zeros, staging.dtype))
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     number = 0
@@ -142,7 +147,7 @@ def multiply(
         for step in range(CHUNKS, steps):
             total = step_of_product(total, memory, number + step, False, PART, B_ALONG, not A_ALONG)
         number += steps
-        before = quarters(pairs(end_of_product(total, memory, number), staging.dtype))
+        before = quarters(pairs(end_of_product(total, memory, number), staging.dtype))  # 4 of [ROWS, CHUNK / 2] pairs
         row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
         row, column = row + PART * ROWS, column_tile * COLUMNS
     for chunk in gl.static_range(CHUNKS):
@@ -152,6 +157,7 @@ def multiply(
 
 @gluon.jit
 def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl.constexpr, PART: gl.constexpr):
+    """Store one chunk of the tile before, [ROWS, CHUNK]."""
     place = staging.index(PART * PLACES + chunk % PLACES)
     tma.store_wait(PLACES - 1)
     paired(place).store(before[chunk])
@@ -160,30 +166,29 @@ def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl
 
 
 @dataclass(frozen=True)
-class HopperProductConfig(RingConfig):
-    """Besides, PLACES for chunks that are being stored: beside four STAGES there is room for two, beside three for
-    four."""
+class HalfConfig(RingConfig):
+    """PLACES: buffers to store chunks from. Shared memory has room for two with four STAGES, for four with three."""
 
+    form: str = "half"
     STAGES: int = 4
     TOGETHER: int = 16
     PLACES: int = 2
 
 
-Side = tuple[Operand, bool]
-"""A matrix as a descriptor walks it, and whether its rows lie along memory; if not, it is seen transposed."""
-
 MOST_PAIRS = 3
 
 LEAST_DEPTH = 512
-"""The tile before is stored at the first 4 steps of 64, which others should follow."""
+"""The first 4 steps of 64 store the tile before; other steps should follow them."""
 
 LEAST_BUSY = 0.85
-"""The share of multiprocessors that must have a tile, on average over all rounds of tiles: where more of them idle,
-cuBLAS has smaller tiles."""
+"""The share of multiprocessors that must have a tile, on average over all waves: below, cuBLAS has smaller tiles."""
+
+LEAST_WAVES = 2
+"""In a single wave no tile is stored while another is multiplied."""
 
 
-def takes_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
-    """Whether the kernel can add up these products of a and bᵀ."""
+def takes_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
+    """Return whether the kernel can compute the sum of these products of a and bᵀ."""
     operands = [operand for pair in sides for operand, _ in pair]
     return (
         runs_on_hopper(plan)
@@ -196,11 +201,12 @@ def takes_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bo
     )
 
 
-def suits_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
-    """Whether it is, besides, the one to: there are tiles to be stored while others are multiplied."""
+def suits_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Side) -> bool:
+    """Return whether the kernel can compute the sum and is faster than the BLAS."""
     n_tiles = tiles(*y[0].shape)
-    rounds = triton.cdiv(n_tiles, plan.multiprocessors)
-    return takes_product(plan, sides, y) and rounds > 1 and n_tiles >= LEAST_BUSY * rounds * plan.multiprocessors
+    waves = triton.cdiv(n_tiles, plan.multiprocessors)
+    is_busy = n_tiles >= LEAST_BUSY * waves * plan.multiprocessors
+    return waves >= LEAST_WAVES and is_busy and takes_half(plan, sides, y)
 
 
 def _depth(a: Side) -> int:
@@ -208,13 +214,17 @@ def _depth(a: Side) -> int:
     return operand.shape[1] if along else operand.shape[0]
 
 
-def plan_hopper_product(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> None:
-    """Put y = Σ a·b on the plan, for sides of a and bᵀ."""
+def plan_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand) -> None:
+    """Put y = Σ a·b on the plan, for pairs of a and bᵀ."""
+    sizes = (*y.shape, sum(_depth(a) for a, _ in sides))
+    launch_half(plan, sides, y, plan.choose(HalfConfig(), "half", *map(bucket, sizes), y.dtype))
+
+
+def launch_half(plan: Plan, sides: Sequence[tuple[Side, Side]], y: Operand, config: HalfConfig) -> None:
+    """Put the kernel on the plan with this config."""
     n_rows, n_columns = y.shape
     depths = [_depth(a) for a, _ in sides]
-    sizes = (bucket(n_rows), bucket(n_columns), bucket(sum(depths)))
-    config = plan.choose(HopperProductConfig(), "hopper", *sizes, y.dtype)
-    config = replace(config, num_warps=int(GROUP_WARPS.value))  # a sweep may ask for more, of another form
+    config = replace(config, num_warps=int(GROUP_WARPS.value))  # a sweep over other kernels may ask for more
     (_, a_along), (_, b_along) = sides[0]
     rows, columns, depth = int(GROUPS.value) * int(ROWS.value), int(COLUMNS.value), int(DEPTH.value)
     a_block = (rows, depth) if a_along else (depth, rows)

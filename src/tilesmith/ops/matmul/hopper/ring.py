@@ -1,14 +1,10 @@
-"""What kernels for Hopper share that finish a tile of a product while they are at the next one.
+"""What half-precision Hopper kernels share. Each runs the epilogue of a tile while it multiplies the next one.
 
-A program takes tile after tile of 128 rows × 256 columns. One warp does nothing but fetch both sides of the product, in
+Persistent programs take tile after tile of 128 rows × 256 columns. One warp only loads: TMA fetches both operands, in
 steps of 64 along the depth, into a ring in shared memory. Two warpgroups multiply 64 rows each. When a tile is done,
-its sums are rounded, two in a register, and the next tile is begun at once: its first steps leave time, while the
-tensor cores are at them, to compute and store what follows from the tile before. So the tensor cores wait for neither
-the elementwise part nor memory, and what is stored by the copy engine is on its way long before its place is needed.
-
-Waiting is for barriers in shared memory, as in `attention/hopper_forward`.
-
-Device code, and how such kernels are launched.
+the warpgroup rounds its sums, two in a register, and starts the next tile at once. While the tensor cores run its first
+steps, the warpgroup computes and stores the epilogue of the tile before. So the tensor cores wait neither for the
+epilogue nor for memory. Warps wait for mbarriers.
 """
 
 from __future__ import annotations
@@ -30,10 +26,10 @@ from tilesmith.ops.runtime.plan import Plan
 from tilesmith.toolchain.gluon import reinterpreted
 
 GROUPS = gl.constexpr(2)  # warpgroups that multiply
-ROWS = gl.constexpr(64)  # of a warpgroup
-COLUMNS = gl.constexpr(256)  # of a tile
-DEPTH = gl.constexpr(64)  # of a step
-REGISTERS = gl.constexpr(240)  # of a thread that multiplies; one that fetches gives its own up for them
+ROWS = gl.constexpr(64)  # rows of a warpgroup
+COLUMNS = gl.constexpr(256)  # columns of a tile
+DEPTH = gl.constexpr(64)  # depth of a step
+REGISTERS = gl.constexpr(240)  # per thread that multiplies; the loading warp gives up its own
 FETCHING_REGISTERS = gl.constexpr(24)
 STEP_BYTES = gl.constexpr((2 * 64 + 256) * 64 * 2)
 SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16]))
@@ -41,8 +37,11 @@ SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16]))
 
 @gluon.jit
 def corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER: gl.constexpr):
-    """First row and number of the column tile. TOGETHER tiles below each other come before the next column, so that
-    programs at work at one time share both rows and columns, which then come from the cache."""
+    """Return the first row of a tile and the number of its column of tiles.
+
+    TOGETHER tiles below each other come before the next column: programs that run at the same time share rows and
+    columns in the L2 cache.
+    """
     per_band = TOGETHER * n_column_tiles
     first = tile // per_band * TOGETHER
     height = gl.minimum(n_row_tiles - first, TOGETHER)
@@ -55,10 +54,11 @@ def step_of_product(
     total, memory, number,
     FIRST: gl.constexpr, PART: gl.constexpr, TURNED: gl.constexpr, LEFT_TURNED: gl.constexpr = False,
 ):  # fmt: skip
-    """Begin the step of this number, counted through all tiles, and free the place of the one before, which is done.
+    """Start the step of this number, counted through all tiles, wait for the step before, and free its stage.
 
-    The first of a tile has none to wait for. TURNED: the right side lies as [columns, depth]. LEFT_TURNED: the left
-    one lies as [depth, rows]."""
+    The FIRST step of a tile does not wait. TURNED: the right operand lies as [columns, depth]. LEFT_TURNED: the left
+    operand lies as [depth, rows]. Returns the sums [ROWS, COLUMNS], which are not complete yet.
+    """
     left_tiles, right_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
     slot = number % STAGES
@@ -79,7 +79,7 @@ def step_of_product(
 
 @gluon.jit
 def end_of_product(total, memory, number):
-    """The sums, once the step before this number is done."""
+    """Wait for the step before this number, free its stage, and return the sums [ROWS, COLUMNS]."""
     _left_tiles, _right_tiles, ready, free = memory
     total = warpgroup_mma_wait(0, deps=[total])
     mbarrier.arrive(free.index((number - 1) % ready.shape[0]), count=1)
@@ -88,12 +88,13 @@ def end_of_product(total, memory, number):
 
 @gluon.jit
 def halves(x):
-    """Left and right columns, which every thread has as many of."""
+    """Return the left and the right half of the columns. Every thread has as many of each."""
     return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute([0, 2, 1]).split()
 
 
 @gluon.jit
 def quarters(x):
+    """Return the columns in four quarters."""
     left, right = halves(x)
     first, second = halves(left)
     third, fourth = halves(right)
@@ -102,7 +103,7 @@ def quarters(x):
 
 @gluon.jit
 def rounded_pair(even, odd, DTYPE: gl.constexpr):
-    """Two columns in one register."""
+    """Round two columns to half precision, into one register."""
     NAME: gl.constexpr = "bf16" if gl.bfloat16 == DTYPE else "f16"
     return gl.inline_asm_elementwise(
         "cvt.rn." + NAME + "x2.f32 $0, $2, $1;", "=r,r,r", [even, odd], dtype=gl.int32, is_pure=True, pack=1
@@ -111,22 +112,24 @@ def rounded_pair(even, odd, DTYPE: gl.constexpr):
 
 @gluon.jit
 def pairs(x, DTYPE: gl.constexpr):
-    """Neighbouring columns rounded, two in one register."""
+    """Round neighbouring columns to half precision, two in one register."""
     even, odd = x.reshape([x.shape[0], x.shape[1] // 2, 2]).split()
     return rounded_pair(even, odd, DTYPE)
 
 
 @gluon.jit
 def paired(place):
-    """A place for a chunk, seen as of pairs."""
+    """Return the shared memory of a chunk, seen as pairs of columns."""
     COLUMNS: gl.constexpr = place.shape[1] // 2
     return reinterpreted(place, gl.int32, [ROWS, COLUMNS], gl.NVMMASharedLayout(4 * COLUMNS, 32, 2))
 
 
 @dataclass(frozen=True)
 class RingConfig(Config):
-    """Room for STAGES steps; TOGETHER tiles below each other; and of programs no more than `programs`, or than there
-    are multiprocessors if that is 0."""
+    """STAGES: steps in the ring. TOGETHER: tiles below each other that run together.
+
+    `programs`: the most persistent programs; 0 for one per multiprocessor.
+    """
 
     STAGES: int = 3
     TOGETHER: int = 16
@@ -134,17 +137,20 @@ class RingConfig(Config):
 
     @property
     def all_warps(self) -> int:
-        """With those that fetch, of which there is a warpgroup, though all but one of its warps end at once."""
+        """Those that multiply, and one more warpgroup, of which one warp loads and the others end at once."""
         return (int(GROUPS.value) + 1) * int(GROUP_WARPS.value)
 
     def grid(self, plan: Plan, n_rows: int, n_columns: int) -> tuple[int]:
-        """For so many columns of all weights together: only as many programs as are all busy to the end, since others
-        would make it no shorter and take power from these."""
+        """Return the grid for so many columns of all weights together.
+
+        Only as many programs run as stay busy to the last wave: more would save no time and take power from the others.
+        """
         n_tiles = tiles(n_rows, n_columns)
         rounds = triton.cdiv(n_tiles, self.programs or plan.multiprocessors)
         return (triton.cdiv(n_tiles, rounds),)
 
 
 def tiles(n_rows: int, n_columns: int) -> int:
+    """Return how many tiles a matrix has."""
     across: int = triton.cdiv(n_columns, int(COLUMNS.value))
     return across * int(triton.cdiv(n_rows, int(GROUPS.value) * int(ROWS.value)))

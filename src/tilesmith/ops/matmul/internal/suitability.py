@@ -1,4 +1,4 @@
-"""Whether a kernel suits tensors, asked at every step of a training and so remembered."""
+"""Whether a kernel suits tensors. Training asks at every step, so the answers are remembered."""
 
 from __future__ import annotations
 
@@ -10,18 +10,31 @@ from tilesmith.ops.runtime.kernels import MOST_PLANS, look
 from tilesmith.ops.runtime.plan import Plan
 
 
-def known(kept: dict[Hashable, bool], suits: Callable[..., bool], *tensors: Tensor) -> bool:
-    """What the planner will find. Kept, but not for meta tensors, which may be imagined on any GPU."""
-    seen = look(tensors)
-    key = suits, seen
-    found = kept.get(key)
-    if found is None:
+class RememberedSuitability:
+    """Ask `suits(plan, *operands)` once for each look of the tensors."""
+
+    def __init__(self, suits: Callable[..., bool]) -> None:
+        self._suits = suits
+        self._remembered: dict[Hashable, bool] = {}
+
+    def __call__(self, *tensors: Tensor) -> bool:
+        """Return whether the kernel suits these tensors: the answer that its planner will find.
+
+        Answers for meta tensors are not remembered, since `recorded_plans` may plan them for any GPU.
+        """
+        seen = look(tensors)
         if seen is None:
             return False
-        plan = Plan("known", tensors[0].device, tensors)
-        found = suits(plan, *plan.operands)
-        if not tensors[0].is_meta:
-            if len(kept) >= MOST_PLANS:
-                kept.clear()
-            kept[key] = found
-    return found
+        found = self._remembered.get(seen)
+        if found is None:
+            plan = Plan("suitability", tensors[0].device, tensors)
+            found = self._suits(plan, *plan.operands)
+            if not tensors[0].is_meta:
+                if len(self._remembered) >= MOST_PLANS:
+                    self._remembered.clear()
+                self._remembered[seen] = found
+        return found
+
+    def forget(self) -> None:
+        """Ask again at the next call: a threshold has changed."""
+        self._remembered.clear()

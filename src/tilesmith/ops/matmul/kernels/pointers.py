@@ -1,45 +1,41 @@
-"""The product by plain pointers: any strides, any GPU, one program per tile."""
+"""The GEMM by plain pointers: any strides, any GPU, one program per tile."""
 
 import triton
 import triton.language as tl
 
 from tilesmith.ops.device.bf16x3 import bf16_parts, dot_bf16_parts, finite_or_zero
-from tilesmith.ops.matmul.kernels.epilogue import (
-    CORRECTION_PASSES,
-    activated,
-    batch_start,
-    known_multiple,
-    next_step,
-    planes_of_pass,
-    plus_addend,
-    scaled_and_shifted,
-    separately_added,
-    store_tile,
-    tile_place,
-)
+from tilesmith.ops.matmul.kernels.bf16x3_passes import CORRECTION_PASSES, next_step, parts_of_pass, separately_added
+from tilesmith.ops.matmul.kernels.epilogue import activated, plus_addend, scaled_and_shifted, store_tile
+from tilesmith.ops.matmul.kernels.tiles import batch_start, known_multiple, tile_place
 
 
 @triton.jit
 def accumulated(
-    total, a_ptr, b_ptr, a_offsets, b_offsets, a_depth_stride, b_depth_stride, in_rows, in_columns,
-    first_step, n_steps, depth, plane_columns,
-    PASSES: tl.constexpr, PLANES: tl.constexpr, PRECISION: tl.constexpr, BLOCK_K: tl.constexpr,
+    total, a_side, b_side, steps, PASSES: tl.constexpr, PLANES: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The total, plus the products of n_steps blocks of depth: all of them PASSES times, each time of other planes."""
+    """Return the total plus the products of all steps of depth, PASSES times, each time of other parts of bf16x3.
+
+    A side is (pointer, offsets of a block, stride of depth, mask of rows or columns). `steps` is (first step, number of
+    steps, depth, columns of one part).
+    """
+    a_ptr, a_offsets, a_depth_stride, in_rows = a_side  # offsets: [BLOCK_M, BLOCK_K]
+    b_ptr, b_offsets, b_depth_stride, in_columns = b_side  # offsets: [BLOCK_K, BLOCK_N]
+    first_step, n_steps, depth, plane_columns = steps
     depths = tl.arange(0, BLOCK_K)
     step, number = first_step, 0
     for _ in range(n_steps * PASSES):
         start = step * BLOCK_K
         a_start, b_start = start, start
         if PASSES > 1:
-            a_plane, b_plane = planes_of_pass(number)
+            a_part, b_part = parts_of_pass(number)
             whole = known_multiple(plane_columns, BLOCK_K)
-            a_start, b_start = start + a_plane * whole, start + b_plane * whole
+            a_start, b_start = start + a_part * whole, start + b_part * whole
         in_depth = depths < depth - start
         a_pointers = a_ptr + a_start.to(tl.int64) * a_depth_stride + a_offsets
         b_pointers = b_ptr + b_start.to(tl.int64) * b_depth_stride + b_offsets
-        a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)
-        b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)
+        a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
+        b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)  # [BLOCK_K, BLOCK_N]
         if PLANES == "here":
             total += dot_bf16_parts(bf16_parts(a), bf16_parts(b))
         elif PLANES == "stored" and PASSES == 1:
@@ -50,7 +46,7 @@ def accumulated(
             step, number = next_step(step, number, first_step, n_steps)
         else:
             step += 1
-    return total
+    return total  # [BLOCK_M, BLOCK_N]
 
 
 @triton.jit(
@@ -66,10 +62,10 @@ def matmul_pointers_kernel(
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PLANES: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Strides are of three dimensions of batch, then of a matrix; z's and the addend's are y's. A share is a part of
-    the depth.
+    """Compute one tile. A share is the part of the depth that one program of a split-K sums.
 
-    Of PLANES that are "stored", a and b hold three each; of those made "here", what they are planes of.
+    Strides are of three batch dimensions, then of a matrix; z and the addend have y's. PLANES: "stored" where a and b
+    hold bf16x3 already, "here" where each tile splits float32 into bf16x3, "" where nothing is split.
     """
     n_rows = known_multiple(n_rows, ROWS_MULTIPLE)
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
@@ -83,28 +79,25 @@ def matmul_pointers_kernel(
     depths = tl.arange(0, BLOCK_K).to(tl.int64)
     a_ptr += batch_start(batch, inner_sizes, a_strides)
     b_ptr += batch_start(batch, inner_sizes, b_strides)
-    a_offsets = (rows.to(tl.int64) * a_strides[3])[:, None] + (depths * a_strides[4])[None, :]
-    b_offsets = (depths * b_strides[3])[:, None] + (columns.to(tl.int64) * b_strides[4])[None, :]
+    a_offsets = (rows.to(tl.int64) * a_strides[3])[:, None] + (depths * a_strides[4])[None, :]  # [BLOCK_M, BLOCK_K]
+    b_offsets = (depths * b_strides[3])[:, None] + (columns.to(tl.int64) * b_strides[4])[None, :]  # [BLOCK_K, BLOCK_N]
     first_step = share * steps_per_share
     n_steps = min(tl.cdiv(depth, BLOCK_K) - first_step, steps_per_share)
+    steps = (first_step, n_steps, depth, plane_columns)
     total = tl.zeros([BLOCK_M, BLOCK_N], COMPUTE)
+    a_side = (a_ptr, a_offsets, a_strides[4], rows < n_rows)
+    b_side = (b_ptr, b_offsets, b_strides[3], columns < n_columns)
     if PLANES == "stored":
-        total = accumulated(
-            total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
-            first_step, n_steps, depth, plane_columns, CORRECTION_PASSES, PLANES, PRECISION, BLOCK_K,
-        )  # fmt: skip
+        total = accumulated(total, a_side, b_side, steps, CORRECTION_PASSES, PLANES, PRECISION, BLOCK_K)
         total = finite_or_zero(total)
-    total = accumulated(
-        total, a_ptr, b_ptr, a_offsets, b_offsets, a_strides[4], b_strides[3], rows < n_rows, columns < n_columns,
-        first_step, n_steps, depth, plane_columns, 1, PLANES, PRECISION, BLOCK_K,
-    )  # fmt: skip
+    total = accumulated(total, a_side, b_side, steps, 1, PLANES, PRECISION, BLOCK_K)  # [BLOCK_M, BLOCK_N]
+    place = (rows, columns, n_rows, n_columns)
     z = scaled_and_shifted(
-        total, bias_ptr, scale_a_ptr, scale_b_ptr, bias_stride, scale_a_stride, scale_b_stride, rows, columns,
-        n_rows, n_columns,
-    )  # fmt: skip
+        total, (bias_ptr, scale_a_ptr, scale_b_ptr), (bias_stride, scale_a_stride, scale_b_stride), place
+    )
     start = share.to(tl.int64) * share_stride + batch_start(batch, inner_sizes, y_strides)
     if z_ptr is not None:
-        store_tile(z_ptr, z, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
+        store_tile(z_ptr, z, start, place, y_strides[3], y_strides[4])
     y = activated(z, ACTIVATION)
-    y = plus_addend(y, addend_ptr, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
-    store_tile(y_ptr, y, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
+    y = plus_addend(y, addend_ptr, start, place, y_strides[3], y_strides[4])
+    store_tile(y_ptr, y, start, place, y_strides[3], y_strides[4])

@@ -1,9 +1,8 @@
-"""Single-precision matrices as three of bf16, split once instead of in every tile that reads them.
+"""Split float32 matrices into bf16x3 in memory, once instead of in every tile that reads them.
 
-That moves 10 bytes per element. What is gained by it: `ops/device/bf16x3.py`.
+Splitting moves 10 bytes per element. `ops/device/bf16x3.py` says what bf16x3 is.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.bf16x3 import PARTS, bf16_parts
-from tilesmith.ops.matmul.kernels.epilogue import known_multiple
+from tilesmith.ops.matmul.kernels.tiles import known_multiple
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -21,7 +20,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 def split_tile(
     x_ptr, planes_ptr, tile, x_strides, n_first, depth, plane_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Tiles go through the matrices one after the other, along depth first."""
+    """Split one tile. Tiles are numbered along depth first, then along rows, then over matrices."""
     tiles_along = plane_columns // COLUMNS
     tiles_per_matrix = tl.cdiv(n_first, ROWS) * tiles_along
     matrix = (tile // tiles_per_matrix).to(tl.int64)
@@ -29,7 +28,7 @@ def split_tile(
     columns = tile % tiles_along * COLUMNS + tl.arange(0, COLUMNS)
     in_rows = (rows < n_first)[:, None]
     offsets = (matrix * x_strides[0] + rows * x_strides[1])[:, None] + (columns.to(tl.int64) * x_strides[2])[None, :]
-    x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)
+    x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)  # [ROWS, COLUMNS]
     high, middle, low = bf16_parts(x)
     places = planes_ptr + ((matrix * n_first + rows) * (PARTS * plane_columns))[:, None] + columns[None, :]
     tl.store(places, high, mask=in_rows)
@@ -43,7 +42,7 @@ def split_into_planes_kernel(
     plane_columns, A_MULTIPLE: tl.constexpr, B_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Both operands in one launch. Strides are of the batch, of a's rows or b's columns, and of depth."""
+    """Split both operands in one launch. Strides are of the batch, of a's rows or b's columns, and of depth."""
     depth = known_multiple(depth, DEPTH_MULTIPLE)
     plane_columns = known_multiple(plane_columns, COLUMNS)
     program = tl.program_id(0)
@@ -63,17 +62,17 @@ class SplitConfig(Config):
     COLUMNS: int = 64
 
 
-def plan_planes(plan: Plan, a: Matrix, b: Matrix, counts: Sequence[int], block: int) -> tuple[Matrix, Matrix, int]:
-    """Put the splitting of both operands on the plan, so many matrices of each.
+def plan_split(plan: Plan, a: Matrix, b: Matrix, matrices: int, block: int) -> tuple[Matrix, Matrix, int]:
+    """Put the splitting of both operands on the plan; return bf16x3 of a, of b, and the columns of one part.
 
-    Gives the planes of a and b, side by side in each row, along depth; and how many columns a plane has, which is the
-    depth filled up with zeros to whole blocks.
+    The three parts of a row lie side by side, along depth. A part has the depth rounded up to whole blocks, with zeros.
     """
     config = plan.choose(SplitConfig(), "planes", bucket(a.columns))
+    counts = [1 if side.is_shared else matrices for side in (a, b)]
     whole = max(block, config.COLUMNS)
     plane_columns = triton.cdiv(a.columns, whole) * whole
     sides = (a, b.transposed())
-    planes = [
+    parts = [
         plan.empty((count, side.rows, PARTS.value * plane_columns), torch.bfloat16)
         for count, side in zip(counts, sides, strict=True)
     ]
@@ -83,16 +82,16 @@ def plan_planes(plan: Plan, a: Matrix, b: Matrix, counts: Sequence[int], block: 
     ]
     plan.launch(
         split_into_planes_kernel, (sum(tiles),), config,
-        a_ptr=a.operand, b_ptr=b.operand, a_planes_ptr=planes[0], b_planes_ptr=planes[1],
+        a_ptr=a.operand, b_ptr=b.operand, a_planes_ptr=parts[0], b_planes_ptr=parts[1],
         a_strides=(a.batch_strides[0], *sides[0].strides), b_strides=(b.batch_strides[0], *sides[1].strides),
         a_first=a.rows, b_first=b.columns, depth=a.columns, n_tiles_of_a=tiles[0], plane_columns=plane_columns,
         A_MULTIPLE=multiple(a.rows, a.strides[0]), B_MULTIPLE=multiple(b.columns, b.strides[1]),
         DEPTH_MULTIPLE=multiple(a.columns, a.strides[1], b.strides[0]),
     )  # fmt: skip
-    split = [_as_matrix(one) for one in planes]
+    split = [_as_matrix(one) for one in parts]
     return split[0], split[1].transposed(), plane_columns
 
 
-def _as_matrix(planes: Operand) -> Matrix:
-    count, rows, columns = planes.shape
-    return Matrix(planes, rows, columns, (columns, 1), (rows * columns if count > 1 else 0, 0, 0))
+def _as_matrix(parts: Operand) -> Matrix:
+    count, rows, columns = parts.shape
+    return Matrix(parts, rows, columns, (columns, 1), (rows * columns if count > 1 else 0, 0, 0))

@@ -1,6 +1,7 @@
-"""The sum of partial products: of shares of the depth that programs did apart, or of a batch that shared an operand.
+"""The sum of partial products: of split-K, or over a batch whose gradient was broadcast.
 
-Each was left in memory of its own, and they are added in order: no atomics, so the result is the same at every run.
+Every partial product has memory of its own, and one kernel adds them in order. Without atomics, the result is the same
+at every run.
 """
 
 from dataclasses import dataclass
@@ -8,14 +9,8 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.matmul.kernels.epilogue import (
-    activated,
-    batch_start,
-    known_multiple,
-    plus_addend,
-    scaled_and_shifted,
-    store_tile,
-)
+from tilesmith.ops.matmul.kernels.epilogue import activated, plus_addend, scaled_and_shifted, store_tile
+from tilesmith.ops.matmul.kernels.tiles import batch_start, known_multiple
 from tilesmith.ops.runtime.config import Config, bucket
 
 
@@ -27,7 +22,7 @@ def sum_shares_kernel(
     COLUMNS_MULTIPLE: tl.constexpr, ACTIVATION: tl.constexpr, COMPUTE: tl.constexpr,
     PARTIALS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """partials[p, matrix, row, column], contiguous but for p, summed over p and finished."""
+    """Sum partials[p, matrix, row, column] over p and apply the epilogue. All dimensions but p are contiguous."""
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
     n_column_tiles = tl.cdiv(n_columns, COLUMNS)
     tiles_per_matrix = tl.cdiv(n_rows, ROWS) * n_column_tiles
@@ -41,17 +36,17 @@ def sum_shares_kernel(
         partials = start + tl.arange(0, PARTIALS)[:, None, None]
         pointers = partials_ptr + partials.to(tl.int64) * partial_stride + offsets[None, :, :]
         totals += tl.load(pointers, mask=mask[None, :, :] & (partials < n_partials), other=0.0)
-    total = tl.sum(totals, axis=0)
+    total = tl.sum(totals, axis=0)  # [ROWS, COLUMNS]
+    place = (rows, columns, n_rows, n_columns)
     z = scaled_and_shifted(
-        total, bias_ptr, scale_a_ptr, scale_b_ptr, bias_stride, scale_a_stride, scale_b_stride, rows, columns,
-        n_rows, n_columns,
-    )  # fmt: skip
+        total, (bias_ptr, scale_a_ptr, scale_b_ptr), (bias_stride, scale_a_stride, scale_b_stride), place
+    )
     start = batch_start(matrix, inner_sizes, y_strides)
     if z_ptr is not None:
-        store_tile(z_ptr, z, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
+        store_tile(z_ptr, z, start, place, y_strides[3], y_strides[4])
     y = activated(z, ACTIVATION)
-    y = plus_addend(y, addend_ptr, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
-    store_tile(y_ptr, y, start, rows, columns, n_rows, n_columns, y_strides[3], y_strides[4])
+    y = plus_addend(y, addend_ptr, start, place, y_strides[3], y_strides[4])
+    store_tile(y_ptr, y, start, place, y_strides[3], y_strides[4])
 
 
 @dataclass(frozen=True)
@@ -64,9 +59,9 @@ class SumConfig(Config):
 
 
 def sum_config(columns: int, partials: int) -> SumConfig:
-    """Up to 64 partials at once: one after the other, each would wait for the one before it.
+    """Return tiles that load up to 64 partials at once: one at a time, each load would wait for the one before.
 
-    A thread has at most 32 loads under way, of four elements in a row each where columns allow it.
+    A thread has at most 32 loads in flight, of four elements each where the columns allow it.
     """
     block = min(bucket(columns), 256)
     at_once = min(bucket(partials), 64 if block >= 16 else 8)

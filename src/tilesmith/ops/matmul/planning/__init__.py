@@ -1,0 +1,14 @@
+"""Which kernel computes a product, with which tiles. Every kernel is a form; the planner asks a list of them in order.
+
+Files, in reading order:
+
+- `product.py`: puts a product on a plan, and the sum of its partial products.
+- `choose.py`: the list of forms, and how one is chosen.
+- `problem.py`: a product and its epilogue, and the facts that the choice depends on.
+- `form.py`: what every form and every config has.
+- `by_pointers.py`: forms by plain pointers, for any GPU.
+- `by_tma.py`: forms by TMA.
+- `half_on_hopper.py`: the form for half precision that stores a tile while it multiplies the next.
+- `exactness.py`: which Hopper kernels can multiply exact float32, and when splitting in memory pays.
+- `exact_on_hopper.py`: forms for exact float32 in Gluon.
+"""

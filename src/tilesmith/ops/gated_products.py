@@ -1,17 +1,15 @@
-"""The products of a feed-forward block with a gate, and what is elementwise between them, in one kernel each way.
+"""The GEMMs of a gated feed-forward block with SwiGLU in their epilogues: one kernel forward, one backward.
 
-Forward: gate = x·Wgᵀ and up = x·Wuᵀ, and with them h = silu(gate)·up. Apart, a pass of its own reads gate and up again,
-two elements for each that it writes. Backward: dh = dy·W, of which the gradients of gate and of up come, and h once
-more, as it was not kept. Apart, dh is written and read for nothing else. On a GPU at its power limit, what is moved
-costs time twice: its own, and that of slower products.
+Forward: gate = x·Wgᵀ, up = x·Wuᵀ and hidden = silu(gate)·up. A separate SwiGLU pass would read gate and up again, two
+elements for each that it writes. Backward: dhidden = dy·W gives the gradients of gate and of up. The kernel also writes
+hidden again, which the forward did not keep. A separate GEMM would write dhidden only for one pass to read it. At a
+GPU's power limit, moved bytes cost time twice: their own, and that of slower GEMMs.
 
-On Hopper the kernels are in `hopper_forward` and `hopper_backward`. Elsewhere, and in the interpreter, the same is
-planned in parts; but who can multiply by the BLAS does better to ask `suits_forward` and `suits_backward` first.
+The Hopper kernels are in `matmul/hopper/gated_forward.py` and `gated_backward.py`. Other GPUs and the interpreter plan
+GEMMs and SwiGLU one after the other; callers that can use the BLAS ask `suits_forward` and `suits_backward` first.
 """
 
 from __future__ import annotations
-
-from collections.abc import Hashable
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +18,7 @@ from tilesmith.ops.matmul.forward import plan_forward as plan_product
 from tilesmith.ops.matmul.hopper.gated_backward import plan_hopper_backward
 from tilesmith.ops.matmul.hopper.gated_forward import plan_hopper_forward
 from tilesmith.ops.matmul.hopper.gated_tiles import suits_hopper
-from tilesmith.ops.matmul.internal.suitability import known
+from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.swiglu import plan_backward_with_output
@@ -34,7 +32,7 @@ def reference(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor
 
 @kernels("gated_products_forward")
 def forward(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gate, up and silu(gate) · up, of a matrix x."""
+    """Return gate, up and silu(gate) · up of a matrix x."""
     shape = x.shape[0], gate_weight.shape[0]
     return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape)
 
@@ -45,13 +43,13 @@ def plan_forward(plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operan
         return plan_hopper_forward(plan, x, gate_weight, up_weight)
     gate, up = (_planned_product(plan, x, weight.permuted((1, 0))) for weight in (gate_weight, up_weight))
     hidden = plan_swiglu(plan, gate, up)
-    assert isinstance(hidden, Operand)  # a planner may give several
+    assert isinstance(hidden, Operand)  # the type of a planner also allows several
     return gate, up, hidden
 
 
 @kernels("gated_products_backward")
 def backward(dy: Tensor, weight: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of gate and of up where dy is that of silu(gate) · up · weightᵀ; and silu(gate) · up."""
+    """Return the gradients of gate and of up, and silu(gate) · up; dy is the gradient of silu(gate) · up · weightᵀ."""
     return gate.new_empty(gate.shape), gate.new_empty(gate.shape), gate.new_empty(gate.shape)
 
 
@@ -70,22 +68,16 @@ def _planned_product(plan: Plan, a: Operand, b: Operand) -> Operand:
     return y
 
 
-_suited: dict[Hashable, bool] = {}
-
-
-def suits_forward(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> bool:
-    """Whether `forward` is one kernel for these matrices."""
-    return known(_suited, _forward_suits, x, gate_weight, up_weight)
-
-
-def suits_backward(dy: Tensor, weight: Tensor, gate: Tensor, up: Tensor) -> bool:
-    """Whether `backward` is."""
-    return known(_suited, _backward_suits, dy, weight, gate, up)
-
-
 def _forward_suits(plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operand) -> bool:
     return suits_hopper(plan, x, gate_weight.shape[0], 2, gate_weight, up_weight)
 
 
 def _backward_suits(plan: Plan, dy: Operand, weight: Operand, gate: Operand, up: Operand) -> bool:
     return suits_hopper(plan, dy, weight.shape[1], 1, weight, gate, up)
+
+
+suits_forward = RememberedSuitability(_forward_suits)
+"""Whether `forward` is one kernel for x, gate_weight and up_weight."""
+
+suits_backward = RememberedSuitability(_backward_suits)
+"""Whether `backward` is one kernel for dy, weight, gate and up."""

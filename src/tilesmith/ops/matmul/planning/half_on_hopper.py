@@ -1,0 +1,34 @@
+"""The form for half precision on Hopper whose epilogue is only to round: a tile is stored while the next one is
+multiplied."""
+
+from __future__ import annotations
+
+from tilesmith.ops.matmul.hopper.half import HalfConfig, launch_half, takes_half
+from tilesmith.ops.matmul.planning.form import Form
+from tilesmith.ops.matmul.planning.problem import Epilogue, Problem, Product
+from tilesmith.ops.runtime.plan import Plan
+
+
+class Half(Form[HalfConfig]):
+    """One matrix in bf16 or fp16, without bias, activation or addend."""
+
+    config_type = HalfConfig
+
+    def takes(self, problem: Problem) -> bool:
+        product = problem.product
+        described, y = product.described, product.y.described(1, 0)
+        if described is None or y is None or product.matrices != 1 or product.epilogue != Epilogue():
+            return False
+        return takes_half(problem.plan, [described], y)
+
+    def suits(self, problem: Problem) -> bool:
+        """Nothing overlaps in a single wave of tiles."""
+        return problem.rows > 64 and problem.tiles(128, 256) > problem.multiprocessors
+
+    def config(self, problem: Problem) -> HalfConfig:
+        return HalfConfig()
+
+    def plan(self, plan: Plan, product: Product, config: HalfConfig) -> None:
+        y = product.y.described(1, 0)
+        assert y is not None, "the form takes only results that TMA can walk"
+        launch_half(plan, [product.sides()], y[0], config)
