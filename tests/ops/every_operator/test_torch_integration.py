@@ -104,7 +104,7 @@ def _leaf(value: Any) -> Any:
 # Called by others of our torch operators only, which call them where they compute: in these operators, or at sizes that
 # no small case has.
 INNER = {
-    "attention_update_gated", "attention_update_projections_gradient", "edge_norm_backward", "edge_norm_forward",
+    "attention_update_gated", "attention_update_projections_gradient",
     "feed_forward_backward", "feed_forward_forward", "layer_norm_branch_backward", "matmul_finish_gradient",
     "matmul_forward_with_addend", "outer_product_mean_few_backward",
     "outer_product_mean_few_forward", "outer_product_mean_finished", "outer_product_mean_turned",

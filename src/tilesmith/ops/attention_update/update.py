@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops import edge_norm as edges
 from tilesmith.ops.attention.problem import lse_shape
 from tilesmith.ops.attention_update.gate_passes import SIDES, gated, projections_gradient
+from tilesmith.ops.edge_norm import backward as edge_norm_backward
+from tilesmith.ops.edge_norm import forward as edge_norm_forward
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
@@ -58,7 +59,7 @@ def compute_forward(
             if edge_weight is None:
                 xn, made = norm_forward(x, norm_weight, norm_bias, eps), x.new_empty(0)
             else:
-                xn, made = edges.forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
+                xn, made = edge_norm_forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
                 bias = made
         projections = product(xn.flatten(0, 2), weights.t())
         q, k, v = _heads_of(projections, x, heads)
@@ -125,7 +126,7 @@ def compute_backward(
         dxn = product(dprojections, weights).view(x.shape)
         dsum = rows.contiguous().view(x.shape) if residual else None
         if edge_weight is not None:
-            dx, dvectors = edges.backward(
+            dx, dvectors = edge_norm_backward(
                 dxn, dbias, x, norm_weight, norm_bias, edge_weight, not along_columns, eps, dsum
             )  # fmt: skip
         elif dsum is not None:

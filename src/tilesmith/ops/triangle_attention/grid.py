@@ -18,7 +18,7 @@ from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
 from tilesmith.ops.attention.reference import reference as attention_reference
-from tilesmith.ops.gate import gated
+from tilesmith.ops.gate import gate as apply_gate
 from tilesmith.ops.gate import reference as gate_reference
 from tilesmith.ops.runtime.arguments import (
     require_floating,
@@ -163,7 +163,7 @@ class GridAttention(Operator):
         made = super().__call__(*arguments, **named)
         if not isinstance(made, tuple):
             return made
-        return made[0] if named.get("gate") is None else gated(made[0], named["gate"])
+        return made[0] if named.get("gate") is None else apply_gate(made[0], named["gate"])
 
 
 def grid_attention(
