@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tilesmith.ops.attention.device.bf16x3 import Planes
-from tilesmith.ops.attention.kernels.backward import plan_backward
-from tilesmith.ops.attention.kernels.forward import plan_forward
+from tilesmith.ops.attention.forms import plan_backward, plan_forward
 from tilesmith.ops.attention.operator import attention_operator, require_heads, require_options, takes
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import (
@@ -107,7 +105,7 @@ def forward(
 
 
 @forward.plan
-def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
     return plan_forward(plan, packed_problem(*arguments))
 
 
@@ -135,8 +133,7 @@ def backward(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    problem = packed_problem(*arguments)
-    return plan_backward(plan, problem, Planes(plan, problem, doutput), doutput, output, lse)[:3]
+    return plan_backward(plan, packed_problem(*arguments), doutput, output, lse)
 
 
 def prepare(

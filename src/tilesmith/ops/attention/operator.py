@@ -9,14 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.attention.device.bf16x3 import Planes
-from tilesmith.ops.attention.hopper.forward import plan_hopper_forward, suits_hopper
-from tilesmith.ops.attention.kernels.backward import plan_backward
-from tilesmith.ops.attention.kernels.backward_by_chunks import choose_chunks, plan_chunked_backward
-from tilesmith.ops.attention.kernels.bias_gradient import plan_bias_gradient
-from tilesmith.ops.attention.kernels.decode import is_decoding, plan_decode
-from tilesmith.ops.attention.kernels.forward import plan_forward
-from tilesmith.ops.attention.kernels.short import choose_short, plan_short_backward
+from tilesmith.ops.attention.forms import plan_backward, plan_forward
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
 from tilesmith.ops.runtime.arguments import (
@@ -46,11 +39,8 @@ def forward(
 
 
 @forward.plan
-def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
-    problem = dense_problem(*arguments)
-    if is_decoding(problem):
-        return plan_decode(plan, problem)
-    return plan_hopper_forward(plan, problem) if suits_hopper(plan, problem) else plan_forward(plan, problem)
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
+    return plan_forward(plan, dense_problem(*arguments))
 
 
 def dense_problem(
@@ -83,19 +73,9 @@ def plan_gradients(
 def gradients_of(
     plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
 ) -> tuple[Operand, ...]:
-    """dq, dk, dv and dbias."""
-    short = choose_short(plan, problem, doutput)
-    if short is not None:
-        return plan_short_backward(plan, problem, short, doutput, lse, bias_gradient)
-    if bias_gradient and problem.shares_bias:
-        config = choose_chunks(plan, problem, problem.describable(plan, output, doutput))
-        if config.chunk_sequences:
-            return plan_chunked_backward(plan, problem, config, doutput, output, lse)
-    planes = Planes(plan, problem, doutput)
-    dq, dk, dv, statistics = plan_backward(plan, problem, planes, doutput, output, lse)
-    if problem.bias is None or not bias_gradient:
-        return dq, dk, dv, plan.empty((0,), problem.q.dtype)
-    return dq, dk, dv, plan_bias_gradient(plan, problem, planes, doutput, statistics)
+    """Plan dq, dk, dv and dbias; dbias is empty where it is not wanted."""
+    planned = plan_backward(plan, problem, doutput, output, lse, bias_gradient)
+    return planned if len(planned) == 4 else (*planned, plan.empty((0,), problem.q.dtype))
 
 
 def prepare(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.attention.kernels.forward import plan_forward
+from tilesmith.ops.attention.forms import plan_forward
 from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
@@ -67,7 +67,7 @@ def empty_output(
     return torch.empty_like(q), q.new_empty(lse_shape(q.permute(_order(along_columns)).shape), dtype=dtype)
 
 
-def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
     return plan_forward(plan, grid_problem(*arguments))
 
 

@@ -23,10 +23,6 @@ b4 h32 s4096 d128 on an H200 at its power limit: 484 TFLOP/s, causal 498, where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -39,13 +35,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilesmith.ops.attention.device.tiles import NOT_SPECIALISED
 from tilesmith.ops.attention.hopper.dq_sums import add_to_sum, sum_so_far
-from tilesmith.ops.attention.kernels.delta import plan_delta
-from tilesmith.ops.attention.problem import Problem
-from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.constants import LOG2_E
-from tilesmith.ops.device.hopper import GROUP_WARPS, hidden_zero, runs_on_hopper
-from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.device.hopper import GROUP_WARPS, hidden_zero
 from tilesmith.toolchain.gluon import fetch, put, thread_barrier
 
 GROUPS = gl.constexpr(2)  # warpgroups that compute
@@ -355,88 +346,3 @@ def only_seen(weights, reach, last_key, SCORES: gl.constexpr):
     ahead = gl.where(keys <= last_key, keys - reach, 1 << 29)
     seen = ahead[:, None] - (queries & 7)[None, :] <= (queries & (QUERIES - 8))[None, :]
     return gl.where(seen, weights, 0.0)
-
-
-@dataclass(frozen=True)
-class HopperBackwardConfig(Config):
-    """Room for STAGES blocks of queries; EARLY, ASCENDING: see the kernel; programs that run together are of
-    `set_heads` heads."""
-
-    STAGES: int = 2
-    EARLY: bool = False
-    ASCENDING: bool = False
-    set_heads: int = 16
-
-    @property
-    def all_warps(self) -> int:
-        """With those that do not compute, of which there is a warpgroup, though one of its warps ends at once."""
-        return (int(GROUPS.value) + 1) * int(GROUP_WARPS.value)
-
-
-def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
-    """TFLOP/s on an H200, causal: b4 h32 s4096 d128 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order;
-    b4 s2048 d64 with 32 heads on 8 of keys 344 in ascending order with sets of 32, 300 of 16, 313 in descending order;
-    of 4,096 and 128 columns 438 and 367. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
-
-    In a later run, with room for two and for three blocks of queries: d128 483 and 491, causal 464 and 469; d64 433 and
-    419, causal 367 and 358, with 32 heads on 8 of keys 340 and 345."""
-    wide = problem.head_block == 128
-    if problem.group > 1:
-        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32)
-    is_causal = problem.right != UNBOUNDED
-    return HopperBackwardConfig(STAGES=3 if wide else 2, EARLY=not wide, set_heads=8 if is_causal and wide else 16)
-
-
-LEAST_LENGTH = 256
-"""What a sequence must have of queries and of keys: b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128,
-the plain form 34 and 61."""
-
-LEAST_PROGRAMS = 256
-"""What there must be of them where heads share keys, as these have few: with 128 the plain form takes 204 µs, and this
-219."""
-
-
-def suits_hopper_backward(plan: Plan, problem: Problem, *others: Operand) -> bool:
-    """Whether this kernel can compute it, and is the one to: the interpreter does not know Gluon.
-
-    The others are output, its gradient, dq, dk and dv.
-    """
-    if not runs_on_hopper(plan):
-        return False
-    plain = problem.is_plain and not problem.packed and problem.per_member is None and problem.left == UNBOUNDED
-    known = problem.head_block in (64, 128) and problem.q.element_bytes == 2
-    is_long = min(problem.queries, problem.keys) >= LEAST_LENGTH
-    are_many = problem.group == 1 or _programs(problem) >= LEAST_PROGRAMS
-    return plain and known and is_long and are_many and problem.describable(plan, *others)
-
-
-def _programs(problem: Problem) -> int:
-    blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
-    return problem.sequences * problem.key_heads * blocks
-
-
-def plan_hopper_backward(
-    plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, statistics: Operand,
-    dq: Operand, dk: Operand, dv: Operand,
-) -> None:  # fmt: skip
-    rows, queries, head = int(ROWS.value), int(QUERIES.value), problem.head_block
-    heads, key_heads = problem.sequences * problem.heads, problem.sequences * problem.key_heads
-    query_blocks = triton.cdiv(problem.queries, queries)
-    sums = plan.empty((heads, query_blocks, queries * head), torch.float32)
-    counters = plan.empty((heads, query_blocks), torch.int32)
-    plan_delta(plan, problem, output, doutput, lse, statistics, counters)
-    sizes = head, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
-    config = plan.choose(hopper_backward_config(problem), "hopper", *sizes)
-    in_rows = (2 * heads, statistics.shape[-1]), (statistics.shape[-1], 1)
-    known = problem.arguments()
-    plan.launch(
-        attention_hopper_backward_kernel,
-        (_programs(problem),), config,
-        **{name: one.gluon_descriptor((1, 1, queries, head)) for name, one in (("q", problem.q), ("doutput", doutput))},
-        **{name: one.gluon_descriptor((1, 1, rows, head)) for name, one in (("k", problem.k), ("v", problem.v))},
-        **{name: one.gluon_descriptor((1, 1, rows, head)) for name, one in (("dk", dk), ("dv", dv))},
-        dq=dq.gluon_descriptor((1, 1, queries, head // 2)),
-        statistics=statistics.seen_as(*in_rows).gluon_descriptor((1, queries)), sums_ptr=sums, counters_ptr=counters,
-        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), HEAD=head,
-        **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
-    )  # fmt: skip

@@ -16,9 +16,6 @@ on their way while the last output is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -31,14 +28,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilesmith.ops.attention.device.tiles import NOT_SPECIALISED
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS, added_apart, packed, spread, unpacked, weighed
-from tilesmith.ops.attention.problem import Problem
-from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.constants import LOG2_E
-from tilesmith.ops.device.hopper import GROUP_WARPS, barriers, runs_on_hopper
-from tilesmith.ops.runtime.config import Config
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
 from tilesmith.toolchain.gluon import fetch, put
-from tilesmith.toolchain.versions import triton_version
 
 FETCHING_REGISTERS = gl.constexpr(24)  # of a thread that fetches; those that compute have what is left
 PLACES = gl.constexpr(2)  # for queries: the next block's are fetched while these are attended with
@@ -290,155 +282,3 @@ def start_sum(
     v = v_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
     operand = gl.convert_layout(unpacked(weights, v.dtype, BLOCK_KEYS), gl.DotOperandLayout(0, OUTPUT, 2))
     return warpgroup_mma(operand, v, output, is_async=True)
-
-
-REGISTERS_OF_A_MULTIPROCESSOR = 65536
-
-
-def _registers(groups: int) -> int:
-    """Of a thread that computes: all that are left by the warpgroup that fetches, in units of eight."""
-    at_launch = REGISTERS_OF_A_MULTIPROCESSOR // (128 * (groups + 1)) // 8 * 8
-    return (at_launch * (groups + 1) - int(FETCHING_REGISTERS.value)) // groups // 8 * 8
-
-
-@dataclass(frozen=True)
-class HopperForwardConfig(Config):
-    """GROUPS of 64 queries, BLOCK_KEYS at a time, and room for STAGES blocks of them.
-
-    PERSISTENT: as many programs as multiprocessors. `together`: of so many heads the last blocks come first.
-    """
-
-    GROUPS: int = 3
-    BLOCK_KEYS: int = 128
-    STAGES: int = 4
-    PERSISTENT: bool = True
-    together: int = 1
-
-    @property
-    def all_warps(self) -> int:
-        """With those that fetch, of which there is a warpgroup, though all but one of its warps end at once."""
-        return (self.GROUPS + 1) * int(GROUP_WARPS.value)
-
-
-LEAST_LENGTH = 512
-"""What a sequence must have of queries and of keys. b16 h32 s512 causal takes 105 µs with heads of 128 and 70
-with heads of 64, the plain form 139 and 83; shorter ones have not been measured."""
-LONG = 4096
-"""From here on programs with narrow heads take one tile each. Measured were 2048, where they had better stay, and 8192.
-"""
-
-
-def default_config(problem: Problem, multiprocessors: int) -> HopperForwardConfig:
-    form = fastest_form(problem)
-    return replace(form, together=_heads_together(problem, form, multiprocessors))
-
-
-def fastest_form(problem: Problem) -> HopperForwardConfig:
-    """What was fastest on an H200 with Triton 3.6, of what the Triton that is installed compiles without spilling.
-
-    TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS; "each" is for programs that take one tile each, and two figures are
-    of two runs:
-
-    |                                | plain | cuDNN | 2×128 | 4×64 |  3×128   | 3×128 each |
-    |--------------------------------|-------|-------|-------|------|----------|------------|
-    | b8 h32 s1024 causal            |  279  |  321  |  290  | 310  | 272, 273 |    237     |
-    | b8 h32 s2048 full              |  418  |  468  |  427  | 441  | 454, 464 |    445     |
-    | b8 h32 s2048 causal            |  355  |  399  |  367  | 389  | 368, 382 |    344     |
-    | b4 s2048 causal, 32 heads on 8 |  337  |  377  |  380  | 390  | 399, 400 |    359     |
-    | b4 h16 s8192 full              |  424  |  490  |  444  | 464  | 485, 488 |    521     |
-    | b4 h16 s8192 causal            |  396  |  458  |  426  | 424  | 437, 463 |    484     |
-
-    These were with the last blocks of all heads first, if causal; with as many `together` as are chosen now b8 h32
-    s2048 causal makes 419 where all make 382, and s1024 335 and 313. Later releases want more registers, and 3.9, which
-    adds up a thread's elements as a tree, most: 4×64 spills from 3.7 on, 3×128 each from 3.8, 3×128 from 3.9. Room for
-    2 or 3 blocks was slower than for 4.
-
-    Heads of 128 at the power limit, TFLOP/s of b4 h32 s4096: 623 full and 545 causal; with one tile each 604 and 542,
-    with warpgroups that take turns at the tensor cores 613 and 519, with 3×64 551 and 496, in two runs that differ by
-    2 %.
-    """
-    version = triton_version()
-    causal = problem.right != UNBOUNDED
-    wide = problem.head_block > 64
-    if wide:
-        groups, block_keys, stages = 2, 128, 2
-    elif causal and problem.queries < 2048:
-        groups, block_keys, stages = *((4, 64) if version < (3, 7) else (2, 128)), 4
-    else:
-        groups, block_keys, stages = *((3, 128) if version < (3, 9) else (2, 128)), 4
-    one_each = not wide and min(problem.queries, problem.keys) >= LONG and version < (3, 8)
-    return HopperForwardConfig(GROUPS=groups, BLOCK_KEYS=block_keys, STAGES=stages, PERSISTENT=not one_each)
-
-
-KEPT_BYTES = 25 << 20
-"""Of keys and values that programs walk along at the same time, so that an L2 cache keeps them: half of an H200's."""
-MOST_TOGETHER = 64
-
-
-def _heads_together(problem: Problem, config: HopperForwardConfig, multiprocessors: int) -> int:
-    """Of how many heads to take the last blocks first, so that all programs that stay have about as much to do.
-
-    By counting: b8 h32 s1024 d128 causal on an H200, in a form that took turns, took 173 µs with 4, and 221 with 16,
-    where the busiest program has 1.4 times the mean. The fewest whose busiest program is within 1 % of the best, of
-    those whose keys and values the L2 cache holds.
-    """
-    if problem.right == UNBOUNDED:  # all blocks have as much to do
-        return 1
-    heads = problem.heads * problem.sequences
-    if not config.PERSISTENT:  # a program starts where another ends, so it is enough that the longest come first
-        return heads
-    bytes_of_head = 2 * problem.keys * problem.head_block * problem.k.element_bytes / problem.group
-    most = max(min(heads, MOST_TOGETHER, int(KEPT_BYTES / bytes_of_head)), 1)
-    busiest = [_busiest(problem, config, together, multiprocessors) for together in range(1, most + 1)]
-    return next(place for place, blocks in enumerate(busiest, 1) if blocks <= 1.01 * min(busiest))
-
-
-def _busiest(problem: Problem, config: HopperForwardConfig, together: int, multiprocessors: int) -> int:
-    """How many blocks of keys the busiest program has, a tile's beginning and end counted as one more."""
-    rows = config.GROUPS * int(ROWS.value)
-    n_blocks, heads = -(-problem.queries // rows), problem.heads * problem.sequences
-    tiles = np.arange(n_blocks * heads)  # as `place_of_tile` has them
-    first_head = tiles // (together * n_blocks) * together
-    within = tiles % (together * n_blocks)
-    start = (n_blocks - 1 - within // np.minimum(together, heads - first_head)) * rows
-    last = np.minimum(start + rows, problem.queries) - 1
-    seen = np.clip(last + problem.keys - problem.queries + problem.right + 1, 0, problem.keys)
-    blocks = -(-seen // config.BLOCK_KEYS) + 1
-    return int(np.bincount(tiles % multiprocessors, blocks).max())
-
-
-def suits_hopper(plan: Plan, problem: Problem) -> bool:
-    """Whether this kernel can compute it, and is the one to: the interpreter does not know Gluon."""
-    if not runs_on_hopper(plan):
-        return False
-    plain = problem.is_plain and not problem.packed and problem.per_member is None and problem.left == UNBOUNDED
-    known = problem.head_block in (64, 128) and problem.q.element_bytes == 2
-    long = min(problem.queries, problem.keys) >= LEAST_LENGTH
-    if not (plain and known and long and problem.describable(plan)):
-        return False
-    return problem.head_block == 128 or _tiles(problem, fastest_form(problem).GROUPS) >= plan.multiprocessors
-
-
-def _tiles(problem: Problem, groups: int) -> int:
-    return problem.heads * problem.sequences * -(-problem.queries // (groups * int(ROWS.value)))
-
-
-def plan_hopper_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
-    """Output, and log₂ Σ 2^score of each query."""
-    output = plan.empty_like(problem.q)
-    lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
-    order = "full" if problem.right == UNBOUNDED else "causal"
-    config = plan.choose(default_config(problem, plan.multiprocessors), "hopper", order, *problem.sizes)
-    rows, head = int(ROWS.value), problem.head_block
-    n_tiles = _tiles(problem, config.GROUPS)
-    known = problem.arguments()
-    plan.launch(
-        attention_hopper_forward_kernel,
-        (min(n_tiles, plan.multiprocessors) if config.PERSISTENT else n_tiles,), config,
-        q=problem.q.gluon_descriptor((1, 1, rows, head)), output=output.gluon_descriptor((1, 1, rows, head)),
-        k=problem.k.gluon_descriptor((1, 1, config.BLOCK_KEYS, head)),
-        v=problem.v.gluon_descriptor((1, 1, config.BLOCK_KEYS, head)),
-        lse_ptr=lse, n_tiles=n_tiles, together=config.together, HEAD=head, REGISTERS=_registers(config.GROUPS),
-        **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
-    )  # fmt: skip
-    return output, lse

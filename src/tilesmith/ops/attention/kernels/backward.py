@@ -47,9 +47,9 @@ from tilesmith.ops.attention.device.tiles import (
     store_statistics,
     store_tile,
 )  # fmt: skip
-from tilesmith.ops.attention.hopper.backward import plan_hopper_backward, suits_hopper_backward
+from tilesmith.ops.attention.form import Form, Gradients, always
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config, query_gradient_config
-from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.kernels.bias_gradient import plan_bias_gradient
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
@@ -286,15 +286,18 @@ def attention_dkdv_kernel(
     )  # fmt: skip
 
 
-def plan_backward(
-    plan: Plan, problem: Problem, planes: Planes, doutput: Operand, output: Operand, lse: Operand
-) -> tuple[Operand, Operand, Operand, Operand]:
-    """dq, dk, dv, and the statistics of the queries."""
-    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
+def plan_portable_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...]:
+    """Plan dq, dk and dv, and dbias if it is wanted."""
+    planes = Planes(plan, task.problem, task.doutput)
+    statistics = plan_gradients(plan, task, planes)
+    gradients = task.dq, task.dk, task.dv
+    return (*gradients, plan_bias_gradient(plan, task, planes, statistics)) if task.wants_dbias else gradients
+
+
+def plan_gradients(plan: Plan, task: Gradients, planes: Planes) -> Operand:
+    """Plan dq, dk and dv. Returns the statistics of the queries."""
+    problem, output, doutput, lse, dq = task.problem, task.output, task.doutput, task.lse, task.dq
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    if suits_hopper_backward(plan, problem, output, doutput, dq, dk, dv):
-        plan_hopper_backward(plan, problem, doutput, output, lse, statistics, dq, dk, dv)
-        return dq, dk, dv, statistics
     described = problem.describable(plan, output, doutput)
     in_planes = problem.gains_from_planes(plan, described)
     key_config = plan.choose(key_gradient_config(problem, described, in_planes), "keys", *problem.sizes)
@@ -309,22 +312,20 @@ def plan_backward(
             **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, statistics_ptr=statistics,
             WALK=walk, PLANES=planes.where(config), PRECISION=problem.precision(plan),
         )  # fmt: skip
-    tensors |= {"dk": dk, "dv": dv}
-    plan_key_gradients(plan, problem, key_config, planes, tensors, lse, statistics, is_whole)
-    return dq, dk, dv, statistics
+    plan_key_gradients(plan, task, key_config, planes, statistics, is_whole)
+    return statistics
 
 
 _ROWS_OF_Q, _ROWS_OF_K = ("q", "output", "doutput", "dq"), ("k", "v", "dk", "dv")
 
 
 def plan_key_gradients(
-    plan: Plan, problem: Problem, config: GradientConfig, planes: Planes, tensors: dict[str, Operand],
-    lse: Operand, statistics: Operand, is_whole: bool, chunk: Chunk | None = None,
+    plan: Plan, task: Gradients, config: GradientConfig, planes: Planes, statistics: Operand, is_whole: bool,
+    chunk: Chunk | None = None,
 ) -> None:  # fmt: skip
-    """dk and dv of all sequences, or of a chunk of them, the ds of which is left there.
-
-    The tensors are output, doutput, dq, dk and dv.
-    """
+    """Plan dk and dv of all sequences, or of a chunk of them, whose ds the kernel stores."""
+    problem = task.problem
+    tensors = {"output": task.output, "doutput": task.doutput, "dq": task.dq, "dk": task.dk, "dv": task.dv}
     rows = {**dict.fromkeys(_ROWS_OF_Q, config.BLOCK_QUERIES), **dict.fromkeys(_ROWS_OF_K, config.BLOCK_KEYS)}
     tiles, walk = problem.tiles(rows, config.described, **{**tensors, **planes.stored_for(config)})
     fetched = walk == "described" and not is_whole  # those of a packed sequence may begin inside a unit
@@ -336,8 +337,11 @@ def plan_key_gradients(
         dscores = chunk.dscores.descriptor(block) if walk == "described" else chunk.dscores
     plan.launch(
         attention_dkdv_kernel, (problem.key_heads * blocks,), config,
-        **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse,
+        **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=task.lse,
         statistics_ptr=statistics.descriptor((1, 1, 1, config.BLOCK_QUERIES)) if fetched else statistics,
         dscores_ptr=dscores, first_sequence=0 if chunk is None else chunk.first,
         WALK=walk, PLANES=planes.where(config), WHOLE=is_whole, PRECISION=problem.precision(plan),
     )  # fmt: skip
+
+
+PORTABLE_BACKWARD = Form("portable", takes=always, suits=always, plan=plan_portable_backward)

@@ -28,6 +28,7 @@ from tilesmith.ops.attention.device.score_gradients import (
     spans,
 )
 from tilesmith.ops.attention.device.tiles import block_of_program, load_tile, place_of, store_tile
+from tilesmith.ops.attention.form import Form, Gradients, always
 from tilesmith.ops.attention.kernels.backward import plan_key_gradients
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config
 from tilesmith.ops.attention.kernels.delta import plan_delta
@@ -146,16 +147,16 @@ def chunk_queries_config(described: bool) -> ChunkQueriesConfig:
     return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of twice the keys take registers
 
 
-def plan_chunked_backward(
-    plan: Plan, problem: Problem, config: ChunkedConfig, doutput: Operand, output: Operand, lse: Operand
-) -> tuple[Operand, ...]:
-    """dq, dk, dv and dbias."""
+def plan_chunked_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | None:
+    """Plan dq, dk, dv and dbias."""
+    problem = task.problem
     assert problem.bias is not None
-    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
+    config = choose_chunks(plan, problem, problem.describable(plan, task.output, task.doutput))
+    if not config.chunk_sequences:
+        return None
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
-    tensors = {"output": output, "doutput": doutput, "dq": dq, "dk": dk, "dv": dv}
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    plan_delta(plan, problem, output, doutput, lse, statistics)
+    plan_delta(plan, task, statistics)
     chunks = list(spans(problem.sequences, problem.sequences_per_bias, config.chunk_sequences))
     room = plan.empty((max(count for _, count in chunks), *dscores_shape(problem)), problem.q.dtype)
     queries_config = plan.choose(chunk_queries_config(problem.describable(plan)), "chunk queries", *problem.sizes)
@@ -165,11 +166,11 @@ def plan_chunked_backward(
     planes = Planes(plan, problem)
     for first, count in chunks:
         chunk = Chunk(room, first, count)
-        plan_key_gradients(plan, problem, config, planes, tensors, lse, statistics, False, chunk)
-        _plan_dq(plan, problem, queries_config, chunk, dq)
+        plan_key_gradients(plan, task, config, planes, statistics, False, chunk)
+        _plan_dq(plan, problem, queries_config, chunk, task.dq)
         _plan_dbias(plan, problem, bias_config, chunk, sums)
     plan_sum_of_partials(plan, sums, dbias.seen_as((sums.shape[1],), (1,)), problem.compute)
-    return dq, dk, dv, dbias
+    return task.dq, task.dk, task.dv, dbias
 
 
 def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Chunk, dq: Operand) -> None:
@@ -211,3 +212,11 @@ def _plan_dbias(plan: Plan, problem: Problem, config: ChunkBiasConfig, chunk: Ch
         per_bias=problem.sequences_per_bias, per_share=per_share, n_heads=problem.heads,
         query_rows=problem.queries, key_rows=problem.keys, share_size=share_size, COMPUTE=problem.compute,
     )  # fmt: skip
+
+
+CHUNKED_BACKWARD = Form(
+    "chunked",
+    takes=lambda plan, task: task.wants_dbias and task.problem.shares_bias,
+    suits=always,
+    plan=plan_chunked_backward,
+)

@@ -24,6 +24,7 @@ from tilesmith.ops.attention.device.tiles import (
     load_statistics,
     place_of,
 )
+from tilesmith.ops.attention.form import Gradients
 from tilesmith.ops.attention.kernels.backward_tiles import where_of_gradients
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
@@ -154,8 +155,9 @@ def bias_gradient_config(problem: Problem, described: bool, planes: bool) -> Bia
     )  # fmt: skip
 
 
-def plan_bias_gradient(plan: Plan, problem: Problem, planes: Planes, doutput: Operand, statistics: Operand) -> Operand:
-    """dbias, in the bias' own shape and dtype."""
+def plan_bias_gradient(plan: Plan, task: Gradients, planes: Planes, statistics: Operand) -> Operand:
+    """Plan dbias, in the bias' own shape and dtype."""
+    problem, doutput = task.problem, task.doutput
     assert problem.bias is not None
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     sequences, heads, rows, keys = problem.bias_shape

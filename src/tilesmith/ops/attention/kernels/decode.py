@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.device.tiles import NOT_SPECIALISED, dropout_stream, head_start, keys_seen, query_place
+from tilesmith.ops.attention.form import Form
 from tilesmith.ops.attention.kernels.forward import attend
 from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
 from tilesmith.ops.runtime.config import Config, bucket
@@ -126,9 +127,15 @@ def decode_config(problem: Problem) -> DecodeConfig:
     return DecodeConfig(num_warps=4, num_stages=2, BLOCK_KEYS=keys)
 
 
-def is_decoding(problem: Problem) -> bool:
-    rows = problem.queries * problem.group
-    return not problem.packed and 0 < rows <= MOST_ROWS and problem.queries * 4 <= problem.keys
+def takes(plan: Plan, problem: Problem) -> bool:
+    """Return whether the queries of all heads that share keys fit into one tile."""
+    is_dense = not problem.packed and problem.per_member is None
+    return is_dense and 0 < problem.queries * problem.group <= MOST_ROWS
+
+
+def suits(plan: Plan, problem: Problem) -> bool:
+    """Return whether there are so many more keys than queries that reading them takes all the time."""
+    return problem.queries * 4 <= problem.keys
 
 
 def plan_decode(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
@@ -170,3 +177,6 @@ def shares_of(keys: int, tiles: int, multiprocessors: int, config: DecodeConfig)
     wanted = triton.cdiv(multiprocessors * config.programs_per_multiprocessor, max(tiles, 1))
     most = max(keys // (config.BLOCK_KEYS * config.least_blocks), 1)
     return int(max(min(wanted, most, MOST_SHARES), 1))
+
+
+DECODE = Form("decode", takes=takes, suits=suits, plan=plan_decode)

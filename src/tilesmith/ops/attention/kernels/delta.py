@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.device.tiles import block_of_program, load_tile, place_of, query_place, store_statistics
-from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.form import Gradients
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -50,17 +50,15 @@ class DeltaConfig(Config):
     BLOCK_QUERIES: int = 128
 
 
-def plan_delta(
-    plan: Plan, problem: Problem, output: Operand, doutput: Operand, lse: Operand, statistics: Operand,
-    counters: Operand | None = None,
-) -> None:  # fmt: skip
-    """The statistics of all queries; and zeros in the counters, of which there are no more than queries."""
+def plan_delta(plan: Plan, task: Gradients, statistics: Operand, counters: Operand | None = None) -> None:
+    """Plan the kernel that writes the statistics of all queries, and zeros the counters: at most one per query."""
+    problem = task.problem
     config = plan.choose(DeltaConfig(), "delta", *problem.sizes)
     rows = dict.fromkeys(("output", "doutput"), config.BLOCK_QUERIES)
-    tiles, walk = problem.tiles(rows, False, output=output, doutput=doutput)
+    tiles, walk = problem.tiles(rows, False, output=task.output, doutput=task.doutput)
     plan.launch(
         attention_delta_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
-        **tiles, lse_ptr=lse, statistics_ptr=statistics, counters_ptr=counters,
+        **tiles, lse_ptr=task.lse, statistics_ptr=statistics, counters_ptr=counters,
         per_member=problem.per_member, n_heads=problem.heads, query_rows=problem.queries,
         n_counters=math.prod(counters.shape) if counters is not None else 0,
         HEAD=problem.head_size, BLOCK_HEAD=problem.head_block, COMPUTE=problem.compute, WALK=walk,

@@ -35,7 +35,7 @@ from tilesmith.ops.attention.device.tiles import (
     rows_of_sequence,
     store_tile,
 )  # fmt: skip
-from tilesmith.ops.attention.kernels.short import choose_short, plan_short_forward
+from tilesmith.ops.attention.form import Form, always
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.runtime.config import Config
@@ -203,11 +203,8 @@ def _planes_config(problem: Problem) -> ForwardConfig:
     return ForwardConfig(num_warps=4, num_stages=stages, BLOCK_QUERIES=64, BLOCK_KEYS=keys, planes=where)
 
 
-def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
-    """Output, and log₂ Σ 2^score of each query."""
-    short = choose_short(plan, problem)
-    if short is not None:
-        return plan_short_forward(plan, problem, short)
+def plan_portable_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...]:
+    """Plan the output, and log₂ Σ 2^score of each query."""
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     described = problem.describable(plan)
@@ -222,3 +219,6 @@ def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
         PLANES=planes.where(config), PRECISION=problem.precision(plan),
     )  # fmt: skip
     return output, lse
+
+
+PORTABLE_FORWARD = Form("portable", takes=always, suits=always, plan=plan_portable_forward)

@@ -26,13 +26,14 @@ from tilesmith.ops.attention.device.tiles import (
     query_place,
     store_tile,
 )
+from tilesmith.ops.attention.form import Form, Gradients
 from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.bf16x3 import planes_of
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.toolchain.versions import triton_version
+from tilesmith.toolchain.versions import RegisterUse, register_use
 
 LONGEST = 64  # so many queries and keys have all their scores in the registers of four warps
 _NOT_SPECIALISED = ("per_member", "n_heads", "query_rows", "key_rows", "left", "right")
@@ -181,35 +182,46 @@ class ShortConfig(Config):
         return self.short and has_all and self.planes != "stored"
 
 
+def takes(plan: Plan, problem: Problem) -> bool:
+    """Return whether one program can hold all scores of a head: without GQA, softcap and dropout."""
+    is_dense = problem.group == 1 and not problem.packed and problem.only_adds_to_scores
+    return is_dense and 0 < max(problem.queries, problem.keys) <= LONGEST
+
+
+def suits(plan: Plan, problem: Problem, *others: Operand) -> bool:
+    """Return whether the tiles do not spill with any supported release of Triton. The kernel walks `others` too."""
+    narrow = problem.head_block <= (64 if problem.q.element_bytes == 2 else 32)
+    gathers = not problem.describable(plan, *others) or (problem.gathers_bias and problem.q.element_bytes > 2)
+    # The addresses of 64 × 64 elements exceed the register budget.
+    too_many_addresses = gathers and _block(plan, problem) == LONGEST and plan.architecture.target.startswith("cuda")
+    return narrow and not too_many_addresses
+
+
+def _split(plan: Plan, problem: Problem) -> bool:
+    """Return whether a product of exact single precision is made of bf16 parts."""
+    return problem.precision(plan) == "bf16x6"
+
+
+def _block(plan: Plan, problem: Problem) -> int:
+    """Return the block that holds all queries and all keys."""
+    block = max(bucket(max(problem.queries, problem.keys)), SMALLEST_BLOCK)
+    # Three parts of a block of 32 do not fit where tensor cores read their left operand from registers.
+    return LONGEST if _split(plan, problem) and block > SMALLEST_BLOCK else block
+
+
 def choose_short(plan: Plan, problem: Problem, *others: Operand) -> ShortConfig | None:
-    """The configuration to launch with; None where other kernels are to compute this. Others are walked besides."""
+    """Return the configuration to launch with; None where a tuned one turns these kernels off."""
     default = short_config(plan, problem, problem.describable(plan, *others))
-    if default is None:
-        return None
     config = plan.choose(default, "short", *problem.sizes)
     return config if config.holds(problem) else None
 
 
-def short_config(plan: Plan, problem: Problem, described: bool) -> ShortConfig | None:
-    """Tiles that do not spill with any supported release of Triton; None where there are none.
-
-    Small ones are loaded by pointers: then all loads of a program are on their way at once.
-    """
-    longest = max(problem.queries, problem.keys)
-    alone = problem.group == 1 and not problem.packed
-    narrow = problem.head_block <= (64 if problem.q.element_bytes == 2 else 32)
-    if not (alone and narrow and 0 < longest <= LONGEST and problem.only_adds_to_scores):
-        return None
-    block = max(bucket(longest), SMALLEST_BLOCK)
-    planes = "here" if problem.precision(plan) == "bf16x6" else ""
-    if planes and block > SMALLEST_BLOCK:  # three planes of half the block do not fit where its operands are registers
-        block = LONGEST
-    gathers = not described or (problem.gathers_bias and problem.q.element_bytes > 2)
-    if block == LONGEST and gathers and plan.architecture.target.startswith("cuda"):
-        return None  # the addresses of so many elements take registers
-    # The next row is on its way while one is computed: the backward of batch 4, 64 rows of 64 and 4 heads of 32 takes
-    # 42.8 µs on an H200 instead of 55.4. Triton 3.9 has no registers left for that.
-    ahead = planes and described and block == LONGEST and triton_version() < (3, 9)
+def short_config(plan: Plan, problem: Problem, described: bool) -> ShortConfig:
+    """Return the default tiles. Small ones are loaded by pointers, so that all loads are in flight at once."""
+    block, planes = _block(plan, problem), "here" if _split(plan, problem) else ""
+    # Loads the next row while one is computed: the backward of batch 4, 64 rows of 64 and 4 heads of 32 takes 42.8 µs
+    # on an H200 instead of 55.4.
+    ahead = planes and described and block == LONGEST and register_use() < RegisterUse.MOST
     return ShortConfig(
         num_warps=4 if block > SMALLEST_BLOCK else 2 if planes else 1,
         num_stages=2 if ahead else 1,
@@ -220,8 +232,11 @@ def short_config(plan: Plan, problem: Problem, described: bool) -> ShortConfig |
     )
 
 
-def plan_short_forward(plan: Plan, problem: Problem, config: ShortConfig) -> tuple[Operand, Operand]:
-    """Output, and log₂ Σ 2^score of each query."""
+def plan_short_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...] | None:
+    """Plan the output, and log₂ Σ 2^score of each query."""
+    config = choose_short(plan, problem)
+    if config is None:
+        return None
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     plan.launch(
@@ -231,18 +246,19 @@ def plan_short_forward(plan: Plan, problem: Problem, config: ShortConfig) -> tup
     return output, lse
 
 
-def plan_short_backward(
-    plan: Plan, problem: Problem, config: ShortConfig, doutput: Operand, lse: Operand, bias_gradient: bool
-) -> tuple[Operand, ...]:
-    """dq, dk, dv and dbias."""
-    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
-    arguments = _arguments(plan, problem, config, doutput=doutput, dq=dq, dk=dk, dv=dv)
-    if problem.bias is None or not bias_gradient:
+def plan_short_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | None:
+    """Plan dq, dk and dv, and dbias if it is wanted."""
+    problem, lse, dq, dk, dv = task.problem, task.lse, task.dq, task.dk, task.dv
+    config = choose_short(plan, problem, task.doutput)
+    if config is None:
+        return None
+    arguments = _arguments(plan, problem, config, doutput=task.doutput, dq=dq, dk=dk, dv=dv)
+    if problem.bias is None or not task.wants_dbias:
         plan.launch(
             attention_short_backward_kernel, (problem.sequences * problem.heads, 1), config, **arguments, lse_ptr=lse,
             dbias_ptr=None, bias_heads=problem.heads, n_sharers=1, per_share=1, share_size=0, ONE_ROW=False,
         )  # fmt: skip
-        return dq, dk, dv, plan.empty((0,), problem.q.dtype)
+        return dq, dk, dv
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     sequences, heads, rows, keys = problem.bias_shape
     sharers = problem.sequences * problem.heads // max(sequences * heads, 1)
@@ -280,3 +296,12 @@ def _arguments(plan: Plan, problem: Problem, config: ShortConfig, **tensors: Ope
         **general, **tiles, **problem.bias_tiles(config), "CHECKED": not is_full,
         "WALK": walk, "PLANES": config.planes if problem.is_exact else "", "PRECISION": problem.precision(plan),
     }  # fmt: skip
+
+
+SHORT_FORWARD = Form("short", takes=takes, suits=suits, plan=plan_short_forward)
+SHORT_BACKWARD = Form(
+    "short",
+    takes=lambda plan, task: takes(plan, task.problem),
+    suits=lambda plan, task: suits(plan, task.problem, task.doutput),
+    plan=plan_short_backward,
+)
