@@ -211,5 +211,5 @@ def test_the_gradient_of_a_short_sequence_is_one_kernel(sizes: dict[str, int], w
     case = spec.case("small").with_sizes(**sizes)
     launched = {one.kernel.__name__: one for one in planned_launches(spec, case, torch.bfloat16)}
     assert ("attention_dq_kernel" not in launched) is whole
-    assert launched["attention_dkdv_kernel"].arguments["WHOLE"] is whole
+    assert launched["attention_dkdv_kernel"].arguments["WITH_DQ"] is whole
     assert not whole or launched["attention_dkdv_kernel"].arguments["BLOCK_KEYS"] == 128

@@ -1,4 +1,4 @@
-"""The forms of attention in the order in which the planner asks them: the first that takes and suits a task computes it.
+"""The ordered lists of forms. The first form that takes and suits a task computes it.
 
 To add a kernel, write its form beside it and list the form here, before every form that is slower for the same tasks.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import triton.language as tl
@@ -30,6 +30,15 @@ def lse_shape(q_shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(q_shape[:-1]) if len(q_shape) > 3 else (q_shape[1], q_shape[0])
 
 
+class Tiles(NamedTuple):
+    """A tile of scores, and the warps and pipeline stages of its kernel."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
 class TileConfig(Protocol):
     """What the configurations of all kernels that go through queries and keys have."""
 
@@ -43,7 +52,7 @@ class TileConfig(Protocol):
     def described(self) -> bool: ...
 
     @property
-    def planes(self) -> str: ...
+    def bf16x3(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -210,7 +219,7 @@ class Problem:
         """Whether this is single precision of which nothing may be left out."""
         return self.q.dtype == torch.float32 and not self.tf32
 
-    def gains_from_planes(self, plan: Plan, described: bool) -> bool:
+    def gains_from_splitting(self, plan: Plan, described: bool) -> bool:
         """Whether exact single precision is to be split by `planes.py` rather than by the compiler.
 
         That one splits both operands of a product in registers at every visit, of which there are too few for tiles

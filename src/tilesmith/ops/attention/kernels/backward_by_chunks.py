@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
-from tilesmith.ops.attention.device.bf16x3 import Planes
 from tilesmith.ops.attention.device.score_gradients import (
     MOST_BYTES_OF_SUMS,
     Chunk,
+    ScoreSizes,
     dscores_at,
     dscores_shape,
     load_dscores,
     sequences_that_fit,
     spans,
 )
-from tilesmith.ops.attention.device.tiles import block_of_program, load_tile, place_of, store_tile
+from tilesmith.ops.attention.device.split_operands import StoredParts
+from tilesmith.ops.attention.device.tiles import HeadRows, block_of_program, load_tile, place_of, store_tile
 from tilesmith.ops.attention.form import Form, Gradients, always
 from tilesmith.ops.attention.kernels.backward import plan_key_gradients
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config
@@ -50,15 +51,15 @@ def attention_dq_of_chunk_kernel(
     """dq for a block of queries of a sequence in the chunk."""
     place_in_chunk, head, start = block_of_program(None, 0, n_heads, query_rows, BLOCK_QUERIES, False)
     place = place_of(first_sequence + place_in_chunk, per_member)
+    sizes = ScoreSizes(n_heads, query_rows, key_rows)
+    k_rows = HeadRows(k_ptr, k_strides, 0, key_rows)
+    dq_rows = HeadRows(dq_ptr, dq_strides, 0, query_rows)
     dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
     for key in tl.range(0, key_rows, BLOCK_KEYS):
-        dscores = load_dscores(
-            dscores_ptr, place_in_chunk, head, key, start, n_heads, query_rows, key_rows,
-            BLOCK_KEYS, BLOCK_QUERIES, WALK,
-        )  # fmt: skip
-        k = load_tile(k_ptr, k_strides, place, head, 0, key, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
+        dscores = load_dscores(dscores_ptr, sizes, place_in_chunk, head, key, start, BLOCK_KEYS, BLOCK_QUERIES, WALK)
+        k = load_tile(k_rows, place, head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
         dq = tl.dot(tl.trans(dscores), k, dq, out_dtype=COMPUTE)
-    store_tile(dq_ptr, dq_strides, place, head, 0, start, query_rows, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
 
 @triton.jit(do_not_specialize=[*NOT_SPECIALISED, "per_share", "share_size"])
@@ -81,12 +82,11 @@ def attention_dbias_of_chunk_kernel(
     bias = program // query_blocks // key_blocks // n_heads
     begin = bias * per_bias + share * per_share
     end = tl.minimum(tl.minimum(begin + per_share, (bias + 1) * per_bias), n_sequences)
+    sizes = ScoreSizes(n_heads, query_rows, key_rows)
     total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)
     for start in tl.range(begin, end, BLOCK_SEQUENCES):
         sequences = (start + tl.arange(0, BLOCK_SEQUENCES))[:, None, None]
-        pointers, inside = dscores_at(
-            dscores_ptr, sequences, head, key, query, n_heads, query_rows, key_rows, BLOCK_KEYS, BLOCK_QUERIES
-        )
+        pointers, inside = dscores_at(dscores_ptr, sizes, sequences, head, key, query, BLOCK_KEYS, BLOCK_QUERIES)
         total += tl.sum(tl.load(pointers, mask=inside & (sequences < end), other=0.0).to(COMPUTE), axis=0)
     keys = (key + tl.arange(0, BLOCK_KEYS))[:, None]
     queries = (query + tl.arange(0, BLOCK_QUERIES))[None, :]
@@ -134,7 +134,7 @@ def choose_chunks(plan: Plan, problem: Problem, described: bool) -> ChunkedConfi
 def chunked_config(problem: Problem, described: bool) -> ChunkedConfig:
     """For a triangle of 256 residues in bf16 on an H200, 134 µs with 128 keys at a time and 154 with 64; all kernels of
     the backward 245 and 264, and 285 where each computes its scores anew."""
-    config = key_gradient_config(problem, described, planes=False)
+    config = key_gradient_config(problem, described, split=False)
     is_whole = problem.keys <= config.BLOCK_KEYS  # one block makes dq as well, from ds that it need not store
     if described and problem.head_block <= 32 and not problem.gathers_bias:
         config = replace(config, BLOCK_QUERIES=32, BLOCK_KEYS=128)
@@ -163,10 +163,10 @@ def plan_chunked_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | 
     bias_config = plan.choose(ChunkBiasConfig(), "chunk bias", *problem.sizes)
     shares = _shares(plan, problem, bias_config, chunks[0][1])
     sums = plan.empty((shares, math.prod(dbias.shape)), problem.statistics_dtype)
-    planes = Planes(plan, problem)
+    parts = StoredParts(plan, problem)
     for first, count in chunks:
         chunk = Chunk(room, first, count)
-        plan_key_gradients(plan, task, config, planes, statistics, False, chunk)
+        plan_key_gradients(plan, task, config, parts, statistics, False, chunk)
         _plan_dq(plan, problem, queries_config, chunk, task.dq)
         _plan_dbias(plan, problem, bias_config, chunk, sums)
     plan_sum_of_partials(plan, sums, dbias.seen_as((sums.shape[1],), (1,)), problem.compute)
