@@ -9,7 +9,7 @@ can find the same ones again in the backward without keeping them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,24 +25,36 @@ def bounds(causal: bool, window: Window | None) -> Window:
     return left, 0 if causal else right
 
 
+class Options(NamedTuple):
+    """The options that attention and attention_varlen share, in the order of their signatures."""
+
+    scale: float | None = None
+    window: Window | None = None
+    softcap: float = 0.0
+    dropout: float = 0.0
+    seed: int | Tensor | None = None
+
+
 def reference(
     q: Tensor, k: Tensor, v: Tensor,
     causal: bool = False, bias: Tensor | None = None, mask: Tensor | None = None, scale: float | None = None,
     window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0, seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
-        return _in_pieces(q, k, v, bias, mask, (causal, scale, window, softcap))
-    return _in_one_piece(q, k, v, bias, mask, causal, scale, window, softcap, dropout, seed)
+        return _in_pieces(q, k, v, bias, mask, causal, Options(scale, window, softcap))
+    return _in_one_piece(q, k, v, bias, mask, causal, Options(scale, window, softcap, dropout, seed))
 
 
 MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
 
 
 def _in_pieces(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, options: tuple[Any, ...]
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool, options: Options
 ) -> Tensor:  # fmt: skip
-    """Where all scores together would not fit: as many sequences as do, or else a single head, computed anew for its
-    gradient. A bias that pieces share is given to each as it is, so that its gradient is no larger than itself."""
+    """Compute as many sequences at a time as MOST_SCORES allow, or one head; the gradient computes each piece again.
+
+    Pieces that share a bias all get the bias itself, so its gradient is no larger than the bias.
+    """
     sequences, heads, n_queries, _ = q.shape
     group = heads // k.shape[1]
     whole_sequences = MOST_SCORES // (heads * n_queries * k.shape[2])
@@ -62,7 +74,7 @@ def _in_pieces(
         for its_heads, its_keys in zip(of_queries, of_keys, strict=True):
             its_bias = None if bias is None else _where_it_differs(bias, some, its_heads)
             tensors = q[some, its_heads], k[some, its_keys], v[some, its_keys]
-            pieces.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, *options, use_reentrant=False))
+            pieces.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, causal, options, use_reentrant=False))
         made.append(torch.cat(pieces, dim=1))
     return torch.cat(made)
 
@@ -74,10 +86,9 @@ def _where_it_differs(bias: Tensor, sequences: slice, heads: slice) -> Tensor:
 
 
 def _in_one_piece(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None,
-    causal: bool, scale: float | None, window: Window | None, softcap: float, dropout: float = 0.0,
-    seed: int | Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool, options: Options
 ) -> Tensor:  # fmt: skip
+    scale, window, softcap, dropout, seed = options
     group = q.shape[1] // k.shape[1] if k.shape[1] else 1
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)

@@ -95,12 +95,11 @@ def empty_gradients(
 
 
 def plan_gradients(
-    plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool,
-    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, along_columns: bool,
-    scale: float | None, tf32: bool,
+    plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    problem = grid_problem(q, k, v, bias, mask, along_columns, scale, tf32)
-    doutput, output = (one.permuted(_order(along_columns)) for one in (doutput, output))
+    problem = grid_problem(*arguments)
+    assert problem.q.order is not None, "grid_problem permutes q"
+    doutput, output = (one.permuted(problem.q.order) for one in (doutput, output))
     return gradients_of(plan, problem, doutput, output, lse, bias_gradient)
 
 

@@ -20,8 +20,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @dataclass(frozen=True)
 class HopperBackwardConfig(Config):
-    """Room for STAGES blocks of queries; EARLY, ASCENDING: see the kernel; programs that run together are of
-    `set_heads` heads."""
+    """A ring of STAGES blocks of queries, and sets of `set_heads` heads. EARLY, ASCENDING: see the kernel."""
 
     STAGES: int = 2
     EARLY: bool = False
@@ -30,17 +29,20 @@ class HopperBackwardConfig(Config):
 
     @property
     def all_warps(self) -> int:
-        """With those that do not compute, of which there is a warpgroup, though one of its warps ends at once."""
+        """Return all warps of a program: the other warps take a warpgroup, though one of them exits at once."""
         return (int(GROUPS.value) + 1) * int(GROUP_WARPS.value)
 
 
 def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
-    """TFLOP/s on an H200, causal: b4 h32 s4096 d128 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order;
-    b4 s2048 d64 with 32 heads on 8 of keys 344 in ascending order with sets of 32, 300 of 16, 313 in descending order;
-    of 4,096 and 128 columns 438 and 367. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
+    """Return the default configuration. The figures are TFLOP/s on an H200.
 
-    In a later run, with room for two and for three blocks of queries: d128 483 and 491, causal 464 and 469; d64 433 and
-    419, causal 367 and 358, with 32 heads on 8 of keys 340 and 345."""
+    Causal, b4 h32 s4096 d128: 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order. Causal, b4 s2048 d64
+    with 32 heads on 8 key heads: 344 in ascending order with sets of 32, 300 with sets of 16, 313 in descending order;
+    s4096 d128: 438 ascending, 367 descending. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
+
+    With 2 and 3 stages, in a later run: d128 483 and 491, causal 464 and 469; d64 433 and 419, causal 367 and 358, with
+    32 heads on 8 key heads 340 and 345.
+    """
     wide = problem.head_block == 128
     if problem.group > 1:
         return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32)
@@ -49,12 +51,11 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
 
 
 LEAST_LENGTH = 256
-"""What a sequence must have of queries and of keys: b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128,
-the plain form 34 and 61."""
+"""The fewest queries and keys. b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128; the portable kernels
+take 34 and 61."""
 
 LEAST_PROGRAMS = 256
-"""What there must be of them where heads share keys, as these have few: with 128 the plain form takes 204 µs, and this
-219."""
+"""The fewest programs with GQA. With 128 programs the portable kernels take 204 µs, and this kernel 219."""
 
 
 def takes(plan: Plan, task: Gradients) -> bool:

@@ -1,17 +1,17 @@
-"""The forward for long sequences on Hopper: the same computation as in `forward`, which read first.
+"""The forward kernel for long sequences on Hopper: same computation as `kernels/forward.py` (read that first).
 
-There a program's warps all do the same, and while they are at their exponentials the tensor cores idle, unless another
-program happens to be at its products. Here it is arranged. Of each program one warp does nothing but fetch keys and
-values, into shared memory, as room becomes free. GROUPS warpgroups have 64 queries each and share them, each at its own
-pace: while one is at its exponentials, its last weights are being multiplied by values, and others multiply; each skips
-the blocks of keys that only others see. Waiting is for barriers in shared memory, each of which counts arrivals; `i //
-n % 2`, the phase, tells one round of a barrier from the next.
+In the portable kernel all warps do the same. While they compute exponentials the tensor cores idle, unless another
+program happens to multiply. Here warp specialisation overlaps the two. One producer warp loads keys and values by TMA
+into a ring of STAGES slots in shared memory. GROUPS consumer warpgroups have 64 queries each and share the ring, each
+at its own pace. While one warpgroup computes exponentials, the tensor cores multiply its last weights by values, and
+other warpgroups multiply. A warpgroup skips the blocks of keys that only others see. mbarriers in shared memory signal
+full and free slots; `i // n % 2` is the phase of an mbarrier.
 
-Where ptxas sees anything but products touch their registers while one is under way, it makes every product wait for the
-one before; the order of a step is one that it takes. What is done to scores is in `hopper_weights`.
+ptxas serialises all wgmma if it sees other instructions touch their registers while one is in flight. The order within
+a step avoids that. `softmax_weights.py` has the work on scores.
 
-Programs may stay and take one tile of queries after another (PERSISTENT): the next tile's queries, keys and values are
-on their way while the last output is.
+With PERSISTENT a program takes one tile of queries after another, and loads the next tile's queries, keys and values
+while it stores the last output.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
 from tilesmith.toolchain.gluon import fetch, put
 
-FETCHING_REGISTERS = gl.constexpr(24)  # of a thread that fetches; those that compute have what is left
-PLACES = gl.constexpr(2)  # for queries: the next block's are fetched while these are attended with
+FETCHING_REGISTERS = gl.constexpr(24)  # per thread of the producer; the consumers share the rest
+PLACES = gl.constexpr(2)  # buffers for queries: the producer loads the next tile while the consumers use this one
 
 
 @gluon.jit(do_not_specialize=(*NOT_SPECIALISED, "n_tiles", "together"))
@@ -42,7 +42,7 @@ def attention_hopper_forward_kernel(
     HEAD: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     STAGES: gl.constexpr, PERSISTENT: gl.constexpr,
 ):  # fmt: skip
-    """q, k, v and output are descriptors: of ROWS queries, of BLOCK_KEYS keys."""
+    """Compute output and lse. q and output are descriptors of ROWS queries, k and v of BLOCK_KEYS keys."""
     q_tiles = gl.allocate_shared_memory(q.dtype, [PLACES * GROUPS, 1, 1, ROWS, HEAD], q.layout)
     k_tiles = gl.allocate_shared_memory(k.dtype, [STAGES, 1, 1, BLOCK_KEYS, HEAD], k.layout)
     v_tiles = gl.allocate_shared_memory(v.dtype, [STAGES, 1, 1, BLOCK_KEYS, HEAD], v.layout)
@@ -96,9 +96,10 @@ def attention_hopper_forward_kernel(
 
 @gluon.jit
 def place_of_tile(tile, n_heads, query_rows, n_tiles, together, GROUPS: gl.constexpr):
-    """Sequence, head and first query of a block of queries.
+    """Return the sequence, the head and the first query of a tile.
 
-    As many heads as are taken `together` have their last blocks first, so that no long one is left for the end.
+    `together` heads form a set. A set starts with the last blocks of its heads: under a causal mask these are the
+    longest, and a long tile that starts last idles the GPU.
     """
     n_blocks = (query_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     first_head = tile // (together * n_blocks) * together
@@ -110,8 +111,7 @@ def place_of_tile(tile, n_heads, query_rows, n_tiles, together, GROUPS: gl.const
 
 @gluon.jit
 def blocks_seen(start, N_ROWS: gl.constexpr, query_rows, key_rows, right, BLOCK_KEYS: gl.constexpr):
-    """How many blocks of keys all of the N_ROWS queries from `start` on see whole, and how many any of them sees any
-    of."""
+    """Return how many blocks of keys every one of N_ROWS queries sees fully, and how many at least one sees in part."""
     shift = key_rows - query_rows
     last = gl.minimum(start + N_ROWS, query_rows) - 1
     whole = gl.minimum(gl.maximum(start + shift + right + 1, 0), key_rows) // BLOCK_KEYS
@@ -125,10 +125,12 @@ def fetch_tiles(
     given, HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     PERSISTENT: gl.constexpr,
 ):  # fmt: skip
-    """The one warp that fetches."""
+    """Run the producer warp: load every tile of this program."""
+    _q, _k, _v, _tiles, _signals, sizes = given
+    _n_heads, _group, _query_rows, _key_rows, _right, n_tiles, _together = sizes
     if PERSISTENT:
         fetched = 0
-        for tile in range(gl.program_id(0), given[5][5], gl.num_programs(0)):
+        for tile in range(gl.program_id(0), n_tiles, gl.num_programs(0)):
             turn = tile // gl.num_programs(0)
             fetched = fetch_for(tile, turn, fetched, given, HEAD, GROUPS, BLOCK_KEYS, STAGES)
     else:
@@ -140,7 +142,7 @@ def fetch_for(
     tile, turn, fetched, given,
     HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The queries of a tile, then keys and values from the last block to the first; how many blocks came so far."""
+    """Load the queries of a tile, then keys and values from the last block to the first. Returns the blocks so far."""
     q, k, v, tiles, signals, sizes = given
     q_tiles, k_tiles, v_tiles = tiles
     q_ready, k_ready, v_ready, q_free, k_free, v_free = signals
@@ -154,7 +156,7 @@ def fetch_for(
         fetch(q, [sequence, head, start + part * ROWS, 0], q_ready.index(place), q_tiles.index(place))
     for i in range(n_blocks):
         slot = (fetched + i) % STAGES
-        emptied = ((fetched + i) // STAGES + 1) % 2  # of the round before: the first finds every place free
+        emptied = ((fetched + i) // STAGES + 1) % 2  # phase of the round before: at first every slot is free
         corner = [sequence, head // group, (n_blocks - 1 - i) * BLOCK_KEYS, 0]
         mbarrier.wait(k_free.index(slot), emptied)
         mbarrier.expect(k_ready.index(slot), BLOCK_KEYS * HEAD * 2)
@@ -170,10 +172,12 @@ def attend(
     given, HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     PERSISTENT: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup that computes."""
+    """Run a consumer warpgroup: compute its part of every tile of this program."""
+    _output, _lse_ptr, _tiles, _signals, sizes, _scale = given
+    _n_heads, _group, _query_rows, _key_rows, _right, n_tiles, _together = sizes
     if PERSISTENT:
         passed = 0
-        for tile in range(gl.program_id(0), given[4][5], gl.num_programs(0)):
+        for tile in range(gl.program_id(0), n_tiles, gl.num_programs(0)):
             turn = tile // gl.num_programs(0)
             passed = attend_tile(tile, turn, passed, given, HEAD, GROUPS, BLOCK_KEYS, STAGES, PART)
     else:
@@ -186,7 +190,7 @@ def attend_tile(
     HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     PART: gl.constexpr,
 ):  # fmt: skip
-    """The warpgroup's queries of a tile, all keys that they see, and what comes of it; how many blocks came so far."""
+    """Compute output and lse of the warpgroup's queries of a tile. Returns the blocks of keys so far."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_KEYS, 16])
     OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, HEAD, 16])
     output_tensor, lse_ptr, tiles, signals, sizes, scale = given
@@ -207,7 +211,7 @@ def attend_tile(
     place = turn % PLACES * GROUPS + PART
     mbarrier.wait(q_ready.index(place), turn // PLACES % 2)
     q = q_tiles.index(place).reshape([ROWS, HEAD])
-    for i in range(passed, passed + n_blocks - own_blocks):  # those that only others see
+    for i in range(passed, passed + n_blocks - own_blocks):  # blocks that only other warpgroups see
         mbarrier.wait(k_ready.index(i % STAGES), i // STAGES % 2)
         mbarrier.arrive(k_free.index(i % STAGES), count=1)
         mbarrier.wait(v_ready.index(i % STAGES), i // STAGES % 2)
@@ -224,7 +228,7 @@ def attend_tile(
         )  # fmt: skip
         weights = packed(new, q.dtype, BLOCK_KEYS)
         mbarrier.wait(v_ready.index(first % STAGES), first // STAGES % 2)
-        # From the last block on: those that not every query sees whole come first, and are the only ones checked.
+        # From the last block to the first. Blocks that some query sees only in part come first; only these are masked.
         for checked in gl.static_range(2):
             begin = first + 1 if checked == 0 else gl.maximum(passed - whole, first + 1)
             end = passed - whole if checked == 0 else passed
@@ -238,12 +242,12 @@ def attend_tile(
                     products, largest, total, factor, (passed - 1 - i) * BLOCK_KEYS, last_seen,
                     SCORES, BLOCK_KEYS, checked == 0,
                 )  # fmt: skip
-                # Also keeps ptxas from moving the exponentials behind the next wait.
+                # This wait also keeps ptxas from moving the exponentials behind the next wait.
                 mbarrier.wait(v_ready.index(i % STAGES), i // STAGES % 2)
                 output = warpgroup_mma_wait(0, deps=[sums])
                 mbarrier.arrive(v_free.index((i - 1) % STAGES), count=1)
                 output = output * gl.convert_layout(shrink, gl.SliceLayout(1, OUTPUT))[:, None]
-                weights = packed(new, q.dtype, BLOCK_KEYS)  # in place of the last, which are in use until here
+                weights = packed(new, q.dtype, BLOCK_KEYS)  # replaces the last weights, which wgmma reads until here
         sums = start_sum(weights, v_tiles, output, passed - 1, OUTPUT, HEAD, BLOCK_KEYS, STAGES)
         output = warpgroup_mma_wait(0, deps=[sums])
         mbarrier.arrive(v_free.index((passed - 1) % STAGES), count=1)
@@ -254,7 +258,7 @@ def attend_tile(
     lse_start = (gl.cast(sequence, gl.int64) * n_heads + head) * query_rows
     gl.store(lse_ptr + lse_start + rows, lse, mask=rows < query_rows)
     all_weights = gl.convert_layout(gl.where(sees_nothing, 1.0, all_weights), gl.SliceLayout(1, OUTPUT))
-    # By way of the queries' place, which are not needed any more.
+    # The output goes through the buffer of the queries, which are no longer needed.
     q.store((output / all_weights[:, None]).to(k_tiles.dtype))
     fence_async_shared()
     put(output_tensor, [sequence, head, start, 0], q_tiles.index(place))
@@ -267,7 +271,7 @@ def attend_tile(
 def start_scores(
     q, k_tiles, i, SCORES: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """The products with the i-th block of keys, begun."""
+    """Start the products with the i-th block of keys."""
     zeros = gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES)
     k = k_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
     return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
@@ -278,7 +282,7 @@ def start_sum(
     weights, v_tiles, output, i,
     OUTPUT: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The output with the weighted values of the i-th block added, begun."""
+    """Start adding the weighted values of the i-th block to the output."""
     v = v_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
     operand = gl.convert_layout(unpacked(weights, v.dtype, BLOCK_KEYS), gl.DotOperandLayout(0, OUTPUT, 2))
     return warpgroup_mma(operand, v, output, is_async=True)

@@ -20,16 +20,16 @@ REGISTERS_OF_A_MULTIPROCESSOR = 65536
 
 
 def _registers(groups: int) -> int:
-    """Of a thread that computes: all that are left by the warpgroup that fetches, in units of eight."""
+    """Return the registers per consumer thread: all that the producer's warpgroup leaves, in units of eight."""
     at_launch = REGISTERS_OF_A_MULTIPROCESSOR // (128 * (groups + 1)) // 8 * 8
     return (at_launch * (groups + 1) - int(FETCHING_REGISTERS.value)) // groups // 8 * 8
 
 
 @dataclass(frozen=True)
 class HopperForwardConfig(Config):
-    """GROUPS of 64 queries, BLOCK_KEYS at a time, and room for STAGES blocks of them.
+    """GROUPS warpgroups of 64 queries, BLOCK_KEYS keys at a time, and a ring of STAGES blocks of keys.
 
-    PERSISTENT: as many programs as multiprocessors. `together`: of so many heads the last blocks come first.
+    PERSISTENT: as many programs as multiprocessors. `together`: how many heads form a set whose last blocks come first.
     """
 
     GROUPS: int = 3
@@ -40,16 +40,15 @@ class HopperForwardConfig(Config):
 
     @property
     def all_warps(self) -> int:
-        """With those that fetch, of which there is a warpgroup, though all but one of its warps end at once."""
+        """Return all warps of a program: the producer takes a warpgroup, though three of its warps exit at once."""
         return (self.GROUPS + 1) * int(GROUP_WARPS.value)
 
 
 LEAST_LENGTH = 512
-"""What a sequence must have of queries and of keys. b16 h32 s512 causal takes 105 µs with heads of 128 and 70
-with heads of 64, the plain form 139 and 83; shorter ones have not been measured."""
+"""The fewest queries and keys. b16 h32 s512 causal takes 105 µs with heads of 128 and 70 with heads of 64, the portable
+kernel 139 and 83. Shorter sequences have not been measured."""
 LONG = 4096
-"""From here on programs with narrow heads take one tile each. Measured were 2048, where they had better stay, and 8192.
-"""
+"""From this length on, narrow heads use one program per tile. Measured: 2048, where persistent is faster, and 8192."""
 
 
 def default_config(problem: Problem, multiprocessors: int) -> HopperForwardConfig:
@@ -58,10 +57,10 @@ def default_config(problem: Problem, multiprocessors: int) -> HopperForwardConfi
 
 
 def fastest_form(problem: Problem) -> HopperForwardConfig:
-    """What was fastest on an H200 with Triton 3.6, of what the Triton that is installed compiles without spilling.
+    """Return the fastest tiles on an H200 that the installed Triton compiles without spilling.
 
-    TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS; "each" is for programs that take one tile each, and two figures are
-    of two runs:
+    TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS, measured with Triton 3.6. "each": one program per tile. Two figures
+    are of two runs:
 
     |                                | plain | cuDNN | 2×128 | 4×64 |  3×128   | 3×128 each |
     |--------------------------------|-------|-------|-------|------|----------|------------|
@@ -72,14 +71,12 @@ def fastest_form(problem: Problem) -> HopperForwardConfig:
     | b4 h16 s8192 full              |  424  |  490  |  444  | 464  | 485, 488 |    521     |
     | b4 h16 s8192 causal            |  396  |  458  |  426  | 424  | 437, 463 |    484     |
 
-    These were with the last blocks of all heads first, if causal; with as many `together` as are chosen now b8 h32
-    s2048 causal makes 419 where all make 382, and s1024 335 and 313. Later releases want more registers, and 3.9, which
-    adds up a thread's elements as a tree, most: 4×64 spills from 3.7 on, 3×128 each from 3.8, 3×128 from 3.9. Room for
-    2 or 3 blocks was slower than for 4.
+    In these runs the last blocks of all heads came first, if causal. With today's `together` b8 h32 s2048 causal
+    reaches 419, not 382, and s1024 335, not 313. Later releases need more registers: 4×64 spills from Triton 3.7 on,
+    3×128 each from 3.8, 3×128 from 3.9. 2 or 3 stages were slower than 4.
 
-    Heads of 128 at the power limit, TFLOP/s of b4 h32 s4096: 623 full and 545 causal; with one tile each 604 and 542,
-    with warpgroups that take turns at the tensor cores 613 and 519, with 3×64 551 and 496, in two runs that differ by
-    2 %.
+    Heads of 128 at the power limit, TFLOP/s of b4 h32 s4096: 623 full and 545 causal. One program per tile: 604 and
+    542. Warpgroups that take turns at the tensor cores: 613 and 519. 3×64: 551 and 496.
     """
     use = register_use()
     causal = problem.right != UNBOUNDED
@@ -95,21 +92,21 @@ def fastest_form(problem: Problem) -> HopperForwardConfig:
 
 
 KEPT_BYTES = 25 << 20
-"""Of keys and values that programs walk along at the same time, so that an L2 cache keeps them: half of an H200's."""
+"""How many bytes of keys and values are in use at the same time, so that the L2 cache keeps them: half of an H200's."""
 MOST_TOGETHER = 64
 
 
 def _heads_together(problem: Problem, config: HopperForwardConfig, multiprocessors: int) -> int:
-    """Of how many heads to take the last blocks first, so that all programs that stay have about as much to do.
+    """Return how many heads form a set, so that all persistent programs have about the same work.
 
-    By counting: b8 h32 s1024 d128 causal on an H200, in a form that took turns, took 173 µs with 4, and 221 with 16,
-    where the busiest program has 1.4 times the mean. The fewest whose busiest program is within 1 % of the best, of
-    those whose keys and values the L2 cache holds.
+    The choice counts blocks: the smallest set whose busiest program is within 1 % of the best, of sets whose keys and
+    values fit in the L2 cache. b8 h32 s1024 d128 causal on an H200 took 173 µs with 4 heads, and 221 with 16, where the
+    busiest program has 1.4 times the mean.
     """
-    if problem.right == UNBOUNDED:  # all blocks have as much to do
+    if problem.right == UNBOUNDED:  # all blocks have the same work
         return 1
     heads = problem.heads * problem.sequences
-    if not config.PERSISTENT:  # a program starts where another ends, so it is enough that the longest come first
+    if not config.PERSISTENT:  # a program starts when another ends, so it is enough that the longest come first
         return heads
     bytes_of_head = 2 * problem.keys * problem.head_block * problem.k.element_bytes / problem.group
     most = max(min(heads, MOST_TOGETHER, int(KEPT_BYTES / bytes_of_head)), 1)
@@ -118,10 +115,10 @@ def _heads_together(problem: Problem, config: HopperForwardConfig, multiprocesso
 
 
 def _busiest(problem: Problem, config: HopperForwardConfig, together: int, multiprocessors: int) -> int:
-    """How many blocks of keys the busiest program has, a tile's beginning and end counted as one more."""
+    """Return how many blocks of keys the busiest program has. Prologue and epilogue of a tile count as one block."""
     rows = config.GROUPS * int(ROWS.value)
     n_blocks, heads = -(-problem.queries // rows), problem.heads * problem.sequences
-    tiles = np.arange(n_blocks * heads)  # as `place_of_tile` has them
+    tiles = np.arange(n_blocks * heads)  # in the order of `place_of_tile`
     first_head = tiles // (together * n_blocks) * together
     within = tiles % (together * n_blocks)
     start = (n_blocks - 1 - within // np.minimum(together, heads - first_head)) * rows
@@ -143,7 +140,7 @@ def _tiles(problem: Problem, groups: int) -> int:
 
 
 def plan_hopper_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
-    """Output, and log₂ Σ 2^score of each query."""
+    """Plan the output, and log₂ Σ 2^score of each query."""
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     order = "full" if problem.right == UNBOUNDED else "causal"

@@ -1,12 +1,12 @@
-"""The backward of sequences that share a bias whose gradient is wanted: scores are computed once, not three times.
+"""The backward for sequences that share a bias whose gradient is wanted: scores are computed once, not three times.
 
-The kernel that makes dk and dv has ds, and writes it down in half precision, as it is multiplied anyway. Two kernels
-read it: dq = scale · ds · k for each sequence, and dbias = Σ over sequences of ds. All scores together would be as
-large as PyTorch's, so it goes chunk by chunk of sequences, and a chunk adds to the sums that the ones before it left:
-five products in all, no atomics, the same bits at every run.
+The kernel that computes dk and dv stores ds in half precision. Two kernels read ds: dq = scale · ds · k for each
+sequence, and dbias = Σ over sequences of ds. All scores together would be as large as PyTorch's, so the backward goes
+chunk by chunk of sequences. A chunk adds to the sums of the chunks before it: five products in all, no atomics, the
+same bits at every run.
 
-Reading ds moves 2 bytes where computing it anew takes 4·D flops and an exponential. One kernel that made both dq and
-dbias would read ds once, but keep a sum of 4 bytes for each query and key in registers while it multiplies.
+Reading ds moves 2 bytes; computing it again takes 4·D flops and an exponential. One kernel for both dq and dbias would
+read ds once, but would hold a sum of 4 bytes for each query and key in registers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def attention_dq_of_chunk_kernel(
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, WALK: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dq for a block of queries of a sequence in the chunk."""
+    """Compute dq of a block of queries of a sequence in the chunk."""
     place_in_chunk, head, start = block_of_program(None, 0, n_heads, query_rows, BLOCK_QUERIES, False)
     place = place_of(first_sequence + place_in_chunk, per_member)
     sizes = ScoreSizes(n_heads, query_rows, key_rows)
@@ -68,10 +68,9 @@ def attention_dbias_of_chunk_kernel(
     COMPUTE: tl.constexpr,
     BLOCK_SEQUENCES: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the sums over a share of a bias' sequences: of those that are in the chunk, on top of what the chunks
-    before it left.
+    """Add the ds of this chunk to a tile of partial sums over the sequences of a bias.
 
-    Sums are [shares, biases, heads, queries, keys]. BLOCK_SEQUENCES loads are on their way at once.
+    Sums are [partial sums, biases, heads, queries, keys]. BLOCK_SEQUENCES loads are in flight at once.
     """
     key_blocks = tl.cdiv(key_rows, BLOCK_KEYS)
     query_blocks = tl.cdiv(query_rows, BLOCK_QUERIES)
@@ -99,15 +98,14 @@ def attention_dbias_of_chunk_kernel(
 
 @dataclass(frozen=True)
 class ChunkedConfig(GradientConfig):
-    """Of the kernel that makes dk and dv, and leaves the ds of so many sequences at a time. With 0 nothing is left:
-    every kernel computes its scores anew."""
+    """For the kernel that computes dk and dv, and stores ds of `chunk_sequences` at a time. 0 turns this form off."""
 
     chunk_sequences: int = 0
 
 
 @dataclass(frozen=True)
 class ChunkQueriesConfig(Config):
-    """Tiles of BLOCK_QUERIES × BLOCK_KEYS; `described` where they are fetched by the copy engine, if it can."""
+    """Tiles of BLOCK_QUERIES × BLOCK_KEYS. `described`: TMA loads them, if it can walk the tensors."""
 
     BLOCK_QUERIES: int = 64
     BLOCK_KEYS: int = 64
@@ -116,8 +114,7 @@ class ChunkQueriesConfig(Config):
 
 @dataclass(frozen=True)
 class ChunkBiasConfig(Config):
-    """Each program sums a tile of BLOCK_QUERIES × BLOCK_KEYS, of BLOCK_SEQUENCES sequences at a time, over its share of
-    them: there are so many shares that each multiprocessor has several programs."""
+    """Each program sums a tile of BLOCK_QUERIES × BLOCK_KEYS over some sequences, BLOCK_SEQUENCES at a time."""
 
     BLOCK_SEQUENCES: int = 4
     BLOCK_QUERIES: int = 64
@@ -126,25 +123,29 @@ class ChunkBiasConfig(Config):
 
 
 def choose_chunks(plan: Plan, problem: Problem, described: bool) -> ChunkedConfig:
-    """The configuration to launch with, of no more sequences than there is room for."""
+    """Return the configuration to launch with, of no more sequences than fit."""
     config = plan.choose(chunked_config(problem, described), "chunks", *problem.sizes)
     return replace(config, chunk_sequences=min(config.chunk_sequences, sequences_that_fit(problem)))
 
 
 def chunked_config(problem: Problem, described: bool) -> ChunkedConfig:
-    """For a triangle of 256 residues in bf16 on an H200, 134 µs with 128 keys at a time and 154 with 64; all kernels of
-    the backward 245 and 264, and 285 where each computes its scores anew."""
+    """Return the default configuration.
+
+    A triangle of 256 residues in bf16 on an H200 takes 134 µs with 128 keys and 154 with 64. All kernels of the
+    backward take 245 and 264, and 285 where each computes its scores again.
+    """
     config = key_gradient_config(problem, described, split=False)
-    is_whole = problem.keys <= config.BLOCK_KEYS  # one block makes dq as well, from ds that it need not store
+    is_whole = problem.keys <= config.BLOCK_KEYS  # one block computes dq too, and need not store ds
     if described and problem.head_block <= 32 and not problem.gathers_bias:
         config = replace(config, BLOCK_QUERIES=32, BLOCK_KEYS=128)
     return ChunkedConfig(**config.fields(), chunk_sequences=0 if is_whole else sequences_that_fit(problem))
 
 
 def chunk_queries_config(described: bool) -> ChunkQueriesConfig:
+    """Return the default tiles of the kernel that computes dq."""
     if described:
         return ChunkQueriesConfig(num_stages=3)
-    return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of twice the keys take registers
+    return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of 64 keys exceed the register budget
 
 
 def plan_chunked_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | None:
@@ -188,7 +189,7 @@ def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Ch
 
 
 def _shares(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
-    """In how many parts to sum over the sequences of a chunk."""
+    """Return how many partial sums over the sequences of a chunk to make."""
     assert problem.bias is not None
     programs = plan.multiprocessors * config.programs_per_multiprocessor
     wanted = programs // max(_tiles_of_sums(problem, config, sequences), 1)
@@ -197,7 +198,7 @@ def _shares(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: in
 
 
 def _tiles_of_sums(problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
-    """Of all biases of so many sequences."""
+    """Return the number of tiles of all biases of so many sequences."""
     tiles: int = triton.cdiv(problem.keys, config.BLOCK_KEYS) * triton.cdiv(problem.queries, config.BLOCK_QUERIES)
     biases: int = triton.cdiv(sequences, problem.sequences_per_bias)
     return biases * problem.heads * tiles

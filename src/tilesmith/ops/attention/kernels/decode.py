@@ -70,15 +70,14 @@ def attention_decode_kernel(
     largest = tl.full([ROWS], float("-inf"), COMPUTE)
     total = tl.zeros([ROWS], COMPUTE)
     output = tl.zeros([ROWS, BLOCK_HEAD], COMPUTE)
-    key_columns = tl.arange(0, BLOCK_KEYS)
     split_begin = split * keys_per_split
     split_end = split_begin + keys_per_split
     edges = keys_seen(0, query_rows, key_rows, left, right, query_rows, BLOCK_KEYS)
     for part in tl.static_range(3):
         begin = tl.maximum(edges[part], split_begin)
         for key in tl.range(begin, tl.minimum(edges[part + 1], split_end), BLOCK_KEYS):
+            tile = ScoreTile(place, heads[:, None], 0, key, queries[:, None], tl.arange(0, BLOCK_KEYS)[None, :])
             k = load_tile(k_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1)
-            tile = ScoreTile(place, heads[:, None], 0, key, queries[:, None], key_columns[None, :])
             scores, factor = visible_scores(
                 (q,), (k,), tile, scoring, mask_ptr, mask_strides, COMPUTE, PRECISION, False, part != 1
             )  # fmt: skip
@@ -86,7 +85,7 @@ def attention_decode_kernel(
                 scores, factor, largest, total, part != 1 or mask_ptr is not None or bias_ptr is not None
             )
             if seed_ptr is not None:
-                kept = is_kept(stream[:, None], queries[:, None], key + key_columns[None, :], drop_below)
+                kept = is_kept(stream[:, None], tile.rows, key + tile.columns, drop_below)
                 weights = tl.where(kept, weights, 0.0)
             v = load_tile(v_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1)
             output *= shrink[:, None]

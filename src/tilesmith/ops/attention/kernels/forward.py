@@ -72,7 +72,6 @@ def attention_forward_kernel(
 
     q = load_operand(q_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     rows = tl.arange(0, BLOCK_QUERIES)
-    columns = tl.arange(0, BLOCK_KEYS)
     largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)
     total = tl.zeros([BLOCK_QUERIES], COMPUTE)
     output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
@@ -80,10 +79,10 @@ def attention_forward_kernel(
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
+            tile = ScoreTile(place, head, start, key, rows[:, None], tl.arange(0, BLOCK_KEYS)[None, :])
             k = load_operand(
                 k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
             )  # fmt: skip
-            tile = ScoreTile(place, head, start, key, rows[:, None], columns[None, :])
             scores, factor = visible_scores(
                 q, k, tile, scoring, mask_ptr, mask_strides, COMPUTE, PRECISION, BIAS_DESCRIBED, part != 1
             )  # fmt: skip
@@ -91,7 +90,7 @@ def attention_forward_kernel(
                 scores, factor, largest, total, part != 1 or mask_ptr is not None or bias_ptr is not None
             )
             if seed_ptr is not None:
-                kept = is_kept(stream, start + rows[:, None], key + columns[None, :], drop_below)
+                kept = is_kept(stream, tile.query + tile.rows, tile.key + tile.columns, drop_below)
                 weights = tl.where(kept, weights, 0.0)
             v = load_operand(
                 v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
