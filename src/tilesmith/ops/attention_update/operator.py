@@ -1,4 +1,4 @@
-"""The operator: its meaning, its checks, its spec."""
+"""The operator: its meaning, checks and spec."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def attention_update(
     eps: float = 1e-5,
     residual: bool = False,
 ) -> Tensor:
-    """What attention over a grid x, [batch, rows, columns, channels], adds to it, whole:
+    """Return the update of a grid x, [batch, rows, columns, channels], by attention:
 
     xn = norm(x); y = output(σ(gate(xn)) · softmax(q·kᵀ/√(head size) + bias) · v), with q, k and v projected from xn.
 
