@@ -96,18 +96,18 @@ def attention_dq_kernel(
     q = load_operand(q_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     doutput = load_operand(doutput_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     output = load_tile(output_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True)
-    delta = tl.sum(output.to(COMPUTE) * joined(doutput).to(COMPUTE), axis=1)
+    delta = tl.sum(output.to(COMPUTE) * joined(doutput).to(COMPUTE), axis=1)  # [BLOCK_QUERIES]
     lse_ptr += query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
-    lse = tl.load(lse_ptr + start + rows, mask=start + rows < n_queries, other=float("inf"))
+    lse = tl.load(lse_ptr + start + rows, mask=start + rows < n_queries, other=float("inf"))  # [BLOCK_QUERIES]
     store_statistics(statistics, sequence, head, start, lse, delta, BLOCK_QUERIES)
-    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
             k = load_operand(k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1)
             v = load_operand(v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1)
-            products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)
+            products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
             attended = None
             if mask_ptr is not None:
                 attended = is_attended(mask_ptr, mask_strides, place, key, columns[None, :], n_keys)
@@ -116,11 +116,11 @@ def attention_dq_kernel(
                 lse[:, None], attended,
                 BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
             )  # fmt: skip
-            dweights = multiplied(doutput, transposed(v), None, COMPUTE, PRECISION)
+            dweights = multiplied(doutput, transposed(v), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
             if seed_ptr is not None:
                 kept = is_kept(stream, start + rows[:, None], key + columns[None, :], drop_below)
                 dweights = tl.where(kept, dweights * keep_scale, 0.0)
-            dscores = weights * (dweights - delta[:, None])
+            dscores = weights * (dweights - delta[:, None])  # [BLOCK_QUERIES, BLOCK_KEYS]
             if softcap is not None:
                 dscores *= slope
             dq = multiplied(operand_like(dscores, k), k, dq, COMPUTE, PRECISION)
@@ -179,8 +179,8 @@ def attention_dkdv_kernel(
     attended = None
     if mask_ptr is not None:
         attended = is_attended(mask_ptr, mask_strides, place, start, columns[:, None], n_keys)
-    dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
-    dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)
+    dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)  # [BLOCK_KEYS, BLOCK_HEAD]
+    dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)  # [BLOCK_KEYS, BLOCK_HEAD]
 
     # With dq, the loop visits every query, and keys past the last must not add to dq. So one loop checks everything.
     # Without dq, keys past the last only reach rows of dk and dv that are not stored.
@@ -205,12 +205,12 @@ def attention_dkdv_kernel(
                 head_lse_ptr = lse_ptr + query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
                 lse = tl.load(head_lse_ptr + query + rows, mask=query + rows < n_queries, other=float("inf"))
                 output = load_tile(output_rows, place, head, query, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, True)
-                delta = tl.sum(output.to(COMPUTE) * joined(doutput).to(COMPUTE), axis=1)
+                delta = tl.sum(output.to(COMPUTE) * joined(doutput).to(COMPUTE), axis=1)  # [BLOCK_QUERIES]
                 store_statistics(statistics, sequence, head, query, lse, delta, BLOCK_QUERIES)
             else:
                 lse = load_statistics(statistics, sequence, head, query, LSE, BLOCK_QUERIES, WALK, part != 1)
                 delta = load_statistics(statistics, sequence, head, query, DELTA, BLOCK_QUERIES, WALK, part != 1)
-            products = multiplied(k, transposed(q), None, COMPUTE, PRECISION)
+            products = multiplied(k, transposed(q), None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_QUERIES]
             weights, slope = weighed(
                 products, ScoreTile(place, head, query, start, rows[None, :], columns[:, None]), scoring,
                 lse[None, :], attended,
@@ -221,10 +221,10 @@ def attention_dkdv_kernel(
                 kept = is_kept(stream, query + rows[None, :], start + columns[:, None], drop_below)
                 used = tl.where(kept, weights, 0.0)
             dv = multiplied(operand_like(used, doutput), doutput, dv, COMPUTE, PRECISION)
-            dweights = multiplied(v, transposed(doutput), None, COMPUTE, PRECISION)
+            dweights = multiplied(v, transposed(doutput), None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_QUERIES]
             if seed_ptr is not None:
                 dweights = tl.where(kept, dweights * keep_scale, 0.0)
-            dscores = weights * (dweights - delta[None, :])
+            dscores = weights * (dweights - delta[None, :])  # [BLOCK_KEYS, BLOCK_QUERIES]
             if softcap is not None:
                 dscores *= slope
             dscores = operand_like(dscores, q)
@@ -241,7 +241,7 @@ def attention_dkdv_kernel(
                 )
             dk = multiplied(dscores, q, dk, COMPUTE, PRECISION)
             if WITH_DQ:
-                dq = multiplied(transposed(dscores), k, None, COMPUTE, PRECISION) * scale
+                dq = multiplied(transposed(dscores), k, None, COMPUTE, PRECISION) * scale  # [BLOCK_QUERIES, BLOCK_HEAD]
                 store_tile(dq_rows, place, head, query, dq, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
     store_tile(dk_rows, place, key_head, start, dk * scale, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)

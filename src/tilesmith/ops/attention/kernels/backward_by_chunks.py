@@ -54,10 +54,10 @@ def attention_dq_of_chunk_kernel(
     sizes = ScoreSizes(n_heads, query_rows, key_rows)
     k_rows = HeadRows(k_ptr, k_strides, 0, key_rows)
     dq_rows = HeadRows(dq_ptr, dq_strides, 0, query_rows)
-    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
     for key in tl.range(0, key_rows, BLOCK_KEYS):
         dscores = load_dscores(dscores_ptr, sizes, place_in_chunk, head, key, start, BLOCK_KEYS, BLOCK_QUERIES, WALK)
-        k = load_tile(k_rows, place, head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
+        k = load_tile(k_rows, place, head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)  # [BLOCK_KEYS, BLOCK_HEAD]
         dq = tl.dot(tl.trans(dscores), k, dq, out_dtype=COMPUTE)
     store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
@@ -82,7 +82,7 @@ def attention_dbias_of_chunk_kernel(
     begin = bias * per_bias + share * per_share
     end = tl.minimum(tl.minimum(begin + per_share, (bias + 1) * per_bias), n_sequences)
     sizes = ScoreSizes(n_heads, query_rows, key_rows)
-    total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)
+    total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)  # [BLOCK_KEYS, BLOCK_QUERIES]
     for start in tl.range(begin, end, BLOCK_SEQUENCES):
         sequences = (start + tl.arange(0, BLOCK_SEQUENCES))[:, None, None]
         pointers, inside = dscores_at(dscores_ptr, sizes, sequences, head, key, query, BLOCK_KEYS, BLOCK_QUERIES)

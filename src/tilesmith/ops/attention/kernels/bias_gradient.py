@@ -72,7 +72,7 @@ def attention_dbias_kernel(
     statistics = Statistics(statistics_ptr, query_starts_ptr, n_heads, query_rows, 0, query_rows)
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
-    dbias = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], COMPUTE)
+    dbias = tl.zeros([BLOCK_QUERIES, BLOCK_KEYS], COMPUTE)  # [BLOCK_QUERIES, BLOCK_KEYS]
     for index in tl.range(repeat, last_repeat):
         start = first_query
         sharer = index
@@ -89,7 +89,7 @@ def attention_dbias_kernel(
         k = load_operand(k_rows, place, head // group, first_key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
         lse = load_statistics(statistics, sequence, head, start, LSE, BLOCK_QUERIES, "near", True)
         delta = load_statistics(statistics, sequence, head, start, DELTA, BLOCK_QUERIES, "near", True)
-        products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)
+        products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
         attended = None
         if mask_ptr is not None:
             attended = is_attended(mask_ptr, mask_strides, place, first_key, columns[None, :], key_rows)
@@ -100,7 +100,7 @@ def attention_dbias_kernel(
         )  # fmt: skip
         doutput = load_operand(doutput_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
         v = load_operand(v_rows, place, head // group, first_key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
-        dweights = multiplied(doutput, transposed(v), None, COMPUTE, PRECISION)
+        dweights = multiplied(doutput, transposed(v), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
         if seed_ptr is not None:
             stream = dropout_stream(seed_ptr, sequence * n_heads + head)
             kept = is_kept(stream, start + rows[:, None], first_key + columns[None, :], drop_below)

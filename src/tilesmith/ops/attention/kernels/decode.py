@@ -67,9 +67,9 @@ def attention_decode_kernel(
     scoring = Scoring(query_rows, key_rows, left, right, scale, softcap, bias_ptr, bias_strides)
     place = (sequence,)
 
-    largest = tl.full([ROWS], float("-inf"), COMPUTE)
+    largest = tl.full([ROWS], float("-inf"), COMPUTE)  # [ROWS]
     total = tl.zeros([ROWS], COMPUTE)
-    output = tl.zeros([ROWS, BLOCK_HEAD], COMPUTE)
+    output = tl.zeros([ROWS, BLOCK_HEAD], COMPUTE)  # [ROWS, BLOCK_HEAD]
     split_begin = split * keys_per_split
     split_end = split_begin + keys_per_split
     edges = keys_seen(0, query_rows, key_rows, left, right, query_rows, BLOCK_KEYS)
@@ -89,7 +89,7 @@ def attention_decode_kernel(
                 weights = tl.where(kept, weights, 0.0)
             v = load_tile(v_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1)
             output *= shrink[:, None]
-            output = multiplied((weights.to(v.dtype),), (v,), output, COMPUTE, PRECISION)
+            output = multiplied((weights.to(v.dtype),), (v,), output, COMPUTE, PRECISION)  # [ROWS, BLOCK_HEAD]
 
     sees_nothing = total == 0.0
     output *= (keep_scale / tl.where(sees_nothing, 1.0, total))[:, None]
@@ -124,11 +124,11 @@ def attention_combine_kernel(
     lse = tl.load(partial_lse_ptr + first + splits, mask=splits < n_splits, other=float("-inf"))
     largest = tl.max(lse, axis=0)
     sees_nothing = largest == float("-inf")
-    weights = tl.exp2(lse - tl.where(sees_nothing, 0.0, largest))
+    weights = tl.exp2(lse - tl.where(sees_nothing, 0.0, largest))  # [SPLITS]
     total = tl.where(sees_nothing, 1.0, tl.sum(weights, axis=0))
     offsets = (first + splits)[:, None] * HEAD + columns[None, :]
     in_splits = (splits < n_splits)[:, None] & (columns < HEAD)[None, :]
-    parts = tl.load(partial_ptr + offsets, mask=in_splits, other=0.0)
+    parts = tl.load(partial_ptr + offsets, mask=in_splits, other=0.0)  # [SPLITS, COLUMNS]
     output = tl.sum(parts * weights[:, None], axis=0) / total
     output_row = head_start(output_ptr, output_strides, (sequence,), head, query)
     pointers = output_row + columns.to(tl.int64) * output_strides[3]

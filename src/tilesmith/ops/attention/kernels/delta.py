@@ -54,7 +54,7 @@ def attention_delta_kernel(
         WALK,
         True,
     )
-    delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)
+    delta = tl.sum(output.to(COMPUTE) * doutput.to(COMPUTE), axis=1)  # [BLOCK_QUERIES]
     queries = start + tl.arange(0, BLOCK_QUERIES)
     lse_ptr += query_place(None, sequence, head, n_heads, query_rows, 0)
     lse = tl.load(lse_ptr + queries, mask=queries < query_rows, other=float("inf"))

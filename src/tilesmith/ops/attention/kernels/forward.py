@@ -72,9 +72,9 @@ def attention_forward_kernel(
 
     q = load_operand(q_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     rows = tl.arange(0, BLOCK_QUERIES)
-    largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)
-    total = tl.zeros([BLOCK_QUERIES], COMPUTE)
-    output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+    largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)  # [BLOCK_QUERIES]
+    total = tl.zeros([BLOCK_QUERIES], COMPUTE)  # [BLOCK_QUERIES]
+    output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
     for part in tl.static_range(3):
@@ -96,12 +96,12 @@ def attention_forward_kernel(
                 v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
             )  # fmt: skip
             output *= shrink[:, None]
-            output = multiplied(operand_like(weights, v), v, output, COMPUTE, PRECISION)
+            output = multiplied(operand_like(weights, v), v, output, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     sees_nothing = total == 0.0
     output *= (keep_scale / tl.where(sees_nothing, 1.0, total))[:, None]
     # Infinity where a query sees no key: the backward's weights, 2^(score − lse), are then zero.
-    lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))
+    lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))  # [BLOCK_QUERIES]
     output_rows = head_rows(
         output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
     )
@@ -119,7 +119,7 @@ def visible_scores(
 
     CHECKED where not every query sees every key.
     """
-    products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)
+    products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [queries, keys]
     scores, factor, _ = scored(products, tile, scoring, BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32)
     if CHECKED:
         queries, keys = tile.query + tile.rows, tile.key + tile.columns
@@ -138,7 +138,7 @@ def softmax_step(scores, factor, largest, total, MAY_SEE_NOTHING: tl.constexpr):
     subtracted = new_largest
     if MAY_SEE_NOTHING:  # −∞ − −∞ is NaN
         subtracted = tl.where(new_largest == float("-inf"), 0.0, new_largest)
-    weights = tl.exp2(scores * factor - subtracted[:, None])
+    weights = tl.exp2(scores * factor - subtracted[:, None])  # [queries, keys]
     shrink = tl.exp2(largest - subtracted)
     return weights, shrink, new_largest, total * shrink + tl.sum(weights, axis=1)
 

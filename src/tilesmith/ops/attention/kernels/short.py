@@ -84,10 +84,10 @@ def attention_short_forward_kernel(
         scores = tl.where(attended, scores, float("-inf"))
     largest = tl.max(scores, axis=1) * factor
     subtracted = tl.where(largest == float("-inf"), 0.0, largest)  # −∞ − −∞ is NaN
-    weights = tl.exp2(scores * factor - subtracted[:, None])
+    weights = tl.exp2(scores * factor - subtracted[:, None])  # [BLOCK_QUERIES, BLOCK_KEYS]
     total = tl.sum(weights, axis=1)
     v = as_operand(v, BF16X3)
-    output = multiplied(operand_like(weights, v), v, None, COMPUTE, PRECISION)
+    output = multiplied(operand_like(weights, v), v, None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_HEAD]
     sees_nothing = total == 0.0
     output *= (1.0 / tl.where(sees_nothing, 1.0, total))[:, None]
     lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))
@@ -137,11 +137,11 @@ def attention_short_backward_kernel(
         k = load_tile(k_rows, place, head, 0, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
         k = as_operand(k, BF16X3)
         head_lse_ptr = lse_ptr + query_place(None, sequence, head, n_heads, query_rows, 0)
-        lse = tl.load(head_lse_ptr + rows, mask=rows < query_rows, other=float("inf"))
+        lse = tl.load(head_lse_ptr + rows, mask=rows < query_rows, other=float("inf"))  # [BLOCK_QUERIES]
         attended = None
         if mask_ptr is not None:
             attended = is_attended(mask_ptr, mask_strides, place, 0, columns[:, None], key_rows)
-        products = multiplied(k, transposed(q), None, COMPUTE, PRECISION)
+        products = multiplied(k, transposed(q), None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_QUERIES]
         weights, _ = weighed(
             products,
             ScoreTile(place, head, 0, 0, rows[None, :], columns[:, None]),
@@ -154,21 +154,21 @@ def attention_short_backward_kernel(
         )
         doutput = load_tile(doutput_rows, place, head, 0, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, CHECKED)
         doutput = as_operand(doutput, BF16X3)
-        dv = multiplied(operand_like(weights, doutput), doutput, None, COMPUTE, PRECISION)
+        dv = multiplied(operand_like(weights, doutput), doutput, None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_HEAD]
         store_tile(dv_rows, place, head, 0, dv, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
         v = load_tile(v_rows, place, head, 0, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
         v = as_operand(v, BF16X3)
-        dweights = multiplied(v, transposed(doutput), None, COMPUTE, PRECISION)
+        dweights = multiplied(v, transposed(doutput), None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_QUERIES]
         # From all weights, not from the output, which is rounded. So the gradients of a query's scores add up to zero,
         # which matters for a bias that is nearly the same for all keys.
-        delta = tl.sum(weights * dweights, axis=0)
-        dscores = weights * (dweights - delta[None, :])
+        delta = tl.sum(weights * dweights, axis=0)  # [BLOCK_QUERIES]
+        dscores = weights * (dweights - delta[None, :])  # [BLOCK_KEYS, BLOCK_QUERIES]
         if dbias_ptr is not None:
             dbias += dscores
         dscores = operand_like(dscores, q)
-        dk = multiplied(dscores, q, None, COMPUTE, PRECISION) * scale
+        dk = multiplied(dscores, q, None, COMPUTE, PRECISION) * scale  # [BLOCK_KEYS, BLOCK_HEAD]
         store_tile(dk_rows, place, head, 0, dk, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
-        dq = multiplied(transposed(dscores), k, None, COMPUTE, PRECISION) * scale
+        dq = multiplied(transposed(dscores), k, None, COMPUTE, PRECISION) * scale  # [BLOCK_QUERIES, BLOCK_HEAD]
         store_tile(dq_rows, place, head, 0, dq, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
     if dbias_ptr is not None:
