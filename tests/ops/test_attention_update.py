@@ -16,12 +16,8 @@ import tilesmith as ts
 from covering import covering
 from tilesmith.ops.attention_update import attention_update
 from tilesmith.ops.attention_update.operator import reference
-from tilesmith.ops.edge_norm import backward as edge_backward
-from tilesmith.ops.edge_norm import edge_norm
-from tilesmith.ops.edge_norm import reference as edge_reference
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import Inputs
-from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 ADDED = pytest.mark.parametrize("residual", [False, True], ids=["update", "added"])
@@ -213,48 +209,3 @@ def test_without_a_residue_there_is_nothing(shape: tuple[int, ...], residual: bo
 def test_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^attention_update: {words}"):
         attention_update(**{**made(), **arguments})
-
-
-class TestEdgesWithTheirNorm:
-    """What biases of attention over an alignment are made by."""
-
-    @pytest.mark.parametrize("turned", [False, True])
-    @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-    def test_are_a_norm_and_a_product(self, turned: bool, bias: bool) -> None:
-        torch.manual_seed(0)
-        given = {
-            "x": torch.randn(2, 3, 3, 5), "norm_weight": 1 + random(5), "norm_bias": random(5) if bias else None,
-            "edge_weight": random(3, 5), "turned": turned, "eps": 1e-5,
-        }  # fmt: skip
-        with ts.use("interpret"):
-            found = forward_and_backward(edge_norm, given)
-        assert_right_to_the_last_bits(found, forward_and_backward(edge_reference, doubled(given)))
-
-    @pytest.mark.parametrize("which", [0, 1], ids=["norm", "edges"])
-    def test_have_gradients_of_one_result_alone(self, which: int) -> None:
-        torch.manual_seed(0)
-        leaves = [torch.randn(1, 3, 3, 5), 1 + random(5), random(5), random(2, 5)]
-
-        def gradients(function: Callable[..., Any]) -> list[Tensor]:
-            mine = [one.clone().requires_grad_() for one in leaves]
-            function(*mine, False, 1e-5)[which].sin().sum().backward()
-            return [torch.zeros_like(one) if one.grad is None else one.grad for one in mine]
-
-        with ts.use("interpret"):
-            found = gradients(edge_norm)
-        torch.testing.assert_close(found, gradients(edge_reference), rtol=1e-4, atol=1e-5)
-
-    @covering(channels=[256, 64, 84, 128], kind=["added", "with the norm", "alone"])
-    def test_gradient_does_not_spill(self, channels: int, kind: str) -> None:
-        x, vector, edge_weight, dedges = (
-            torch.empty(shape, device="meta")
-            for shape in ((1, 64, 64, channels), (channels,), (4, channels), (1, 4, 64, 64))
-        )
-        with recorded_plans() as plans:
-            edge_backward(
-                None if kind == "alone" else x, dedges, x, vector, vector, edge_weight, True, 1e-5,
-                x if kind == "added" else None,
-            )  # fmt: skip
-        launch = plans[0].launches[0]
-        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
-        assert binary.spill_bytes == 0

@@ -50,6 +50,8 @@ from tilesmith.ops.attention_varlen import attention_varlen
 from tilesmith.ops.avg_pool2d import avg_pool2d
 from tilesmith.ops.conv2d import conv2d
 from tilesmith.ops.cross_entropy import cross_entropy
+from tilesmith.ops.edge_norm import edge_norm
+from tilesmith.ops.gate import gate
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
 from tilesmith.ops.matmul import matmul
@@ -99,6 +101,8 @@ __all__ = [
     "configured",
     "conv2d",
     "cross_entropy",
+    "edge_norm",
+    "gate",
     "layer_norm",
     "linear_cross_entropy",
     "matmul",

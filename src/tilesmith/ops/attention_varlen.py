@@ -1,8 +1,8 @@
 """Attention over sequences of different lengths, packed one after another: no padding is stored, read or computed.
 
-Each sequence attends to itself alone, as if `attention` were called on it; it does and moves what that would. The
-kernels are attention's own: a program finds the sequence of its block from the places where the sequences start, which
-stay on the GPU, so nothing waits for them.
+Each sequence attends to itself alone, with the flops and bytes of one call of `attention`. The kernels are attention's
+own. A program finds the sequence of its block by a search in `cu_seqlens`, which stays on the GPU, so the host does not
+wait.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tilesmith.ops.attention.device.bf16x3 import Planes
-from tilesmith.ops.attention.kernels.backward import plan_backward
-from tilesmith.ops.attention.kernels.forward import plan_forward
-from tilesmith.ops.attention.operator import ATTENTION, require_heads, require_options
+from tilesmith.ops.attention.forms import plan_backward, plan_forward
+from tilesmith.ops.attention.operator import ATTENTION, Numbers, require_heads, require_options
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import (
     MOST_SCORES,
     UNBOUNDED,
+    AttentionOptions,
     Window,
     bounds,
     default_scale,
@@ -36,7 +35,6 @@ from tilesmith.ops.runtime.arguments import require_same_device
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.precision import tf32_allowed
 from tilesmith.spec import LAYOUTS, Case, Cost, Inputs, Layout, Spec, Work
 
 
@@ -45,7 +43,7 @@ def reference(
     scale: float | None = None, window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0,
     seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """One matrix of scores for all, in which sequences do not see each other."""
+    """Return the output from one matrix of scores for all sequences, in which they do not see each other."""
     if q.shape[1] * q.shape[0] * k.shape[0] > MOST_SCORES and not dropout and q.device.type != "meta":
         return _one_by_one(
             q, k, v, cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, causal, scale, window, softcap
@@ -76,7 +74,7 @@ def _one_by_one(
     q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor,
     causal: bool, scale: float | None, window: Window | None, softcap: float,
 ) -> Tensor:  # fmt: skip
-    """Where that matrix would not fit: each sequence as `attention` takes it, computed anew for its gradient."""
+    """Compute one sequence after another, where one matrix would not fit; the gradient computes each again."""
     outputs = []
     for (first, end), (first_key, end_key) in zip(
         pairwise(query_starts.tolist()), pairwise(key_starts.tolist()), strict=True
@@ -92,7 +90,7 @@ def _one_by_one(
 
 
 def _places(starts: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row its sequence and its place in that; of each sequence its length."""
+    """Return the sequence of each row, its position in that sequence, and the length of each sequence."""
     row = torch.arange(rows, device=starts.device)
     sequence = torch.searchsorted(starts[1:].long(), row, right=True)
     return sequence, row - starts.long()[sequence], starts.diff().long()
@@ -103,24 +101,22 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, seed: Tensor | None,
     left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output, and log₂ Σ 2^score of each query."""
+    """Return the output, and log₂ Σ 2^score of each query."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     return torch.empty_like(q), torch.empty(lse_shape(q.shape), dtype=dtype, device=q.device)
 
 
 @forward.plan
-def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
     return plan_forward(plan, packed_problem(*arguments))
 
 
 def packed_problem(
-    q: Operand, k: Operand, v: Operand, query_starts: Operand, key_starts: Operand, seed: Operand | None,
-    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+    q: Operand, k: Operand, v: Operand, query_starts: Operand, key_starts: Operand, seed: Operand | None, *numbers: Any
 ) -> Problem:  # fmt: skip
-    scale = default_scale(q.shape[-1], scale)
-    return Problem(
-        q, k, v, None, None, seed, query_starts, key_starts, left, right, scale, softcap, dropout, tf32
-    )  # fmt: skip
+    """Return the problem of a call. The numbers are those of `Numbers`."""
+    starts = {"query_starts": query_starts, "key_starts": key_starts}
+    return Problem(q, k, v, seed=seed, **starts, **Numbers(*numbers).for_head(q.shape[-1]))
 
 
 @kernels("attention_varlen_backward")
@@ -129,7 +125,7 @@ def backward(
     query_starts: Tensor, key_starts: Tensor, seed: Tensor | None,
     left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk and dv."""
+    """Return dq, dk and dv."""
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
@@ -137,19 +133,16 @@ def backward(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    problem = packed_problem(*arguments)
-    return plan_backward(plan, problem, Planes(plan, problem, doutput), doutput, output, lse)[:3]
+    return plan_backward(plan, packed_problem(*arguments), doutput, output, lse)
 
 
 def prepare(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None, causal: bool,
-    scale: float | None, window: Window | None, softcap: float, dropout: float, seed: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None, causal: bool, *options: Any
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments as the kernels take them."""
+    """Return the arguments as the kernels take them. The options are those of `AttentionOptions`."""
+    given = AttentionOptions(*options)
     key_starts = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
-    numbers = *bounds(causal, window), None if scale is None else float(scale), float(softcap), float(dropout)
-    tf32 = tf32_allowed() and q.dtype == torch.float32
-    return q, k, v, cu_seqlens, key_starts, seed if dropout else None, *numbers, tf32
+    return q, k, v, cu_seqlens, key_starts, given.seed if given.dropout else None, *Numbers.of(q, causal, given)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -160,7 +153,7 @@ def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -
 
 
 def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    if doutput is None:  # nothing came of the output
+    if doutput is None:  # the loss does not depend on the output
         return (None,) * 12
     output, lse, *tensors = context.saved_tensors
     return *backward(doutput, output, lse, *tensors, *context.numbers), *(None,) * 9
@@ -169,7 +162,7 @@ def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | No
 def check_values(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, cu_seqlens_k: Tensor | None, *_: object
 ) -> None:  # fmt: skip
-    """Sequences that start at zero, follow one another and end where the tensor does. Waits for the GPU."""
+    """Check that sequences start at zero, follow one another and end with the tensor. Waits for the GPU."""
     of_keys = ("cu_seqlens_k" if cu_seqlens_k is not None else "cu_seqlens", cu_seqlens_k, k)
     for name, starts, rows in (("cu_seqlens", cu_seqlens, q), of_keys):
         places = (cu_seqlens if starts is None else starts).tolist()
@@ -197,12 +190,11 @@ def attention_varlen(
     dropout: float = 0.0,
     seed: int | Tensor | None = None,
 ) -> Tensor:
-    """`attention` of every sequence with itself, where sequences lie one after another along the first dimension.
+    """Return `attention` of every sequence with itself. Sequences are packed along the first dimension.
 
-    q is [rows of all sequences, heads, head size], k and v likewise with their own heads. `cu_seqlens` says where the
-    sequences start, and last where the last one ends: int32 or int64 on the device of q, from 0 to the number of rows.
-    Where keys have other lengths than queries, `cu_seqlens_k` says where theirs start. The other options are
-    attention's own.
+    q is [rows of all sequences, heads, head size], k and v likewise with their own heads. `cu_seqlens` holds the first
+    row of each sequence, and then the end of the last: int32 or int64 on the device of q, from 0 to the number of rows.
+    Where keys have other lengths than queries, `cu_seqlens_k` holds theirs. The other options are attention's own.
     """
     require_heads("attention_varlen", q, k, v, dimensions=3)
     require_options("attention_varlen", scale, window, softcap, dropout, seed)
@@ -235,7 +227,7 @@ def require_starts(name: str, starts: Tensor) -> None:
 
 
 def lengths(case: Case) -> list[int]:
-    """Of all sequences: from 1 up to twice the average."""
+    """Return the lengths of all sequences: from 1 up to twice the average."""
     rising = [1 + 2 * n * (case.average - 1) // max(case.sequences - 1, 1) for n in range(case.sequences)]
     return rising if case.sequences > 1 else [case.average]
 
@@ -280,7 +272,7 @@ def flash_attn(
 ) -> Tensor:  # fmt: skip
     from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]  # may be absent
 
-    longest = q.shape[0]  # an upper bound, which is all that it needs and all that is known without waiting
+    longest = q.shape[0]  # an upper bound is enough, and the exact length would need a wait for the GPU
     return flash_attn_varlen_func(  # type: ignore[no-any-return]  # untyped
         q, k, v, cu_seqlens, cu_seqlens, longest, longest, softmax_scale=scale, causal=causal
     )

@@ -1,6 +1,7 @@
-"""A gate on what attention gives: y = x · σ(gate).
+"""Gate: y = x · σ(gate).
 
-Moves three elements per output forward and five backward, a few flops on each: memory-bound, one pass each.
+The forward moves three elements per output and the backward five, with a few flops on each: memory-bound, so each
+direction is one pass. The backward computes σ(gate) again, which is cheaper than keeping it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.device.elementwise import CASES, compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.runtime.arguments import require_floating, require_same_device, require_same_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 
 def reference(x: Tensor, gate: Tensor) -> Tensor:
@@ -101,6 +104,39 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
 @operator(
     "gate", reference=reference, forward=forward, save=save, gradient=gradient, options=Options(autocasts=True)
 )  # fmt: skip
-def gated(x: Tensor, gate: Tensor) -> Tensor:
-    """x · σ(gate), of tensors of one shape and dtype, as the operators that are gated have checked."""
+def gate(x: Tensor, gate: Tensor) -> Tensor:
+    """Return x · σ(gate), element by element, computed in single precision or better.
+
+    x and gate have the same shape and dtype, in any strides. The output is laid out as x.
+    """
+    require_floating("gate", x=x, gate=gate)
+    require_same_device("gate", x=x, gate=gate)
+    if gate.shape != x.shape:
+        raise ValueError(f"gate: gate has shape {tuple(gate.shape)}, but x has {tuple(x.shape)}; they must be the same")
+    require_same_dtype("gate", "gate", gate, "x", x)
     return x
+
+
+def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+    shape = (case.rows, case.cols)
+    return {name: layout(torch.randn(shape, dtype=dtype, device=device)) for name in ("x", "gate")}
+
+
+def cost(case: Case, dtype: torch.dtype) -> Cost:
+    elements = case.rows * case.cols
+    return Cost(
+        forward=Work(bytes=3 * elements * dtype.itemsize, flops=5 * elements),
+        backward=Work(bytes=5 * elements * dtype.itemsize, flops=8 * elements),
+    )
+
+
+SPEC = Spec(
+    name="gate",
+    op=gate,
+    reference=reference,
+    formula="y = x · σ(gate)",
+    cases=CASES,
+    make_inputs=make_inputs,
+    cost=cost,
+    rivals={"torch": reference},
+)

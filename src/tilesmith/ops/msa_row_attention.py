@@ -1,7 +1,7 @@
 """Attention along each sequence of an alignment, with pairs of residues as a bias.
 
-For s sequences of n residues: s problems of attention of n queries with n keys that share one bias, 4·s·n²·h·d flops
-forward for h heads of size d. Computed as triangle attention is, of which it differs only in that a row is a sequence.
+s sequences of n residues are s problems of attention with n queries and n keys that share one bias: 4·s·n²·h·d flops
+forward for h heads of size d. The computation is that of triangle attention; here a row is a sequence.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def msa_row_attention(
     gate: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """σ(gate) · softmax(scale · q·kᵀ + bias) · v along the residues of each sequence.
+    """Return σ(gate) · softmax(scale · q·kᵀ + bias) · v along the residues of each sequence.
 
     - q, k, v and `gate` are [batch, sequences, residues, heads, head size], in any strides. The output lies
       as q does.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from enum import IntEnum
 
 import triton
 
@@ -22,3 +23,18 @@ def fused_multiply_add_is_exact() -> bool:
 def copies_left_operands() -> bool:
     """Return whether Triton keeps a register copy of a wgmma's left operand for each wgmma in flight: since 3.9."""
     return triton_version() >= (3, 9)
+
+
+class RegisterUse(IntEnum):
+    """How many registers a Triton release needs for the same kernel, compared with the other supported releases."""
+
+    LEAST = 0  # 3.6
+    LESS = 1  # 3.7
+    MORE = 2  # 3.8
+    MOST = 3  # 3.9: a thread adds up its elements as a tree
+
+
+def register_use() -> RegisterUse:
+    """Return the register use of the installed Triton. A tile that fits with one release may spill with the next."""
+    minor = triton_version()[1]
+    return RegisterUse(min(max(minor - 6, RegisterUse.LEAST), RegisterUse.MOST))

@@ -1,4 +1,4 @@
-"""Exact single precision in attention: three planes of bf16, and nothing that matters lost."""
+"""Exact single precision in attention: operands are split into three bf16 parts, without a loss of accuracy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilesmith.ops.triangle_attention import SPEC as TRIANGLE
 from tilesmith.spec import Inputs, Spec, is_differentiable
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
-WHERE = pytest.mark.parametrize("where", ["here", "stored"])
+WHERE = pytest.mark.parametrize("where", ["on_load", "stored"])
 # PyTorch's own single precision is off by 1.0e-7 to 1.7e-7 here; with any of the six products left out it is 2.1e-6.
 ALLOWED = 8e-7
 
@@ -45,7 +45,7 @@ def found_by(function: Any, dtype: torch.dtype, inputs: Inputs) -> list[Tensor]:
 def assert_exact(where: str, spec: Spec, inputs: Inputs, **fields: Any) -> None:
     """With these fields of the configurations, in small tiles."""
     right = found_by(spec.reference, torch.float64, inputs)
-    with ts.use("interpret"), ts.ops.configured(planes=where, **SMALL, **fields):
+    with ts.use("interpret"), ts.ops.configured(bf16x3=where, **SMALL, **fields):
         ours = found_by(spec.op, torch.float32, inputs)
     for one, other in zip(ours, right, strict=True):
         assert (one - other).norm() <= ALLOWED * other.norm()
@@ -68,7 +68,7 @@ class TestNothingIsLost:
         assert_exact(where, SPEC, {**heads(17, 18, batch=1, group=1), "causal": True}, described=False)
 
     def test_where_one_block_holds_all_keys_but_does_not_make_dq(self, where: str) -> None:
-        assert_exact(where, SPEC, heads(9, 13), whole=False)
+        assert_exact(where, SPEC, heads(9, 13), with_dq=False)
 
     @pytest.mark.parametrize("head", [20, 64])
     def test_of_heads_of_other_sizes(self, where: str, head: int) -> None:
@@ -95,13 +95,13 @@ class TestNothingIsLost:
 
 @WHERE
 def test_special_values_come_out_as_from_single_precision(where: str) -> None:
-    """Of an infinity, NaN or the largest number the lesser planes mean nothing, and what they add is dropped."""
+    """The lower parts of an infinity, NaN or the largest number mean nothing, so their products are dropped."""
     inputs = heads(5, 7, batch=1, group=1)
     for column, value in enumerate((float("inf"), float("-inf"), float("nan"), 3.4028234e38, 1e-40)):
         inputs["v"][0, 0, column, column] = value
     with ts.use("interpret"):
         right = SPEC.op(**inputs)
-        with ts.ops.configured(planes=where):
+        with ts.ops.configured(bf16x3=where):
             torch.testing.assert_close(SPEC.op(**inputs), right, equal_nan=True)
 
 
@@ -114,7 +114,7 @@ def launched(inputs: Inputs, target: str = "cuda:90") -> dict[str, PlannedLaunch
 
 
 def where_from(launches: dict[str, PlannedLaunch]) -> dict[str, Any]:
-    return {name: launch.arguments["PLANES"] for name, launch in launches.items() if "PLANES" in launch.arguments}
+    return {name: launch.arguments["BF16X3"] for name, launch in launches.items() if "BF16X3" in launch.arguments}
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -135,7 +135,7 @@ def many_short_sequences() -> Inputs:
 class TestWhatIsSplit:
     def test_once_beforehand_where_tiles_are_visited_often(self) -> None:
         assert where_from(launched(language_model())) == {
-            "attention_forward_kernel": "here",
+            "attention_forward_kernel": "on_load",
             "attention_dq_kernel": "stored",
             "attention_dkdv_kernel": "stored",
         }
@@ -144,17 +144,17 @@ class TestWhatIsSplit:
         with ts.ops.configured(short=False):
             launches = launched(many_short_sequences())
         assert where_from(launches) == {
-            "attention_forward_kernel": "here",
-            "attention_dkdv_kernel": "here",
-            "attention_dbias_kernel": "here",
+            "attention_forward_kernel": "on_load",
+            "attention_dkdv_kernel": "on_load",
+            "attention_dbias_kernel": "on_load",
         }
-        assert launches["attention_dkdv_kernel"].arguments["WHOLE"]
+        assert launches["attention_dkdv_kernel"].arguments["WITH_DQ"]
         assert "split_heads_kernel" not in launches
 
     def test_in_the_tile_where_that_holds_all_scores(self) -> None:
         assert where_from(launched(many_short_sequences())) == {
-            "attention_short_forward_kernel": "here",
-            "attention_short_backward_kernel": "here",
+            "attention_short_forward_kernel": "on_load",
+            "attention_short_backward_kernel": "on_load",
         }
 
     def test_by_one_launch_for_all_kernels_of_the_backward(self) -> None:
@@ -184,7 +184,7 @@ class TestWhatIsSplit:
     def test_not_where_pytorch_was_told_that_tf32_will_do(self) -> None:
         torch.set_float32_matmul_precision("high")
         try:
-            with ts.ops.configured(planes="stored"):
+            with ts.ops.configured(bf16x3="stored"):
                 assert set(where_from(launched(language_model())).values()) == {""}
         finally:
             torch.set_float32_matmul_precision("highest")

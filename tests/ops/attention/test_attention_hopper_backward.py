@@ -12,7 +12,7 @@ from specialisation import planned_launches
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
-from tilesmith.ops.attention.hopper import backward as hopper_backward
+from tilesmith.ops.attention.hopper import backward_plan
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Operand
 from tilesmith.spec import CONTIGUOUS
@@ -64,8 +64,8 @@ class TestWhoComputes:
             {"head": 32},
             {"head": 256},
             {"head": 100},
-            {"queries": hopper_backward.LEAST_LENGTH - 1},
-            {"keys": hopper_backward.LEAST_LENGTH - 1},
+            {"queries": backward_plan.LEAST_LENGTH - 1},
+            {"keys": backward_plan.LEAST_LENGTH - 1},
             {"batch": 1, "key_heads": 4, "group": 2},
         ],
         ids=[
@@ -104,7 +104,7 @@ class TestWhoComputes:
         assert launched >= PLAIN_BACKWARD
 
     def test_the_interpreter_is_given_the_plain_form(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hopper_backward, "LEAST_LENGTH", 64)
+        monkeypatch.setattr(backward_plan, "LEAST_LENGTH", 64)
         leaves = [torch.randn(1, 1, 96, 64, dtype=torch.float16, requires_grad=True) for _ in range(3)]
         doutput = torch.randn(1, 1, 96, 64, dtype=torch.float16)
         with ts.use("interpret"):
@@ -147,7 +147,7 @@ def test_gradients_are_within_twice_the_error_of_pytorch(
     sizes: tuple[int, ...], ascending: bool, causal: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_on_hopper()
-    monkeypatch.setattr(hopper_backward, "LEAST_PROGRAMS", 1)
+    monkeypatch.setattr(backward_plan, "LEAST_PROGRAMS", 1)
     leaves, doutput = attention_leaves(sizes, dtype)
     launched = names_launched(monkeypatch)
     with ts.use("triton"), ts.ops.configured(ASCENDING=ascending):
@@ -166,26 +166,30 @@ def test_gradients_are_within_twice_the_error_of_pytorch(
 
 
 @pytest.mark.gpu
-def test_keys_to_the_right_are_seen() -> None:
+def test_keys_to_the_right_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     only_on_hopper()
     leaves, doutput = attention_leaves((1, 2, 2, 577, 641, 64), torch.float16)
+    launched = names_launched(monkeypatch)
     with ts.use("triton"):
         ours = torch.autograd.grad(attention(*leaves, window=(-1, 100)), leaves, doutput)
+    assert KERNEL in launched
     rights = torch.autograd.grad(spec.reference(*leaves, window=(-1, 100)), leaves, doutput)
     for one, right in zip(ours, rights, strict=True):
         assert (one - right).norm() <= 3e-3 * right.norm()
 
 
 @pytest.mark.gpu
-def test_gradients_in_a_captured_graph_are_the_same_at_every_replay() -> None:
-    """Counters start from zero in every one of them."""
+def test_gradients_in_a_captured_graph_are_the_same_at_every_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replay zeros the counters."""
     only_on_hopper()
+    launched = names_launched(monkeypatch)
     leaves, doutput = attention_leaves((8, 8, 4, 1200, 1200, 128), torch.bfloat16)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch does not type it
     torch.cuda.synchronize()
     with ts.use("triton"), torch.cuda.stream(stream):
         output = attention(*leaves, causal=True)
         right = torch.autograd.grad(output, leaves, doutput, retain_graph=True)
+        assert KERNEL in launched
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
@@ -207,5 +211,5 @@ def test_the_gradient_of_a_short_sequence_is_one_kernel(sizes: dict[str, int], w
     case = spec.case("small").with_sizes(**sizes)
     launched = {one.kernel.__name__: one for one in planned_launches(spec, case, torch.bfloat16)}
     assert ("attention_dq_kernel" not in launched) is whole
-    assert launched["attention_dkdv_kernel"].arguments["WHOLE"] is whole
+    assert launched["attention_dkdv_kernel"].arguments["WITH_DQ"] is whole
     assert not whole or launched["attention_dkdv_kernel"].arguments["BLOCK_KEYS"] == 128

@@ -4,7 +4,6 @@ kind that it is right at every edge."""
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any, cast
 
 import pytest
@@ -14,13 +13,15 @@ from specialisation import key_of, planned_launches
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
-from tilesmith.ops.attention.hopper import forward as hopper_forward
-from tilesmith.ops.attention.hopper.forward import LEAST_LENGTH, LONG
+from tilesmith.ops.attention import forms
+from tilesmith.ops.attention.hopper import forward_plan
+from tilesmith.ops.attention.hopper.forward_plan import LEAST_LENGTH, LONG
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import PlannedLaunch
 from tilesmith.spec import CONTIGUOUS
 from tilesmith.toolchain.compiler import Target, compile_kernel
+from tilesmith.toolchain.versions import RegisterUse
 
 KERNEL = "attention_hopper_forward_kernel"
 spec = SPECS["attention"]
@@ -82,7 +83,7 @@ class TestWhoComputes:
         assert (KERNEL in launched) is (option is None)
 
     def test_the_interpreter_is_given_the_plain_form(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hopper_forward, "LEAST_LENGTH", 64)
+        monkeypatch.setattr(forward_plan, "LEAST_LENGTH", 64)
         q, k, v = (torch.randn(2, 2, 64, 64, dtype=torch.float16) for _ in range(3))
         with ts.use("interpret"):
             ours = attention(q, k, v, causal=True)
@@ -111,7 +112,7 @@ class TestHowItIsLaunched:
         assert launches_for(case="full-64")[KERNEL].arguments["together"] == 1
 
     def test_long_blocks_come_first_where_programs_take_one_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hopper_forward, "triton_version", lambda: (3, 6))
+        monkeypatch.setattr(forward_plan, "register_use", lambda: RegisterUse.LEAST)
         assert launches_for(case="causal-64", queries=LONG, keys=LONG)[KERNEL].arguments["together"] == 8 * 32
 
     @pytest.mark.parametrize(
@@ -131,8 +132,8 @@ class TestHowItIsLaunched:
         self, case: str, length: int, forms: list[tuple[int, int, bool]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         chosen = []
-        for minor in (6, 7, 8, 9):
-            monkeypatch.setattr(hopper_forward, "triton_version", lambda minor=minor: (3, minor))
+        for use in RegisterUse:
+            monkeypatch.setattr(forward_plan, "register_use", lambda use=use: use)
             constants = launches_for(case=case, queries=length, keys=length)[KERNEL].config.constants()
             chosen.append((constants["GROUPS"], constants["BLOCK_KEYS"], constants["PERSISTENT"]))
         assert chosen == forms
@@ -223,8 +224,7 @@ def test_is_as_exact_as_the_plain_form_with_gradients(
 
     specialised = errors()
     assert KERNEL in launched
-    # By its module's full name: `tilesmith.ops.attention` is the operator.
-    monkeypatch.setattr(sys.modules["tilesmith.ops.attention.operator"], "suits_hopper", lambda plan, problem: False)
+    monkeypatch.setattr(forms, "FORWARD", [form for form in forms.FORWARD if form.name != "hopper"])
     dispatch.forget()
     plain = errors()
     assert KERNEL not in launched

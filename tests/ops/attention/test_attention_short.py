@@ -23,7 +23,7 @@ from tilesmith.spec import Inputs, Spec
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 SHORT = {"attention_short_forward_kernel", "attention_short_backward_kernel"}
-PLANES = pytest.mark.parametrize("planes", ["", "here"], ids=["one plane", "three planes"])
+PARTS = pytest.mark.parametrize("bf16x3", ["", "on_load"], ids=["one part", "three parts"])
 
 
 @pytest.fixture(autouse=True)
@@ -82,16 +82,16 @@ def heads_of(queries: int, keys: int, *, batch: int = 3, heads: int = 2, head: i
 
 
 class TestAgreesWithTheReference:
-    @covering(length=[1, 5, 16, 17, 32, 36, 64], planes=["", "here"])
-    def test_over_a_grid_with_a_bias_and_a_mask(self, length: int, planes: str) -> None:
-        assert_as_reference(TRIANGLE, grid(length), planes=planes)
+    @covering(length=[1, 5, 16, 17, 32, 36, 64], bf16x3=["", "on_load"])
+    def test_over_a_grid_with_a_bias_and_a_mask(self, length: int, bf16x3: str) -> None:
+        assert_as_reference(TRIANGLE, grid(length), bf16x3=bf16x3)
 
-    @PLANES
-    def test_without_a_mask_where_nothing_is_checked(self, planes: str) -> None:
+    @PARTS
+    def test_without_a_mask_where_nothing_is_checked(self, bf16x3: str) -> None:
         inputs = grid(64, batch=1)
         del inputs["mask"]
         assert not launched(TRIANGLE, inputs)["attention_short_backward_kernel"].arguments["CHECKED"]
-        assert_as_reference(TRIANGLE, inputs, planes=planes)
+        assert_as_reference(TRIANGLE, inputs, bf16x3=bf16x3)
 
     @pytest.mark.parametrize("described", [True, False], ids=["described", "pointers"])
     @pytest.mark.parametrize("length", [16, 64])

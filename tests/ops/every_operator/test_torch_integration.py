@@ -101,7 +101,7 @@ def _leaf(value: Any) -> Any:
 
 # Only other torch operators of ours call these: composed operators, or operators at sizes beyond the small cases.
 INNER = {
-    "attention_update_gated", "attention_update_projections_gradient", "edge_norm_backward", "edge_norm_forward",
+    "attention_update_gated", "attention_update_projections_gradient",
     "layer_norm_branch_backward", "matmul_finish_gradient", "matmul_forward_with_addend",
     "outer_product_mean_few_backward",
     "outer_product_mean_few_forward", "outer_product_mean_finished", "outer_product_mean_turned",

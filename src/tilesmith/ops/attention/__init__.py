@@ -1,18 +1,21 @@
-"""Attention: o = softmax(scale · q·kᵀ + bias) · v, over the keys that each query may see.
+"""Attention: o = softmax(scale · q·kᵀ + bias) · v, over the keys that each query sees.
 
-For S queries, T keys and heads of D elements the forward does 4·S·T·D flops and needs to move 2·(S + T)·D elements:
-compute-bound from a few hundred keys on, as long as the S×T matrix of scores never reaches memory. The backward does
-10·S·T·D. So:
+For S queries, T keys and heads of D elements the forward does 4·S·T·D flops and moves at least 2·(S + T)·D elements. It
+is compute-bound from a few hundred keys on, if the S×T matrix of scores never reaches memory. The backward does
+10·S·T·D flops. It computes the weights again from one number per query. Every sum has a fixed order, so gradients are
+the same bits at every run.
 
-- `forward.py`: scores exist as one tile at a time, and the weights are worked out while the tiles go by. Read it first;
-- `decode.py`: few queries and many keys are memory-bound instead, and want k and v read once by a full GPU;
-- `backward.py`, `bias_gradient.py`: the weights are computed again from one number kept per query. Every sum is added
-  up by a single program, in a fixed order. `gradient_tiles.py` chooses their tiles;
-- `chunked_backward.py`: where sequences of a grid share a bias, they are computed again once, not three times, and the
-  gradients of scores lie in memory, chunk by chunk (`score_gradients.py`);
-- `planes.py`: single precision that must be exact, as three numbers of bf16;
-- `tiles.py`, `scores.py`: what all of these do on the device; `problem.py`: what they need to be told;
-- `reference.py`: what all of it means.
+Files, in reading order:
+
+- `reference.py`: the meaning, in plain PyTorch.
+- `operator.py`: what users call, its checks and its gradient.
+- `spec.py`: sizes that the operator is tried on, what it must cost, and what else a user could call.
+- `problem.py`: one call as the planners see it.
+- `form.py`: what a form is: one set of kernels and the problems that it takes and suits.
+- `forms.py`: all forms in the order in which the planner asks them.
+- `device/`: device code that several kernels share.
+- `kernels/`: the kernels in Triton, for every GPU and for the interpreter.
+- `hopper/`: the kernels in Gluon, for Hopper.
 """
 
 from tilesmith.ops.attention.operator import attention

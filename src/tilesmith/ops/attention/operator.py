@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tilesmith.ops.attention.device.bf16x3 import Planes
-from tilesmith.ops.attention.hopper.forward import plan_hopper_forward, suits_hopper
-from tilesmith.ops.attention.kernels.backward import plan_backward
-from tilesmith.ops.attention.kernels.backward_by_chunks import choose_chunks, plan_chunked_backward
-from tilesmith.ops.attention.kernels.bias_gradient import plan_bias_gradient
-from tilesmith.ops.attention.kernels.decode import is_decoding, plan_decode
-from tilesmith.ops.attention.kernels.forward import plan_forward
-from tilesmith.ops.attention.kernels.short import choose_short, plan_short_backward
+from tilesmith.ops.attention.forms import plan_backward, plan_forward
 from tilesmith.ops.attention.problem import Problem, lse_shape
-from tilesmith.ops.attention.reference import UNBOUNDED, Window, bounds, default_scale, reference, seed_tensor
+from tilesmith.ops.attention.reference import UNBOUNDED, AttentionOptions, bounds, default_scale, reference, seed_tensor
 from tilesmith.ops.runtime.arguments import (
     dtype_name,
     require_floating,
@@ -33,8 +26,30 @@ from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import tf32_allowed
 
-LARGEST_HEAD = 256  # a tile of more columns does not fit beside its sums
+LARGEST_HEAD = 256  # wider tiles exceed shared memory and registers
 LARGEST_EXACT_HEAD = 64
+
+
+class Numbers(NamedTuple):
+    """The arguments of the kernels that are no tensors, in the order of their schemas."""
+
+    left: int
+    right: int
+    scale: float | None
+    softcap: float
+    dropout: float
+    tf32: bool
+
+    @staticmethod
+    def of(q: Tensor, causal: bool, options: AttentionOptions) -> Numbers:
+        """Return the numbers for a user's options."""
+        scale = None if options.scale is None else float(options.scale)
+        tf32 = tf32_allowed() and q.dtype == torch.float32
+        return Numbers(*bounds(causal, options.window), scale, float(options.softcap), float(options.dropout), tf32)
+
+    def for_head(self, head_size: int) -> dict[str, Any]:
+        """Return the numbers by name, with the default scale if none is given."""
+        return self._replace(scale=default_scale(head_size, self.scale))._asdict()
 
 
 @kernels("attention_forward")
@@ -42,25 +57,21 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
     left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output, and log₂ Σ 2^score of each query."""
+    """Return the output, and log₂ Σ 2^score of each query."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     return torch.empty_like(q), torch.empty(lse_shape(q.shape), dtype=dtype, device=q.device)
 
 
 @forward.plan
-def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
-    problem = dense_problem(*arguments)
-    if is_decoding(problem):
-        return plan_decode(plan, problem)
-    return plan_hopper_forward(plan, problem) if suits_hopper(plan, problem) else plan_forward(plan, problem)
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
+    return plan_forward(plan, dense_problem(*arguments))
 
 
 def dense_problem(
-    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, seed: Operand | None,
-    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, seed: Operand | None, *numbers: Any
 ) -> Problem:  # fmt: skip
-    scale = default_scale(q.shape[-1], scale)
-    return Problem(q, k, v, bias, mask, seed, None, None, left, right, scale, softcap, dropout, tf32)
+    """Return the problem of a call. The numbers are those of `Numbers`."""
+    return Problem(q, k, v, bias, mask, seed, **Numbers(*numbers).for_head(q.shape[-1]))
 
 
 @kernels("attention_backward")
@@ -69,7 +80,7 @@ def backward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
     left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv and dbias; dbias is empty where it is not wanted."""
+    """Return dq, dk, dv and dbias; dbias is empty where it is not wanted."""
     like, shape = (bias, bias.shape) if bias is not None and bias_gradient else (q, (0,))
     dbias = torch.empty(shape, dtype=like.dtype, device=q.device)
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), dbias
@@ -85,36 +96,24 @@ def plan_gradients(
 def gradients_of(
     plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
 ) -> tuple[Operand, ...]:
-    """dq, dk, dv and dbias."""
-    short = choose_short(plan, problem, doutput)
-    if short is not None:
-        return plan_short_backward(plan, problem, short, doutput, lse, bias_gradient)
-    if bias_gradient and problem.shares_bias:
-        config = choose_chunks(plan, problem, problem.describable(plan, output, doutput))
-        if config.chunk_sequences:
-            return plan_chunked_backward(plan, problem, config, doutput, output, lse)
-    planes = Planes(plan, problem, doutput)
-    dq, dk, dv, statistics = plan_backward(plan, problem, planes, doutput, output, lse)
-    if problem.bias is None or not bias_gradient:
-        return dq, dk, dv, plan.empty((0,), problem.q.dtype)
-    return dq, dk, dv, plan_bias_gradient(plan, problem, planes, doutput, statistics)
+    """Plan dq, dk, dv and dbias; dbias is empty where it is not wanted."""
+    planned = plan_backward(plan, problem, doutput, output, lse, bias_gradient)
+    return planned if len(planned) == 4 else (*planned, plan.empty((0,), problem.q.dtype))
 
 
 def prepare(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
-    window: Window | None, softcap: float, dropout: float, seed: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, *options: Any
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments as the kernels take them."""
-    left, right = bounds(causal, window)
-    numbers = left, right, None if scale is None else float(scale), float(softcap), float(dropout)
-    return q, k, v, bias, mask, seed if dropout else None, *numbers, tf32_allowed() and q.dtype == torch.float32
+    """Return the arguments as the kernels take them. The options are those of `AttentionOptions`."""
+    given = AttentionOptions(*options)
+    return q, k, v, bias, mask, given.seed if given.dropout else None, *Numbers.of(q, causal, given)
 
 
 def takes(q: Tensor, *others: Any) -> bool:
-    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them.
+    """Return whether the kernels compute this call.
 
-    Single precision that must be exact is multiplied in three parts, and of wider heads the parts of two whole tiles do
-    not fit in registers.
+    On a GPU they leave doubles to PyTorch: tensor cores do not help. They also leave exact single precision with wide
+    heads: the bf16 parts of two tiles exceed the register budget.
     """
     if q.device.type != "cpu" and q.dtype == torch.float64:
         return False
@@ -122,39 +121,39 @@ def takes(q: Tensor, *others: Any) -> bool:
     return q.shape[-1] <= (LARGEST_EXACT_HEAD if exact else LARGEST_HEAD)
 
 
-def is_fused(
-    q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | None, left: int, right: int, softcap: float,
-    dropout: float,
-) -> bool:  # fmt: skip
-    """Whether PyTorch's fused attention means the same: its first query stands at the first key."""
-    whole = left == UNBOUNDED and right in (0, UNBOUNDED) and (right == UNBOUNDED or q.shape[2] == k.shape[2])
-    return whole and bias is None and mask is None and not softcap and not dropout
+def is_fused(q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | None, numbers: Numbers) -> bool:
+    """Return whether PyTorch's fused attention means the same. Its causal mask aligns the first query and key."""
+    is_causal = numbers.right == 0 and q.shape[2] == k.shape[2]
+    sees_all_before = numbers.left == UNBOUNDED and (numbers.right == UNBOUNDED or is_causal)
+    return sees_all_before and bias is None and mask is None and not numbers.softcap and not numbers.dropout
 
 
 def sizes(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None,
-    left: int, right: int, scale: float | None, softcap: float, dropout: float, tf32: bool,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None, *numbers: Any
 ) -> tuple[Any, ...]:  # fmt: skip
-    """What decides whether PyTorch is faster: above all whether it has a kernel for this, and then how heads are
-    grouped. `softcap` and `dropout`, which are numbers and no sizes, must not pass for attention without them."""
+    """Return what decides whether PyTorch is faster: whether it has a fused kernel, and how heads are grouped.
+
+    `softcap` and `dropout` are numbers, not sizes. `is_fused` keeps them apart from attention without them.
+    """
+    given = Numbers(*numbers)
     group = q.shape[1] // max(k.shape[1], 1)
-    return q, k, v, bias, mask, left, right, group, is_fused(q, k, bias, mask, left, right, softcap, dropout), tf32
+    return q, k, v, bias, mask, given.left, given.right, group, is_fused(q, k, bias, mask, given), given.tf32
 
 
 def native(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
-    window: Window | None, softcap: float, dropout: float, seed: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, *options: Any
 ) -> Tensor:  # fmt: skip
-    """PyTorch's fused attention where it means the same; the rest, and what is transformed, by its definition."""
-    left, right = bounds(causal, window)
-    if is_transformed() or not is_fused(q, k, bias, mask, left, right, softcap, dropout):
-        return reference(q, k, v, causal, bias, mask, scale, window, softcap, dropout, seed)
+    """Compute by PyTorch's fused attention where it means the same, else, and under transforms, by the reference."""
+    given = AttentionOptions(*options)
+    numbers = Numbers.of(q, causal, given)
+    if is_transformed() or not is_fused(q, k, bias, mask, numbers):
+        return reference(q, k, v, causal, bias, mask, *given)
     grouped = q.shape[1] != k.shape[1]
     if grouped and q.dtype == torch.float32 and q.is_cuda:
-        # The only kernel of PyTorch's for single precision does not know groups, and without one it makes all scores.
+        # PyTorch's only fused kernel for single precision has no GQA. Without a fused kernel PyTorch makes all scores.
         k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for one in (k, v))
         grouped = False
-    return F.scaled_dot_product_attention(q, k, v, is_causal=right == 0, scale=scale, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=numbers.right == 0, scale=given.scale, enable_gqa=grouped)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -165,7 +164,7 @@ def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -
 
 
 def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    if doutput is None:  # nothing came of the output
+    if doutput is None:  # the loss does not depend on the output
         return (None,) * 12
     output, lse, *tensors = context.saved_tensors
     wanted = tensors[3] is not None and context.needs_input_grad[3]
@@ -208,25 +207,24 @@ def attention(
     dropout: float = 0.0,
     seed: int | Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale · q·kᵀ + bias) · v, without ever making the matrix of scores.
+    """Return softmax(scale · q·kᵀ + bias) · v. The matrix of scores never reaches memory.
 
     q is [batch, heads, queries, head size]; k and v are [batch, key heads, keys, head size], where key heads divide
     heads, and neighbouring heads of q share one of k and v. Any strides: [batch, length, heads, head size] seen
     transposed costs no copy, and the output is laid out as q.
 
-    - `causal`: a query sees no key after its own place. The last query stands at the last key, so where there are more
-      keys than queries, the first query sees all keys but the last queries' own.
-    - `window=(left, right)`: a query sees so many keys before and after its own place; −1 for no limit on a side.
+    - `causal`: a query sees no key after its own position. The last query has the position of the last key. So with
+      more keys than queries, the first query sees all earlier keys too.
+    - `window=(left, right)`: how many keys a query sees before and after its own position; −1 for no limit on a side.
     - `mask`: boolean [batch, keys], true for keys that may be attended to.
     - `bias`: added to the scores; broadcasts to [batch, heads, queries, keys] along all but the keys, and has a
       gradient. Of any dtype.
     - `scale`: 1/√(head size) unless given; positive.
     - `softcap`: where positive, scores become softcap · tanh(score / softcap) before the bias is added.
-    - `dropout`: the share of weights left out, the others being scaled up to match. The same `seed` leaves out the same
-      ones: a number, or an int64 tensor with one. Without a seed PyTorch's generator gives one for each call.
+    - `dropout`: the fraction of weights that become zero; the others are scaled up to match. The same `seed` drops the
+      same weights: a number, or an int64 tensor with one. Without a seed PyTorch's generator draws one for each call.
 
-    A query that sees no key has an output of zeros, and passes on no gradient. The gradients are the same to the bit at
-    every run.
+    A query that sees no key gets zeros, and passes on no gradient. The gradients are the same bits at every run.
     """
     require_heads("attention", q, k, v)
     require_options("attention", scale, window, softcap, dropout, seed)
@@ -240,7 +238,7 @@ def attention(
 
 
 def require_heads(name: str, q: Tensor, k: Tensor, v: Tensor, dimensions: int = 4) -> None:
-    """Tensors of heads that go together; the heads are their second dimension."""
+    """Check that q, k and v are tensors of heads that go together; the heads are their second dimension."""
     require_floating(name, q=q, k=k, v=v)
     for label, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != dimensions:

@@ -1,11 +1,11 @@
-"""One call of attention as its planners see it: dense tensors or packed sequences, in one form."""
+"""One call of attention as the planners see it: dense tensors, packed sequences or a grid."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import triton.language as tl
@@ -20,18 +20,27 @@ from tilesmith.ops.runtime.precision import product_precision
 
 Strides = tuple[int, ...]
 STATISTICS_UNIT = int(UNIT.value)
-SMALLEST_BLOCK = 16  # what tl.dot takes at least along each side
+SMALLEST_BLOCK = 16  # the smallest side of a tile that tl.dot takes
 LARGEST_BLOCK = 256
-FAR = 2**30  # further than any key is to the right: causal and full attention share their compiled code
+FAR = 2**30  # a window wider than any sequence: causal and full attention share their compiled code
 
 
 def lse_shape(q_shape: Sequence[int]) -> tuple[int, ...]:
-    """That of what is kept for the backward: one number per query."""
+    """Return the shape of log₂ Σ 2^score, which the backward needs: one number per query."""
     return tuple(q_shape[:-1]) if len(q_shape) > 3 else (q_shape[1], q_shape[0])
 
 
+class Tiles(NamedTuple):
+    """A tile of scores, and the warps and pipeline stages of its kernel."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
 class TileConfig(Protocol):
-    """What the configurations of all kernels that go through queries and keys have."""
+    """The fields that the configurations of all kernels over queries and keys share."""
 
     @property
     def BLOCK_QUERIES(self) -> int: ...  # as kernels call it
@@ -43,15 +52,17 @@ class TileConfig(Protocol):
     def described(self) -> bool: ...
 
     @property
-    def planes(self) -> str: ...
+    def bf16x3(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Problem:
-    """q, k, v are [batch, heads, length, head size]; or, with starts, [total length, heads, head size].
+    """One call of attention.
 
-    Or they are grids: [batch, sequences, heads, length, head size], with a mask [batch, sequences, keys] and a bias
-    [batch, heads, queries, keys].
+    - Dense: q, k, v are [batch, heads, length, head size].
+    - Packed, with starts: [total length, heads, head size].
+    - A grid: [batch, sequences, heads, length, head size], with a mask [batch, sequences, keys] and a bias
+      [batch, heads, queries, keys].
     """
 
     q: Operand
@@ -81,7 +92,7 @@ class Problem:
 
     @property
     def per_member(self) -> int | None:
-        """How many sequences of a grid share a bias; None where this is no grid."""
+        """Return how many sequences a member of the batch has in a grid; None if this is no grid."""
         return self.q.shape[1] if len(self.q.shape) == 5 else None
 
     @property
@@ -94,12 +105,12 @@ class Problem:
 
     @property
     def group(self) -> int:
-        """How many heads of q share one of k and v."""
+        """Return how many heads of q share one head of k and v."""
         return self.heads // max(self.key_heads, 1)
 
     @property
     def queries(self) -> int:
-        """Rows of q in each sequence, or in all of them together where they are packed."""
+        """Return the rows of q in each sequence, or in all sequences together if they are packed."""
         return self.q.shape[0 if self.packed else -2]
 
     @property
@@ -116,29 +127,31 @@ class Problem:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a score is a scaled product and nothing more, so that a tile of them needs few registers."""
+        """Return whether a score is only a scaled product, so that a tile of scores needs few registers."""
         return self.bias is None and self.mask is None and self.seed is None and not self.softcap
 
     @property
     def only_adds_to_scores(self) -> bool:
-        """Whether no more than a bias and a mask comes to the scores."""
+        """Return whether scores have neither soft cap nor dropout."""
         return self.seed is None and not self.softcap
 
     @property
     def has_light_scores(self) -> bool:
-        """Whether a bias or a mask and no more comes to the scores of narrow heads of two bytes."""
+        """Return whether scores have a bias or a mask and no more, with narrow heads in half precision."""
         adds_only = not self.is_plain and self.only_adds_to_scores
         return adds_only and self.head_block <= 64 and self.q.element_bytes == 2
 
     @property
     def sequences_per_bias(self) -> int:
-        """How many sequences share a bias."""
+        """Return how many sequences share a bias."""
         return self.sequences // max(self.bias_shape[0], 1)
 
     @property
     def shares_bias(self) -> bool:
-        """Whether sequences of a grid share a bias, of which every head, query and key has its own part, and have light
-        scores. Attention that is not over a grid may be so long that no matrix of scores should ever be in memory."""
+        """Return whether sequences of a grid share a bias with an element for every head, query and key.
+
+        Scores must be light. Attention that is not over a grid may be too long for any matrix of scores in memory.
+        """
         is_grid = self.per_member is not None
         whole = is_grid and self.bias is not None and self.bias_shape[1:] == (self.heads, self.queries, self.keys)
         sees_all = self.left == self.right == UNBOUNDED and not self.packed
@@ -150,12 +163,14 @@ class Problem:
 
     @property
     def statistics_dtype(self) -> torch.dtype:
-        """What is kept per query is kept in this."""
+        """Return the dtype of lse, δ and partial sums."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
     def strides(self, operand: Operand) -> Strides:
-        """From sequence to sequence, head to head, row to row, column to column; of a grid first from member to member
-        of the batch."""
+        """Return the strides from sequence to sequence, head to head, row to row and column to column.
+
+        In a grid another stride comes first: from member to member of the batch.
+        """
         if not self.packed:
             return operand.strides
         row, head, column = operand.strides
@@ -167,26 +182,26 @@ class Problem:
 
     @property
     def statistics_shape(self) -> tuple[int, ...]:
-        """That of what the kernels of the backward tell each other: two numbers per query, in whole units."""
+        """Return the shape of lse and δ for the kernels of the backward: two numbers per query, in whole units."""
         heads = (self.heads,) if self.packed else (self.sequences, self.heads)
         return (*heads, 2, -(-self.queries // STATISTICS_UNIT) * STATISTICS_UNIT)
 
     def blocks(self, length: int, block: int) -> int:
-        """How many programs cover the rows of one head in all sequences."""
+        """Return how many programs cover the rows of one head in all sequences."""
         if self.packed:
             return length // block + self.sequences if self.sequences else 0
         return self.sequences * -(-length // block)
 
     def describable(self, plan: Plan, *others: Operand) -> bool:
-        """Whether the copy engine, if there is one, can walk q, k, v and these."""
+        """Return whether the GPU has TMA, and TMA can walk q, k, v and the others."""
         target = plan.architecture.target
         has_engine = target.startswith("cuda") and int(target.removeprefix("cuda:")) >= 90
         return has_engine and all(tensor.describable() for tensor in (self.q, self.k, self.v, *others))
 
     def tiles(self, rows: Mapping[str, int], described: bool, **others: Operand) -> tuple[dict[str, object], str]:
-        """The kernel's arguments for the tensors that it goes through in tiles, and how it is to walk them.
+        """Return the kernel's arguments for the tensors that it walks in tiles, and WALK.
 
-        `rows` says how many a tile of each has: of q, k and v, and of others.
+        `rows` says how many rows a tile of each tensor has: of q, k and v, and of the others.
         """
         tensors = {"q": self.q, "k": self.k, "v": self.v, **others}
         tensors = {name: tensors[name] for name in rows}
@@ -207,15 +222,15 @@ class Problem:
 
     @property
     def is_exact(self) -> bool:
-        """Whether this is single precision of which nothing may be left out."""
+        """Return whether this is single precision without tf32."""
         return self.q.dtype == torch.float32 and not self.tf32
 
-    def gains_from_planes(self, plan: Plan, described: bool) -> bool:
-        """Whether exact single precision is to be split by `planes.py` rather than by the compiler.
+    def gains_from_splitting(self, plan: Plan, described: bool) -> bool:
+        """Return whether `split_operands.py` splits exact single precision, rather than the compiler.
 
-        That one splits both operands of a product in registers at every visit, of which there are too few for tiles
-        that Hopper's tensor cores are quick with. Ours are too few as well where scores are bent or dropped, and where
-        the copy engine cannot bring the planes.
+        The compiler splits both operands of every product in registers. That leaves too few registers for the tile
+        sizes at which Hopper's tensor cores are fast. Ours also exceeds the register budget with soft cap or dropout,
+        and where TMA cannot load the parts.
         """
         on_hopper = plan.architecture.target == "cuda:90" and plan.device.type != "cpu"
         has_room = self.head_block <= 32 or (self.head_block <= 64 and not self.gathers_bias)
@@ -223,18 +238,17 @@ class Problem:
 
     @property
     def visits_are_few(self) -> bool:
-        """Whether so few tiles of queries come by a tile of keys that splitting it anew for each costs less than to
-        store its planes beforehand."""
+        """Return whether so few queries use a tile of keys that splitting it on load beats storing its parts."""
         return self.queries * self.group <= 256
 
     @property
     def sizes(self) -> tuple[object, ...]:
-        """What a configuration that was tuned holds for."""
+        """Return the sizes that a tuned configuration is stored under."""
         exactness = ("tf32",) if self.tf32 else ()
         return self.head_block, bucket(self.queries), bucket(self.keys), self.q.dtype, *exactness
 
     def arguments(self) -> dict[str, object]:
-        """What every kernel takes beside its tiles."""
+        """Return the arguments that every kernel takes besides its tiles."""
         return {
             "mask_ptr": self.mask, "seed_ptr": self.seed,
             "query_starts_ptr": self.query_starts, "key_starts_ptr": self.key_starts,
@@ -250,12 +264,12 @@ class Problem:
 
     @property
     def bias_shape(self) -> tuple[int, int, int, int]:
-        """Of four dimensions: those that the bias does not have are one."""
+        """Return the shape of the bias in four dimensions; missing ones are 1."""
         shape = self.bias.shape if self.bias is not None else ()
         return (*(1,) * (4 - len(shape)), *shape)  # type: ignore[return-value]  # four by construction
 
     def bias_tiles(self, config: TileConfig) -> dict[str, object]:
-        """The bias as a kernel goes through it: by the copy engine where that can walk it, else by pointers."""
+        """Return the kernel's arguments for the bias: a descriptor where TMA can walk it, else a pointer."""
         walked = self._bias_of_own_matrices()
         if walked is None or not config.described or not walked.describable():
             return {"bias_ptr": self.bias, "BIAS_DESCRIBED": False}
@@ -263,29 +277,29 @@ class Problem:
 
     @property
     def has_describable_bias(self) -> bool:
+        """Return whether TMA can load tiles of the bias."""
         walked = self._bias_of_own_matrices()
         return walked is not None and walked.describable()
 
     @property
     def gathers_bias(self) -> bool:
-        """Whether there is a bias that the copy engine cannot fetch, so that its addresses take registers."""
+        """Return whether there is a bias that TMA cannot load, so that its addresses take registers."""
         return self.bias is not None and not self.has_describable_bias
 
     def _bias_of_own_matrices(self) -> Operand | None:
-        """The bias in four dimensions, of which the first two have as many elements as lie in memory; None where
-        queries or keys share elements."""
+        """Return the bias in four dimensions, without broadcasting; None if queries or keys share elements."""
         if self.bias is None or self.packed:
             return None
         of_sequence, of_head, of_row, of_column = self.bias_strides()
         sequences, heads, rows, keys = self.bias_shape
         if rows != self.queries or keys != self.keys or of_row == 0 or of_column != 1:
             return None
-        whole = of_row * rows  # where there is one, how far the next would be, in units that the engine takes
+        whole = of_row * rows  # the stride of a dimension of one, in units that TMA takes
         shape = (sequences if of_sequence else 1, heads if of_head else 1, rows, keys)
         return self.bias.seen_as(shape, (of_sequence or whole, of_head or whole, of_row, of_column))
 
     def bias_strides(self) -> Strides:
-        """Those of the bias as if it had been expanded to [batch, heads, queries, keys]."""
+        """Return the strides of the bias as if it were expanded to [batch, heads, queries, keys]."""
         if self.bias is None:
             return 0, 0, 0, 0
         steps = [0 if size == 1 else step for size, step in zip(self.bias.shape, self.bias.strides, strict=True)]

@@ -1,15 +1,15 @@
-"""The meaning of attention in plain PyTorch, an S×T matrix and all.
+"""The meaning of attention in plain PyTorch, with an S×T matrix of scores.
 
 scores[s, t] = softcap(scale · q[s]·k[t]) + bias[s, t],    weights = softmax over the keys t that s may see,
 o = weights · v.
 
-Dropout is part of the meaning: which weights are dropped follows from the seed and the place alone, so that the kernels
-can find the same ones again in the backward without keeping them.
+Dropout is part of the meaning: the seed and the position alone decide which weights are dropped. So the backward drops
+the same weights, and the forward need not keep them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,9 +20,19 @@ Window = tuple[int, int]
 
 
 def bounds(causal: bool, window: Window | None) -> Window:
-    """How many keys to the left and to the right of its own place a query sees; UNBOUNDED where there is no limit."""
+    """Return how many keys a query sees to the left and right of its position; UNBOUNDED means no limit."""
     left, right = (UNBOUNDED, UNBOUNDED) if window is None else window
     return left, 0 if causal else right
+
+
+class AttentionOptions(NamedTuple):
+    """The options that attention and attention_varlen share, in the order of their signatures."""
+
+    scale: float | None = None
+    window: Window | None = None
+    softcap: float = 0.0
+    dropout: float = 0.0
+    seed: int | Tensor | None = None
 
 
 def reference(
@@ -31,18 +41,20 @@ def reference(
     window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0, seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
-        return _in_pieces(q, k, v, bias, mask, (causal, scale, window, softcap))
-    return _in_one_piece(q, k, v, bias, mask, causal, scale, window, softcap, dropout, seed)
+        return _in_pieces(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap))
+    return _in_one_piece(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap, dropout, seed))
 
 
 MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
 
 
 def _in_pieces(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, options: tuple[Any, ...]
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool, options: AttentionOptions
 ) -> Tensor:  # fmt: skip
-    """Where all scores together would not fit: as many sequences as do, or else a single head, computed anew for its
-    gradient. A bias that pieces share is given to each as it is, so that its gradient is no larger than itself."""
+    """Compute as many sequences at a time as MOST_SCORES allow, or one head; the gradient computes each piece again.
+
+    Pieces that share a bias all get the bias itself, so its gradient is no larger than the bias.
+    """
     sequences, heads, n_queries, _ = q.shape
     group = heads // k.shape[1]
     whole_sequences = MOST_SCORES // (heads * n_queries * k.shape[2])
@@ -62,22 +74,21 @@ def _in_pieces(
         for its_heads, its_keys in zip(of_queries, of_keys, strict=True):
             its_bias = None if bias is None else _where_it_differs(bias, some, its_heads)
             tensors = q[some, its_heads], k[some, its_keys], v[some, its_keys]
-            pieces.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, *options, use_reentrant=False))
+            pieces.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, causal, options, use_reentrant=False))
         made.append(torch.cat(pieces, dim=1))
     return torch.cat(made)
 
 
 def _where_it_differs(bias: Tensor, sequences: slice, heads: slice) -> Tensor:
-    """A piece of a bias, but along dimensions in which it is the same for all."""
+    """Return the part of a bias for these sequences and heads; dimensions of one stay as they are."""
     places = [slice(None) if size == 1 else piece for size, piece in zip(bias.shape, (sequences, heads), strict=False)]
     return bias[tuple(places)]
 
 
 def _in_one_piece(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None,
-    causal: bool, scale: float | None, window: Window | None, softcap: float, dropout: float = 0.0,
-    seed: int | Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool, options: AttentionOptions
 ) -> Tensor:  # fmt: skip
+    scale, window, softcap, dropout, seed = options
     group = q.shape[1] // k.shape[1] if k.shape[1] else 1
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
@@ -98,7 +109,7 @@ def _in_one_piece(
 
 
 def weighted(scores: Tensor, v: Tensor, kept: Tensor | None, dropout: float) -> Tensor:
-    """The sum of v with the softmax of the scores as weights, but those not kept."""
+    """Return the sum of v weighted by the softmax of the scores; weights that are not kept are zero."""
     weights = softmax(scores).to(v.dtype)
     if kept is not None:
         weights = torch.where(kept, weights / (1 - dropout), 0.0)
@@ -106,12 +117,12 @@ def weighted(scores: Tensor, v: Tensor, kept: Tensor | None, dropout: float) -> 
 
 
 def default_scale(head_size: int, scale: float | None) -> float:
-    """1/√D, so that scores of random vectors have a variance of one whatever their length."""
+    """Return the scale, by default 1/√D: scores of random vectors then have a variance of one."""
     return scale if scale is not None else float(max(head_size, 1) ** -0.5)
 
 
 def visible(n_queries: int, n_keys: int, left: int, right: int, device: torch.device) -> Tensor:
-    """Which key each query may see. The last query stands at the last key, as when new tokens meet a longer cache."""
+    """Return which keys each query sees. The last query has the position of the last key, as with a cache."""
     place = torch.arange(n_queries, device=device)[:, None] + (n_keys - n_queries)
     key = torch.arange(n_keys, device=device)[None, :]
     seen = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
@@ -123,17 +134,17 @@ def visible(n_queries: int, n_keys: int, left: int, right: int, device: torch.de
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Over the last dimension, in single precision or better. A query that sees no key has weights of zero, not NaN."""
+    """Return the softmax over the last dimension, in single precision or better; zeros where a query sees no key."""
     sees_nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
     dtype = torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores.masked_fill(sees_nothing, 0.0), dim=-1, dtype=dtype).masked_fill(sees_nothing, 0.0)
 
 
 def seed_tensor(seed: int | Tensor | None, device: torch.device) -> Tensor:
-    """The seed where a kernel can read it. None draws one from PyTorch's own generator of that device.
+    """Return the seed as a tensor on the device. None draws a seed from PyTorch's generator.
 
-    A number that reached the kernels as such would be a new launch to plan at every step; and a captured CUDA graph
-    would drop the same weights at every replay.
+    A seed as a number would need a new plan at every step, and a captured CUDA graph would drop the same weights at
+    every replay.
     """
     if isinstance(seed, Tensor):
         return seed
@@ -143,7 +154,7 @@ def seed_tensor(seed: int | Tensor | None, device: torch.device) -> Tensor:
 
 
 def kept_by_dropout(seed: Tensor, head: Tensor, query: Tensor, key: Tensor, dropout: float) -> Tensor:
-    """Which weights stay, each with probability 1 − dropout.
+    """Return which weights stay, each with probability 1 − dropout.
 
     `head` counts over all sequences, `query` and `key` from the first of a sequence; the three broadcast.
     """
@@ -157,10 +168,10 @@ MASK_32 = 2**32 - 1
 
 
 def scrambled(x: Tensor) -> Tensor:
-    """A 32-bit number that has nothing to do with x any more, though it follows from it: integers in int64 tensors.
+    """Return a 32-bit hash of x, in an int64 tensor.
 
-    Two multiplications. Philox takes twenty wide ones for numbers that pass every test of randomness; which weights are
-    dropped need only have nothing to do with the data.
+    The hash takes two multiplications. Philox takes twenty wide ones and passes every test of randomness. Dropout needs
+    only independence from the data.
     """
     x = x & MASK_32
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & MASK_32

@@ -21,7 +21,7 @@ def case(name: str, batch: int, key_heads: int, group: int, queries: int, keys: 
     return Case(name, batch=batch, key_heads=key_heads, group=group, queries=queries, keys=keys, head=head)
 
 
-# By the name of a case: the options it is called with, where they are not the operator's own defaults.
+# The options of a case, by its name, where they differ from the operator's defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "odd": {"causal": True},
     "everything": {
@@ -65,7 +65,7 @@ def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> 
 
 
 def cost(case: Case, dtype: torch.dtype) -> Cost:
-    """Each tensor moves once; a product counts where the query sees the key."""
+    """Return the cost: each tensor moves once; a product counts where the query sees the key."""
     options = OPTIONS.get(case.name, {})
     heads = case.batch * case.key_heads * case.group
     q_bytes = heads * case.queries * case.head * dtype.itemsize
@@ -79,7 +79,7 @@ def cost(case: Case, dtype: torch.dtype) -> Cost:
 
 
 def seen_pairs(n_queries: int, n_keys: int, left: int, right: int) -> int:
-    """How many pairs of a query and a key that it sees there are."""
+    """Return the number of pairs of a query and a key that the query sees."""
     place = torch.arange(n_queries) + (n_keys - n_queries)
     first = (place - left).clamp(min=0) if left >= 0 else torch.zeros_like(place)
     beyond = (place + right + 1).clamp(max=n_keys) if right >= 0 else torch.full_like(place, n_keys)
@@ -87,7 +87,7 @@ def seen_pairs(n_queries: int, n_keys: int, left: int, right: int) -> int:
 
 
 def sdpa(*backends: SDPBackend) -> Callable[..., Tensor]:
-    """PyTorch's attention, held to one of its back ends or left to choose."""
+    """Return PyTorch's attention with these back ends, or with PyTorch's own choice if none is given."""
 
     def rival(
         q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
@@ -115,7 +115,7 @@ def flex(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, mask: Tensor | None, scale: float | None,
     window: Any, softcap: float, dropout: float, seed: Any,
 ) -> Tensor:  # fmt: skip
-    """PyTorch's compiled attention; what is masked is worked out once for each pair of lengths."""
+    """Call PyTorch's compiled flex attention. The block mask is built once for each pair of lengths."""
     if bias is not None or mask is not None or window is not None or softcap or dropout:
         raise NotImplementedError("only plain and causal attention is compared with flex attention")
     block_mask = _causal_block_mask(q.shape[2], k.shape[2], q.device) if causal else None

@@ -1,8 +1,7 @@
-"""The passes between the product that projects and attention: a gate, forward and backward alike, and the gradients of
-all projections side by side.
+"""The elementwise kernels between the projections and attention: the gate, and the gradients of all projections.
 
-Projections are a matrix with a row for each place: queries, keys, values and gate, as many columns of each, the gate
-without its bias. Memory-bound: every element is moved once.
+The projections are a matrix with one row per place. Its columns are queries, keys, values and gate, of equal width; the
+gate is without its bias. Both kernels are memory-bound and move every element once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SIDES = 4  # queries, keys, values, gate
 
 @triton.jit
 def load_opening(projections_ptr, gate_bias_ptr, rows, columns, mask, n_columns, COMPUTE: tl.constexpr):
-    """How far the gates are open, which are the last of the projections."""
+    """Return σ(gate + bias). The gate is the last quarter of the projections."""
     pointers = projections_ptr + rows[:, None] * (4 * n_columns) + (3 * n_columns + columns)[None, :]
     gate = tl.load(pointers, mask=mask, other=0.0).to(COMPUTE)
     return tl.sigmoid(gate + load_vector(gate_bias_ptr, columns, columns < n_columns, COMPUTE))
@@ -37,7 +36,7 @@ def projected_gate_kernel(
     x_ptr, projections_ptr, gate_bias_ptr, y_ptr, n_rows, n_columns,
     COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """y = x · σ(gate + bias)."""
+    """Compute y = x · σ(gate + bias)."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
@@ -52,7 +51,7 @@ def projections_gradient_kernel(
     dgated_ptr, attended_ptr, projections_ptr, gate_bias_ptr, dq_ptr, dk_ptr, dv_ptr, dprojections_ptr, partials_ptr,
     n_rows, n_columns, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of queries, keys, values and gates side by side, and partial sums for the gates' bias."""
+    """Store the gradients of queries, keys, values and gates side by side, and partial sums for the gate's bias."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     blocks = tl.cdiv(n_columns, COLUMNS)
     side = tl.program_id(1) // blocks
@@ -82,14 +81,14 @@ class GateConfig(Config):
 
 
 def gate_config(columns: int) -> GateConfig:
-    """4096 elements, of which each thread of eight warps has sixteen in every tensor."""
+    """Return tiles of 4096 elements: sixteen per thread of eight warps in every tensor."""
     block = min(max(bucket(columns), 16), 128)
     return GateConfig(num_warps=8, ROWS=4096 // block, COLUMNS=block)
 
 
 @kernels("attention_update_gated")
 def gated(x: Tensor, projections: Tensor, gate_bias: Tensor) -> Tensor:
-    """x · σ(gate + bias), of matrices without gaps; the gate is the last quarter of the projections' columns."""
+    """Return x · σ(gate + bias) of contiguous matrices. The gate is the last quarter of the projections' columns."""
     return torch.empty_like(x)
 
 
@@ -110,7 +109,7 @@ def plan_gated(plan: Plan, x: Operand, projections: Operand, gate_bias: Operand)
 def projections_gradient(
     dgated: Tensor, attended: Tensor, projections: Tensor, gate_bias: Tensor, dq: Tensor, dk: Tensor, dv: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Of all projections in one, and of the gate's bias. All are matrices without gaps."""
+    """Return the gradients of all projections in one matrix, and of the gate's bias. All are contiguous matrices."""
     return torch.empty_like(projections), torch.empty_like(gate_bias)
 
 

@@ -1,4 +1,4 @@
-"""The operator: its meaning, its checks, its spec."""
+"""The operator: its meaning, checks and spec."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.attention.operator import LARGEST_HEAD
-from tilesmith.ops.attention_update.update import forward, gradient, save
+from tilesmith.ops.attention_update.update import forward, forward_arguments, gradient, save
 from tilesmith.ops.edge_norm import MOST_CHANNELS
 from tilesmith.ops.layer_norm.operator import native as layer_norm
 from tilesmith.ops.runtime.arguments import (
@@ -57,13 +57,13 @@ def prepare(
     )  # fmt: skip
 
 
-def takes(x: Tensor, *others: Any) -> bool:
-    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
-    gate_weight: Tensor = others[3]
-    heads: int = others[10]
-    if others[7] is not None and x.shape[-1] > MOST_CHANNELS:
+def takes(*arguments: Any) -> bool:
+    """Return whether the kernels compute these sizes. On a GPU they leave doubles to PyTorch."""
+    given = forward_arguments(arguments)
+    if given.edge_weight is not None and given.x.shape[-1] > MOST_CHANNELS:
         return False
-    return gate_weight.shape[0] // heads <= LARGEST_HEAD and not (x.is_cuda and x.dtype == torch.float64)
+    is_double = given.x.is_cuda and given.x.dtype == torch.float64
+    return given.gate_weight.shape[0] // given.heads <= LARGEST_HEAD and not is_double
 
 
 @operator(
@@ -88,7 +88,7 @@ def attention_update(
     eps: float = 1e-5,
     residual: bool = False,
 ) -> Tensor:
-    """What attention over a grid x, [batch, rows, columns, channels], adds to it, whole:
+    """Return the update of a grid x, [batch, rows, columns, channels], by attention:
 
     xn = norm(x); y = output(σ(gate(xn)) · softmax(q·kᵀ/√(head size) + bias) · v), with q, k and v projected from xn.
 
@@ -128,7 +128,7 @@ def attention_update(
 
 
 def _wanted_shapes(x: Tensor, gate_weight: Tensor, heads: int, along_columns: bool) -> dict[str, tuple[int, ...]]:
-    """Of everything but x, from its channels and how many columns the gate has."""
+    """Return the shape that each argument but x must have."""
     if x.ndim != 4 or x.shape[3] == 0:
         raise ValueError(f"{NAME}: x has shape {tuple(x.shape)}, but must be [batch, rows, columns, channels]")
     channels, width = x.shape[3], gate_weight.shape[0] if gate_weight.ndim else 0
@@ -150,7 +150,7 @@ ADDED = (TURNED, BIASED)  # those in which the update is added to x
 
 
 def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
-    """Pairs with edges, but for the case with a bias; the update alone, but for some."""
+    """Return inputs: pairs with edges, except in the case with a bias; with residual in the cases ADDED."""
     channels, width = case.channels, case.heads * case.head
     grid_of = case.batch, case.rows, case.columns
 

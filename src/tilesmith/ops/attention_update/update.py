@@ -1,20 +1,24 @@
-"""The update from one end to the other, and back."""
+"""The whole update, forward and backward: composed of kernels and GEMMs."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tilesmith.ops import edge_norm as edges
 from tilesmith.ops.attention.problem import lse_shape
 from tilesmith.ops.attention_update.gate_passes import SIDES, gated, projections_gradient
+from tilesmith.ops.edge_norm import backward as edge_norm_backward
+from tilesmith.ops.edge_norm import forward as edge_norm_forward
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product, product_with_addend
-from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.kernels import Kernels, kernels
 from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.sum import forward as summed
@@ -30,8 +34,11 @@ def forward(
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
     mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The update, or x plus it, and what the backward needs: xn, the biases made of it, the weights of all projections,
-    these, what attention gives and its statistics, and what the gate leaves of it."""
+    """Return the update, or x plus the update, and what the backward needs.
+
+    These are xn, the biases from edge_weight, the weights of all projections, the projections, the output of attention,
+    its lse, and that output after the gate.
+    """
     (width, channels), (batch, rows, columns) = gate_weight.shape, x.shape[:3]
     places = batch * rows * columns
     sequences, length = (rows, columns) if along_columns else (columns, rows)
@@ -45,33 +52,41 @@ def forward(
     )  # fmt: skip
 
 
+def _names(kernels: Kernels) -> Callable[[Sequence[Any]], SimpleNamespace]:
+    """Return a function that gives the arguments of a torch operator the names in its schema."""
+    names = tuple(inspect.signature(kernels.fake).parameters)
+    return lambda arguments: SimpleNamespace(**dict(zip(names, arguments, strict=False)))
+
+
+forward_arguments = _names(forward)
+
+
 @forward.composed
-def compute_forward(
-    x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
-    gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
-    mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool, residual: bool,
-) -> Tensors:  # fmt: skip
-    with without_autocast(x):
-        x = x.contiguous()
+def compute_forward(*arguments: Any) -> Tensors:
+    given = forward_arguments(arguments)
+    with without_autocast(given.x):
+        x, bias = given.x.contiguous(), given.bias
         with SideStream(x) as side_stream:
-            weights = side_stream(torch.cat, (query_key_value_weight, gate_weight))
-            if edge_weight is None:
-                xn, made = norm_forward(x, norm_weight, norm_bias, eps), x.new_empty(0)
+            weights = side_stream(torch.cat, (given.query_key_value_weight, given.gate_weight))
+            if given.edge_weight is None:
+                xn, made = norm_forward(x, given.norm_weight, given.norm_bias, given.eps), x.new_empty(0)
             else:
-                xn, made = edges.forward(x, norm_weight, norm_bias, edge_weight, not along_columns, eps)
+                xn, made = edge_norm_forward(
+                    x, given.norm_weight, given.norm_bias, given.edge_weight, not given.along_columns, given.eps
+                )
                 bias = made
         projections = product(xn.flatten(0, 2), weights.t())
-        q, k, v = _heads_of(projections, x, heads)
-        attended, statistics = attention_forward(q, k, v, bias, mask, along_columns, None, tf32)
-        attended = attended.reshape(projections.shape[0], gate_weight.shape[0])
-        opened = gated(attended, projections, gate_bias.contiguous())
-        added = x.flatten(0, 2) if residual else None
-        y = product_with_addend(added, opened, output_weight.t(), output_bias).view(x.shape)
+        q, k, v = _heads_of(projections, x, given.heads)
+        attended, statistics = attention_forward(q, k, v, bias, given.mask, given.along_columns, None, given.tf32)
+        attended = attended.reshape(projections.shape[0], given.gate_weight.shape[0])
+        opened = gated(attended, projections, given.gate_bias.contiguous())
+        added = x.flatten(0, 2) if given.residual else None
+        y = product_with_addend(added, opened, given.output_weight.t(), given.output_bias).view(x.shape)
     return y, xn, made, weights, projections, attended, statistics, opened
 
 
 def _heads_of(projections: Tensor, x: Tensor, heads: int) -> Tensors:
-    """Queries, keys and values where they lie, as a grid."""
+    """Return views of queries, keys and values as grids."""
     width = projections.shape[1] // SIDES
     return projections.view(*x.shape[:3], SIDES, heads, width // heads).unbind(3)[:3]
 
@@ -83,9 +98,13 @@ def backward(
     output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
     along_columns: bool, eps: float, tf32: bool, residual: bool, bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dx; the gradients of the norm's weight and bias; of a bias that was given, empty where it is not wanted; of all
-    projections' weights and the gate's bias; and of the output's weight and bias. Where there are edges, the fourth has
-    as rows those of the norm's weight and bias, of the edges' weight, and if x is added that of the output's bias."""
+    """Return dx and the gradients of the parameters.
+
+    These are of the norm's weight and bias, of vectors in one matrix, of a given bias (empty if not wanted), of all
+    projections' weights, of the gate's bias, and of the output's weight and bias. With edge_weight the matrix has as
+    rows the gradients of the norm's weight and bias and of edge_weight, and with residual that of the output's bias;
+    the separate gradients of these are then empty.
+    """
     channels = x.shape[-1]
     has_edges = edge_weight is not None
     of_norm, of_edges = ((0,), (2 + heads + residual, channels)) if has_edges else ((channels,), (0,))
@@ -98,59 +117,62 @@ def backward(
     )  # fmt: skip
 
 
+backward_arguments = _names(backward)
+
+
 @backward.composed
-def compute_backward(
-    dupdate: Tensor, xn: Tensor, made: Tensor, weights: Tensor, projections: Tensor, attended: Tensor,
-    statistics: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
-    output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
-    along_columns: bool, eps: float, tf32: bool, residual: bool, bias_gradient: bool,
-) -> Tensors:  # fmt: skip
-    has_edges = edge_weight is not None
-    with without_autocast(x), SideStream(x) as side_stream:
-        x, gate_bias, rows = x.contiguous(), gate_bias.contiguous(), dupdate.reshape(opened.shape[0], x.shape[-1])
+def compute_backward(*arguments: Any) -> Tensors:
+    given = backward_arguments(arguments)
+    has_edges = given.edge_weight is not None
+    projections, attended, opened = given.projections, given.attended, given.opened
+    with without_autocast(given.x), SideStream(given.x) as side_stream:
+        x, gate_bias = given.x.contiguous(), given.gate_bias.contiguous()
+        rows = given.dupdate.reshape(opened.shape[0], x.shape[-1])
         dnorm_weight, dnorm_bias, dvectors, doutput_bias = (x.new_empty(0) for _ in range(4))
         doutput_weight = side_stream(product, rows.t(), opened)
-        if not residual:  # else it comes with the norm's gradient
+        if not given.residual:  # with residual, the backward of the norm computes it
             doutput_bias = side_stream(summed, rows, (0,), False)
-        dgated = product(rows, output_weight)
-        q, k, v = _heads_of(projections, x, heads)
+        dgated = product(rows, given.output_weight)
+        q, k, v = _heads_of(projections, x, given.heads)
         dq, dk, dv, dbias = attention_backward(
-            gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), statistics,
-            has_edges or bias_gradient, q, k, v, made if has_edges else bias, mask, along_columns, None, tf32,
+            gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), given.statistics,
+            has_edges or given.bias_gradient, q, k, v, given.made if has_edges else given.bias, given.mask,
+            given.along_columns, None, given.tf32,
         )  # fmt: skip
         dprojections, dgate_bias = projections_gradient(
             dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))
         )
-        dweights = side_stream(product, dprojections.t(), xn.flatten(0, 2))
-        dxn = product(dprojections, weights).view(x.shape)
-        dsum = rows.contiguous().view(x.shape) if residual else None
-        if edge_weight is not None:
-            dx, dvectors = edges.backward(
-                dxn, dbias, x, norm_weight, norm_bias, edge_weight, not along_columns, eps, dsum
+        dweights = side_stream(product, dprojections.t(), given.xn.flatten(0, 2))
+        dxn = product(dprojections, given.weights).view(x.shape)
+        dsum = rows.contiguous().view(x.shape) if given.residual else None
+        norm = given.norm_weight, given.norm_bias
+        if has_edges:
+            dx, dvectors = edge_norm_backward(
+                dxn, dbias, x, *norm, given.edge_weight, not given.along_columns, given.eps, dsum
             )  # fmt: skip
         elif dsum is not None:
-            dx, dnorm_weight, dnorm_bias, doutput_bias = norm_branch_backward(
-                dxn, x, norm_weight, norm_bias, eps, dsum
-            )  # fmt: skip
+            dx, dnorm_weight, dnorm_bias, doutput_bias = norm_branch_backward(dxn, x, *norm, given.eps, dsum)
         else:
-            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, norm_weight, norm_bias, eps, True, True)
-        dbias = dbias if bias_gradient else x.new_empty(0)
+            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, *norm, given.eps, True, True)
+        dbias = dbias if given.bias_gradient else x.new_empty(0)
     return dx, dnorm_weight, dnorm_bias, dvectors, dbias, dweights, dgate_bias, doutput_weight, doutput_bias
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    x, norm_weight, norm_bias, _, _, gate_bias, output_weight, _, edge_weight, bias, mask, *context.numbers = inputs
+    given = forward_arguments(inputs)
+    context.numbers = given.heads, given.along_columns, given.eps, given.tf32, given.residual
     context.mark_non_differentiable(*output[1:])
     context.set_materialize_grads(False)
     context.save_for_backward(
-        *output[1:], x, norm_weight, norm_bias, gate_bias, output_weight, edge_weight, bias, mask
+        *output[1:], given.x, given.norm_weight, given.norm_bias, given.gate_bias, given.output_weight,
+        given.edge_weight, given.bias, given.mask,
     )  # fmt: skip
 
 
 def gradient(context: Any, dupdate: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if dupdate is None:  # nothing came of the update
-        return (None,) * 16
-    wants_bias = bool(context.needs_input_grad[9])
+    if dupdate is None:  # the loss does not depend on the update
+        return (None,) * len(inspect.signature(forward.fake).parameters)
+    wants_bias = bool(forward_arguments(context.needs_input_grad).bias)
     dx, dnorm_weight, dnorm_bias, dvectors, dbias, dweights, dgate_bias, doutput_weight, doutput_bias = backward(
         dupdate, *context.saved_tensors, *context.numbers, wants_bias
     )

@@ -1,7 +1,7 @@
-"""Attention along one side of a grid: what triangle attention and the attentions over an alignment have in common.
+"""Attention along one side of a grid: what triangle attention and the attentions over an alignment share.
 
-q, k, v are [batch, rows, columns, heads, head size]. Along the columns every row is a sequence of its own, along the
-rows every column is. A bias [batch, heads, length, length] is shared by all sequences of a member of the batch, a mask
+q, k, v are [batch, rows, columns, heads, head size]. Along the columns every row is a sequence, along the rows every
+column is. All sequences of a member of the batch share a bias [batch, heads, length, length]. A mask
 [batch, rows, columns] is true where a place may be attended to.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.attention.kernels.forward import plan_forward
+from tilesmith.ops.attention.forms import plan_forward
 from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
 from tilesmith.ops.attention.reference import reference as attention_reference
-from tilesmith.ops.gate import gated
+from tilesmith.ops.gate import gate as apply_gate
 from tilesmith.ops.gate import reference as gate_reference
 from tilesmith.ops.runtime.arguments import (
     require_floating,
@@ -34,12 +34,12 @@ from tilesmith.ops.runtime.precision import tf32_allowed
 
 
 def as_heads(grid: Tensor, along_columns: bool) -> Tensor:
-    """[rows, columns, heads, head size] as attention takes it: [sequences, heads, length, head size]."""
+    """Permute [rows, columns, heads, head size] to what attention takes: [sequences, heads, length, head size]."""
     return grid.permute(0, 2, 1, 3) if along_columns else grid.permute(1, 2, 0, 3)
 
 
 def as_grid(heads: Tensor, along_columns: bool) -> Tensor:
-    """The way back."""
+    """Permute the output of attention back to a grid."""
     return heads.permute(0, 2, 1, 3) if along_columns else heads.permute(2, 0, 1, 3)
 
 
@@ -62,17 +62,17 @@ def empty_output(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
     scale: float | None, tf32: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output, and log₂ Σ 2^score of each query as [batch, sequences, heads, queries]."""
+    """Return the output, and log₂ Σ 2^score of each query as [batch, sequences, heads, queries]."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     return torch.empty_like(q), q.new_empty(lse_shape(q.permute(_order(along_columns)).shape), dtype=dtype)
 
 
-def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, Operand]:
+def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
     return plan_forward(plan, grid_problem(*arguments))
 
 
 def _order(along_columns: bool) -> tuple[int, ...]:
-    """The dimensions of a grid as attention takes them: [batch, sequences, heads, length, head size]."""
+    """Return the order of a grid's dimensions in [batch, sequences, heads, length, head size]."""
     return (0, 1, 3, 2, 4) if along_columns else (0, 2, 3, 1, 4)
 
 
@@ -89,23 +89,22 @@ def empty_gradients(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
     scale: float | None, tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv and dbias; dbias is empty where it is not wanted."""
+    """Return dq, dk, dv and dbias; dbias is empty where it is not wanted."""
     like, shape = (bias, bias.shape) if bias is not None and bias_gradient else (q, (0,))
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), like.new_empty(shape)
 
 
 def plan_gradients(
-    plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool,
-    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, along_columns: bool,
-    scale: float | None, tf32: bool,
+    plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    problem = grid_problem(q, k, v, bias, mask, along_columns, scale, tf32)
-    doutput, output = (one.permuted(_order(along_columns)) for one in (doutput, output))
+    problem = grid_problem(*arguments)
+    assert problem.q.order is not None, "grid_problem permutes q"
+    doutput, output = (one.permuted(problem.q.order) for one in (doutput, output))
     return gradients_of(plan, problem, doutput, output, lse, bias_gradient)
 
 
 def grid_kernels(name: str) -> tuple[Kernels, Kernels]:
-    """The forward and the backward as torch operators of this name."""
+    """Declare the forward and the backward as torch operators of this name."""
     forward = kernels(f"{name}_forward")(empty_output)
     forward.plan(plan_output)
     backward = kernels(f"{name}_backward")(empty_gradients)
@@ -117,23 +116,23 @@ def prepared(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
     scale: float | None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments as the kernels take them."""
+    """Return the arguments as the kernels take them."""
     scale = None if scale is None else float(scale)
     tf32 = tf32_allowed() and q.dtype == torch.float32
     return q, k, v, bias, turned_mask(mask, along_columns), along_columns, scale, tf32
 
 
 def turned_mask(mask: Tensor | None, along_columns: bool) -> Tensor | None:
-    """As [batch, sequences, keys].
+    """Return the mask as [batch, sequences, keys].
 
-    It alone is copied where it has to be turned, once for forward and backward: a byte for each place. Read where it
-    lies, the addresses of keys that are no neighbours take a Hopper GPU more registers than it has for dbias.
+    The mask alone is copied to be transposed, once for forward and backward: one byte per place. Without the copy, the
+    addresses of keys that are no neighbours exceed Hopper's register budget for dbias.
     """
     return mask if mask is None or along_columns else mask.transpose(1, 2).contiguous()
 
 
 def takes(q: Tensor, *_: object) -> bool:
-    """Doubles are computed by the kernels only to be tested: tensor cores do nothing for them."""
+    """Return whether the kernels compute these sizes. On a GPU they leave doubles to PyTorch."""
     return q.shape[-1] <= LARGEST_HEAD and not (q.is_cuda and q.dtype == torch.float64)
 
 
@@ -145,8 +144,10 @@ def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -
 
 
 def gradient_by(backward: Kernels) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return the autograd formula that calls these backward kernels."""
+
     def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        if doutput is None:  # nothing came of the output
+        if doutput is None:  # the loss does not depend on the output
             return (None,) * 8
         output, lse, *tensors = context.saved_tensors
         wanted = tensors[3] is not None and bool(context.needs_input_grad[3])
@@ -158,7 +159,7 @@ def gradient_by(backward: Kernels) -> Callable[..., tuple[Tensor | None, ...]]:
 
 # The kernels return the output before its gate.
 GRID_ATTENTION = Options(
-    takes=takes, switches=tf32_allowed, autocasts=True, returns="first", finish={"gate": gated}
+    takes=takes, switches=tf32_allowed, autocasts=True, returns="first", finish={"gate": apply_gate}
 )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def require_grid(
     name: str, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
     gate: Tensor | None, scale: float | None, sides: str,
 ) -> None:  # fmt: skip
-    """Arguments that go together. `sides` names the rows and columns."""
+    """Check that the arguments go together. `sides` names the rows and columns in errors."""
     optional = {key: one for key, one in (("bias", bias), ("gate", gate)) if one is not None}
     require_floating(name, q=q, k=k, v=v, **optional)
     if q.ndim != 5:

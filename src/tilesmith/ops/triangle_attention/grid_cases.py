@@ -13,9 +13,9 @@ from tilesmith.ops.gate import reference as gate_reference
 from tilesmith.ops.triangle_attention.grid import as_grid, as_heads
 from tilesmith.spec import Case, Cost, Layout, Work
 
-BATCH, HEADS = 1, 2  # of cases that do not say how many: the interpreter shall have few programs to go through
+BATCH, HEADS = 1, 2  # of cases that do not say how many: few programs for the interpreter
 
-# Alike for all these operators, and all with heads of one size: strides of the same kind share their compiled code.
+# The same for all these operators, with heads of one size: then strides of the same kind share compiled code.
 SMALL = (
     Case("one row", rows=1, columns=5, head=9),
     Case("odd", rows=3, columns=11, head=9),
@@ -24,20 +24,20 @@ SMALL = (
 
 
 def turned(case: Case) -> Case:
-    """The same case with rows and columns changing places; what is independent of each other comes first."""
+    """Return the case with rows and columns exchanged. The side of independent sequences comes first."""
     others = {name: size for name, size in case.sizes.items() if name not in ("rows", "columns")}
     return Case(case.name, columns=case.rows, rows=case.columns, **others)
 
 
 def _sizes(case: Case) -> tuple[int, int]:
-    """Batch and heads."""
+    """Return batch and heads."""
     return case.sizes.get("batch", BATCH), case.sizes.get("heads", HEADS)
 
 
 def grid_inputs(
     case: Case, dtype: torch.dtype, device: str, layout: Layout, *, along_columns: bool, biased: bool
 ) -> dict[str, Any]:  # fmt: skip
-    """A gate where the case is named so."""
+    """Return inputs; the case named "gated" has a gate."""
 
     def made(*shape: int) -> Tensor:
         return layout(torch.randn(shape, dtype=dtype, device=device))
@@ -56,7 +56,7 @@ def grid_inputs(
 
 
 def grid_cost(case: Case, dtype: torch.dtype, *, along_columns: bool, biased: bool) -> Cost:
-    """Each tensor moves once; q·kᵀ and weights·v forward, five such products backward."""
+    """Return the cost: each tensor moves once; two products forward (q·kᵀ, weights·v), five backward."""
     batch, heads = _sizes(case)
     length = case.columns if along_columns else case.rows
     queries = batch * case.rows * case.columns * heads
@@ -73,8 +73,10 @@ def grid_cost(case: Case, dtype: torch.dtype, *, along_columns: bool, biased: bo
 def sdpa_over_grid(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool, gate: Tensor | None
 ) -> Tensor:  # fmt: skip
-    """PyTorch's fused attention on one member of the batch after the other. It takes a bias and a mask as one, which
-    is as large as all scores together."""
+    """Call PyTorch's fused attention on each member of the batch.
+
+    PyTorch takes bias and mask as one tensor, which is as large as all scores.
+    """
     attend: Callable[..., Tensor] = sdpa()
     members = []
     for n in range(q.shape[0]):

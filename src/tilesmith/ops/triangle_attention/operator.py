@@ -1,4 +1,4 @@
-"""The operator: its meaning, its checks, its spec. What it shares with other attentions over a grid is in grid.py."""
+"""The operator: its meaning, checks and spec. `grid.py` has what all attentions over a grid share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reference(
 
 
 def _third_edge(bias: Tensor | None, starting: bool) -> Tensor | None:
-    """As [query, key]: of two edges ij and ik it is jk, of two edges ij and kj it is ki."""
+    """Return the bias as [query, key]: the third edge of ij and ik is jk, of ij and kj it is ki."""
     return bias if bias is None or starting else bias.transpose(-1, -2)
 
 
@@ -59,7 +59,7 @@ def triangle_attention(
     gate: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """σ(gate) · softmax(scale · q·kᵀ + bias) · v over pairs of residues that share one of the two.
+    """Return σ(gate) · softmax(scale · q·kᵀ + bias) · v over pairs of residues that share one of the two.
 
     - q, k, v and `gate` are [batch, i, j, heads, head size], in any strides. The output is laid out as q.
     - `starting=True`: a pair ij attends to the pairs ik of the same row. `starting=False`, the ending node: to the
@@ -122,7 +122,7 @@ SPEC = Spec(
     cases=[
         *SMALL,
         Case("ending", rows=11, columns=4, head=9),
-        # Whose bias the copy engine cannot fetch, though it can all else.
+        # TMA cannot load its bias, but can load the other tensors.
         Case("ragged", rows=2, columns=37, head=32, heads=1),
         Case("n256", rows=256, columns=256, head=32, batch=1, heads=4),
         Case("n512", rows=512, columns=512, head=32, batch=1, heads=4),

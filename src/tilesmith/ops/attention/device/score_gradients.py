@@ -1,7 +1,7 @@
 """ds in memory: the gradients of the scores of a chunk of sequences.
 
-They lie as [sequences of the chunk, heads, keys, queries], turned as the kernel that writes them has them, with rows of
-a whole number of units.
+The tensor is [sequences of the chunk, heads, keys, queries]: transposed, as the kernel that writes ds holds it. A row
+is padded to a whole number of units.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -17,61 +18,66 @@ from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.runtime.plan import Operand
 
 QUERY_UNIT = tl.constexpr(16)
-"""Rows are filled up to a multiple of this many queries, so that all begin where 16 bytes can be moved at once."""
+"""Rows are padded to a multiple of 16 queries, so that each begins at a multiple of 16 bytes."""
 
-# The last programs of every chunk leave most of a GPU idle, and what the L2 cache could hold is too little to make up
-# for that: 264 µs for 256 sequences of 256 residues in one chunk on an H200, 293 in two, 314 in four. 32 bits count so
-# many elements.
+# The tail of every chunk idles most of the GPU, and chunks that fit in the L2 cache do not make up for that: 256
+# sequences of 256 residues take 264 µs in one chunk on an H200, 293 in two, 314 in four. 32 bits count the elements.
 MOST_BYTES = 256 * 2**20
 MOST_BYTES_OF_SUMS = 32 * 2**20
 
 
+class ScoreSizes(NamedTuple):
+    """The sizes of ds of one sequence."""
+
+    n_heads: Any
+    query_rows: Any
+    key_rows: Any
+
+
 @triton.jit
 def dscores_at(
-    ptr, sequence, head, key, query, n_heads, query_rows, key_rows, BLOCK_KEYS: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr,
+    ptr, sizes, sequence, head, key, query, BLOCK_KEYS: tl.constexpr, BLOCK_QUERIES: tl.constexpr
 ):  # fmt: skip
-    """Where a tile [keys, queries] lies, and which of it there is; of several sequences, one per first dimension."""
-    width = tl.cdiv(query_rows, QUERY_UNIT) * QUERY_UNIT
+    """Return pointers to a tile [keys, queries], and which of its elements exist.
+
+    `sequence` may be a tensor of several sequences along a first dimension.
+    """
+    width = tl.cdiv(sizes.query_rows, QUERY_UNIT) * QUERY_UNIT
     keys = key + tl.arange(0, BLOCK_KEYS)[:, None]
     queries = query + tl.arange(0, BLOCK_QUERIES)[None, :]
-    row = (sequence * n_heads + head) * key_rows + keys
-    return ptr + (row * width + queries), (keys < key_rows) & (queries < width)
+    row = (sequence * sizes.n_heads + head) * sizes.key_rows + keys
+    return ptr + (row * width + queries), (keys < sizes.key_rows) & (queries < width)
 
 
 @triton.jit
-def store_dscores(target, sequence, head, key, query, n_heads, query_rows, key_rows, values, WALK: tl.constexpr):
-    """A tile [keys, queries]; nothing beyond the last key. Beyond the last query there may be anything."""
+def store_dscores(target, sizes, sequence, head, key, query, values, WALK: tl.constexpr):
+    """Store a tile [keys, queries], but no key past the last. Columns past the last query hold any value."""
     BLOCK_KEYS: tl.constexpr = values.shape[0]
     BLOCK_QUERIES: tl.constexpr = values.shape[1]
     if WALK == "described":
         target.store([sequence, head, key, query], values.reshape(1, 1, BLOCK_KEYS, BLOCK_QUERIES))
     else:
-        pointers, inside = dscores_at(
-            target, sequence, head, key, query, n_heads, query_rows, key_rows, BLOCK_KEYS, BLOCK_QUERIES
-        )
-        tl.store(pointers, values, mask=inside)
+        pointers, exists = dscores_at(target, sizes, sequence, head, key, query, BLOCK_KEYS, BLOCK_QUERIES)
+        tl.store(pointers, values, mask=exists)
 
 
 @triton.jit
 def load_dscores(
-    source, sequence, head, key, query, n_heads, query_rows, key_rows,
+    source, sizes, sequence, head, key, query,
     BLOCK_KEYS: tl.constexpr, BLOCK_QUERIES: tl.constexpr, WALK: tl.constexpr,
 ):  # fmt: skip
-    """A tile [keys, queries], zeros beyond the last key."""
+    """Load a tile [keys, queries], with zeros past the last key."""
     if WALK == "described":
         tile = source.load([sequence, head, key, query]).reshape(BLOCK_KEYS, BLOCK_QUERIES)
     else:
-        pointers, inside = dscores_at(
-            source, sequence, head, key, query, n_heads, query_rows, key_rows, BLOCK_KEYS, BLOCK_QUERIES
-        )
-        tile = tl.load(pointers, mask=inside, other=0.0)
+        pointers, exists = dscores_at(source, sizes, sequence, head, key, query, BLOCK_KEYS, BLOCK_QUERIES)
+        tile = tl.load(pointers, mask=exists, other=0.0)
     return tile
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """So many sequences, from this one on, and the memory that their ds goes to."""
+    """`count` sequences from `first` on, and the memory for their ds."""
 
     dscores: Operand
     first: int
@@ -79,21 +85,20 @@ class Chunk:
 
 
 def dscores_shape(problem: Problem) -> tuple[int, int, int]:
-    """Of one sequence."""
+    """Return the shape of ds of one sequence."""
     unit = int(QUERY_UNIT.value)
     return problem.heads, problem.keys, triton.cdiv(problem.queries, unit) * unit
 
 
 def sequences_that_fit(problem: Problem) -> int:
-    """How many sequences' ds there is room for at most; 0 where one is too long already."""
+    """Return for how many sequences MOST_BYTES hold ds; 0 where one is too long."""
     return MOST_BYTES // (max(math.prod(dscores_shape(problem)), 1) * problem.q.element_bytes)
 
 
 def spans(sequences: int, per_bias: int, most: int) -> Iterator[tuple[int, int]]:
-    """The first sequence and the number of sequences of each chunk, of `most` at most.
+    """Yield the first sequence and the number of sequences of each chunk of at most `most`.
 
-    All sequences of several biases where those of one fit, else an equal part of those of one: no chunk has a part of
-    those of two.
+    A chunk has all sequences of one or more biases, or an equal part of the sequences of one bias.
     """
     if most >= per_bias:
         stretch, step = sequences, most // per_bias * per_bias

@@ -1,4 +1,6 @@
-"""A tile of scores, as softmax takes them, and of the weights that a backward finds again from them."""
+"""Scores: a tile of products q·kᵀ becomes the exponents of softmax, and in the backward its weights."""
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -8,34 +10,60 @@ from tilesmith.ops.attention.device.tiles import head_start, is_seen
 from tilesmith.ops.device.constants import LOG2_E
 
 
-@triton.jit
-def scored(
-    products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-    BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """What softmax raises two to, in two factors, and the slope of the soft cap there.
+class ScoreTile(NamedTuple):
+    """Where a tile of scores lies.
 
-    Two factors, because without bias and soft cap the second is all there is to do, and it can wait for the subtraction
-    of the maximum, with which it is one instruction. `rows` count queries from `query` on, `columns` keys from
-    `key` on. The sequences of a member of the batch share its bias.
+    `rows` count queries from `query` on, `columns` count keys from `key` on. One is a column and the other a row, so
+    that they broadcast to the tile. `place` is the sequence's, as `place_of` returns it.
     """
+
+    place: Any
+    head: Any
+    query: Any
+    key: Any
+    rows: Any
+    columns: Any
+
+
+class Scoring(NamedTuple):
+    """How the products of one sequence become scores: its lengths, its window, and what is done to each product."""
+
+    n_queries: Any
+    n_keys: Any
+    left: Any
+    right: Any
+    scale: Any
+    softcap: Any
+    bias_ptr: Any
+    bias_strides: Any
+
+
+@triton.jit
+def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr):
+    """Return the exponents of softmax as two factors, and the slope of the soft cap.
+
+    softmax takes 2^(scores · factor). Without bias and soft cap the factor is all that is left to do, and it fuses with
+    the subtraction of the maximum into one instruction. All sequences of a member of the batch share its bias.
+    """
+    softcap = scoring.softcap
     if softcap is not None:
-        fraction = tanh(products * (scale / softcap), EXACT)
+        fraction = tanh(products * (scoring.scale / softcap), EXACT)
         scores = fraction * (softcap * LOG2_E)
         slope = 1 - fraction * fraction
         factor = 1.0
     else:
         scores = products
         slope = 1.0
-        factor = scale * LOG2_E
-    if bias_ptr is not None:
+        factor = scoring.scale * LOG2_E
+    if scoring.bias_ptr is not None:
+        strides = scoring.bias_strides
         if BIAS_DESCRIBED:
-            bias = described_bias(bias_ptr, bias_strides, place[0], head, query, key, rows, columns)
+            bias = described_bias(scoring.bias_ptr, strides, tile)
         else:
-            start = head_start(bias_ptr, bias_strides, (place[0],), head, query)
-            start += tl.cast(key, tl.int64) * bias_strides[3]
-            inside = (query + rows < n_queries) & (key + columns < n_keys)
-            bias = tl.load(start + (rows * bias_strides[2] + columns * bias_strides[3]), mask=inside, other=0.0)
+            start = head_start(scoring.bias_ptr, strides, (tile.place[0],), tile.head, tile.query)
+            start += tl.cast(tile.key, tl.int64) * strides[3]
+            exists = (tile.query + tile.rows < scoring.n_queries) & (tile.key + tile.columns < scoring.n_keys)
+            bias = tl.load(start + (tile.rows * strides[2] + tile.columns * strides[3]), mask=exists, other=0.0)
         scores = scores * factor + bias.to(products.dtype) * LOG2_E
         factor = 1.0
     return scores, factor, slope
@@ -43,43 +71,40 @@ def scored(
 
 @triton.jit
 def weighed(
-    products, place, head, query, key, rows, columns, lse, attended, bias_ptr, bias_strides,
-    n_queries, n_keys, left, right, scale, softcap,
-    BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr, CHECKED: tl.constexpr,
+    products, tile, scoring, lse, attended, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.constexpr, CHECKED: tl.constexpr
 ):  # fmt: skip
-    """A tile of softmax's weights, found again, and the slope of the soft cap there.
+    """Return a tile of softmax's weights, computed again from lse, and the slope of the soft cap.
 
-    What belongs to queries broadcasts as `rows` does, which lie along either side of the tile, and which keys are
-    attended to as `columns` does.
+    `lse` broadcasts as `tile.rows` does, `attended` as `tile.columns` does. CHECKED where not every query sees every
+    key.
     """
-    scores, factor, slope = scored(
-        products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-        BIAS_DESCRIBED, EXACT,
-    )  # fmt: skip
+    scores, factor, slope = scored(products, tile, scoring, BIAS_DESCRIBED, EXACT)
     weights = tl.exp2(scores * factor - lse)
     if CHECKED:
-        weights = tl.where(is_seen(query + rows, key + columns, n_queries, n_keys, left, right), weights, 0.0)
+        queries, keys = tile.query + tile.rows, tile.key + tile.columns
+        seen = is_seen(queries, keys, scoring.n_queries, scoring.n_keys, scoring.left, scoring.right)
+        weights = tl.where(seen, weights, 0.0)
     if attended is not None:
         weights = tl.where(attended, weights, 0.0)
     return weights, slope
 
 
 @triton.jit
-def described_bias(bias, bias_strides, sequence, head, query, key, rows, columns):
-    """A tile of a bias that the copy engine walks, zeros beyond its edges; turned where queries lie along columns.
+def described_bias(bias, bias_strides, tile):
+    """Load a tile of a bias by TMA, with zeros past its edges; transposed where queries lie along columns.
 
-    A stride of zero is that of sequences or heads that share one matrix, of which the descriptor then knows one.
+    A stride of zero means that all sequences, or all heads, share one matrix. The descriptor then knows only one.
     """
-    sequence = tl.where(bias_strides[0] == 0, 0, sequence)
-    head = tl.where(bias_strides[1] == 0, 0, head)
-    TURNED: tl.constexpr = rows.shape[0] == 1
-    QUERIES: tl.constexpr = rows.shape[1] if TURNED else rows.shape[0]
-    KEYS: tl.constexpr = columns.shape[0] if TURNED else columns.shape[1]
-    tile = bias.load([sequence, head, query, key]).reshape(QUERIES, KEYS)
-    return tl.trans(tile) if TURNED else tile
+    sequence = tl.where(bias_strides[0] == 0, 0, tile.place[0])
+    head = tl.where(bias_strides[1] == 0, 0, tile.head)
+    TRANSPOSED: tl.constexpr = tile.rows.shape[0] == 1
+    QUERIES: tl.constexpr = tile.rows.shape[1] if TRANSPOSED else tile.rows.shape[0]
+    KEYS: tl.constexpr = tile.columns.shape[0] if TRANSPOSED else tile.columns.shape[1]
+    values = bias.load([sequence, head, tile.query, tile.key]).reshape(QUERIES, KEYS)
+    return tl.trans(values) if TRANSPOSED else values
 
 
 @triton.jit
 def tanh(x, EXACT: tl.constexpr):
-    """Off by a rounding of y where EXACT, else by one of 1, for five instructions."""
+    """Return tanh(x) within one rounding of the result if EXACT, else within one rounding of 1 (five instructions)."""
     return libdevice.tanh(x) if EXACT else 1 - 2 / (1 + tl.exp2(x * (2 * LOG2_E)))

@@ -1,8 +1,10 @@
-"""What all kernels of attention share on the device: where a program works, who sees whom, dropout.
+"""Device code that all attention kernels share: where a program works, loads and stores, who sees whom, dropout.
 
-Scores appear with queries along the rows of a tile in some kernels and along its columns in others. The functions here
-take the numbers of queries and of keys in whichever shape broadcasts to the tile.
+Some kernels have queries along the rows of a tile of scores, others along its columns. The functions here take the
+numbers of queries and of keys in whichever shape broadcasts to the tile.
 """
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -10,21 +12,48 @@ import triton.language as tl
 NOT_SPECIALISED = (
     "n_sequences", "per_member", "n_heads", "group", "query_rows", "key_rows", "left", "right", "drop_below",
 )  # fmt: skip
-"""Sizes that a kernel gains nothing from knowing, and that must not compile anew for each."""
+"""Sizes that a kernel is not compiled anew for: knowing them makes no kernel faster."""
 
 LSE, DELTA = tl.constexpr(0), tl.constexpr(1)
-"""What the kernels of the backward tell each other about each query."""
+"""The rows of the statistics of a head: log₂ Σ 2^score, and δ = Σ over columns of do · o."""
 
 STATISTICS_UNIT = tl.constexpr(4)
-"""There is room for a multiple of this many, so that the copy engine can fetch them: it wants units of 16 bytes."""
+"""A row of statistics has room for a multiple of 4 queries: TMA moves units of 16 bytes."""
+
+
+class HeadRows(NamedTuple):
+    """The rows of one sequence in a tensor of heads. `load_tile` and `store_tile` move tiles of them.
+
+    - `source`: a pointer, or a descriptor for TMA.
+    - `strides`: from sequence to sequence, head to head, row to row, column to column; in a grid the first is from
+      member to member of the batch.
+    - `first_row`: where the sequence begins, if sequences are packed; else 0.
+    - `n_rows`: how many rows the sequence has.
+    """
+
+    source: Any
+    strides: Any
+    first_row: Any
+    n_rows: Any
+
+
+class Statistics(NamedTuple):
+    """lse and δ of the queries of one sequence, in a tensor for all heads and sequences."""
+
+    source: Any
+    starts_ptr: Any
+    n_heads: Any
+    query_rows: Any
+    first_row: Any
+    n_rows: Any
 
 
 @triton.jit
 def block_of_program(starts_ptr, n_sequences, n_heads, length, BLOCK: tl.constexpr, LAST_FIRST: tl.constexpr):
-    """The sequence, the head and the first row of the block that this program takes.
+    """Return the sequence, the head and the first row of this program's block.
 
-    Blocks of one head are neighbours: what they share stays in the L2 cache. With LAST_FIRST a head's last block starts
-    first: it has the most keys to see where queries look back only, and no long one must be left for the end.
+    Blocks of one head are neighbours, so the keys that they share stay in the L2 cache. With LAST_FIRST a head's last
+    block starts first: under a causal mask it sees the most keys, and a long program that starts last idles the GPU.
     """
     program = tl.program_id(0)
     if starts_ptr is None:
@@ -35,8 +64,8 @@ def block_of_program(starts_ptr, n_sequences, n_heads, length, BLOCK: tl.constex
         if LAST_FIRST:
             block = n_blocks - 1 - block
     else:
-        # Sequences are packed one after another. Counted as if the n-th began n blocks later than it does, no block
-        # belongs to two of them, and the number of blocks does not depend on their lengths.
+        # Sequences are packed one after another. The count of blocks treats the n-th sequence as if it began n blocks
+        # later. Then no block belongs to two sequences, and the number of blocks does not depend on their lengths.
         n_blocks = length // BLOCK + n_sequences
         head = program // n_blocks
         block = program % n_blocks
@@ -54,7 +83,7 @@ def block_of_program(starts_ptr, n_sequences, n_heads, length, BLOCK: tl.constex
 
 @triton.jit
 def rows_of_sequence(starts_ptr, sequence, length):
-    """The first row and the number of rows of a sequence, never outside the tensor."""
+    """Return the first row and the number of rows of a sequence, never outside the tensor."""
     first = 0
     if starts_ptr is not None:
         first = tl.minimum(tl.maximum(tl.load(starts_ptr + sequence).to(tl.int32), 0), length)
@@ -65,14 +94,16 @@ def rows_of_sequence(starts_ptr, sequence, length):
 
 @triton.jit
 def place_of(sequence, per_member):
-    """Where in its tensors a sequence lies: at its number; in a grid at that of its member of the batch, which has its
-    own bias, and at its own among the sequences of that."""
+    """Return the index of a sequence in its tensors.
+
+    In a grid these are two numbers: the member of the batch, which has its own bias, and the sequence in that member.
+    """
     return (sequence,) if per_member is None else (sequence // per_member, sequence % per_member)
 
 
 @triton.jit
 def head_start(ptr, strides, place, head, first_row):
-    """Where the rows of a head of a sequence begin, from that row on."""
+    """Return a pointer to row `first_row` of a head of a sequence."""
     wide = tl.cast(place[0], tl.int64) * strides[0] + tl.cast(head, tl.int64) * strides[-3]
     if len(place) == 2:
         wide += tl.cast(place[1], tl.int64) * strides[1]
@@ -81,7 +112,7 @@ def head_start(ptr, strides, place, head, first_row):
 
 @triton.jit
 def query_place(starts_ptr, sequence, head, n_heads, query_rows, first_row):
-    """The number of a head's first query among the queries of all heads, which is its place in lse."""
+    """Return the index of a head's first query among the queries of all heads, as lse stores them."""
     if starts_ptr is None:
         place = (tl.cast(sequence, tl.int64) * n_heads + head) * query_rows
     else:
@@ -90,90 +121,93 @@ def query_place(starts_ptr, sequence, head, n_heads, query_rows, first_row):
 
 
 @triton.jit
-def statistics_start(ptr, starts_ptr, sequence, head, n_heads, query_rows, first_row, WHICH: tl.constexpr):
-    """Where the lse or the δ of a head's queries begin: a row of each per head, of a whole number of units."""
-    rows = tl.cdiv(query_rows, STATISTICS_UNIT) * STATISTICS_UNIT
-    if starts_ptr is None:
-        row = (tl.cast(sequence, tl.int64) * n_heads + head) * 2 + WHICH
+def statistics_start(statistics, sequence, head, WHICH: tl.constexpr):
+    """Return a pointer to the lse or the δ of a head's first query. Each is a row of a whole number of units."""
+    rows = tl.cdiv(statistics.query_rows, STATISTICS_UNIT) * STATISTICS_UNIT
+    if statistics.starts_ptr is None:
+        row = (tl.cast(sequence, tl.int64) * statistics.n_heads + head) * 2 + WHICH
     else:
         row = tl.cast(head, tl.int64) * 2 + WHICH
-    return ptr + row * rows + first_row
+    return statistics.source + row * rows + statistics.first_row
 
 
 @triton.jit
 def load_statistics(
-    source, starts_ptr, sequence, head, n_heads, query_rows, first_row, start, n_rows,
-    WHICH: tl.constexpr, BLOCK: tl.constexpr, WALK: tl.constexpr, CHECKED: tl.constexpr,
+    statistics, sequence, head, start, WHICH: tl.constexpr, BLOCK: tl.constexpr, WALK: tl.constexpr,
+    CHECKED: tl.constexpr,
 ):  # fmt: skip
-    """Those of BLOCK queries from `start` on; anything but NaN for those that there are not."""
+    """Load the lse or the δ of BLOCK queries from `start` on. Past the last query there is any number but NaN."""
     rows = start + tl.arange(0, BLOCK)
     if WALK == "described":
-        values = source.load([sequence, head, WHICH, start]).reshape(BLOCK)
+        values = statistics.source.load([sequence, head, WHICH, start]).reshape(BLOCK)
     else:
-        row_ptr = statistics_start(source, starts_ptr, sequence, head, n_heads, query_rows, first_row, WHICH)
-        values = tl.load(row_ptr + rows, mask=rows < n_rows, other=0.0) if CHECKED else tl.load(row_ptr + rows)
-    return values
+        row_ptr = statistics_start(statistics, sequence, head, WHICH)
+        if CHECKED:
+            values = tl.load(row_ptr + rows, mask=rows < statistics.n_rows, other=0.0)
+        else:
+            values = tl.load(row_ptr + rows)
+    return values  # [BLOCK]
 
 
 @triton.jit
-def store_statistics(
-    ptr, starts_ptr, sequence, head, n_heads, query_rows, first_row, start, n_rows, lse, delta, BLOCK: tl.constexpr
-):  # fmt: skip
+def store_statistics(statistics, sequence, head, start, lse, delta, BLOCK: tl.constexpr):
+    """Store the lse and the δ of BLOCK queries from `start` on."""
     rows = start + tl.arange(0, BLOCK)
-    if starts_ptr is None:  # what fills up the last unit may be fetched with it
+    n_rows = statistics.n_rows
+    if statistics.starts_ptr is None:  # TMA may read what fills up the last unit
         n_rows = tl.cdiv(n_rows, STATISTICS_UNIT) * STATISTICS_UNIT
-    lse_ptr = statistics_start(ptr, starts_ptr, sequence, head, n_heads, query_rows, first_row, LSE)
-    delta_ptr = statistics_start(ptr, starts_ptr, sequence, head, n_heads, query_rows, first_row, DELTA)
+    lse_ptr = statistics_start(statistics, sequence, head, LSE)
+    delta_ptr = statistics_start(statistics, sequence, head, DELTA)
     tl.store(lse_ptr + rows, lse, mask=rows < n_rows)
     tl.store(delta_ptr + rows, delta, mask=rows < n_rows)
 
 
 @triton.jit
-def tile_pointers(
-    ptr, strides, place, head, first_row, start,
-    BLOCK: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr,
-):  # fmt: skip
-    """BLOCK rows of a head from row `start` on."""
-    INDEX: tl.constexpr = tl.int32 if WALK == "near" else tl.int64
-    rows = tl.arange(0, BLOCK).to(INDEX) * strides[-2]
-    columns = tl.arange(0, BLOCK_HEAD).to(INDEX) * strides[-1]
-    return head_start(ptr, strides, place, head, first_row + start) + (rows[:, None] + columns[None, :])
-
-
-@triton.jit
-def of_sequence(
+def head_rows(
     source, strides, n_heads, first_row, n_rows,
     BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr,
 ):  # fmt: skip
-    """What `load_tile` loads the tiles of one sequence from: for a packed one a descriptor of its own."""
+    """Return the rows of one sequence. A packed sequence gets a descriptor of its own."""
     if WALK == "packed":
         source = tl.make_tensor_descriptor(
             source + tl.cast(first_row, tl.int64) * strides[2], [n_heads, n_rows, HEAD], [strides[1], strides[2], 1],
             [1, BLOCK, BLOCK_HEAD],
         )  # fmt: skip
-    return source
+    return HeadRows(source, strides, first_row, n_rows)
+
+
+@triton.jit
+def tile_pointers(rows, place, head, start, BLOCK: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr):
+    """Return pointers to BLOCK rows of a head from row `start` on."""
+    INDEX: tl.constexpr = tl.int32 if WALK == "near" else tl.int64
+    offsets = tl.arange(0, BLOCK).to(INDEX) * rows.strides[-2]
+    columns = tl.arange(0, BLOCK_HEAD).to(INDEX) * rows.strides[-1]
+    first = head_start(rows.source, rows.strides, place, head, rows.first_row + start)
+    return first + (offsets[:, None] + columns[None, :])  # [BLOCK, BLOCK_HEAD]
 
 
 @triton.jit
 def load_tile(
-    source, strides, place, head, first_row, start, n_rows,
-    BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr, CHECKED: tl.constexpr,
+    rows, place, head, start, BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr,
+    CHECKED: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK rows of a head, with zeros beyond its HEAD columns and, where CHECKED, beyond its last row.
+    """Load BLOCK rows of a head, with zeros past its HEAD columns and, where CHECKED, past its last row.
 
-    WALK is how they are reached. "near": the source is a pointer, and 32 bits count the elements between any two of a
-    tile; "far": it takes 64. "described": the source is a descriptor of the whole tensor, which the copy engine walks
-    and which knows where that ends; "packed": of one of the packed sequences.
+    WALK says how to reach them:
+
+    - "near": by pointers. 32 bits count the elements between any two of a tile. "far": the same with 64 bits.
+    - "described": by TMA, with a descriptor of the whole tensor, which knows where the tensor ends.
+    - "packed": by TMA, with a descriptor of one packed sequence.
     """
-    in_rows = (start + tl.arange(0, BLOCK) < n_rows)[:, None]
+    in_rows = (start + tl.arange(0, BLOCK) < rows.n_rows)[:, None]
     in_head = (tl.arange(0, BLOCK_HEAD) < HEAD)[None, :]
     if WALK == "described":
         corner = place + (head, start, 0)  # noqa: RUF005  # Triton has no starred elements
-        tile = source.load(corner).reshape(BLOCK, BLOCK_HEAD)
+        tile = rows.source.load(corner).reshape(BLOCK, BLOCK_HEAD)
     elif WALK == "packed":
-        tile = source.load([head, start, 0]).reshape(BLOCK, BLOCK_HEAD)
+        tile = rows.source.load([head, start, 0]).reshape(BLOCK, BLOCK_HEAD)
     else:
-        pointers = tile_pointers(source, strides, place, head, first_row, start, BLOCK, BLOCK_HEAD, WALK)
+        pointers = tile_pointers(rows, place, head, start, BLOCK, BLOCK_HEAD, WALK)
         if CHECKED and HEAD < BLOCK_HEAD:
             tile = tl.load(pointers, mask=in_rows & in_head, other=0.0)
         elif CHECKED:
@@ -182,24 +216,25 @@ def load_tile(
             tile = tl.load(pointers, mask=in_head, other=0.0)
         else:
             tile = tl.load(pointers)
-    return tile
+    return tile  # [BLOCK, BLOCK_HEAD]
 
 
 @triton.jit
 def store_tile(
-    target, strides, place, head, first_row, start, n_rows, values,
-    BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr,
+    rows, place, head, start, values, BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
+    WALK: tl.constexpr,
 ):  # fmt: skip
-    """The rows of a head that there are, to where `load_tile` would load them from."""
+    """Store BLOCK rows of a head where `load_tile` would load them from, but none past the last row."""
+    target = rows.source
     if WALK == "described":
         corner = place + (head, start, 0)  # noqa: RUF005  # as above
         target.store(corner, values.to(target.dtype).reshape(target.block_shape))
     elif WALK == "packed":
         target.store([head, start, 0], values.to(target.dtype).reshape(1, BLOCK, BLOCK_HEAD))
     else:
-        in_rows = (start + tl.arange(0, BLOCK) < n_rows)[:, None]
+        in_rows = (start + tl.arange(0, BLOCK) < rows.n_rows)[:, None]
         in_head = (tl.arange(0, BLOCK_HEAD) < HEAD)[None, :]
-        pointers = tile_pointers(target, strides, place, head, first_row, start, BLOCK, BLOCK_HEAD, WALK)
+        pointers = tile_pointers(rows, place, head, start, BLOCK, BLOCK_HEAD, WALK)
         tl.store(pointers, values.to(target.dtype.element_ty), mask=in_rows & in_head)
 
 
@@ -207,8 +242,11 @@ def store_tile(
 def keys_seen(
     first_query, n_queries, n_keys, left, right, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr
 ):  # fmt: skip
-    """The keys that a block of queries sees: from, seen by all from, seen by all to, to. All but the last are multiples
-    of BLOCK_KEYS, and each is at least the one before."""
+    """Return four edges of the keys that a block of queries sees: begin, all_begin, all_end, end.
+
+    Any query of the block sees keys from begin to end. Every query sees all keys from all_begin to all_end, so these
+    need no mask. All but the last are multiples of BLOCK_KEYS, and each is at least the one before.
+    """
     shift = n_keys - n_queries
     last_query = tl.minimum(first_query + BLOCK_QUERIES, n_queries) - 1
     begin = 0
@@ -226,7 +264,7 @@ def keys_seen(
 def queries_that_see(
     first_key, n_queries, n_keys, left, right, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr
 ):  # fmt: skip
-    """The queries that see a block of keys: from, seeing all from, seeing all to, to; as `keys_seen`."""
+    """Return four edges of the queries that see a block of keys, as `keys_seen` does for keys."""
     shift = n_keys - n_queries
     last_key = tl.minimum(first_key + BLOCK_KEYS, n_keys) - 1
     begin = tl.maximum(first_key - shift - right, 0) // BLOCK_QUERIES * BLOCK_QUERIES
@@ -242,6 +280,7 @@ def queries_that_see(
 
 @triton.jit
 def is_seen(queries, keys, n_queries, n_keys, left, right):
+    """Return which pairs of a query and a key exist and lie within the window."""
     seen = (keys < n_keys) & (queries < n_queries) & (keys <= queries + (n_keys - n_queries) + right)
     if left is not None:
         seen = seen & (keys >= queries + (n_keys - n_queries) - left)
@@ -250,7 +289,7 @@ def is_seen(queries, keys, n_queries, n_keys, left, right):
 
 @triton.jit
 def is_attended(mask_ptr, mask_strides, place, key, columns, n_keys):
-    """Which keys the mask lets through, for every query alike."""
+    """Return which keys the mask lets through, for every query alike."""
     start = tl.cast(place[0], tl.int64) * mask_strides[0] + tl.cast(key, tl.int64) * mask_strides[-1]
     if len(place) == 2:
         start += tl.cast(place[1], tl.int64) * mask_strides[1]
@@ -259,6 +298,7 @@ def is_attended(mask_ptr, mask_strides, place, key, columns, n_keys):
 
 @triton.jit
 def scrambled(x):
+    """Return a 32-bit hash of x; see `reference.scrambled`."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -266,7 +306,7 @@ def scrambled(x):
 
 @triton.jit
 def dropout_stream(seed_ptr, head):
-    """What tells one head's dropped weights from another's; `head` counts over all sequences."""
+    """Return the seed of one head's dropout; `head` counts over all sequences."""
     stream = tl.cast(head, tl.uint32)
     if seed_ptr is not None:
         seed = tl.load(seed_ptr)
@@ -276,7 +316,7 @@ def dropout_stream(seed_ptr, head):
 
 @triton.jit
 def is_kept(stream, queries, keys, drop_below):
-    """Which weights dropout leaves; see `reference.kept_by_dropout`."""
+    """Return which weights dropout keeps; see `reference.kept_by_dropout`."""
     rows = scrambled(stream + queries.to(tl.uint32))
     columns = scrambled(~stream - keys.to(tl.uint32))
     return (scrambled(rows ^ columns) >> 1).to(tl.int32) >= drop_below

@@ -1,0 +1,12 @@
+"""The attention kernels in Gluon, for long sequences on Hopper: warp specialisation, mbarriers, wgmma.
+
+Files, in reading order:
+
+- `problems.py`: the problems that both kernels take.
+- `forward.py`: the forward kernel.
+- `softmax_weights.py`: from a tile of scores to a tile of weights, in the forward kernel.
+- `forward_plan.py`: when to launch the forward kernel, its tiles and their order.
+- `backward.py`: the backward kernel, with five products.
+- `dq_sums.py`: sums of dq in memory, in the backward kernel.
+- `backward_plan.py`: when to launch the backward kernel, and the order of its programs.
+"""

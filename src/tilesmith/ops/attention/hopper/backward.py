@@ -1,32 +1,28 @@
-"""The backward for long sequences on Hopper: the same computation as in `backward`, which read first, in five products.
+"""The backward kernel for long sequences on Hopper: same computation as `kernels/backward.py` (read that first).
 
-There two kernels work out the weights and their gradients twice, since dq sums over keys, and dk and dv over queries.
-Here a program has 128 keys and walks along the queries that see them: dk and dv stay in its registers, and what it has
-of dq it adds to a sum in memory, in single precision. Gradients must be the same at every run, so the programs of a
-head add to each block of queries in a fixed order: the first of them stores, and the last takes the sum, scales, rounds
-and stores dq. A counter for each block of queries says how many have added.
+The portable backward has two kernels, which both compute weights and their gradients: seven products. This kernel needs
+five. A program has 128 keys and walks along the queries that see them. dk and dv stay in registers. The program adds
+its part of dq to a sum in memory, in single precision. Gradients must be the same bits at every run, so the programs of
+a head add to each block of queries in a fixed order. The first stores, and the last reads the sum, scales, rounds and
+stores dq. A counter for each block of queries holds how many programs have added.
 
-The order is that in which programs are numbered, so that nobody waits forever: a program only waits for ones of lower
-numbers, which the GPU starts first, and the lowest of those that run for none. From the last keys to the first, nobody
-waits long either: under a causal mask programs of later keys begin at a later block of queries, which they have left
-when those of earlier keys arrive there. But they also have the fewest queries, and long programs that start last leave
-a GPU idle, the longer the more heads share their keys. These go from the first keys to the last: ASCENDING.
+The order is that of program numbers, so there is no deadlock: a program waits only for programs of lower numbers, which
+the GPU starts first. From the last keys to the first, waits are short too: under a causal mask, programs of later keys
+begin at a later block of queries, and have left a block when programs of earlier keys arrive. But programs of the last
+keys have the fewest queries, and starting long programs last idles the GPU, more so with larger GQA groups. With GQA
+the order is from the first keys to the last: ASCENDING.
 
-Two warpgroups have 64 keys each, so scores are turned: a row for each key. Weights and ds then lie in registers as the
-left operands of the products with do and q that they are needed as; ds goes to shared memory as well, where both
-warpgroups find all of it, and each makes half the columns of dq. One warp fetches, another waits until it is this
-program's turn to add, a third counts and stores: the warpgroups have no register left for where things are.
+Two consumer warpgroups have 64 keys each, and scores are transposed: one row per key. Then weights and ds lie in
+registers as the left operands of the products with do and q. ds also goes to shared memory, where both warpgroups read
+all of it, and each computes half the columns of dq. One warp loads by TMA, one waits for this program's turn to add,
+one counts and stores: the warpgroups have no registers left for addresses.
 
-b4 h32 s4096 d128 on an H200 at its power limit: 484 TFLOP/s, causal 498, where the two kernels of the plain form reach
-394 and 358; b8 h32 s2048 d64: 442 and 377, where they reach 374 and 312.
+b4 h32 s4096 d128 on an H200 at its power limit: 484 TFLOP/s, causal 498; the portable kernels reach 394 and 358.
+b8 h32 s2048 d64: 442 and 377; the portable kernels reach 374 and 312.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -39,30 +35,25 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilesmith.ops.attention.device.tiles import NOT_SPECIALISED
 from tilesmith.ops.attention.hopper.dq_sums import add_to_sum, sum_so_far
-from tilesmith.ops.attention.kernels.delta import plan_delta
-from tilesmith.ops.attention.problem import Problem
-from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.constants import LOG2_E
-from tilesmith.ops.device.hopper import GROUP_WARPS, hidden_zero, runs_on_hopper
-from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.device.hopper import GROUP_WARPS, hidden_zero
 from tilesmith.toolchain.gluon import fetch, put, thread_barrier
 
-GROUPS = gl.constexpr(2)  # warpgroups that compute
+GROUPS = gl.constexpr(2)  # consumer warpgroups
 ROWS = gl.constexpr(64)  # keys of a warpgroup
 KEYS = gl.constexpr(128)  # of a program
 QUERIES = gl.constexpr(64)  # at a time
-REGISTERS = gl.constexpr(240)  # of a thread that computes; the others give theirs up for them
+REGISTERS = gl.constexpr(240)  # per thread of a consumer warpgroup; the other warps give up theirs
 OTHER_REGISTERS = gl.constexpr(24)
 
-# Barriers by their place in `signals`: each tensor of them would take a register. Those in twos are used in turn.
+# The mbarriers by their index in `signals`: a tensor for each kind would take a register. Pairs are used in turn.
 KEYS_READY = gl.constexpr(0)
 DS_READY = gl.constexpr(1)
-DONE = gl.constexpr(2)  # dk and dv are in the places of keys and values
-MAY_ADD = gl.constexpr(3)  # two: it is this program's turn
-ADDED = gl.constexpr(5)  # two: both warpgroups have; or dq is in its place
-COUNTED = gl.constexpr(7)  # two: the next program knows it; or dq is stored
-SLOTS = gl.constexpr(9)  # for each stage: q is there; then for each, do is there; then, both may be overwritten
+DONE = gl.constexpr(2)  # dk and dv are in the buffers of keys and values
+MAY_ADD = gl.constexpr(3)  # two: it is this program's turn to add
+ADDED = gl.constexpr(5)  # two: both warpgroups have added, or dq is in shared memory
+COUNTED = gl.constexpr(7)  # two: the counter is up, or dq is stored
+SLOTS = gl.constexpr(9)  # per stage: q is loaded; then per stage: do is loaded; then per stage: both are free
 
 
 @gluon.jit(do_not_specialize=[*NOT_SPECIALISED, "n_key_heads", "set_heads", "scale"])
@@ -71,9 +62,11 @@ def attention_hopper_backward_kernel(
     n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads, scale,
     HEAD: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, ASCENDING: gl.constexpr,
 ):  # fmt: skip
-    """All but the pointers are descriptors: of QUERIES queries, of half the columns of as many for dq, of ROWS keys.
+    """Compute dq, dk and dv. All arguments but the pointers are descriptors.
 
-    EARLY: the products of the next scores begin before those of dq, for which heads of 128 have no registers.
+    Their blocks are QUERIES queries for q, doutput and statistics, half the columns of as many for dq, and ROWS keys
+    for the others. EARLY: the products of the next scores start before those of dq; heads of 128 have no registers for
+    that.
     """
     query_tiles = gl.allocate_shared_memory(q.dtype, [2 * STAGES, 1, 1, QUERIES, HEAD], q.layout)  # q and do in turn
     key_tiles = gl.allocate_shared_memory(k.dtype, [2 * GROUPS, 1, 1, ROWS, HEAD], k.layout)  # keys, then values
@@ -96,11 +89,12 @@ def attention_hopper_backward_kernel(
     fence_async_shared()
     tiles = (query_tiles, key_tiles, ds_tiles, dq_tiles, statistics_tiles)
     sizes = (n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads)
+    fetched = (q, k, v, doutput, statistics)
     gl.warp_specialize(
         [
             (differentiate, (sums_ptr, tiles, signals, sizes, scale, HEAD, STAGES, EARLY, ASCENDING, 0)),
             (differentiate, (sums_ptr, tiles, signals, sizes, scale, HEAD, STAGES, EARLY, ASCENDING, 1)),
-            (fetch_tiles, (q, k, v, doutput, statistics, tiles, signals, sizes, HEAD, STAGES, ASCENDING)),
+            (fetch_tiles, (fetched, tiles, signals, sizes, HEAD, STAGES, ASCENDING)),
             (await_turns, (counters_ptr, signals, sizes, ASCENDING)),
             (pass_on, (dq, dk, dv, counters_ptr, tiles, signals, sizes, HEAD, ASCENDING)),
         ],
@@ -111,11 +105,11 @@ def attention_hopper_backward_kernel(
 
 @gluon.jit
 def work_of_program(sizes, ASCENDING: gl.constexpr):
-    """Sequence, key head, block of keys, the first block of queries that sees any of it, and how many do.
+    """Return the sequence, key head, block of keys, first block of queries that sees it, and number of such blocks.
 
-    Programs that run at the same time have the first blocks, or the last, of a set of heads, then the next: enough
-    heads that few wait for each other, not so many that what they walk along does not stay in the L2 cache. The program
-    with the first keys visits all queries: some may see nothing, and their dq is zero.
+    Programs that run at the same time have the first, or the last, blocks of a set of heads. A set has enough heads
+    that few programs wait for each other, and few enough that their queries stay in the L2 cache. The program with the
+    first keys visits all queries: some may see no key, and their dq is zero.
     """
     n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads = sizes
     key_blocks = (key_rows + KEYS - 1) // KEYS
@@ -135,7 +129,7 @@ def work_of_program(sizes, ASCENDING: gl.constexpr):
 
 @gluon.jit
 def last_block_seen(query, sizes):
-    """The last block of keys that any of QUERIES queries from this one on sees; the first, where these see none."""
+    """Return the last block of keys that any of QUERIES queries from `query` on sees; 0 if they see none."""
     _n_heads, _group, query_rows, key_rows, right, _n_key_heads, _set_heads = sizes
     last_key = gl.minimum(query + QUERIES - 1 + (key_rows - query_rows) + right, key_rows - 1)
     return gl.maximum(last_key, 0) // KEYS
@@ -143,10 +137,10 @@ def last_block_seen(query, sizes):
 
 @gluon.jit
 def fetch_tiles(
-    q, k, v, doutput, statistics, tiles, signals, sizes,
-    HEAD: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr,
+    fetched, tiles, signals, sizes, HEAD: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr
 ):  # fmt: skip
-    """The one warp that fetches: keys and values, then the queries of every head of the group with what goes along."""
+    """Run the producer warp: load keys and values by TMA, then q, do, lse and δ of every head of the group."""
+    q, k, v, doutput, statistics = fetched
     query_tiles, key_tiles, _ds_tiles, _dq_tiles, statistics_tiles = tiles
     n_heads, group, _query_rows, _key_rows, _right, _n_key_heads, _set_heads = sizes
     sequence, key_head, block, first_block, n_blocks = work_of_program(sizes, ASCENDING)
@@ -174,7 +168,7 @@ def fetch_tiles(
 
 @gluon.jit
 def visit(counters_ptr, sizes, n, ASCENDING: gl.constexpr):
-    """Of the n-th visit to a block of queries: its counter, how many programs add before this one, and after it."""
+    """Return the counter of the n-th block of queries, and how many programs add before this one and after it."""
     n_heads, group, query_rows, _key_rows, _right, _n_key_heads, _set_heads = sizes
     sequence, key_head, block, first_block, n_blocks = work_of_program(sizes, ASCENDING)
     head = sequence * n_heads + key_head * group + n // n_blocks
@@ -187,9 +181,10 @@ def visit(counters_ptr, sizes, n, ASCENDING: gl.constexpr):
 
 @gluon.jit
 def await_turns(counters_ptr, signals, sizes, ASCENDING: gl.constexpr):
-    """The one warp that watches the counters: tells the warpgroups when all before this program have added."""
+    """Run the warp that polls the counters: signal the warpgroups when all earlier programs have added."""
+    _n_heads, group, _query_rows, _key_rows, _right, _n_key_heads, _set_heads = sizes
     _sequence, _key_head, _block, _first_block, n_blocks = work_of_program(sizes, ASCENDING)
-    for n in range(n_blocks * sizes[1]):
+    for n in range(n_blocks * group):
         counter, before, _after = visit(counters_ptr, sizes, n, ASCENDING)
         mbarrier.wait(signals.index(COUNTED + n % 2), (n // 2 + 1) % 2)
         counted = 0
@@ -205,8 +200,10 @@ def await_turns(counters_ptr, signals, sizes, ASCENDING: gl.constexpr):
 def pass_on(
     dq, dk, dv, counters_ptr, tiles, signals, sizes, HEAD: gl.constexpr, ASCENDING: gl.constexpr
 ):  # fmt: skip
-    """The one warp that counts: tells the next program when both warpgroups of this one have added. Where there is no
-    next one it stores the dq that these made instead; in the end dk and dv."""
+    """Run the warp that counts: raise the counter when both warpgroups have added. The last program stores dq instead.
+
+    At the end it stores dk and dv.
+    """
     _query_tiles, key_tiles, _ds_tiles, dq_tiles, _statistics_tiles = tiles
     _n_heads, group, _query_rows, _key_rows, _right, _n_key_heads, _set_heads = sizes
     sequence, key_head, block, first_block, n_blocks = work_of_program(sizes, ASCENDING)
@@ -238,7 +235,7 @@ def differentiate(
     sums_ptr, tiles, signals, sizes, scale,
     HEAD: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, ASCENDING: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup that computes: dk and dv of its keys, and of each block's dq half the columns, from all 128 keys."""
+    """Run a consumer warpgroup: dk and dv of its keys, and half the columns of each block's dq, from all 128 keys."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, QUERIES, 16])
     GRADIENT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, HEAD, 16])
     HALF: gl.constexpr = HEAD // 2
@@ -246,9 +243,9 @@ def differentiate(
     query_tiles, key_tiles, ds_tiles, dq_tiles, statistics_tiles = tiles
     n_heads, group, query_rows, key_rows, right, _n_key_heads, _set_heads = sizes
     sequence, key_head, block, first_block, n_blocks = work_of_program(sizes, ASCENDING)
-    # Never less than one, as the last query sees the last key. Not knowing that, the compiler keeps registers for none.
+    # At least one, because the last query sees the last key. Without this maximum the compiler reserves registers.
     total = gl.maximum(n_blocks * group, 1)
-    # Counted from this warpgroup's first key on: the last key that query 0 sees, and the last that there is.
+    # Relative to this warpgroup's first key: the last key that query 0 sees, and the last key.
     start = block * KEYS + PART * ROWS
     reach = gl.minimum(key_rows - query_rows + right - start, 1 << 29)
     last_key = key_rows - 1 - start
@@ -293,7 +290,7 @@ def differentiate(
         adds_first = block == 0 if ASCENDING else sees_no_later
         adds_last = sees_no_later if ASCENDING else block == 0
         dq = gl.zeros([QUERIES, HALF], gl.float32, DQ)
-        if adds_last & (not adds_first):  # what the others have, now, as there is no register for it later
+        if adds_last & (not adds_first):  # reads the sum now: later there are no registers for it
             mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
             dq = sum_so_far(sum_ptr, DQ, HALF)
         for part in gl.static_range(GROUPS):
@@ -322,7 +319,7 @@ def differentiate(
             query = first_block * QUERIES
             sum_ptr += first_block * (GROUPS * SUM)
 
-    # The other warpgroup may still be reading this one's keys, until it says that it is here too.
+    # The other warpgroup may still read this one's keys until it arrives here too.
     mbarrier.arrive(signals.index(DS_READY), count=1)
     key_tiles.index(GROUPS + PART).reshape([ROWS, HEAD]).store(dv.to(query_tiles.dtype))
     mbarrier.wait(signals.index(DS_READY), total % 2)
@@ -336,7 +333,7 @@ def differentiate(
 def start_scores(
     k, query_tiles, signals, n, total, SCORES: gl.constexpr, HEAD: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """The products with the n-th block of queries, begun; after the last, some that nobody looks at."""
+    """Start the products with the n-th block of queries. After the last block the result is unused."""
     slot = n % STAGES
     mbarrier.wait(signals.index(SLOTS + slot), n // STAGES % 2, pred=n < total)
     q = query_tiles.index(2 * slot).reshape([QUERIES, HEAD])
@@ -346,97 +343,12 @@ def start_scores(
 
 @gluon.jit
 def only_seen(weights, reach, last_key, SCORES: gl.constexpr):
-    """The weights of keys that there are and that their query sees, of which the first sees those up to `reach`.
+    """Return the weights with zeros where a query does not see the key. The first query sees keys up to `reach`.
 
-    Columns in eights are the same for all threads: compared with as numbers, they take no registers.
+    Multiples of eight columns are the same for all threads. Compared as constants, they take no registers.
     """
     keys = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
     queries = gl.arange(0, QUERIES, gl.SliceLayout(0, SCORES))
     ahead = gl.where(keys <= last_key, keys - reach, 1 << 29)
     seen = ahead[:, None] - (queries & 7)[None, :] <= (queries & (QUERIES - 8))[None, :]
     return gl.where(seen, weights, 0.0)
-
-
-@dataclass(frozen=True)
-class HopperBackwardConfig(Config):
-    """Room for STAGES blocks of queries; EARLY, ASCENDING: see the kernel; programs that run together are of
-    `set_heads` heads."""
-
-    STAGES: int = 2
-    EARLY: bool = False
-    ASCENDING: bool = False
-    set_heads: int = 16
-
-    @property
-    def all_warps(self) -> int:
-        """With those that do not compute, of which there is a warpgroup, though one of its warps ends at once."""
-        return (int(GROUPS.value) + 1) * int(GROUP_WARPS.value)
-
-
-def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
-    """TFLOP/s on an H200, causal: b4 h32 s4096 d128 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order;
-    b4 s2048 d64 with 32 heads on 8 of keys 344 in ascending order with sets of 32, 300 of 16, 313 in descending order;
-    of 4,096 and 128 columns 438 and 367. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
-
-    In a later run, with room for two and for three blocks of queries: d128 483 and 491, causal 464 and 469; d64 433 and
-    419, causal 367 and 358, with 32 heads on 8 of keys 340 and 345."""
-    wide = problem.head_block == 128
-    if problem.group > 1:
-        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32)
-    is_causal = problem.right != UNBOUNDED
-    return HopperBackwardConfig(STAGES=3 if wide else 2, EARLY=not wide, set_heads=8 if is_causal and wide else 16)
-
-
-LEAST_LENGTH = 256
-"""What a sequence must have of queries and of keys: b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128,
-the plain form 34 and 61."""
-
-LEAST_PROGRAMS = 256
-"""What there must be of them where heads share keys, as these have few: with 128 the plain form takes 204 µs, and this
-219."""
-
-
-def suits_hopper_backward(plan: Plan, problem: Problem, *others: Operand) -> bool:
-    """Whether this kernel can compute it, and is the one to: the interpreter does not know Gluon.
-
-    The others are output, its gradient, dq, dk and dv.
-    """
-    if not runs_on_hopper(plan):
-        return False
-    plain = problem.is_plain and not problem.packed and problem.per_member is None and problem.left == UNBOUNDED
-    known = problem.head_block in (64, 128) and problem.q.element_bytes == 2
-    is_long = min(problem.queries, problem.keys) >= LEAST_LENGTH
-    are_many = problem.group == 1 or _programs(problem) >= LEAST_PROGRAMS
-    return plain and known and is_long and are_many and problem.describable(plan, *others)
-
-
-def _programs(problem: Problem) -> int:
-    blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
-    return problem.sequences * problem.key_heads * blocks
-
-
-def plan_hopper_backward(
-    plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, statistics: Operand,
-    dq: Operand, dk: Operand, dv: Operand,
-) -> None:  # fmt: skip
-    rows, queries, head = int(ROWS.value), int(QUERIES.value), problem.head_block
-    heads, key_heads = problem.sequences * problem.heads, problem.sequences * problem.key_heads
-    query_blocks = triton.cdiv(problem.queries, queries)
-    sums = plan.empty((heads, query_blocks, queries * head), torch.float32)
-    counters = plan.empty((heads, query_blocks), torch.int32)
-    plan_delta(plan, problem, output, doutput, lse, statistics, counters)
-    sizes = head, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
-    config = plan.choose(hopper_backward_config(problem), "hopper", *sizes)
-    in_rows = (2 * heads, statistics.shape[-1]), (statistics.shape[-1], 1)
-    known = problem.arguments()
-    plan.launch(
-        attention_hopper_backward_kernel,
-        (_programs(problem),), config,
-        **{name: one.gluon_descriptor((1, 1, queries, head)) for name, one in (("q", problem.q), ("doutput", doutput))},
-        **{name: one.gluon_descriptor((1, 1, rows, head)) for name, one in (("k", problem.k), ("v", problem.v))},
-        **{name: one.gluon_descriptor((1, 1, rows, head)) for name, one in (("dk", dk), ("dv", dv))},
-        dq=dq.gluon_descriptor((1, 1, queries, head // 2)),
-        statistics=statistics.seen_as(*in_rows).gluon_descriptor((1, queries)), sums_ptr=sums, counters_ptr=counters,
-        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), HEAD=head,
-        **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
-    )  # fmt: skip

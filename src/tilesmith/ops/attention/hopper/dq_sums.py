@@ -1,7 +1,7 @@
-"""The sums of `hopper_backward`: what a warpgroup makes of dq, 64 queries by some columns, added up in memory.
+"""Sums of dq in memory for `backward.py`: 64 queries by COLUMNS columns, added up by several programs.
 
-Nobody else reads them, so they lie as threads hold them: a thread has two columns of a row and the same two eight rows
-below, which move as one access of 16 bytes, and the accesses of a warp are neighbours.
+Only this kernel reads the sums, so they lie as threads hold them. A thread has two columns of a row and the same two
+columns eight rows below: one access of 16 bytes. The accesses of a warp are neighbours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 
 @gluon.constexpr_function
 def fours_layout(columns):
-    """Which of these fours each thread has."""
+    """Return the layout that says which groups of four elements each thread has."""
     held = [[32 << bit] for bit in range((columns // 8).bit_length() - 1)]
     return gl.DistributedLinearLayout(
         held, [[1], [2], [4], [8], [16]], [[4 * columns], [8 * columns]], [], [16 * columns]
@@ -21,18 +21,19 @@ def fours_layout(columns):
 
 @gluon.jit
 def addresses_of_fours(sum_ptr, COLUMNS: gl.constexpr):
+    """Return the address of each group of four elements."""
     places = sum_ptr + gl.arange(0, 16 * COLUMNS, fours_layout(COLUMNS)) * 4
     return gl.cast(places, gl.int64, bitcast=True)
 
 
 @gluon.jit
 def add_to_sum(sum_ptr, dq, adds_first, COLUMNS: gl.constexpr):
-    """To what is in memory, which the first finds undefined. The L2 cache adds: nobody waits for what was there.
+    """Add dq to the sum in memory, or store dq if this program adds first. The L2 cache adds, so no thread waits.
 
-    With the accesses of other programs in between this is no race: see in `hopper_backward` who waits for whom.
+    Other programs access the same sum, but not at the same time: `backward.py` says who waits for whom.
     """
     FOURS: gl.constexpr = fours_layout(COLUMNS)
-    # Of warp, row of eight, row, column of eight, column of two, column: rows of eight go before columns of one.
+    # [warp, row of eight, row, column of eight, column of two, column]: rows of eight move next to the last dimension.
     fours = dq.reshape([4, 2, 8, COLUMNS // 8, 4, 2]).permute([0, 3, 2, 4, 1, 5]).reshape([16 * COLUMNS, 2, 2])
     evens, odds = gl.split(fours)
     a, c = gl.split(evens)
@@ -56,7 +57,7 @@ def add_to_sum(sum_ptr, dq, adds_first, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def sum_so_far(sum_ptr, DQ: gl.constexpr, COLUMNS: gl.constexpr):
-    """What is in memory, as the product of dq wants it: from the L2 cache, as the nearer one may hold older sums."""
+    """Load the sum in the layout of the product dq. From the L2 cache: the L1 cache may hold older sums."""
     a, b, c, d = gl.inline_asm_elementwise(
         "ld.relaxed.gpu.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l,~{memory}",
         [addresses_of_fours(sum_ptr, COLUMNS)],

@@ -1,24 +1,21 @@
-"""The forward for long sequences on Hopper: the same computation as in `forward`, which read first.
+"""The forward kernel for long sequences on Hopper: same computation as `kernels/forward.py` (read that first).
 
-There a program's warps all do the same, and while they are at their exponentials the tensor cores idle, unless another
-program happens to be at its products. Here it is arranged. Of each program one warp does nothing but fetch keys and
-values, into shared memory, as room becomes free. GROUPS warpgroups have 64 queries each and share them, each at its own
-pace: while one is at its exponentials, its last weights are being multiplied by values, and others multiply; each skips
-the blocks of keys that only others see. Waiting is for barriers in shared memory, each of which counts arrivals; `i //
-n % 2`, the phase, tells one round of a barrier from the next.
+In the portable kernel all warps do the same. While they compute exponentials the tensor cores idle, unless another
+program happens to multiply. Here warp specialisation overlaps the two. One producer warp loads keys and values by TMA
+into a ring of STAGES slots in shared memory. GROUPS consumer warpgroups have 64 queries each and share the ring, each
+at its own pace. While one warpgroup computes exponentials, the tensor cores multiply its last weights by values, and
+other warpgroups multiply. A warpgroup skips the blocks of keys that only others see. mbarriers in shared memory signal
+full and free slots; `i // n % 2` is the phase of an mbarrier.
 
-Where ptxas sees anything but products touch their registers while one is under way, it makes every product wait for the
-one before; the order of a step is one that it takes. What is done to scores is in `hopper_weights`.
+ptxas serialises all wgmma if it sees other instructions touch their registers while one is in flight. The order within
+a step avoids that. `softmax_weights.py` has the work on scores.
 
-Programs may stay and take one tile of queries after another (PERSISTENT): the next tile's queries, keys and values are
-on their way while the last output is.
+With PERSISTENT a program takes one tile of queries after another, and loads the next tile's queries, keys and values
+while it stores the last output.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -31,17 +28,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tilesmith.ops.attention.device.tiles import NOT_SPECIALISED
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS, added_apart, packed, spread, unpacked, weighed
-from tilesmith.ops.attention.problem import Problem
-from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.constants import LOG2_E
-from tilesmith.ops.device.hopper import GROUP_WARPS, barriers, runs_on_hopper
-from tilesmith.ops.runtime.config import Config
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
 from tilesmith.toolchain.gluon import fetch, put
-from tilesmith.toolchain.versions import triton_version
 
-FETCHING_REGISTERS = gl.constexpr(24)  # of a thread that fetches; those that compute have what is left
-PLACES = gl.constexpr(2)  # for queries: the next block's are fetched while these are attended with
+FETCHING_REGISTERS = gl.constexpr(24)  # per thread of the producer; the consumers share the rest
+PLACES = gl.constexpr(2)  # buffers for queries: the producer loads the next tile while the consumers use this one
 
 
 @gluon.jit(do_not_specialize=(*NOT_SPECIALISED, "n_tiles", "together"))
@@ -50,7 +42,7 @@ def attention_hopper_forward_kernel(
     HEAD: gl.constexpr, GROUPS: gl.constexpr, REGISTERS: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     STAGES: gl.constexpr, PERSISTENT: gl.constexpr,
 ):  # fmt: skip
-    """q, k, v and output are descriptors: of ROWS queries, of BLOCK_KEYS keys."""
+    """Compute output and lse. q and output are descriptors of ROWS queries, k and v of BLOCK_KEYS keys."""
     q_tiles = gl.allocate_shared_memory(q.dtype, [PLACES * GROUPS, 1, 1, ROWS, HEAD], q.layout)
     k_tiles = gl.allocate_shared_memory(k.dtype, [STAGES, 1, 1, BLOCK_KEYS, HEAD], k.layout)
     v_tiles = gl.allocate_shared_memory(v.dtype, [STAGES, 1, 1, BLOCK_KEYS, HEAD], v.layout)
@@ -104,9 +96,10 @@ def attention_hopper_forward_kernel(
 
 @gluon.jit
 def place_of_tile(tile, n_heads, query_rows, n_tiles, together, GROUPS: gl.constexpr):
-    """Sequence, head and first query of a block of queries.
+    """Return the sequence, the head and the first query of a tile.
 
-    As many heads as are taken `together` have their last blocks first, so that no long one is left for the end.
+    `together` heads form a set. A set starts with the last blocks of its heads: under a causal mask these are the
+    longest, and a long tile that starts last idles the GPU.
     """
     n_blocks = (query_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     first_head = tile // (together * n_blocks) * together
@@ -118,8 +111,7 @@ def place_of_tile(tile, n_heads, query_rows, n_tiles, together, GROUPS: gl.const
 
 @gluon.jit
 def blocks_seen(start, N_ROWS: gl.constexpr, query_rows, key_rows, right, BLOCK_KEYS: gl.constexpr):
-    """How many blocks of keys all of the N_ROWS queries from `start` on see whole, and how many any of them sees any
-    of."""
+    """Return how many blocks of keys every one of N_ROWS queries sees fully, and how many at least one sees in part."""
     shift = key_rows - query_rows
     last = gl.minimum(start + N_ROWS, query_rows) - 1
     whole = gl.minimum(gl.maximum(start + shift + right + 1, 0), key_rows) // BLOCK_KEYS
@@ -133,10 +125,12 @@ def fetch_tiles(
     given, HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     PERSISTENT: gl.constexpr,
 ):  # fmt: skip
-    """The one warp that fetches."""
+    """Run the producer warp: load every tile of this program."""
+    _q, _k, _v, _tiles, _signals, sizes = given
+    _n_heads, _group, _query_rows, _key_rows, _right, n_tiles, _together = sizes
     if PERSISTENT:
         fetched = 0
-        for tile in range(gl.program_id(0), given[5][5], gl.num_programs(0)):
+        for tile in range(gl.program_id(0), n_tiles, gl.num_programs(0)):
             turn = tile // gl.num_programs(0)
             fetched = fetch_for(tile, turn, fetched, given, HEAD, GROUPS, BLOCK_KEYS, STAGES)
     else:
@@ -148,7 +142,7 @@ def fetch_for(
     tile, turn, fetched, given,
     HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The queries of a tile, then keys and values from the last block to the first; how many blocks came so far."""
+    """Load the queries of a tile, then keys and values from the last block to the first. Returns the blocks so far."""
     q, k, v, tiles, signals, sizes = given
     q_tiles, k_tiles, v_tiles = tiles
     q_ready, k_ready, v_ready, q_free, k_free, v_free = signals
@@ -162,7 +156,7 @@ def fetch_for(
         fetch(q, [sequence, head, start + part * ROWS, 0], q_ready.index(place), q_tiles.index(place))
     for i in range(n_blocks):
         slot = (fetched + i) % STAGES
-        emptied = ((fetched + i) // STAGES + 1) % 2  # of the round before: the first finds every place free
+        emptied = ((fetched + i) // STAGES + 1) % 2  # phase of the round before: at first every slot is free
         corner = [sequence, head // group, (n_blocks - 1 - i) * BLOCK_KEYS, 0]
         mbarrier.wait(k_free.index(slot), emptied)
         mbarrier.expect(k_ready.index(slot), BLOCK_KEYS * HEAD * 2)
@@ -178,10 +172,12 @@ def attend(
     given, HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     PERSISTENT: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
-    """A warpgroup that computes."""
+    """Run a consumer warpgroup: compute its part of every tile of this program."""
+    _output, _lse_ptr, _tiles, _signals, sizes, _scale = given
+    _n_heads, _group, _query_rows, _key_rows, _right, n_tiles, _together = sizes
     if PERSISTENT:
         passed = 0
-        for tile in range(gl.program_id(0), given[4][5], gl.num_programs(0)):
+        for tile in range(gl.program_id(0), n_tiles, gl.num_programs(0)):
             turn = tile // gl.num_programs(0)
             passed = attend_tile(tile, turn, passed, given, HEAD, GROUPS, BLOCK_KEYS, STAGES, PART)
     else:
@@ -194,7 +190,7 @@ def attend_tile(
     HEAD: gl.constexpr, GROUPS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     PART: gl.constexpr,
 ):  # fmt: skip
-    """The warpgroup's queries of a tile, all keys that they see, and what comes of it; how many blocks came so far."""
+    """Compute output and lse of the warpgroup's queries of a tile. Returns the blocks of keys so far."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, BLOCK_KEYS, 16])
     OUTPUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [GROUP_WARPS, 1], [16, HEAD, 16])
     output_tensor, lse_ptr, tiles, signals, sizes, scale = given
@@ -215,7 +211,7 @@ def attend_tile(
     place = turn % PLACES * GROUPS + PART
     mbarrier.wait(q_ready.index(place), turn // PLACES % 2)
     q = q_tiles.index(place).reshape([ROWS, HEAD])
-    for i in range(passed, passed + n_blocks - own_blocks):  # those that only others see
+    for i in range(passed, passed + n_blocks - own_blocks):  # blocks that only other warpgroups see
         mbarrier.wait(k_ready.index(i % STAGES), i // STAGES % 2)
         mbarrier.arrive(k_free.index(i % STAGES), count=1)
         mbarrier.wait(v_ready.index(i % STAGES), i // STAGES % 2)
@@ -232,7 +228,7 @@ def attend_tile(
         )  # fmt: skip
         weights = packed(new, q.dtype, BLOCK_KEYS)
         mbarrier.wait(v_ready.index(first % STAGES), first // STAGES % 2)
-        # From the last block on: those that not every query sees whole come first, and are the only ones checked.
+        # From the last block to the first. Blocks that some query sees only in part come first; only these are masked.
         for checked in gl.static_range(2):
             begin = first + 1 if checked == 0 else gl.maximum(passed - whole, first + 1)
             end = passed - whole if checked == 0 else passed
@@ -246,12 +242,12 @@ def attend_tile(
                     products, largest, total, factor, (passed - 1 - i) * BLOCK_KEYS, last_seen,
                     SCORES, BLOCK_KEYS, checked == 0,
                 )  # fmt: skip
-                # Also keeps ptxas from moving the exponentials behind the next wait.
+                # This wait also keeps ptxas from moving the exponentials behind the next wait.
                 mbarrier.wait(v_ready.index(i % STAGES), i // STAGES % 2)
                 output = warpgroup_mma_wait(0, deps=[sums])
                 mbarrier.arrive(v_free.index((i - 1) % STAGES), count=1)
                 output = output * gl.convert_layout(shrink, gl.SliceLayout(1, OUTPUT))[:, None]
-                weights = packed(new, q.dtype, BLOCK_KEYS)  # in place of the last, which are in use until here
+                weights = packed(new, q.dtype, BLOCK_KEYS)  # replaces the last weights, which wgmma reads until here
         sums = start_sum(weights, v_tiles, output, passed - 1, OUTPUT, HEAD, BLOCK_KEYS, STAGES)
         output = warpgroup_mma_wait(0, deps=[sums])
         mbarrier.arrive(v_free.index((passed - 1) % STAGES), count=1)
@@ -262,7 +258,7 @@ def attend_tile(
     lse_start = (gl.cast(sequence, gl.int64) * n_heads + head) * query_rows
     gl.store(lse_ptr + lse_start + rows, lse, mask=rows < query_rows)
     all_weights = gl.convert_layout(gl.where(sees_nothing, 1.0, all_weights), gl.SliceLayout(1, OUTPUT))
-    # By way of the queries' place, which are not needed any more.
+    # The output goes through the buffer of the queries, which are no longer needed.
     q.store((output / all_weights[:, None]).to(k_tiles.dtype))
     fence_async_shared()
     put(output_tensor, [sequence, head, start, 0], q_tiles.index(place))
@@ -275,7 +271,7 @@ def attend_tile(
 def start_scores(
     q, k_tiles, i, SCORES: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """The products with the i-th block of keys, begun."""
+    """Start the products with the i-th block of keys."""
     zeros = gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES)
     k = k_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
     return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
@@ -286,159 +282,7 @@ def start_sum(
     weights, v_tiles, output, i,
     OUTPUT: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The output with the weighted values of the i-th block added, begun."""
+    """Start adding the weighted values of the i-th block to the output."""
     v = v_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
     operand = gl.convert_layout(unpacked(weights, v.dtype, BLOCK_KEYS), gl.DotOperandLayout(0, OUTPUT, 2))
     return warpgroup_mma(operand, v, output, is_async=True)
-
-
-REGISTERS_OF_A_MULTIPROCESSOR = 65536
-
-
-def _registers(groups: int) -> int:
-    """Of a thread that computes: all that are left by the warpgroup that fetches, in units of eight."""
-    at_launch = REGISTERS_OF_A_MULTIPROCESSOR // (128 * (groups + 1)) // 8 * 8
-    return (at_launch * (groups + 1) - int(FETCHING_REGISTERS.value)) // groups // 8 * 8
-
-
-@dataclass(frozen=True)
-class HopperForwardConfig(Config):
-    """GROUPS of 64 queries, BLOCK_KEYS at a time, and room for STAGES blocks of them.
-
-    PERSISTENT: as many programs as multiprocessors. `together`: of so many heads the last blocks come first.
-    """
-
-    GROUPS: int = 3
-    BLOCK_KEYS: int = 128
-    STAGES: int = 4
-    PERSISTENT: bool = True
-    together: int = 1
-
-    @property
-    def all_warps(self) -> int:
-        """With those that fetch, of which there is a warpgroup, though all but one of its warps end at once."""
-        return (self.GROUPS + 1) * int(GROUP_WARPS.value)
-
-
-LEAST_LENGTH = 512
-"""What a sequence must have of queries and of keys. b16 h32 s512 causal takes 105 µs with heads of 128 and 70
-with heads of 64, the plain form 139 and 83; shorter ones have not been measured."""
-LONG = 4096
-"""From here on programs with narrow heads take one tile each. Measured were 2048, where they had better stay, and 8192.
-"""
-
-
-def default_config(problem: Problem, multiprocessors: int) -> HopperForwardConfig:
-    form = fastest_form(problem)
-    return replace(form, together=_heads_together(problem, form, multiprocessors))
-
-
-def fastest_form(problem: Problem) -> HopperForwardConfig:
-    """What was fastest on an H200 with Triton 3.6, of what the Triton that is installed compiles without spilling.
-
-    TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS; "each" is for programs that take one tile each, and two figures are
-    of two runs:
-
-    |                                | plain | cuDNN | 2×128 | 4×64 |  3×128   | 3×128 each |
-    |--------------------------------|-------|-------|-------|------|----------|------------|
-    | b8 h32 s1024 causal            |  279  |  321  |  290  | 310  | 272, 273 |    237     |
-    | b8 h32 s2048 full              |  418  |  468  |  427  | 441  | 454, 464 |    445     |
-    | b8 h32 s2048 causal            |  355  |  399  |  367  | 389  | 368, 382 |    344     |
-    | b4 s2048 causal, 32 heads on 8 |  337  |  377  |  380  | 390  | 399, 400 |    359     |
-    | b4 h16 s8192 full              |  424  |  490  |  444  | 464  | 485, 488 |    521     |
-    | b4 h16 s8192 causal            |  396  |  458  |  426  | 424  | 437, 463 |    484     |
-
-    These were with the last blocks of all heads first, if causal; with as many `together` as are chosen now b8 h32
-    s2048 causal makes 419 where all make 382, and s1024 335 and 313. Later releases want more registers, and 3.9, which
-    adds up a thread's elements as a tree, most: 4×64 spills from 3.7 on, 3×128 each from 3.8, 3×128 from 3.9. Room for
-    2 or 3 blocks was slower than for 4.
-
-    Heads of 128 at the power limit, TFLOP/s of b4 h32 s4096: 623 full and 545 causal; with one tile each 604 and 542,
-    with warpgroups that take turns at the tensor cores 613 and 519, with 3×64 551 and 496, in two runs that differ by
-    2 %.
-    """
-    version = triton_version()
-    causal = problem.right != UNBOUNDED
-    wide = problem.head_block > 64
-    if wide:
-        groups, block_keys, stages = 2, 128, 2
-    elif causal and problem.queries < 2048:
-        groups, block_keys, stages = *((4, 64) if version < (3, 7) else (2, 128)), 4
-    else:
-        groups, block_keys, stages = *((3, 128) if version < (3, 9) else (2, 128)), 4
-    one_each = not wide and min(problem.queries, problem.keys) >= LONG and version < (3, 8)
-    return HopperForwardConfig(GROUPS=groups, BLOCK_KEYS=block_keys, STAGES=stages, PERSISTENT=not one_each)
-
-
-KEPT_BYTES = 25 << 20
-"""Of keys and values that programs walk along at the same time, so that an L2 cache keeps them: half of an H200's."""
-MOST_TOGETHER = 64
-
-
-def _heads_together(problem: Problem, config: HopperForwardConfig, multiprocessors: int) -> int:
-    """Of how many heads to take the last blocks first, so that all programs that stay have about as much to do.
-
-    By counting: b8 h32 s1024 d128 causal on an H200, in a form that took turns, took 173 µs with 4, and 221 with 16,
-    where the busiest program has 1.4 times the mean. The fewest whose busiest program is within 1 % of the best, of
-    those whose keys and values the L2 cache holds.
-    """
-    if problem.right == UNBOUNDED:  # all blocks have as much to do
-        return 1
-    heads = problem.heads * problem.sequences
-    if not config.PERSISTENT:  # a program starts where another ends, so it is enough that the longest come first
-        return heads
-    bytes_of_head = 2 * problem.keys * problem.head_block * problem.k.element_bytes / problem.group
-    most = max(min(heads, MOST_TOGETHER, int(KEPT_BYTES / bytes_of_head)), 1)
-    busiest = [_busiest(problem, config, together, multiprocessors) for together in range(1, most + 1)]
-    return next(place for place, blocks in enumerate(busiest, 1) if blocks <= 1.01 * min(busiest))
-
-
-def _busiest(problem: Problem, config: HopperForwardConfig, together: int, multiprocessors: int) -> int:
-    """How many blocks of keys the busiest program has, a tile's beginning and end counted as one more."""
-    rows = config.GROUPS * int(ROWS.value)
-    n_blocks, heads = -(-problem.queries // rows), problem.heads * problem.sequences
-    tiles = np.arange(n_blocks * heads)  # as `place_of_tile` has them
-    first_head = tiles // (together * n_blocks) * together
-    within = tiles % (together * n_blocks)
-    start = (n_blocks - 1 - within // np.minimum(together, heads - first_head)) * rows
-    last = np.minimum(start + rows, problem.queries) - 1
-    seen = np.clip(last + problem.keys - problem.queries + problem.right + 1, 0, problem.keys)
-    blocks = -(-seen // config.BLOCK_KEYS) + 1
-    return int(np.bincount(tiles % multiprocessors, blocks).max())
-
-
-def suits_hopper(plan: Plan, problem: Problem) -> bool:
-    """Whether this kernel can compute it, and is the one to: the interpreter does not know Gluon."""
-    if not runs_on_hopper(plan):
-        return False
-    plain = problem.is_plain and not problem.packed and problem.per_member is None and problem.left == UNBOUNDED
-    known = problem.head_block in (64, 128) and problem.q.element_bytes == 2
-    long = min(problem.queries, problem.keys) >= LEAST_LENGTH
-    if not (plain and known and long and problem.describable(plan)):
-        return False
-    return problem.head_block == 128 or _tiles(problem, fastest_form(problem).GROUPS) >= plan.multiprocessors
-
-
-def _tiles(problem: Problem, groups: int) -> int:
-    return problem.heads * problem.sequences * -(-problem.queries // (groups * int(ROWS.value)))
-
-
-def plan_hopper_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
-    """Output, and log₂ Σ 2^score of each query."""
-    output = plan.empty_like(problem.q)
-    lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
-    order = "full" if problem.right == UNBOUNDED else "causal"
-    config = plan.choose(default_config(problem, plan.multiprocessors), "hopper", order, *problem.sizes)
-    rows, head = int(ROWS.value), problem.head_block
-    n_tiles = _tiles(problem, config.GROUPS)
-    known = problem.arguments()
-    plan.launch(
-        attention_hopper_forward_kernel,
-        (min(n_tiles, plan.multiprocessors) if config.PERSISTENT else n_tiles,), config,
-        q=problem.q.gluon_descriptor((1, 1, rows, head)), output=output.gluon_descriptor((1, 1, rows, head)),
-        k=problem.k.gluon_descriptor((1, 1, config.BLOCK_KEYS, head)),
-        v=problem.v.gluon_descriptor((1, 1, config.BLOCK_KEYS, head)),
-        lse_ptr=lse, n_tiles=n_tiles, together=config.together, HEAD=head, REGISTERS=_registers(config.GROUPS),
-        **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
-    )  # fmt: skip
-    return output, lse

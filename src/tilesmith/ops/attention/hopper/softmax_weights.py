@@ -1,7 +1,7 @@
-"""The weights of `hopper_forward`: what a warpgroup makes of a tile of scores, 64 queries by a block of keys.
+"""From scores to weights in `forward.py`: a warpgroup's tile of 64 queries by a block of keys.
 
-What the exponentials cost beside themselves is kept small: the sums of weights stay apart in the threads that made them
-until the end, weights go from one step to the next packed by pairs, and no predicate outlives its element.
+Little is done besides the exponentials. Each thread keeps its own sums of weights until the end. Weights go from one
+step to the next packed in pairs. No predicate outlives its element.
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-ROWS = gl.constexpr(64)  # queries of a warpgroup: what its products have at least
+ROWS = gl.constexpr(64)  # queries of a warpgroup: the M of wgmma
 ROUND_BF16 = gl.constexpr("cvt.rn.bf16x2.f32 $0, $1, $2;")
 ROUND_FP16 = gl.constexpr("cvt.rn.f16x2.f32 $0, $1, $2;")
 HIDE = gl.constexpr("{.reg .pred seen; setp.le.s32 seen, $2, $3; selp.f32 $0, $1, 0fFF800000, seen;}")
-LANES = gl.constexpr(4)  # threads that have a row of scores between them
+LANES = gl.constexpr(4)  # threads that share a row of scores
 
 
 @gluon.jit
 def spread(tile, BLOCK_KEYS: gl.constexpr):
-    """A tile of scores as threads have it: of each row LANES threads have a pair of every eight columns."""
+    """Reshape a tile of scores as threads hold it: each of LANES threads has a pair of every eight columns of a row."""
     return tile.reshape([ROWS, BLOCK_KEYS // (2 * LANES), LANES, 2])
 
 
 @gluon.jit
 def added_apart(weights):
-    """The sum of those weights of a row that one thread has."""
+    """Return the sum of the weights of a row that one thread holds."""
     return gl.sum(gl.sum(weights, 1), 2)
 
 
 @gluon.jit
 def largest_of(products, SCORES: gl.constexpr):
-    """In each thread first, along several chains: one alone would take a row's length of an operation's latency."""
+    """Return the largest product of each row. Each thread reduces several chains at once, to hide the latency."""
     return gl.convert_layout(gl.max(gl.max(gl.max(products, 1), 2), 1), gl.SliceLayout(1, SCORES))
 
 
 @gluon.jit
 def hidden(products, last_seen, BLOCK_KEYS: gl.constexpr):
-    """The products with −∞ for keys beyond the last that a row sees, counted from the block's first.
+    """Return the products with −∞ for keys past the last that a row sees, counted from the block's first.
 
-    What a thread compares with is made of what is known when this is compiled and one number for each of its rows:
-    numbers of columns would fill the registers, and predicates of a whole tile be packed into words and unpacked.
+    A thread compares constants with one number per row. Column numbers would fill the registers, and a tile of
+    predicates would be packed into words and unpacked.
     """
     SPREAD: gl.constexpr = products.type.layout
     block = gl.arange(0, BLOCK_KEYS // (2 * LANES), gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, SPREAD))))
@@ -58,13 +58,13 @@ def weighed(
     products, largest, total, factor, key, last_seen, SCORES: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     CHECKED: gl.constexpr,
 ):  # fmt: skip
-    """A block's weights, what to shrink the sums so far by, and the new largest score and sums of weights."""
+    """Return a block's weights, the factor for earlier sums, and each row's new largest score and sums of weights."""
     products = spread(products, BLOCK_KEYS)
     if CHECKED:
         products = hidden(products, last_seen - key, BLOCK_KEYS)
     new_largest = gl.maximum(largest, largest_of(products, SCORES) * factor)
     subtracted = new_largest
-    if CHECKED:  # −∞ − −∞ is no number: a row may see nothing yet
+    if CHECKED:  # −∞ − −∞ is NaN
         subtracted = gl.where(new_largest == float("-inf"), 0.0, new_largest)
     BY_ROW: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, products.type.layout)))
     weights = gl.exp2(products * factor - gl.convert_layout(subtracted, BY_ROW)[:, None, None, None])
@@ -75,7 +75,7 @@ def weighed(
 
 @gluon.jit
 def packed(weights, dtype: gl.constexpr, BLOCK_KEYS: gl.constexpr):
-    """Neighbours rounded into one word: elements that outlive a step would each be cut out of it and put back."""
+    """Round neighbours into one 32-bit word: weights that outlive a step unpacked would be extracted and inserted."""
     even, odd = gl.split(weights.reshape([ROWS, BLOCK_KEYS // 2, 2]))
     ROUND: gl.constexpr = ROUND_BF16 if dtype == gl.bfloat16 else ROUND_FP16
     return gl.inline_asm_elementwise(ROUND, "=r,r,r", [odd, even], dtype=gl.int32, is_pure=True, pack=1)
@@ -83,6 +83,7 @@ def packed(weights, dtype: gl.constexpr, BLOCK_KEYS: gl.constexpr):
 
 @gluon.jit
 def unpacked(weights, dtype: gl.constexpr, BLOCK_KEYS: gl.constexpr):
+    """Return the weights [ROWS, BLOCK_KEYS] from words of two."""
     even = weights.to(gl.int16).to(dtype, bitcast=True)
     odd = (weights >> 16).to(gl.int16).to(dtype, bitcast=True)
     return gl.join(even, odd).reshape([ROWS, BLOCK_KEYS])

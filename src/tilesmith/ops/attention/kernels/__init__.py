@@ -1,0 +1,13 @@
+"""The attention kernels in Triton: they run on every GPU and in the interpreter.
+
+Files, in reading order:
+
+- `forward.py`: the portable forward, with an online softmax. Computes every problem.
+- `backward.py`: the portable backward: dq, dk and dv. Computes every problem.
+- `backward_tiles.py`: the default tiles of the portable backward.
+- `bias_gradient.py`: the gradient of the bias.
+- `decode.py`: the forward for few queries and many keys.
+- `short.py`: forward and backward for up to 64 queries and keys.
+- `delta.py`: δ in a kernel of its own.
+- `backward_by_chunks.py`: the backward for sequences that share a bias.
+"""

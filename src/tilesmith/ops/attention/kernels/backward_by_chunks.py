@@ -1,12 +1,12 @@
-"""The backward of sequences that share a bias whose gradient is wanted: scores are computed once, not three times.
+"""The backward for sequences that share a bias whose gradient is wanted: scores are computed once, not three times.
 
-The kernel that makes dk and dv has ds, and writes it down in half precision, as it is multiplied anyway. Two kernels
-read it: dq = scale · ds · k for each sequence, and dbias = Σ over sequences of ds. All scores together would be as
-large as PyTorch's, so it goes chunk by chunk of sequences, and a chunk adds to the sums that the ones before it left:
-five products in all, no atomics, the same bits at every run.
+The kernel that computes dk and dv stores ds in half precision. Two kernels read ds: dq = scale · ds · k for each
+sequence, and dbias = Σ over sequences of ds. All scores together would be as large as PyTorch's, so the backward goes
+chunk by chunk of sequences. A chunk adds to the sums of the chunks before it: five products in all, no atomics, the
+same bits at every run.
 
-Reading ds moves 2 bytes where computing it anew takes 4·D flops and an exponential. One kernel that made both dq and
-dbias would read ds once, but keep a sum of 4 bytes for each query and key in registers while it multiplies.
+Reading ds moves 2 bytes; computing it again takes 4·D flops and an exponential. One kernel for both dq and dbias would
+read ds once, but would hold a sum of 4 bytes for each query and key in registers.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from dataclasses import dataclass, replace
 import triton
 import triton.language as tl
 
-from tilesmith.ops.attention.device.bf16x3 import Planes
 from tilesmith.ops.attention.device.score_gradients import (
     MOST_BYTES_OF_SUMS,
     Chunk,
+    ScoreSizes,
     dscores_at,
     dscores_shape,
     load_dscores,
     sequences_that_fit,
     spans,
 )
-from tilesmith.ops.attention.device.tiles import block_of_program, load_tile, place_of, store_tile
+from tilesmith.ops.attention.device.split_operands import StoredParts
+from tilesmith.ops.attention.device.tiles import HeadRows, block_of_program, load_tile, place_of, store_tile
+from tilesmith.ops.attention.form import Form, Gradients, always
 from tilesmith.ops.attention.kernels.backward import plan_key_gradients
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config
 from tilesmith.ops.attention.kernels.delta import plan_delta
@@ -46,18 +48,18 @@ def attention_dq_of_chunk_kernel(
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, WALK: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """dq for a block of queries of a sequence in the chunk."""
+    """Compute dq of a block of queries of a sequence in the chunk."""
     place_in_chunk, head, start = block_of_program(None, 0, n_heads, query_rows, BLOCK_QUERIES, False)
     place = place_of(first_sequence + place_in_chunk, per_member)
-    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+    sizes = ScoreSizes(n_heads, query_rows, key_rows)
+    k_rows = HeadRows(k_ptr, k_strides, 0, key_rows)
+    dq_rows = HeadRows(dq_ptr, dq_strides, 0, query_rows)
+    dq = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
     for key in tl.range(0, key_rows, BLOCK_KEYS):
-        dscores = load_dscores(
-            dscores_ptr, place_in_chunk, head, key, start, n_heads, query_rows, key_rows,
-            BLOCK_KEYS, BLOCK_QUERIES, WALK,
-        )  # fmt: skip
-        k = load_tile(k_ptr, k_strides, place, head, 0, key, key_rows, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)
+        dscores = load_dscores(dscores_ptr, sizes, place_in_chunk, head, key, start, BLOCK_KEYS, BLOCK_QUERIES, WALK)
+        k = load_tile(k_rows, place, head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)  # [BLOCK_KEYS, BLOCK_HEAD]
         dq = tl.dot(tl.trans(dscores), k, dq, out_dtype=COMPUTE)
-    store_tile(dq_ptr, dq_strides, place, head, 0, start, query_rows, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
+    store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
 
 @triton.jit(do_not_specialize=[*NOT_SPECIALISED, "per_share", "share_size"])
@@ -66,10 +68,9 @@ def attention_dbias_of_chunk_kernel(
     COMPUTE: tl.constexpr,
     BLOCK_SEQUENCES: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the sums over a share of a bias' sequences: of those that are in the chunk, on top of what the chunks
-    before it left.
+    """Add the ds of this chunk to a tile of partial sums over the sequences of a bias.
 
-    Sums are [shares, biases, heads, queries, keys]. BLOCK_SEQUENCES loads are on their way at once.
+    Sums are [partial sums, biases, heads, queries, keys]. BLOCK_SEQUENCES loads are in flight at once.
     """
     key_blocks = tl.cdiv(key_rows, BLOCK_KEYS)
     query_blocks = tl.cdiv(query_rows, BLOCK_QUERIES)
@@ -80,12 +81,11 @@ def attention_dbias_of_chunk_kernel(
     bias = program // query_blocks // key_blocks // n_heads
     begin = bias * per_bias + share * per_share
     end = tl.minimum(tl.minimum(begin + per_share, (bias + 1) * per_bias), n_sequences)
-    total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)
+    sizes = ScoreSizes(n_heads, query_rows, key_rows)
+    total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)  # [BLOCK_KEYS, BLOCK_QUERIES]
     for start in tl.range(begin, end, BLOCK_SEQUENCES):
         sequences = (start + tl.arange(0, BLOCK_SEQUENCES))[:, None, None]
-        pointers, inside = dscores_at(
-            dscores_ptr, sequences, head, key, query, n_heads, query_rows, key_rows, BLOCK_KEYS, BLOCK_QUERIES
-        )
+        pointers, inside = dscores_at(dscores_ptr, sizes, sequences, head, key, query, BLOCK_KEYS, BLOCK_QUERIES)
         total += tl.sum(tl.load(pointers, mask=inside & (sequences < end), other=0.0).to(COMPUTE), axis=0)
     keys = (key + tl.arange(0, BLOCK_KEYS))[:, None]
     queries = (query + tl.arange(0, BLOCK_QUERIES))[None, :]
@@ -98,15 +98,14 @@ def attention_dbias_of_chunk_kernel(
 
 @dataclass(frozen=True)
 class ChunkedConfig(GradientConfig):
-    """Of the kernel that makes dk and dv, and leaves the ds of so many sequences at a time. With 0 nothing is left:
-    every kernel computes its scores anew."""
+    """For the kernel that computes dk and dv, and stores ds of `chunk_sequences` at a time. 0 turns this form off."""
 
     chunk_sequences: int = 0
 
 
 @dataclass(frozen=True)
 class ChunkQueriesConfig(Config):
-    """Tiles of BLOCK_QUERIES × BLOCK_KEYS; `described` where they are fetched by the copy engine, if it can."""
+    """Tiles of BLOCK_QUERIES × BLOCK_KEYS. `described`: TMA loads them, if it can walk the tensors."""
 
     BLOCK_QUERIES: int = 64
     BLOCK_KEYS: int = 64
@@ -115,8 +114,7 @@ class ChunkQueriesConfig(Config):
 
 @dataclass(frozen=True)
 class ChunkBiasConfig(Config):
-    """Each program sums a tile of BLOCK_QUERIES × BLOCK_KEYS, of BLOCK_SEQUENCES sequences at a time, over its share of
-    them: there are so many shares that each multiprocessor has several programs."""
+    """Each program sums a tile of BLOCK_QUERIES × BLOCK_KEYS over some sequences, BLOCK_SEQUENCES at a time."""
 
     BLOCK_SEQUENCES: int = 4
     BLOCK_QUERIES: int = 64
@@ -125,51 +123,55 @@ class ChunkBiasConfig(Config):
 
 
 def choose_chunks(plan: Plan, problem: Problem, described: bool) -> ChunkedConfig:
-    """The configuration to launch with, of no more sequences than there is room for."""
+    """Return the configuration to launch with, of no more sequences than fit."""
     config = plan.choose(chunked_config(problem, described), "chunks", *problem.sizes)
     return replace(config, chunk_sequences=min(config.chunk_sequences, sequences_that_fit(problem)))
 
 
 def chunked_config(problem: Problem, described: bool) -> ChunkedConfig:
-    """For a triangle of 256 residues in bf16 on an H200, 134 µs with 128 keys at a time and 154 with 64; all kernels of
-    the backward 245 and 264, and 285 where each computes its scores anew."""
-    config = key_gradient_config(problem, described, planes=False)
-    is_whole = problem.keys <= config.BLOCK_KEYS  # one block makes dq as well, from ds that it need not store
+    """Return the default configuration.
+
+    A triangle of 256 residues in bf16 on an H200 takes 134 µs with 128 keys and 154 with 64. All kernels of the
+    backward take 245 and 264, and 285 where each computes its scores again.
+    """
+    config = key_gradient_config(problem, described, split=False)
+    is_whole = problem.keys <= config.BLOCK_KEYS  # one block computes dq too, and need not store ds
     if described and problem.head_block <= 32 and not problem.gathers_bias:
         config = replace(config, BLOCK_QUERIES=32, BLOCK_KEYS=128)
     return ChunkedConfig(**config.fields(), chunk_sequences=0 if is_whole else sequences_that_fit(problem))
 
 
 def chunk_queries_config(described: bool) -> ChunkQueriesConfig:
+    """Return the default tiles of the kernel that computes dq."""
     if described:
         return ChunkQueriesConfig(num_stages=3)
-    return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of twice the keys take registers
+    return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of 64 keys exceed the register budget
 
 
-def plan_chunked_backward(
-    plan: Plan, problem: Problem, config: ChunkedConfig, doutput: Operand, output: Operand, lse: Operand
-) -> tuple[Operand, ...]:
-    """dq, dk, dv and dbias."""
+def plan_chunked_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | None:
+    """Plan dq, dk, dv and dbias."""
+    problem = task.problem
     assert problem.bias is not None
-    dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
+    config = choose_chunks(plan, problem, problem.describable(plan, task.output, task.doutput))
+    if not config.chunk_sequences:
+        return None
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
-    tensors = {"output": output, "doutput": doutput, "dq": dq, "dk": dk, "dv": dv}
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    plan_delta(plan, problem, output, doutput, lse, statistics)
+    plan_delta(plan, task, statistics)
     chunks = list(spans(problem.sequences, problem.sequences_per_bias, config.chunk_sequences))
     room = plan.empty((max(count for _, count in chunks), *dscores_shape(problem)), problem.q.dtype)
     queries_config = plan.choose(chunk_queries_config(problem.describable(plan)), "chunk queries", *problem.sizes)
     bias_config = plan.choose(ChunkBiasConfig(), "chunk bias", *problem.sizes)
     shares = _shares(plan, problem, bias_config, chunks[0][1])
     sums = plan.empty((shares, math.prod(dbias.shape)), problem.statistics_dtype)
-    planes = Planes(plan, problem)
+    parts = StoredParts(plan, problem)
     for first, count in chunks:
         chunk = Chunk(room, first, count)
-        plan_key_gradients(plan, problem, config, planes, tensors, lse, statistics, False, chunk)
-        _plan_dq(plan, problem, queries_config, chunk, dq)
+        plan_key_gradients(plan, task, config, parts, statistics, False, chunk)
+        _plan_dq(plan, problem, queries_config, chunk, task.dq)
         _plan_dbias(plan, problem, bias_config, chunk, sums)
     plan_sum_of_partials(plan, sums, dbias.seen_as((sums.shape[1],), (1,)), problem.compute)
-    return dq, dk, dv, dbias
+    return task.dq, task.dk, task.dv, dbias
 
 
 def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Chunk, dq: Operand) -> None:
@@ -187,7 +189,7 @@ def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Ch
 
 
 def _shares(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
-    """In how many parts to sum over the sequences of a chunk."""
+    """Return how many partial sums over the sequences of a chunk to make."""
     assert problem.bias is not None
     programs = plan.multiprocessors * config.programs_per_multiprocessor
     wanted = programs // max(_tiles_of_sums(problem, config, sequences), 1)
@@ -196,7 +198,7 @@ def _shares(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: in
 
 
 def _tiles_of_sums(problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
-    """Of all biases of so many sequences."""
+    """Return the number of tiles of all biases of so many sequences."""
     tiles: int = triton.cdiv(problem.keys, config.BLOCK_KEYS) * triton.cdiv(problem.queries, config.BLOCK_QUERIES)
     biases: int = triton.cdiv(sequences, problem.sequences_per_bias)
     return biases * problem.heads * tiles
@@ -211,3 +213,11 @@ def _plan_dbias(plan: Plan, problem: Problem, config: ChunkBiasConfig, chunk: Ch
         per_bias=problem.sequences_per_bias, per_share=per_share, n_heads=problem.heads,
         query_rows=problem.queries, key_rows=problem.keys, share_size=share_size, COMPUTE=problem.compute,
     )  # fmt: skip
+
+
+CHUNKED_BACKWARD = Form(
+    "chunked",
+    takes=lambda plan, task: task.wants_dbias and task.problem.shares_bias,
+    suits=always,
+    plan=plan_chunked_backward,
+)

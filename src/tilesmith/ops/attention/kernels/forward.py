@@ -1,8 +1,8 @@
-"""The forward: a block of queries walks along the keys, and softmax is worked out as it goes.
+"""The portable forward: a program takes a block of queries, walks along the keys, and computes softmax online.
 
-For each block of keys the weights are taken relative to the largest score seen so far. When a larger one turns up, what
-was added so far is scaled down to match. So no more than one tile of scores exists at a time, and all that is left for
-the backward is one number per query, log₂ Σ 2^score.
+The weights of each block of keys are relative to the largest score so far. When a larger score turns up, the kernel
+scales the earlier sums down. So only one tile of scores exists at a time. The backward needs one number per query,
+log₂ Σ 2^score.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tilesmith.ops.attention.device.bf16x3 import (
-    Planes,
-    load_planes,
+from tilesmith.ops.attention.device.scores import ScoreTile, Scoring, scored
+from tilesmith.ops.attention.device.split_operands import (
+    StoredParts,
+    load_operand,
     multiplied,
-    planes_like,
-    planes_of_sequence,
-    turned,
+    operand_like,
+    operand_rows,
+    transposed,
 )
-from tilesmith.ops.attention.device.scores import scored
 from tilesmith.ops.attention.device.tiles import (
     NOT_SPECIALISED,
     block_of_program,
     dropout_stream,
+    head_rows,
     is_attended,
     is_kept,
     is_seen,
     keys_seen,
-    of_sequence,
     place_of,
     query_place,
     rows_of_sequence,
     store_tile,
 )  # fmt: skip
-from tilesmith.ops.attention.kernels.short import choose_short, plan_short_forward
-from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.form import Form, always
+from tilesmith.ops.attention.problem import Problem, Tiles
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -48,9 +48,10 @@ def attention_forward_kernel(
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides,
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
-    WALK: tl.constexpr, PLANES: tl.constexpr, BIAS_DESCRIBED: tl.constexpr,
+    WALK: tl.constexpr, BF16X3: tl.constexpr, BIAS_DESCRIBED: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
+    """Compute the output and lse of a block of queries of one head."""
     sequence, head, start = block_of_program(query_starts_ptr, n_sequences, n_heads, query_rows, BLOCK_QUERIES, True)
     first_query, n_queries = rows_of_sequence(query_starts_ptr, sequence, query_rows)
     if start >= n_queries:
@@ -58,167 +59,167 @@ def attention_forward_kernel(
     first_key, n_keys = rows_of_sequence(key_starts_ptr, sequence, key_rows)
     place = place_of(sequence, per_member)
     stream = dropout_stream(seed_ptr, sequence * n_heads + head)
-    q_ptr = planes_of_sequence(
-        q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES
+    q_rows = operand_rows(
+        q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3
     )
-    k_ptr = planes_of_sequence(
-        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES
+    k_rows = operand_rows(
+        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
     )
-    v_ptr = planes_of_sequence(
-        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES
+    v_rows = operand_rows(
+        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
     )
+    scoring = Scoring(n_queries, n_keys, left, right, scale, softcap, bias_ptr, bias_strides)
 
-    q = load_planes(
-        q_ptr, q_strides, place, head, first_query, start, n_queries,
-        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, PLANES, True,
-    )  # fmt: skip
+    q = load_operand(q_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     rows = tl.arange(0, BLOCK_QUERIES)
-    largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)
-    total = tl.zeros([BLOCK_QUERIES], COMPUTE)
-    output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)
+    largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)  # [BLOCK_QUERIES]
+    total = tl.zeros([BLOCK_QUERIES], COMPUTE)  # [BLOCK_QUERIES]
+    output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
-            output, largest, total = attend(
-                output, largest, total, q, place, head, head // group, start, rows[:, None], first_key, key,
-                k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
-                n_queries, n_keys, left, right, scale, softcap, drop_below,
-                HEAD, BLOCK_HEAD, PRECISION, WALK, PLANES, BIAS_DESCRIBED, BLOCK_KEYS, seed_ptr is not None, part != 1,
+            tile = ScoreTile(place, head, start, key, rows[:, None], tl.arange(0, BLOCK_KEYS)[None, :])
+            k = load_operand(
+                k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
             )  # fmt: skip
+            scores, factor = visible_scores(
+                q, k, tile, scoring, mask_ptr, mask_strides, COMPUTE, PRECISION, BIAS_DESCRIBED, part != 1
+            )  # fmt: skip
+            weights, shrink, largest, total = softmax_step(
+                scores, factor, largest, total, part != 1 or mask_ptr is not None or bias_ptr is not None
+            )
+            if seed_ptr is not None:
+                kept = is_kept(stream, tile.query + tile.rows, tile.key + tile.columns, drop_below)
+                weights = tl.where(kept, weights, 0.0)
+            v = load_operand(
+                v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
+            )  # fmt: skip
+            output *= shrink[:, None]
+            output = multiplied(operand_like(weights, v), v, output, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_HEAD]
 
     sees_nothing = total == 0.0
     output *= (keep_scale / tl.where(sees_nothing, 1.0, total))[:, None]
-    # Infinity where there is nothing: the backward's weights, 2^(score − lse), are then zero as they should be.
-    lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))
-    output_ptr = of_sequence(
+    # Infinity where a query sees no key: the backward's weights, 2^(score − lse), are then zero.
+    lse = tl.where(sees_nothing, float("inf"), largest + tl.log2(total))  # [BLOCK_QUERIES]
+    output_rows = head_rows(
         output_ptr, output_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK
     )
-    store_tile(
-        output_ptr, output_strides, place, head, first_query, start, n_queries, output,
-        BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK,
-    )  # fmt: skip
+    store_tile(output_rows, place, head, start, output, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
     lse_ptr += query_place(query_starts_ptr, sequence, head, n_heads, query_rows, first_query)
     tl.store(lse_ptr + start + rows, lse, mask=start + rows < n_queries)
 
 
 @triton.jit
-def attend(
-    output, largest, total, q, place, head, key_head, query, rows, first_key, key,
-    k_ptr, v_ptr, bias_ptr, mask_ptr, stream, k_strides, v_strides, bias_strides, mask_strides,
-    n_queries, n_keys, left, right, scale, softcap, drop_below,
-    HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, PRECISION: tl.constexpr, WALK: tl.constexpr, PLANES: tl.constexpr,
-    BIAS_DESCRIBED: tl.constexpr, BLOCK_KEYS: tl.constexpr, DROPOUT: tl.constexpr, CHECKED: tl.constexpr,
+def visible_scores(
+    q, k, tile, scoring, mask_ptr, mask_strides,
+    COMPUTE: tl.constexpr, PRECISION: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys, for queries that `rows` count from `query` on. CHECKED where not all of them see all of it."""
-    columns = tl.arange(0, BLOCK_KEYS)[None, :]
-    k = load_planes(
-        k_ptr, k_strides, place, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, CHECKED
-    )
-    products = multiplied(q, turned(k), None, output.dtype, PRECISION)
-    scores, factor, _ = scored(
-        products, place, head, query, key, rows, columns, n_queries, n_keys, scale, softcap, bias_ptr, bias_strides,
-        BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32,
-    )  # fmt: skip
+    """Return the scores [queries, keys] of a tile as `scored` does, with −∞ where a query does not see a key.
+
+    CHECKED where not every query sees every key.
+    """
+    products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [queries, keys]
+    scores, factor, _ = scored(products, tile, scoring, BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32)
     if CHECKED:
-        seen = is_seen(query + rows, key + columns, n_queries, n_keys, left, right)
+        queries, keys = tile.query + tile.rows, tile.key + tile.columns
+        seen = is_seen(queries, keys, scoring.n_queries, scoring.n_keys, scoring.left, scoring.right)
         scores = tl.where(seen, scores, float("-inf"))
     if mask_ptr is not None:
-        attended = is_attended(mask_ptr, mask_strides, place, key, columns, n_keys)
+        attended = is_attended(mask_ptr, mask_strides, tile.place, tile.key, tile.columns, scoring.n_keys)
         scores = tl.where(attended, scores, float("-inf"))
+    return scores, factor
+
+
+@triton.jit
+def softmax_step(scores, factor, largest, total, MAY_SEE_NOTHING: tl.constexpr):
+    """Return a tile's weights, the factor for earlier sums, and each query's new largest score and sum of weights."""
     new_largest = tl.maximum(largest, tl.max(scores, axis=1) * factor)
     subtracted = new_largest
-    if CHECKED or mask_ptr is not None or bias_ptr is not None:  # −∞ − −∞ is no number: a row may see nothing yet
+    if MAY_SEE_NOTHING:  # −∞ − −∞ is NaN
         subtracted = tl.where(new_largest == float("-inf"), 0.0, new_largest)
-    weights = tl.exp2(scores * factor - subtracted[:, None])
+    weights = tl.exp2(scores * factor - subtracted[:, None])  # [queries, keys]
     shrink = tl.exp2(largest - subtracted)
-    total = total * shrink + tl.sum(weights, axis=1)
-    if DROPOUT:
-        weights = tl.where(is_kept(stream, query + rows, key + columns, drop_below), weights, 0.0)
-    v = load_planes(
-        v_ptr, v_strides, place, key_head, first_key, key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, PLANES, CHECKED
-    )
-    output *= shrink[:, None]
-    output = multiplied(planes_like(weights, v), v, output, output.dtype, PRECISION)
-    return output, new_largest, total
+    return weights, shrink, new_largest, total * shrink + tl.sum(weights, axis=1)
 
 
 @dataclass(frozen=True)
 class ForwardConfig(Config):
     """Each program takes BLOCK_QUERIES queries of one head, and BLOCK_KEYS keys at a time.
 
-    `described` where tiles are fetched by the copy engine, if it can walk the tensors. `planes`: of single precision,
-    see `planes.py`.
+    `described`: TMA loads tiles, if it can walk the tensors. `bf16x3`: where the parts of exact single precision come
+    from, see `split_operands.py`.
     """
 
     BLOCK_QUERIES: int = 64
     BLOCK_KEYS: int = 64
     described: bool = True
-    planes: str = ""
+    bf16x3: str = ""
 
 
-# By the bytes of an element, whether tiles are described, and the block that covers a head: queries, keys, warps and
-# stages. For elements of two bytes that are described, the fastest of those on an H200 that do not spill with any
-# supported release of Triton: two programs of four warps share a multiprocessor, one of which multiplies while the
-# other is at its exponentials. Of 128 × 128 with eight warps only one fits: 2.4 ms for b4 h32 s4096 d128, not 2.1.
+# By the bytes of an element, whether TMA loads tiles, and the block that covers a head. Elements of two bytes by TMA
+# have the fastest tiles on an H200 that do not spill with any supported release of Triton: two programs of four warps
+# share a multiprocessor, and one multiplies while the other computes exponentials. Of 128 × 128 with eight warps only
+# one fits: b4 h32 s4096 d128 takes 2.4 ms, not 2.1.
+_FULL_PRECISION = {64: Tiles(64, 32, 4, 2), 128: Tiles(32, 32, 8, 1), 256: Tiles(16, 16, 8, 1)}
 _TILES = {
-    (2, True): {64: (64, 64, 4, 3), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)},
-    (2, False): {64: (64, 64, 4, 2), 128: (64, 64, 8, 2), 256: (64, 32, 8, 1)},
-    (4, True): {64: (64, 32, 4, 2), 128: (32, 32, 8, 1), 256: (16, 16, 8, 1)},
-    (4, False): {64: (64, 32, 4, 2), 128: (32, 32, 8, 1), 256: (16, 16, 8, 1)},
+    (2, True): {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 3), 256: Tiles(128, 64, 8, 2)},
+    (2, False): {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 8, 2), 256: Tiles(64, 32, 8, 1)},
+    (4, True): _FULL_PRECISION,
+    (4, False): _FULL_PRECISION,
 }
 
 
-def forward_config(problem: Problem, described: bool, planes: bool) -> ForwardConfig:
-    if planes:
-        return _planes_config(problem)
-    tiles = _TILES[min(problem.q.element_bytes, 4), described]
-    queries, keys, warps, stages = tiles[max(problem.head_block, 64)]
+def forward_config(problem: Problem, described: bool, split: bool) -> ForwardConfig:
+    """Return the default tiles. `split`: this kernel, not the compiler, splits exact single precision."""
+    if split:
+        return _split_config(problem)
+    queries, keys, warps, stages = _TILES[min(problem.q.element_bytes, 4), described][max(problem.head_block, 64)]
     if problem.has_light_scores and described:
         # 76 µs for a triangle of 256 residues on an H200, 84 with half the queries, 92 with twice the keys.
         queries, keys, warps, stages = 128, 32, 4, 2
         if problem.gathers_bias:
-            queries = 64  # the addresses of twice as many, where rows are no multiple of 16 bytes, fill the registers
-    elif not problem.is_plain:  # what is done to scores takes registers
+            queries = 64  # the addresses of 128 queries fill the registers where rows are no multiple of 16 bytes
+    elif not problem.is_plain:  # bias, mask, soft cap and dropout take registers
         queries, keys, warps = min(queries, 64), min(keys, 32), 4 if problem.q.element_bytes == 2 else 8
         stages = min(stages, 2)
-    elif problem.queries <= 256 and problem.head_block <= 64:  # short sequences have no time for three stages
+    elif problem.queries <= 256 and problem.head_block <= 64:  # short sequences do not fill three stages
         queries, keys, warps, stages = min(queries, 64), min(keys, 64), 4, 2
     elif described and problem.head_block <= 64 and problem.right == UNBOUNDED and problem.q.element_bytes == 2:
-        # 661 µs for b8 h32 s2048 d64, 697 with 64 keys; where later keys are not seen, 64 leave less to mask.
+        # 661 µs for b8 h32 s2048 d64, 697 with 64 keys. Under a causal mask, blocks of 64 compute fewer hidden scores.
         keys = 128
     return ForwardConfig(
         num_warps=warps, num_stages=stages, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
     )  # fmt: skip
 
 
-def _planes_config(problem: Problem) -> ForwardConfig:
-    """The largest tiles that do not spill with any supported release of Triton.
+def _split_config(problem: Problem) -> ForwardConfig:
+    """Return the largest tiles of bf16 parts that do not spill with any supported release of Triton.
 
-    On an H200 for b8 h8 s128 d64: 13.0 µs; 9.9 from stored planes with 64 keys, and 3.2 to store them.
+    b8 h8 s128 d64 takes 13.0 µs on an H200; from stored parts with 64 keys 9.9, and 3.2 to store them.
     """
-    where = "here" if problem.visits_are_few else "stored"
-    keys = 64 if problem.is_plain and (where == "stored" or problem.head_block <= 32) else 32
+    source = "on_load" if problem.visits_are_few else "stored"
+    keys = 64 if problem.is_plain and (source == "stored" or problem.head_block <= 32) else 32
     stages = 1 if problem.gathers_bias else 2
-    return ForwardConfig(num_warps=4, num_stages=stages, BLOCK_QUERIES=64, BLOCK_KEYS=keys, planes=where)
+    return ForwardConfig(num_warps=4, num_stages=stages, BLOCK_QUERIES=64, BLOCK_KEYS=keys, bf16x3=source)
 
 
-def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
-    """Output, and log₂ Σ 2^score of each query."""
-    short = choose_short(plan, problem)
-    if short is not None:
-        return plan_short_forward(plan, problem, short)
+def plan_portable_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...]:
+    """Plan the output, and log₂ Σ 2^score of each query."""
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     described = problem.describable(plan)
-    default = forward_config(problem, described, problem.gains_from_planes(plan, described))
+    default = forward_config(problem, described, problem.gains_from_splitting(plan, described))
     config = plan.choose(default, *problem.sizes)
     rows = {"q": config.BLOCK_QUERIES, "output": config.BLOCK_QUERIES, "k": config.BLOCK_KEYS, "v": config.BLOCK_KEYS}
-    planes = Planes(plan, problem)
-    tiles, walk = problem.tiles(rows, config.described, output=output, **planes.stored_for(config))
+    parts = StoredParts(plan, problem)
+    tiles, walk = problem.tiles(rows, config.described, output=output, **parts.stored_for(config))
     plan.launch(
         attention_forward_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
         **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, WALK=walk,
-        PLANES=planes.where(config), PRECISION=problem.precision(plan),
+        BF16X3=parts.source(config), PRECISION=problem.precision(plan),
     )  # fmt: skip
     return output, lse
+
+
+PORTABLE_FORWARD = Form("portable", takes=always, suits=always, plan=plan_portable_forward)

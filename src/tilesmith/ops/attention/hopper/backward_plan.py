@@ -1,0 +1,108 @@
+"""The launch of `backward.py`: which problems it takes, and the order of its programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from tilesmith.ops.attention.form import Form, Gradients
+from tilesmith.ops.attention.hopper.backward import GROUPS, KEYS, QUERIES, ROWS, attention_hopper_backward_kernel
+from tilesmith.ops.attention.hopper.problems import takes_plain_problem
+from tilesmith.ops.attention.kernels.delta import plan_delta
+from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.reference import UNBOUNDED
+from tilesmith.ops.device.hopper import GROUP_WARPS
+from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.plan import Operand, Plan
+
+
+@dataclass(frozen=True)
+class HopperBackwardConfig(Config):
+    """A ring of STAGES blocks of queries, and sets of `set_heads` heads. EARLY, ASCENDING: see the kernel."""
+
+    STAGES: int = 2
+    EARLY: bool = False
+    ASCENDING: bool = False
+    set_heads: int = 16
+
+    @property
+    def all_warps(self) -> int:
+        """Return all warps of a program: the other warps take a warpgroup, though one of them exits at once."""
+        return (int(GROUPS.value) + 1) * int(GROUP_WARPS.value)
+
+
+def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
+    """Return the default configuration. The figures are TFLOP/s on an H200.
+
+    Causal, b4 h32 s4096 d128: 498 with sets of 8, 460 of 4, 433 of 16, 429 in ascending order. Causal, b4 s2048 d64
+    with 32 heads on 8 key heads: 344 in ascending order with sets of 32, 300 with sets of 16, 313 in descending order;
+    s4096 d128: 438 ascending, 367 descending. Not causal, all programs are equally long: 484 with sets of 16, 427 of 8.
+
+    With 2 and 3 stages, in a later run: d128 483 and 491, causal 464 and 469; d64 433 and 419, causal 367 and 358, with
+    32 heads on 8 key heads 340 and 345.
+    """
+    wide = problem.head_block == 128
+    if problem.group > 1:
+        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32)
+    is_causal = problem.right != UNBOUNDED
+    return HopperBackwardConfig(STAGES=3 if wide else 2, EARLY=not wide, set_heads=8 if is_causal and wide else 16)
+
+
+LEAST_LENGTH = 256
+"""The fewest queries and keys. b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128; the portable kernels
+take 34 and 61."""
+
+LEAST_PROGRAMS = 256
+"""The fewest programs with GQA. With 128 programs the portable kernels take 204 µs, and this kernel 219."""
+
+
+def takes(plan: Plan, task: Gradients) -> bool:
+    """Return whether the kernel can compute the gradients: TMA must be able to read and write every tensor."""
+    tensors = task.output, task.doutput, task.dq, task.dk, task.dv
+    return takes_plain_problem(plan, task.problem) and task.problem.describable(plan, *tensors)
+
+
+def suits(plan: Plan, task: Gradients) -> bool:
+    """Return whether sequences are long enough and, with grouped heads, whether there are enough programs."""
+    problem = task.problem
+    are_many = problem.group == 1 or _programs(problem) >= LEAST_PROGRAMS
+    return min(problem.queries, problem.keys) >= LEAST_LENGTH and are_many
+
+
+def _programs(problem: Problem) -> int:
+    blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
+    return problem.sequences * problem.key_heads * blocks
+
+
+def plan_hopper_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...]:
+    """Plan δ and the kernel. Returns dq, dk and dv: a problem with a bias takes another form."""
+    problem, dq, dk, dv = task.problem, task.dq, task.dk, task.dv
+    statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
+    rows, queries, head = int(ROWS.value), int(QUERIES.value), problem.head_block
+    heads, key_heads = problem.sequences * problem.heads, problem.sequences * problem.key_heads
+    query_blocks = triton.cdiv(problem.queries, queries)
+    sums = plan.empty((heads, query_blocks, queries * head), torch.float32)
+    counters = plan.empty((heads, query_blocks), torch.int32)
+    plan_delta(plan, task, statistics, counters)
+    sizes = head, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
+    config = plan.choose(hopper_backward_config(problem), "hopper", *sizes)
+    in_rows = (2 * heads, statistics.shape[-1]), (statistics.shape[-1], 1)
+    known = problem.arguments()
+    plan.launch(
+        attention_hopper_backward_kernel,
+        (_programs(problem),), config,
+        q=problem.q.gluon_descriptor((1, 1, queries, head)),
+        doutput=task.doutput.gluon_descriptor((1, 1, queries, head)),
+        k=problem.k.gluon_descriptor((1, 1, rows, head)), v=problem.v.gluon_descriptor((1, 1, rows, head)),
+        dk=dk.gluon_descriptor((1, 1, rows, head)), dv=dv.gluon_descriptor((1, 1, rows, head)),
+        dq=dq.gluon_descriptor((1, 1, queries, head // 2)),
+        statistics=statistics.seen_as(*in_rows).gluon_descriptor((1, queries)), sums_ptr=sums, counters_ptr=counters,
+        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), HEAD=head,
+        **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
+    )  # fmt: skip
+    return dq, dk, dv
+
+
+HOPPER_BACKWARD = Form("hopper", takes=takes, suits=suits, plan=plan_hopper_backward)
