@@ -12,6 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.softmax import softmax
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
@@ -23,10 +24,11 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "in blocks": {"form": "blocks", "BLOCK_SIZE": 64},
     "in blocks, several rows": {"form": "blocks", "BLOCK_SIZE": 64, "ROWS": 4},
-    "in shares": {"form": "shares", "BLOCK_SIZE": 32, "programs_per_multiprocessor": 16},
-    "in shares, several rows": {"form": "shares", "BLOCK_SIZE": 32, "ROWS": 4, "programs_per_multiprocessor": 8},
-    "in a single share": {"form": "shares", "BLOCK_SIZE": 512},
+    "split": {"form": "split", "BLOCK_SIZE": 32, "programs_per_multiprocessor": 16},
+    "split, several rows": {"form": "split", "BLOCK_SIZE": 32, "ROWS": 4, "programs_per_multiprocessor": 8},
+    "split in one part": {"form": "split", "BLOCK_SIZE": 512},
 }  # fmt: skip
+FORMS |= {f"{name}, edges apart": {**config, "EDGES": True} for name, config in FORMS.items()}
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 
 
@@ -109,7 +111,7 @@ def test_every_form_launches_its_own_kernels(form: str) -> None:
         == {
             "registers": ["softmax_forward_kernel"],
             "blocks": ["softmax_forward_blocks_kernel"],
-            "shares": ["softmax_statistics_kernel", "softmax_forward_shares_kernel"],
+            "split": ["softmax_statistics_kernel", "softmax_forward_split_kernel"],
         }[FORMS[form]["form"]]
     )
 
@@ -158,7 +160,7 @@ def test_very_long_rows(rows: int, columns: int) -> None:
     assert_as_torchs(torch.randn(rows, columns), -1)
 
 
-def test_few_long_rows_are_shared_out_among_the_multiprocessors() -> None:
+def test_few_long_rows_are_split_over_the_multiprocessors() -> None:
     for rows in (1, 16, 64):
         with recorded_plans("cuda:90") as plans:
             x = torch.empty(rows, 262144, dtype=torch.bfloat16, device="meta", requires_grad=True)
@@ -166,6 +168,24 @@ def test_few_long_rows_are_shared_out_among_the_multiprocessors() -> None:
         launches = [launch for plan in plans for launch in plan.launches]
         assert len(launches) == 4
         assert all(launch.grid[0] >= 128 for launch in launches)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "offset"),
+    [(64, 4097, 0), (64, 333, 0), (400, 109, 0), (512, 50257, 0), (64, 5120, 1)],
+)
+def test_rows_of_any_width_move_in_16_byte_vectors(rows: int, columns: int, offset: int) -> None:
+    """The edges of a row, and loads from a tensor aligned unlike the result, move one element at a time."""
+    with recorded_plans("cuda:90") as plans:
+        x = torch.empty(rows, columns + offset, dtype=torch.bfloat16, device="meta")[:, offset:].requires_grad_()
+        softmax(x).backward(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+    for launch in (launch for plan in plans for launch in plan.launches):
+        binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+        widest = {access.kind: 0 for access in binary.accesses}
+        for access in binary.accesses:
+            widest[access.kind] = max(widest[access.kind], access.vector_bytes)
+        assert widest["load"] == 16 or offset
+        assert widest["store"] == 16
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), (0,), (3, 0, 5)], ids=str)

@@ -1,15 +1,19 @@
 """Softmax along one dimension: y = exp(x − max x) / Σ exp(x − max x).
 
-Forward moves two elements per output (read x, write y) and does about five flops on each, one of them an exponential;
-backward moves three (read y and dy, write dx) and does about four. Memory-bound on every GPU, so:
+The forward moves two elements per output (read x, write y) and does about five flops on each, one of them an
+exponential. The backward moves three (read y and dy, write dx) and does about four. Memory-bound on every GPU, so:
 
-- a row is read from memory once. It stays in registers between its sum and its result; a row too wide for that is
-  read again from the cache, and its maximum and sum are found in the same first pass;
-- few very long rows are shared among many programs: a first launch finds what each share adds to the row's sum, a
-  second one, finding the shares still in the L2 cache, finishes them;
-- the dimension may be any: its elements are walked where they lie, with neighbouring rows side by side in a tile where
-  those are the neighbours in memory;
-- only the result is kept for the backward.
+- A row is read from memory once. The row stays in registers between its sum and its result. A wider row is read a
+  second time from cache.
+- Accesses are 16 bytes wide at any width and offset of a row (`device/aligned_rows.py`).
+- Few long rows are split over programs, so that they occupy the whole GPU.
+
+Files, in reading order:
+
+- `operator.py`: what softmax means, what users call, its gradient and its spec.
+- `rows.py`: tensors as rows, the three forms of a kernel, and the sizes that choose between them.
+- `forward.py`: the forward kernels.
+- `backward.py`: the backward kernels.
 """
 
 from tilesmith.ops.softmax.operator import SPEC, softmax

@@ -5,120 +5,150 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
 from tilesmith.ops.device.runs import run_size
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.softmax.forms import (
-    Forms,
+from tilesmith.ops.softmax.rows import (
+    Kernels,
     RowConfig,
     Rows,
-    column_offsets,
     config_for_columns_apart,
-    plan_forms,
+    config_in_registers,
+    for_few_rows,
+    plan_form,
     row_pointers,
     rows_along,
-    shared_out,
-    there,
+    rows_exist,
 )
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_groups"])
 def softmax_backward_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_strides, y_strides, dx_strides, inner_rows, outer_rows, n_columns, n_groups,
-    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr,
+    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
+    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr, DX_VECTORS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
-    """Whole rows in registers, ROWS at a time; every program takes each n-th group of rows."""
+    """Whole rows in registers, ROWS at a time; program p takes the groups p, p + programs, …"""
     inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     columns = tl.arange(0, BLOCK_SIZE)
     for group in tl.range(tl.program_id(0), n_groups, tl.num_programs(0), num_stages=PIPELINE):
-        mask = there(group, inner_rows, ROWS) & (columns < n_columns)[None, :]
+        in_rows = rows_exist(group, inner_rows, ROWS)
         dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
         y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
         dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
-        dy = tl.load(dy_rows + column_offsets(columns, dy_strides[3]), mask=mask, other=0.0).to(COMPUTE)
-        y = tl.load(y_rows + column_offsets(columns, y_strides[3]), mask=mask, other=0.0).to(COMPUTE)
-        dx = y * (dy - tl.sum(dy * y, axis=1)[:, None])
-        tl.store(dx_rows + column_offsets(columns, dx_strides[3]), dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
+        mask = in_rows & (columns[None, :] < length)
+        dy_pointers = tile_pointers(dy_rows + lead, columns, dy_strides[3], DY_VECTORS)
+        y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], Y_VECTORS)
+        dy = tl.load(dy_pointers, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
+        y = tl.load(y_pointers, mask=mask, other=0.0).to(COMPUTE)
+        total = tl.sum(dy * y, axis=1)
+        if EDGES:
+            edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
+            is_edge &= in_rows
+            total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge, COMPUTE)
+            store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
+        dx = y * (dy - total[:, None])
+        dx_pointers = tile_pointers(dx_rows + lead, columns, dx_strides[3], DX_VECTORS)
+        tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["inner_rows"])
 def softmax_backward_blocks_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_strides, y_strides, dx_strides, inner_rows, outer_rows, n_columns,
-    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr,
+    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
+    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr, DX_VECTORS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, in blocks of columns: read once for the sum, again from cache for the gradient."""
     inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group = tl.program_id(0)
-    in_rows = there(group, inner_rows, ROWS)
+    in_rows = rows_exist(group, inner_rows, ROWS)
     dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
     dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
-    total = sum_of_products(
-        dy_rows, y_rows, dy_strides[3], y_strides[3], in_rows, 0, n_columns, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE
-    )
-    store_gradient(
-        dy_rows, y_rows, dx_rows, dy_strides[3], y_strides[3], dx_strides[3], in_rows, 0, n_columns, total,
-        COMPUTE, BLOCKS, BLOCK_SIZE
-    )  # fmt: skip
+    lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
+    dy_middle = dy_rows + lead, dy_strides[3], DY_VECTORS
+    y_middle = y_rows + lead, y_strides[3], Y_VECTORS
+    total = sum_of_products(dy_middle, y_middle, in_rows, length, 0, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE)
+    if EDGES:
+        edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
+        is_edge &= in_rows
+        total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge, COMPUTE)
+        store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
+    dx_middle = dx_rows + lead, dx_strides[3], DX_VECTORS
+    store_gradient(dy_middle, y_middle, dx_middle, in_rows, length, 0, total, COMPUTE, BLOCKS, BLOCK_SIZE)
 
 
-@triton.jit(do_not_specialize=["inner_rows", "n_shares"])
+@triton.jit(do_not_specialize=["inner_rows", "n_parts"])
 def softmax_products_kernel(
-    dy_ptr, y_ptr, statistics_ptr, dy_strides, y_strides, inner_rows, outer_rows, n_columns, n_shares,
-    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-):  # fmt: skip
-    """Σ dy · y of one share of ROWS rows: BLOCKS blocks of their columns."""
-    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
-    group, share = tl.program_id(0) // n_shares, tl.program_id(0) % n_shares
-    in_rows = there(group, inner_rows, ROWS)
-    dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
-    y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
-    total = sum_of_products(
-        dy_rows, y_rows, dy_strides[3], y_strides[3], in_rows, share * BLOCKS, n_columns,
-        COMPUTE, BLOCKS, ROWS, BLOCK_SIZE
-    )  # fmt: skip
-    tl.store(statistics_ptr + (group * ROWS + tl.arange(0, ROWS)) * n_shares + share, total)
-
-
-@triton.jit(do_not_specialize=["inner_rows", "n_shares"])
-def softmax_backward_shares_kernel(
     dy_ptr, y_ptr, dx_ptr, statistics_ptr, dy_strides, y_strides, dx_strides,
-    inner_rows, outer_rows, n_columns, n_shares,
-    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, SHARES: tl.constexpr,
+    inner_rows, outer_rows, n_columns, n_parts,
+    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
+    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one share of ROWS rows, from the sums of all their shares."""
+    """Store Σ dy · y of one part of ROWS rows: BLOCKS blocks of their columns. The first part has the edges."""
     inner_rows = run_size(inner_rows, ALIGNED_ROWS)
-    group, share = tl.program_id(0) // n_shares, tl.program_id(0) % n_shares
-    shares = tl.arange(0, SHARES)[None, :]
-    places = (group * ROWS + tl.arange(0, ROWS))[:, None] * n_shares + shares
-    total = tl.sum(tl.load(statistics_ptr + places, mask=shares < n_shares, other=0.0), axis=1)
-    in_rows = there(group, inner_rows, ROWS)
+    group, part = tl.program_id(0) // n_parts, tl.program_id(0) % n_parts
+    in_rows = rows_exist(group, inner_rows, ROWS)
     dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
     dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
-    store_gradient(
-        dy_rows, y_rows, dx_rows, dy_strides[3], y_strides[3], dx_strides[3], in_rows, share * BLOCKS, n_columns, total,
-        COMPUTE, BLOCKS, BLOCK_SIZE
-    )  # fmt: skip
+    lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
+    dy_middle = dy_rows + lead, dy_strides[3], DY_VECTORS
+    y_middle = y_rows + lead, y_strides[3], Y_VECTORS
+    total = sum_of_products(dy_middle, y_middle, in_rows, length, part * BLOCKS, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE)
+    if EDGES:
+        edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
+        total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge & in_rows & (part == 0), COMPUTE)
+    tl.store(statistics_ptr + (group * ROWS + tl.arange(0, ROWS)) * n_parts + part, total)
+
+
+@triton.jit(do_not_specialize=["inner_rows", "n_parts"])
+def softmax_backward_split_kernel(
+    dy_ptr, y_ptr, dx_ptr, statistics_ptr, dy_strides, y_strides, dx_strides,
+    inner_rows, outer_rows, n_columns, n_parts,
+    ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
+    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr, DX_VECTORS: tl.constexpr, PARTS: tl.constexpr,
+    BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one part of ROWS rows, from the sums of all their parts."""
+    inner_rows = run_size(inner_rows, ALIGNED_ROWS)
+    group, part = tl.program_id(0) // n_parts, tl.program_id(0) % n_parts
+    parts = tl.arange(0, PARTS)[None, :]
+    places = (group * ROWS + tl.arange(0, ROWS))[:, None] * n_parts + parts
+    total = tl.sum(tl.load(statistics_ptr + places, mask=parts < n_parts, other=0.0), axis=1)  # [ROWS]
+    in_rows = rows_exist(group, inner_rows, ROWS)
+    dy_rows = row_pointers(dy_ptr, dy_strides, group, inner_rows, outer_rows, ROWS)
+    y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
+    dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
+    lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
+    if EDGES:
+        edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
+        is_edge &= in_rows & (part == 0)
+        store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
+    dy_middle = dy_rows + lead, dy_strides[3], DY_VECTORS
+    y_middle = y_rows + lead, y_strides[3], Y_VECTORS
+    dx_middle = dx_rows + lead, dx_strides[3], DX_VECTORS
+    store_gradient(dy_middle, y_middle, dx_middle, in_rows, length, part * BLOCKS, total, COMPUTE, BLOCKS, BLOCK_SIZE)
 
 
 @triton.jit
 def sum_of_products(
-    dy_rows, y_rows, dy_column_stride, y_column_stride, in_rows, first_block, n_columns,
+    dy_middle, y_middle, in_rows, length, first_block,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Σ dy · y over BLOCKS blocks of each row."""
+    """Return Σ dy · y over BLOCKS blocks of each row, [ROWS]."""
     products = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        mask = in_rows & (columns < n_columns)[None, :]
-        dy_pointers = dy_rows + column_offsets(columns, dy_column_stride)
-        y_pointers = y_rows + column_offsets(columns, y_column_stride)
+        mask = in_rows & (columns[None, :] < length)
+        dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], dy_middle[2])
+        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], y_middle[2])
         dy = tl.load(dy_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         y = tl.load(y_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         products += dy * y
@@ -126,46 +156,61 @@ def sum_of_products(
 
 
 @triton.jit
+def sum_of_edges(dy_pointers, y_pointers, is_edge, COMPUTE: tl.constexpr):
+    """Return Σ dy · y over both edges of each row, [ROWS]."""
+    dy = tl.load(dy_pointers, mask=is_edge, other=0.0).to(COMPUTE)  # [ROWS, 2 · VECTOR]
+    y = tl.load(y_pointers, mask=is_edge, other=0.0).to(COMPUTE)
+    return tl.sum(dy * y, axis=1)
+
+
+@triton.jit
+def store_edges(dy_pointers, y_pointers, dx_pointers, is_edge, total, COMPUTE: tl.constexpr):
+    """Store y · (dy − total) for both edges of each row."""
+    dy = tl.load(dy_pointers, mask=is_edge, other=0.0).to(COMPUTE)
+    y = tl.load(y_pointers, mask=is_edge, other=0.0).to(COMPUTE)
+    tl.store(dx_pointers, (y * (dy - total[:, None])).to(dx_pointers.dtype.element_ty), mask=is_edge)
+
+
+@triton.jit
 def store_gradient(
-    dy_rows, y_rows, dx_rows, dy_column_stride, y_column_stride, dx_column_stride, in_rows, first_block, n_columns,
-    total,
+    dy_middle, y_middle, dx_middle, in_rows, length, first_block, total,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """y · (dy − total) for BLOCKS blocks of each row."""
+    """Store y · (dy − total) for BLOCKS blocks of each row."""
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        mask = in_rows & (columns < n_columns)[None, :]
-        dy_pointers = dy_rows + column_offsets(columns, dy_column_stride)
-        y_pointers = y_rows + column_offsets(columns, y_column_stride)
-        dy = tl.load(dy_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)
+        mask = in_rows & (columns[None, :] < length)
+        dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], dy_middle[2])
+        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], y_middle[2])
+        dy = tl.load(dy_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         y = tl.load(y_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)
         dx = y * (dy - total[:, None])
-        tl.store(dx_rows + column_offsets(columns, dx_column_stride), dx.to(dx_rows.dtype.element_ty), mask=mask)
+        dx_pointers = tile_pointers(dx_middle[0], columns, dx_middle[1], dx_middle[2])
+        tl.store(dx_pointers, dx.to(dx_pointers.dtype.element_ty), mask=mask)
 
 
-FORMS = Forms(
+KERNELS = Kernels(
     registers=softmax_backward_kernel,
     blocks=softmax_backward_blocks_kernel,
     statistics=softmax_products_kernel,
-    shares=softmax_backward_shares_kernel,
-    numbers_per_share=1,
+    split=softmax_backward_split_kernel,
+    numbers_per_part=1,
 )
 
 
-def backward_config(rows: Rows, element_bytes: int, multiprocessors: int, warp_size: int) -> RowConfig:
+def backward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> RowConfig:
+    """Return the config for these rows. Times are of an H200, inputs from memory."""
     if rows.columns_apart:
-        return shared_out(rows, config_for_columns_apart(rows), multiprocessors)
-    block_size = bucket(rows.columns)
-    if block_size <= 256:
-        return RowConfig(num_warps=4, ROWS=min(bucket(rows.runs.inner), 2048 // block_size), BLOCK_SIZE=block_size)
-    if block_size <= 8192:  # 16 elements of y and of dy for each thread
-        return RowConfig(num_warps=block_size // 512, BLOCK_SIZE=block_size)
-    # One warp for each KiB of y's row and dy's, as many as there can be, and 16 bytes of each for a thread at a time.
-    warps = min(bucket(2 * rows.columns * element_bytes // 1024 + 1) // 2, 32)
-    # Element by element and with warps of 64 threads, 8: as in the forward, more would spill.
-    vector = 8 if warp_size == 64 and not rows.in_full_vectors else 16
-    wide = RowConfig(num_warps=warps, BLOCK_SIZE=warps * 32 * vector // element_bytes, form="blocks")
-    return shared_out(rows, wide, multiprocessors)
+        return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
+    in_registers = config_in_registers(rows, element_bytes)
+    if in_registers.BLOCK_SIZE * max(element_bytes, 4) <= 32768:
+        return in_registers
+    # 16 bytes of y and of dy for a thread at a time, or twice as many: 4096×12345 bf16 80.8 µs with blocks of 8 KiB and
+    # 8 warps, 127.0 of 16 KiB and 32 warps; 3000×24576 118.3 µs of 16 KiB; 2048×50257 178.9 µs of 32 KiB, 234.3 of 16.
+    warps, block_bytes = (8, 8192) if rows.columns <= 16384 else (32, 16384 if rows.columns <= 32768 else 32768)
+    edges = in_registers.EDGES
+    wide = RowConfig(num_warps=warps, BLOCK_SIZE=block_bytes // element_bytes, EDGES=edges, form="blocks")
+    return for_few_rows(rows, wide, multiprocessors)
 
 
 @kernels("softmax_backward")
@@ -177,7 +222,7 @@ def backward(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 def plan_backward(plan: Plan, dy: Operand, y: Operand, dim: int) -> Operand:
     dx = plan.empty_like(y)
     rows = rows_along(dim, dx.shape, dx.strides, y.strides, dy.strides)
-    default = backward_config(rows, y.element_bytes, plan.multiprocessors, plan.architecture.warp_size)
+    default = backward_config(rows, y.element_bytes, plan.multiprocessors)
     config = plan.choose(default, default.form, bucket(rows.columns), y.dtype)
-    plan_forms(plan, FORMS, rows, config, rows.arguments(dx=dx, y=y, dy=dy), y.element_bytes)
+    plan_form(plan, KERNELS, rows, config, rows.arguments(dx=dx, y=y, dy=dy), y.element_bytes)
     return dx
