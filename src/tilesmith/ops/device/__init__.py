@@ -4,6 +4,7 @@ Files, in reading order:
 
 - `elementwise.py`: tiles, grids and configurations of elementwise kernels.
 - `runs.py`: walking dimensions of any strides in runs of neighbouring elements.
+- `aligned_rows.py`: rows of any width in 16-byte vectors.
 - `partial_sums.py`: sums over rows in two kernels, without atomics.
 - `norm_rows.py`: tiles of rows for the norms.
 - `norm_backward.py`: the choice of kernels for the backward of a norm.
