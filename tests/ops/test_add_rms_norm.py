@@ -49,7 +49,7 @@ def some_inputs(dtype: torch.dtype = torch.float32) -> Inputs:
         ({"eps": -1e-6}, ValueError, "eps is -1e-06, but must be at least 0"),
     ],
 )
-def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+def test_add_rms_norm_rejects_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     good = {"x": torch.ones(3, 8), "residual": torch.ones(3, 8), "weight": torch.ones(8)}
     with ts.use(mode), pytest.raises(kind, match=f"^add_rms_norm: {words}"):
         add_rms_norm(**{**good, **arguments})
@@ -57,7 +57,7 @@ def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("form", [{"form": "registers", "BLOCK_SIZE": 32}, {"form": "blocks", "BLOCK_SIZE": 16}])
-def test_what_is_normed_is_the_sum_that_is_returned(dtype: torch.dtype, form: dict[str, Any]) -> None:
+def test_add_rms_norm_norms_the_rounded_sum_it_returns(dtype: torch.dtype, form: dict[str, Any]) -> None:
     """Small residuals vanish when the sum is rounded; a norm of the exact sum would still see them."""
     inputs = some_inputs(dtype)
     inputs["x"] *= 100
@@ -71,7 +71,9 @@ def test_what_is_normed_is_the_sum_that_is_returned(dtype: torch.dtype, form: di
 @BOTH_WAYS
 @pytest.mark.parametrize("x_dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("residual_dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_residual_in_higher_precision_keeps_it(mode: Any, x_dtype: torch.dtype, residual_dtype: torch.dtype) -> None:
+def test_add_rms_norm_keeps_a_residual_in_higher_precision(
+    mode: Any, x_dtype: torch.dtype, residual_dtype: torch.dtype
+) -> None:
     inputs = {**some_inputs(), "x": torch.randn(5, 24).to(x_dtype), "residual": torch.randn(5, 24).to(residual_dtype)}
     with ts.use(mode):
         found = forward_and_backward(add_rms_norm, inputs)
@@ -86,7 +88,7 @@ def test_a_residual_in_higher_precision_keeps_it(mode: Any, x_dtype: torch.dtype
 
 @pytest.mark.parametrize("used", [0, 1])
 @pytest.mark.parametrize("surroundings", ["eager", "compiled"])
-def test_one_result_may_go_unused(used: int, surroundings: str) -> None:
+def test_add_rms_norm_gradient_with_one_unused_result(used: int, surroundings: str) -> None:
     inputs = some_inputs()
     ours, right = leaves_of(inputs), leaves_of(inputs)
 
@@ -104,7 +106,7 @@ def test_one_result_may_go_unused(used: int, surroundings: str) -> None:
         torch.testing.assert_close(ours["weight"].grad, right["weight"].grad)
 
 
-def test_no_zeros_are_made_up_for_a_result_that_goes_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_rms_norm_allocates_no_zeros_for_an_unused_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a model the last sum has no reader: reading a tensor of zeros would cost a quarter of the backward."""
     module = sys.modules["tilesmith.ops.add_rms_norm"]  # under the same name the package has the operator
     seen: list[Any] = []
@@ -175,14 +177,14 @@ class TestOneGradientForBoth:
         torch.testing.assert_close(leaves["x"].grad, torch.zeros(5, 24))
 
 
-def test_only_the_sum_and_the_weight_are_kept_for_the_backward() -> None:
+def test_add_rms_norm_keeps_only_sum_and_weight_for_the_backward() -> None:
     leaves = leaves_of(some_inputs())
     (_, total), kept = with_saved_addresses(add_rms_norm, *leaves.values())
     assert kept == {total.data_ptr(), leaves["weight"].data_ptr()}
 
 
 @pytest.mark.parametrize("name", views())
-def test_takes_any_strides(name: str) -> None:
+def test_add_rms_norm_takes_any_strides(name: str) -> None:
     view = views()[name]
     weight = torch.randn(view.shape[-1] * 2)[::2]
     for x, residual in ((view, torch.randn(view.shape)), (torch.randn(view.shape), view)):
@@ -198,7 +200,7 @@ def test_takes_any_strides(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0,), (2, 3, 0)], ids=str)
-def test_takes_empty_tensors(shape: tuple[int, ...]) -> None:
+def test_add_rms_norm_takes_empty_tensors(shape: tuple[int, ...]) -> None:
     inputs = {"x": torch.randn(shape), "residual": torch.randn(shape), "weight": torch.randn(shape[-1]), "eps": 1e-6}
     found = forward_and_backward(add_rms_norm, inputs)
     assert {value.shape for name, value in found.items() if "weight" not in name} == {torch.Size(shape)}
@@ -206,7 +208,7 @@ def test_takes_empty_tensors(shape: tuple[int, ...]) -> None:
 
 
 @BOTH_WAYS
-def test_the_weight_may_be_left_out(mode: Any) -> None:
+def test_add_rms_norm_works_without_weight(mode: Any) -> None:
     inputs = {**some_inputs(), "weight": None}
     with ts.use(mode):
         assert_same(forward_and_backward(add_rms_norm, inputs), forward_and_backward(reference, inputs))

@@ -47,7 +47,9 @@ def compare(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: An
     ("channels", "outputs", "groups"), [(3, 5, 1), (16, 17, 1), (1, 6, 1), (4, 4, 4), (4, 8, 4), (6, 4, 2)]
 )
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_few_and_many_channels_in_groups(channels: int, outputs: int, groups: int, channels_last: bool) -> None:
+def test_conv2d_of_few_and_many_channels_in_groups(
+    channels: int, outputs: int, groups: int, channels_last: bool
+) -> None:
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.randn(2, channels, 5, 4).to(memory_format=layout)
     weight = torch.randn(outputs, channels // groups, 2, 3).to(memory_format=layout)
@@ -64,12 +66,12 @@ STEPS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", STEPS, ids=str)
-def test_strides_and_dilations_with_and_without_common_factors(options: dict[str, Any]) -> None:
+def test_conv2d_strides_and_dilations_with_and_without_common_factors(options: dict[str, Any]) -> None:
     """The input's gradient takes only those taps that a position can be reached by: which ones depends on both."""
     compare(torch.randn(1, 2, 9, 10), torch.randn(3, 2, 3, 3), **options)
 
 
-def test_a_stride_beyond_the_window_leaves_gradients_of_zero() -> None:
+def test_conv2d_stride_beyond_the_window_gives_zero_gradients() -> None:
     compare(torch.randn(1, 16, 7, 8), torch.randn(16, 16, 1, 1), stride=3)
 
 
@@ -84,7 +86,7 @@ STEMS: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("shape", "kernel", "options"), STEMS, ids=str)
-def test_strides_over_images_of_few_channels(
+def test_conv2d_strided_over_few_channels(
     shape: tuple[int, ...], kernel: tuple[int, int], options: dict[str, Any], channels_last: bool
 ) -> None:
     """The input's gradient comes of one product for all classes of positions, and is put together afterwards."""
@@ -103,35 +105,35 @@ def test_strides_over_images_of_few_channels(
 
 @pytest.mark.parametrize("kernel", [(2, 3), (4, 1)])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_padding_of_the_same_size(kernel: tuple[int, int], dilation: int) -> None:
+def test_conv2d_padding_same(kernel: tuple[int, int], dilation: int) -> None:
     """An even window has one more column of padding behind than before."""
     compare(torch.randn(1, 2, 7, 8), torch.randn(2, 2, *kernel), padding="same", dilation=dilation)
 
 
-def test_padding_valid_is_none() -> None:
+def test_conv2d_padding_valid_pads_nothing() -> None:
     compare(torch.randn(1, 2, 5, 5), torch.randn(2, 2, 3, 3), padding="valid")
 
 
-def test_one_image_alone() -> None:
+def test_conv2d_of_a_single_image() -> None:
     compare(torch.randn(3, 6, 5), torch.randn(4, 3, 3, 3), torch.randn(4), padding=1)
 
 
-def test_images_of_a_single_place() -> None:
+def test_conv2d_of_images_of_one_pixel() -> None:
     """Every layout of them is the same, and what comes out has its channels first, as from PyTorch."""
     compare(torch.randn(2, 1, 1, 1), torch.randn(4, 1, 3, 3), padding=2)
 
 
-def test_no_images() -> None:
+def test_conv2d_of_no_images() -> None:
     compare(torch.randn(0, 3, 6, 5), torch.randn(4, 3, 3, 3), torch.randn(4))
 
 
-def test_strided_arguments() -> None:
+def test_conv2d_takes_strided_arguments() -> None:
     x, weight = torch.randn(4, 20, 10, 6)[::2, ::1, ::2, 1:], torch.randn(6, 20, 3, 4)[::2, :, :, ::2]
     compare(x, weight, torch.randn(6)[::2], padding=1)
 
 
 @covering(times=2, by_boxes=[False, True], keep_in_l1=[False, True], groups=[1, 2])
-def test_every_way_to_read_blocks_of_channels(by_boxes: bool, keep_in_l1: bool, groups: int) -> None:
+def test_conv2d_every_way_to_load_blocks_of_channels(by_boxes: bool, keep_in_l1: bool, groups: int) -> None:
     """Several blocks of outputs and of channels, forward and back."""
     x = torch.randn(2, 32 * groups, 4, 5).to(memory_format=torch.channels_last)
     weight = torch.randn(32 * groups, 32, 2, 3).to(memory_format=torch.channels_last)
@@ -146,18 +148,18 @@ def planned(x: Tensor, weight: Tensor, **options: Any) -> list[str]:
     return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
 
 
-def test_nothing_is_copied_where_channels_lie_last() -> None:
+def test_conv2d_copies_nothing_with_channels_last() -> None:
     x = torch.empty(2, 64, 8, 8, device="meta").to(memory_format=torch.channels_last)
     weight = torch.empty(64, 64, 3, 3, device="meta").to(memory_format=torch.channels_last)
     assert planned(x, weight) == ["conv2d_gather_kernel"]
 
 
-def test_the_copy_engine_reads_boxes_for_windows_of_one_element() -> None:
+def test_conv2d_loads_by_tma_for_1x1_windows() -> None:
     x = torch.empty(2, 64, 8, 8, device="meta").to(memory_format=torch.channels_last)
     assert planned(x, torch.empty(64, 64, 1, 1, device="meta")) == ["conv2d_boxes_kernel"]
 
 
-def test_single_precision_follows_pytorchs_switch_for_tf32() -> None:
+def test_conv2d_follows_pytorchs_switch_for_tf32() -> None:
     """At every call: what was worked out for arguments of this look under one setting must not serve the other."""
     x, weight = torch.empty(1, 2, 3, 3, device="meta"), torch.empty(2, 2, 1, 1, device="meta")
     before = torch.backends.cudnn.allow_tf32
@@ -171,14 +173,14 @@ def test_single_precision_follows_pytorchs_switch_for_tf32() -> None:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def test_exact_single_precision_is_left_to_tensor_cores_in_parts() -> None:
+def test_conv2d_exact_single_precision_uses_bf16x3() -> None:
     x, weight = torch.empty(2, 64, 8, 8, device="meta"), torch.empty(64, 64, 3, 3, device="meta")
     with recorded_plans("cuda:90") as plans:
         SPECS["conv2d"].op.forward(x, weight, None, [3, 3, 1, 1, 0, 0, 0, 0, 1, 1], 1, False)  # type: ignore[attr-defined]
     assert plans[-1].launches[-1].arguments["PRECISION"] == "bf16x6"
 
 
-def test_double_precision_on_a_gpu_is_left_to_pytorch() -> None:
+def test_conv2d_leaves_double_precision_on_a_gpu_to_pytorch() -> None:
     """Its tensor cores would not be faster, and the interpreter needs it for gradcheck alone."""
 
     class OnGpu(Tensor):
@@ -194,7 +196,7 @@ def test_double_precision_on_a_gpu_is_left_to_pytorch() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("dilation", [1, 2, 3, 4])
-def test_every_tap_of_the_input_gradient_is_walked_once(stride: int, dilation: int) -> None:
+def test_conv2d_input_gradient_reads_every_tap_once(stride: int, dilation: int) -> None:
     size, kernel, padding = 17, 4, 3
     window = Window((kernel, 1), (stride, 1), (padding, 0), (padding, 0), (dilation, 1))
     problem = Problem(1, 1, 1, 1, size, 1, window)
@@ -215,13 +217,13 @@ def test_every_tap_of_the_input_gradient_is_walked_once(stride: int, dilation: i
     assert sorted(walked) == sorted(wanted)
 
 
-def test_boxes_leave_nothing_over_where_they_can() -> None:
+def test_conv2d_best_box_wastes_nothing_where_possible() -> None:
     assert best_box(128, 32, 56, 56) == (8, 8)
     assert best_box(128, 32, 14, 14) == (2, 2)
     assert best_box(128, 1, 64, 64) == (2, 64)
 
 
-def test_sums_of_half_precision_are_kept_in_single() -> None:
+def test_conv2d_sums_half_precision_in_single() -> None:
     x, weight = torch.full((1, 32, 4, 4), 100.0).half(), torch.full((1, 32, 4, 4), 8.0).half()
     weight[:, ::2] *= -1
     weight[:, 0] += 1
@@ -230,7 +232,7 @@ def test_sums_of_half_precision_are_kept_in_single() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3, 20])
 @pytest.mark.parametrize("by_boxes", [False, True])
-def test_an_infinite_element_reaches_only_the_windows_it_is_in(channels: int, by_boxes: bool) -> None:
+def test_conv2d_infinity_reaches_only_its_windows(channels: int, by_boxes: bool) -> None:
     """What fills up a block is multiplied too, by zeros: it must not be read from elsewhere."""
     x, weight = torch.randn(1, channels, 7, 6), torch.randn(6, channels, 2, 3)
     x[0, 0, 3, 3] = float("inf")
@@ -239,7 +241,7 @@ def test_an_infinite_element_reaches_only_the_windows_it_is_in(channels: int, by
     assert (ours.isfinite() == SPECS["conv2d"].reference(x, weight, padding=1).isfinite()).all()
 
 
-def test_partial_sums_of_half_precision_are_kept_in_single_too() -> None:
+def test_conv2d_keeps_partial_sums_in_single_precision() -> None:
     """Each half of the positions adds up to more than half precision holds, and both together to nothing."""
     x = torch.full((1, 2, 16, 16), 32.0).half()
     weight = torch.zeros(2, 2, 1, 1).half().requires_grad_()
@@ -275,12 +277,12 @@ def test_partial_sums_of_half_precision_are_kept_in_single_too() -> None:
         ({"groups": 2}, ValueError, "x has 4 channels, but weight takes 4 in each of 2 groups"),
     ],
 )
-def test_refuses(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_conv2d_rejects(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^conv2d: {words}"):
         conv2d(**{"x": torch.ones(1, 4, 5, 5), "weight": torch.ones(6, 4, 3, 3), **arguments})
 
 
-def test_layouts_are_told_apart_where_it_is_decided_who_computes() -> None:
+def test_conv2d_dispatch_distinguishes_memory_formats() -> None:
     x, weight = torch.empty(2, 8, 6, 6, device="meta"), torch.empty(4, 8, 3, 3, device="meta")
     first = as_declared.bucket_for(x=x, weight=weight)
     last = as_declared.bucket_for(x=x.to(memory_format=torch.channels_last), weight=weight)

@@ -1,4 +1,4 @@
-"""What is layer_norm's own: its errors, parameters that are left out, rows with a mean far larger than their spread."""
+"""LayerNorm beyond the tests that every operator has: errors, optional parameters, rows with a large mean."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def in_the_interpreter() -> Iterator[None]:
         ({"eps": "small"}, TypeError, "eps is a str, but must be a number"),
     ],
 )
-def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+def test_layer_norm_rejects_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^layer_norm: {words}"):
         layer_norm(**{"x": torch.ones(3, 8), "weight": torch.ones(8), "bias": torch.ones(8), **arguments})
 
@@ -52,7 +52,7 @@ def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], 
 @BOTH_WAYS
 @pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_weight_and_bias_may_be_left_out(mode: Any, weight: bool, bias: bool) -> None:
+def test_layer_norm_works_without_weight_and_bias(mode: Any, weight: bool, bias: bool) -> None:
     torch.manual_seed(0)
     inputs = {
         "x": torch.randn(5, 24),
@@ -66,7 +66,7 @@ def test_weight_and_bias_may_be_left_out(mode: Any, weight: bool, bias: bool) ->
 
 @pytest.mark.parametrize("columns_apart", [False, True])
 @pytest.mark.parametrize("form", BACKWARD_FORMS)
-def test_a_gradient_that_came_past_the_norm_is_added_to_that_of_x(form: str, columns_apart: bool) -> None:
+def test_layer_norm_backward_adds_dsum_to_dx(form: str, columns_apart: bool) -> None:
     torch.manual_seed(0)
     x, dy, dsum = (torch.randn(7, 43) for _ in range(3))
     dsum = dsum.t().contiguous().t() if columns_apart else dsum
@@ -87,9 +87,7 @@ def test_a_gradient_that_came_past_the_norm_is_added_to_that_of_x(form: str, col
     ],
     ids=str,
 )
-def test_a_gradient_that_came_past_the_norm_is_summed_with_the_others(
-    form: str, columns_apart: bool, dtype: torch.dtype
-) -> None:
+def test_layer_norm_branch_backward_sums_dsum_over_rows(form: str, columns_apart: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x, dy, dsum = (torch.randn(23, 43, dtype=dtype) for _ in range(3))
     dsum = dsum.t().contiguous().t() if columns_apart else dsum
@@ -102,7 +100,7 @@ def test_a_gradient_that_came_past_the_norm_is_summed_with_the_others(
     torch.testing.assert_close(total, dsum.double().sum(0).to(dtype))
 
 
-def test_a_gradient_that_came_past_the_norm_needs_no_launch_of_its_own() -> None:
+def test_layer_norm_branch_backward_takes_no_extra_launch() -> None:
     x, weight = torch.randn(5, 24), torch.randn(24)
     plan = branch_backward.plan_for(x, x, weight, weight, 1e-5, x)
     assert [launch.kernel.__name__ for launch in plan.launches] == [
@@ -111,7 +109,7 @@ def test_a_gradient_that_came_past_the_norm_needs_no_launch_of_its_own() -> None
     ]
 
 
-def test_opcheck_accepts_the_sum_with_the_others() -> None:
+def test_opcheck_accepts_layer_norm_branch_backward() -> None:
     x, weight = torch.randn(5, 24), torch.randn(24)
     torch.library.opcheck(torch.ops.tilesmith.layer_norm_branch_backward, (x, x, weight, weight, 1e-5, x))
 
@@ -135,7 +133,7 @@ COMPILED_FIRST = {
         )
     ],
 )  # fmt: skip
-def test_adding_another_gradient_does_not_spill(summed: bool, columns: int, dtype: torch.dtype) -> None:
+def test_layer_norm_backward_with_dsum_does_not_spill(summed: bool, columns: int, dtype: torch.dtype) -> None:
     x, vector = torch.empty(16384, columns, dtype=dtype, device="meta"), torch.empty(columns, device="meta")
     with recorded_plans() as plans:
         if summed:
@@ -147,7 +145,7 @@ def test_adding_another_gradient_does_not_spill(summed: bool, columns: int, dtyp
         assert binary.spill_bytes == 0
 
 
-def test_is_pytorchs_own() -> None:
+def test_layer_norm_matches_pytorch() -> None:
     torch.manual_seed(0)
     inputs = {"x": torch.randn(5, 24), "weight": torch.randn(24), "bias": torch.randn(24), "eps": 0.1}
 
@@ -160,7 +158,7 @@ def test_is_pytorchs_own() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("form", "block_size"), [("registers", 1024), ("blocks", 64)])
 @pytest.mark.parametrize("offset", [300.0, -1e4])
-def test_a_mean_far_larger_than_the_spread_costs_no_more_accuracy_than_pytorchs_own(
+def test_layer_norm_of_a_large_mean_is_as_accurate_as_pytorch(
     dtype: torch.dtype, form: str, block_size: int, offset: float
 ) -> None:
     """mean(x²) − mean(x)² would be noise here: at a mean of 1e4 the squares are 1e8 with a rounding of 8."""
@@ -177,9 +175,7 @@ def test_a_mean_far_larger_than_the_spread_costs_no_more_accuracy_than_pytorchs_
 
 @pytest.mark.parametrize(("form", "block_size"), [("registers", 1024), ("blocks", 64)])
 @pytest.mark.parametrize("place", [0, 5, 699])
-def test_one_element_far_from_all_others_costs_no_more_accuracy_than_pytorchs_own(
-    form: str, block_size: int, place: int
-) -> None:
+def test_layer_norm_of_an_outlier_is_as_accurate_as_pytorch(form: str, block_size: int, place: int) -> None:
     torch.manual_seed(0)
     x = 300.0 + torch.randn(4, 700)
     x[:, place] = 1e4
@@ -199,7 +195,7 @@ def test_one_element_far_from_all_others_costs_no_more_accuracy_than_pytorchs_ow
     ],
     ids=["one sweep", "two sweeps", "in cache"],
 )
-def test_the_gradient_stands_a_mean_far_larger_than_the_spread(form: dict[str, Any]) -> None:
+def test_layer_norm_gradient_of_a_large_mean_is_as_accurate_as_pytorch(form: dict[str, Any]) -> None:
     torch.manual_seed(0)
     inputs = {"x": 1e4 + torch.randn(3, 700), "weight": torch.randn(700), "bias": torch.randn(700), "eps": 1e-5}
     doubles = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
@@ -222,7 +218,7 @@ def test_layer_norm_of_a_constant_row_is_zero(form: str, block_size: int) -> Non
 
 
 @pytest.mark.parametrize("size", [1e20, 3e38])
-def test_squares_that_overflow_give_zeros_in_every_form(size: float) -> None:
+def test_layer_norm_of_overflowing_squares_is_zero_in_every_form(size: float) -> None:
     """As PyTorch's formula has it: the variance is infinite. A sum of 0 · ∞ would give NaN instead."""
     x = torch.randn(2, 100)
     x[0, 3] = size
@@ -232,7 +228,7 @@ def test_squares_that_overflow_give_zeros_in_every_form(size: float) -> None:
 
 
 @pytest.mark.parametrize("name", views())
-def test_takes_any_strides(name: str) -> None:
+def test_layer_norm_takes_any_strides(name: str) -> None:
     x = views()[name]
     weight, bias = torch.randn(x.shape[-1] * 2)[::2], torch.randn(x.shape[-1])
     ours, copy = x.detach().requires_grad_(), x.detach().clone().requires_grad_()
@@ -248,7 +244,7 @@ def test_takes_any_strides(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), (0,), (3, 0, 5), (2, 3, 0)], ids=str)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_takes_empty_tensors(shape: tuple[int, ...], transposed: bool) -> None:
+def test_layer_norm_takes_empty_tensors(shape: tuple[int, ...], transposed: bool) -> None:
     x = torch.randn(shape[::-1]).permute(*reversed(range(len(shape)))) if transposed else torch.randn(shape)
     inputs = {"x": x, "weight": torch.randn(shape[-1]), "bias": torch.randn(shape[-1]), "eps": 1e-5}
     found = forward_and_backward(layer_norm, inputs)
@@ -260,7 +256,7 @@ def test_takes_empty_tensors(shape: tuple[int, ...], transposed: bool) -> None:
 @BOTH_WAYS
 @pytest.mark.parametrize("x_dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("other_dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_keeps_the_dtype_of_x(mode: Any, x_dtype: torch.dtype, other_dtype: torch.dtype) -> None:
+def test_layer_norm_keeps_the_dtype_of_x(mode: Any, x_dtype: torch.dtype, other_dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     inputs = {
         "x": torch.randn(5, 24).to(x_dtype),
@@ -278,7 +274,7 @@ def test_keeps_the_dtype_of_x(mode: Any, x_dtype: torch.dtype, other_dtype: torc
         torch.testing.assert_close(found[name].double(), value, rtol=2e-2, atol=3e-2)
 
 
-def test_both_parameters_gradients_are_summed_in_one_launch() -> None:
+def test_layer_norm_sums_both_parameter_gradients_in_one_launch() -> None:
     x, weight = torch.randn(5, 24), torch.randn(24)
     plan = backward.plan_for(x, x, weight, weight, 1e-5, True, True)
     assert [launch.kernel.__name__ for launch in plan.launches] == [
@@ -287,7 +283,7 @@ def test_both_parameters_gradients_are_summed_in_one_launch() -> None:
     ]
 
 
-def test_nothing_is_kept_for_the_backward_but_the_arguments() -> None:
+def test_layer_norm_keeps_only_its_arguments_for_the_backward() -> None:
     leaves = leaves_of({"x": torch.randn(5, 24), "weight": torch.randn(24), "bias": torch.randn(24), "eps": 1e-5})
     _, kept = with_saved_addresses(layer_norm, *leaves.values())
     assert kept == {one.data_ptr() for one in leaves.values() if isinstance(one, Tensor)}

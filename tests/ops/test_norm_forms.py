@@ -1,4 +1,4 @@
-"""Every form that the norms' kernels have, at sizes the interpreter takes quickly: the right kernels, right results."""
+"""Every form of the norms' kernels, at sizes small enough for the interpreter: right kernels, right results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def inputs_of(operator: str, parameters: bool, dtype: torch.dtype = torch.float3
 @WEIGHTS
 @pytest.mark.parametrize("form", [*FORWARD_FORMS, *BACKWARD_FORMS])
 @pytest.mark.parametrize("operator", NORMS)
-def test_agrees_with_the_reference(operator: str, form: str, parameters: bool, launched: list[str]) -> None:
+def test_norm_form_matches_the_reference(operator: str, form: str, parameters: bool, launched: list[str]) -> None:
     inputs = inputs_of(operator, parameters)
     with ts.ops.configured(**{**FORWARD_FORMS, **BACKWARD_FORMS}[form]):
         ours = forward_and_backward(SPECS[operator].op, inputs)
@@ -72,7 +72,7 @@ def test_agrees_with_the_reference(operator: str, form: str, parameters: bool, l
 
 
 @covering(operator=NORMS, form=list(BACKWARD_FORMS))
-def test_gradients_agree_with_finite_differences(operator: str, form: str) -> None:
+def test_norm_form_gradients_match_finite_differences(operator: str, form: str) -> None:
     inputs = inputs_of(operator, parameters=True, dtype=torch.float64)
     leaves = {name: value.requires_grad_() for name, value in inputs.items() if is_differentiable(value)}
 
@@ -84,7 +84,7 @@ def test_gradients_agree_with_finite_differences(operator: str, form: str) -> No
 
 
 @covering(times=2, operator=NORMS, form=list(BACKWARD_FORMS))
-def test_gradients_that_are_not_wanted_change_nothing(operator: str, form: str) -> None:
+def test_norm_form_unwanted_gradients_change_nothing(operator: str, form: str) -> None:
     """Weight and bias have sums of their own; each is left out where it is not wanted."""
     inputs = inputs_of(operator, parameters=True)
     right = forward_and_backward(SPECS[operator].reference, inputs)
@@ -101,7 +101,7 @@ def test_gradients_that_are_not_wanted_change_nothing(operator: str, form: str) 
 
 
 @pytest.mark.parametrize("operator", NORMS)
-def test_a_row_of_columns_apart_in_memory_is_walked_in_place(operator: str, launched: list[str]) -> None:
+def test_norm_of_strided_columns_takes_two_sweeps_without_a_copy(operator: str, launched: list[str]) -> None:
     """Wider than one block, so that the gradient takes two sweeps."""
     spec = SPECS[operator]
     torch.manual_seed(0)
@@ -119,7 +119,7 @@ def test_a_row_of_columns_apart_in_memory_is_walked_in_place(operator: str, laun
 
 
 @pytest.mark.parametrize("operator", NORMS)
-def test_the_cached_form_compiles_without_spilling(operator: str) -> None:
+def test_norm_form_in_cache_does_not_spill(operator: str) -> None:
     """It lives on its registers: they hold the sums of a whole row. The specs' cases reach it for some norms only."""
     spec = SPECS[operator]
     case = spec.cases[-1].with_sizes(cols=16384)

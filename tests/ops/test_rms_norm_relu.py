@@ -1,4 +1,4 @@
-"""What is rms_norm_relu's own: where the norm is cut off, no gradient comes through."""
+"""RMSNorm and ReLU beyond the tests that every operator has: zeros of the ReLU have no gradient."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def in_the_interpreter() -> Iterator[None]:
         ({"eps": float("nan")}, ValueError, "eps is nan, but must be at least 0"),
     ],
 )
-def test_refuses_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
+def test_rms_norm_relu_rejects_bad_input(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^rms_norm_relu: {words}"):
         rms_norm_relu(**{"x": torch.ones(3, 8), "weight": torch.ones(8), **arguments})
 
 
-def test_is_the_two_operators_one_after_the_other() -> None:
+def test_rms_norm_relu_equals_rms_norm_then_relu() -> None:
     x, weight = torch.randn(5, 24), torch.randn(24)
     separately = torch.relu(SPECS["rms_norm"].op(x, weight))
     torch.testing.assert_close(rms_norm_relu(x, weight), separately, rtol=0, atol=0)
 
 
 @BOTH_WAYS
-def test_the_weight_may_be_left_out(mode: Any) -> None:
+def test_rms_norm_relu_works_without_weight(mode: Any) -> None:
     inputs = {"x": torch.randn(5, 24)}
     with ts.use(mode):
         assert_same(forward_and_backward(rms_norm_relu, inputs), forward_and_backward(reference, inputs))
 
 
-def test_no_gradient_comes_through_where_the_result_is_zero() -> None:
+def test_rms_norm_relu_has_no_gradient_where_the_result_is_zero() -> None:
     """A negative weight turns the sign around; a weight of zero cuts off everything."""
     x = torch.randn(6, 24, requires_grad=True)
     weight = torch.randn(24)
@@ -68,7 +68,7 @@ def test_no_gradient_comes_through_where_the_result_is_zero() -> None:
     assert weight.grad[3] == 0
 
 
-def test_a_row_that_is_cut_off_whole_has_no_gradient() -> None:
+def test_rms_norm_relu_of_a_negative_row_has_no_gradient() -> None:
     x = -torch.rand(2, 24) - 0.1
     x.requires_grad_()
     rms_norm_relu(x, torch.ones(24)).sum().backward()
@@ -76,7 +76,7 @@ def test_a_row_that_is_cut_off_whole_has_no_gradient() -> None:
     torch.testing.assert_close(x.grad, torch.zeros(2, 24), rtol=0, atol=0)
 
 
-def test_what_is_not_a_number_stays_so() -> None:
+def test_rms_norm_relu_propagates_nan() -> None:
     x: Tensor = torch.randn(2, 24)
     x[0, 3] = float("nan")
     assert rms_norm_relu(x, torch.ones(24))[0].isnan().all()
@@ -84,7 +84,7 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0,), (2, 3, 0)], ids=str)
-def test_takes_empty_tensors(shape: tuple[int, ...]) -> None:
+def test_rms_norm_relu_takes_empty_tensors(shape: tuple[int, ...]) -> None:
     inputs = {"x": torch.randn(shape), "weight": torch.randn(shape[-1]), "eps": 1e-6}
     found = forward_and_backward(rms_norm_relu, inputs)
     assert found["output 0"].shape == found["gradient of x"].shape == shape

@@ -32,7 +32,7 @@ def made_tables(angles: Tensor, interleaved: bool, compact: bool) -> tuple[Tenso
     return angles.cos(), angles.sin()
 
 
-def turned_as_complex_numbers(x: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
+def rotated_as_complex_numbers(x: Tensor, angles: Tensor, interleaved: bool) -> Tensor:
     """The same by another route: a pair is a complex number, turning it a multiplication."""
     dim = 2 * angles.shape[-1]
     first, second = (x[..., :dim:2], x[..., 1:dim:2]) if interleaved else x[..., :dim].chunk(2, -1)
@@ -46,17 +46,17 @@ def turned_as_complex_numbers(x: Tensor, angles: Tensor, interleaved: bool) -> T
 @PAIRS
 @COLUMNS
 @pytest.mark.parametrize("rest", [0, 5])
-def test_turns_pairs_as_complex_numbers(mode: Any, interleaved: bool, compact: bool, rest: int) -> None:
+def test_rope_rotates_pairs_as_complex_numbers(mode: Any, interleaved: bool, compact: bool, rest: int) -> None:
     q, k = torch.randn(2, 3, 9, 12 + rest), torch.randn(2, 2, 9, 12 + rest)
     angles = torch.randn(9, 6) * 3
     with ts.use(mode):
         turned = rope(q, k, *made_tables(angles, interleaved, compact), interleaved, 12)
     for ours, x in zip(turned, (q, k), strict=True):
-        torch.testing.assert_close(ours, turned_as_complex_numbers(x, angles, interleaved))
+        torch.testing.assert_close(ours, rotated_as_complex_numbers(x, angles, interleaved))
         torch.testing.assert_close(ours[..., 12:], x[..., 12:], rtol=0, atol=0)
 
 
-def test_the_columns_of_the_tables_say_how_much_is_turned() -> None:
+def test_rope_rotates_as_many_elements_as_the_tables_have_columns() -> None:
     q, k, angles = torch.randn(2, 3, 9, 16), torch.randn(2, 2, 9, 16), torch.randn(9, 4)
     cos, sin = made_tables(angles, interleaved=False, compact=False)
     torch.testing.assert_close(rope(q, k, cos, sin), rope(q, k, cos, sin, False, 8), rtol=0, atol=0)
@@ -66,10 +66,12 @@ def test_the_columns_of_the_tables_say_how_much_is_turned() -> None:
 @pytest.mark.parametrize("dim", [80, 22])
 @pytest.mark.parametrize("rest", [0, 3])
 @pytest.mark.parametrize("q_heads", [9, 37])
-def test_more_positions_and_heads_than_a_program_takes(interleaved: bool, dim: int, rest: int, q_heads: int) -> None:
+def test_rope_with_more_positions_and_heads_than_one_program(
+    interleaved: bool, dim: int, rest: int, q_heads: int
+) -> None:
     q, k, angles = torch.randn(1, q_heads, 37, dim + rest), torch.randn(1, 2, 37, dim + rest), torch.randn(37, dim // 2)
     for ours, x in zip(rope(q, k, *made_tables(angles, interleaved, True), interleaved, dim), (q, k), strict=True):
-        torch.testing.assert_close(ours, turned_as_complex_numbers(x, angles, interleaved))
+        torch.testing.assert_close(ours, rotated_as_complex_numbers(x, angles, interleaved))
 
 
 def heads(batch: int, count: int, positions: int, dim: int) -> dict[str, Tensor]:
@@ -86,7 +88,7 @@ def heads(batch: int, count: int, positions: int, dim: int) -> dict[str, Tensor]
 
 @PAIRS
 @pytest.mark.parametrize("layout", heads(1, 1, 1, 1))
-def test_any_strides(layout: str, interleaved: bool) -> None:
+def test_rope_takes_any_strides(layout: str, interleaved: bool) -> None:
     q, k = heads(2, 11, 9, 14)[layout], heads(2, 5, 9, 14)[layout]
     cos, sin = (torch.randn(12, 9).t() for _ in range(2))
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_()
@@ -101,7 +103,9 @@ def test_any_strides(layout: str, interleaved: bool) -> None:
 @PAIRS
 @COLUMNS
 @pytest.mark.parametrize("shape", [(9,), (1, 9), (2, 9)], ids=str)
-def test_tables_of_all_shapes_and_their_gradients(shape: tuple[int, ...], interleaved: bool, compact: bool) -> None:
+def test_rope_takes_tables_of_all_shapes_and_computes_their_gradients(
+    shape: tuple[int, ...], interleaved: bool, compact: bool
+) -> None:
     """Columns of a pair that differ are taken as they are, for the gradients too."""
     q, k = torch.randn(2, 3, 9, 14), torch.randn(2, 2, 9, 14)
     cos, sin = (torch.randn(*shape, 6 if compact else 12) for _ in range(2))
@@ -115,7 +119,7 @@ def test_tables_of_all_shapes_and_their_gradients(shape: tuple[int, ...], interl
 
 
 @PAIRS
-def test_the_gradient_turns_back(interleaved: bool) -> None:
+def test_rope_gradient_rotates_back(interleaved: bool) -> None:
     q, k = torch.randn(2, 3, 9, 12, requires_grad=True), torch.randn(2, 2, 9, 12, requires_grad=True)
     cos, sin = made_tables(torch.randn(9, 6), interleaved, compact=True)
     turned = rope(q, k, cos, sin, interleaved, 12)
@@ -123,7 +127,7 @@ def test_the_gradient_turns_back(interleaved: bool) -> None:
 
 
 @pytest.mark.parametrize("used", [0, 1])
-def test_one_result_that_nobody_used_has_no_part_in_the_gradient(used: int) -> None:
+def test_rope_gradient_with_one_unused_result(used: int) -> None:
     q, k = torch.randn(2, 3, 9, 12, requires_grad=True), torch.randn(2, 2, 9, 12, requires_grad=True)
     cos, sin = torch.randn(9, 12, requires_grad=True), torch.randn(9, 12, requires_grad=True)
     ours, right = rope(q, k, cos, sin)[used], reference(q, k, cos, sin)[used]
@@ -148,13 +152,13 @@ def saved(needs_gradient: tuple[bool, ...]) -> int:
     return len(kept)
 
 
-def test_q_and_k_are_kept_only_for_gradients_of_the_tables() -> None:
+def test_rope_keeps_q_and_k_only_for_gradients_of_the_tables() -> None:
     assert saved((True, True, False, False)) == 2
     assert saved((True, True, True, False)) == 4
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_low_precision_is_rounded_once_and_keeps_its_dtype(dtype: torch.dtype) -> None:
+def test_rope_rounds_low_precision_once(dtype: torch.dtype) -> None:
     q, k = torch.randn(2, 3, 9, 12).to(dtype), torch.randn(2, 2, 9, 12)
     cos, sin = made_tables(torch.randn(9, 6), interleaved=False, compact=False)
     turned_q, turned_k = rope(q, k, cos, sin)
@@ -162,7 +166,7 @@ def test_low_precision_is_rounded_once_and_keeps_its_dtype(dtype: torch.dtype) -
     torch.testing.assert_close(turned_q, rope(q.float(), k, cos, sin)[0].to(dtype), rtol=0, atol=0)
 
 
-def test_q_and_k_take_one_launch_forward_and_one_backward() -> None:
+def test_rope_takes_one_launch_each_way() -> None:
     q, k = (torch.empty(2, count, 64, 32, device="meta", requires_grad=True) for count in (8, 2))
     cos, sin = torch.empty(64, 32, device="meta"), torch.empty(64, 32, device="meta")
     with recorded_plans() as plans:
@@ -172,7 +176,7 @@ def test_q_and_k_take_one_launch_forward_and_one_backward() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 9, 12), (2, 0, 9, 12), (2, 3, 0, 12)], ids=str)
-def test_empty_tensors(shape: tuple[int, ...]) -> None:
+def test_rope_takes_empty_tensors(shape: tuple[int, ...]) -> None:
     q, k = torch.randn(shape, requires_grad=True), torch.randn(shape[0], 2, *shape[2:], requires_grad=True)
     cos, sin = torch.randn(shape[2], 12), torch.randn(shape[2], 12)
     turned, right = rope(q, k, cos, sin), reference(q, k, cos, sin)
@@ -210,7 +214,7 @@ def test_empty_tensors(shape: tuple[int, ...]) -> None:
         ({"interleaved": 1}, TypeError, "interleaved is a int, but must be a bool"),
     ],
 )
-def test_rejects(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_rope_rejects(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
     good = {
         "q": torch.ones(2, 3, 9, 12), "k": torch.ones(2, 2, 9, 12),
         "cos": torch.ones(9, 12), "sin": torch.ones(9, 12),

@@ -61,7 +61,7 @@ def every_dim(dimensions: int) -> Iterator[Dim]:
         ({"keepdim": 1}, TypeError, "keepdim is a int, but must be a bool"),
     ],
 )
-def test_rejects(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
+def test_sum_rejects(mode: Any, arguments: dict[str, Any], kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^sum: {words}"):
         our_sum(torch.ones(3, 8), **arguments)
 
@@ -85,35 +85,35 @@ def views() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", views())
-def test_all_choices_of_dimensions_in_any_layout(name: str) -> None:
+def test_sum_over_any_dimensions_of_any_layout(name: str) -> None:
     x = views()[name]
     for dim in every_dim(x.ndim):
         assert_as_torchs(x, dim)
 
 
 @pytest.mark.parametrize("dim", [None, 0, -1, (0, 2)], ids=str)
-def test_keeps_dimensions_when_asked(dim: Dim) -> None:
+def test_sum_keeps_dimensions_with_keepdim(dim: Dim) -> None:
     assert_as_torchs(torch.randn(3, 5, 7), dim, keepdim=True)
 
 
 @pytest.mark.parametrize("dim", [None, 0, 4, (0, 2, 4), (1, 3)], ids=str)
-def test_more_dimensions_than_are_walked(dim: Dim) -> None:
+def test_sum_copies_more_dimensions_than_kernels_take(dim: Dim) -> None:
     assert_as_torchs(torch.randn(4, 4, 4, 4, 4, 4, 6)[::2, ::2, ::2, ::2, ::2, ::2], dim)
 
 
 @pytest.mark.parametrize("dim", [None, 0, -1, ()], ids=str)
-def test_a_single_number(dim: Dim) -> None:
+def test_sum_of_a_single_number(dim: Dim) -> None:
     assert_as_torchs(torch.tensor(3.0), dim)
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0,), (3, 0, 5)], ids=str)
-def test_sums_of_nothing_are_zero(shape: tuple[int, ...]) -> None:
+def test_sum_of_empty_tensors_is_zero(shape: tuple[int, ...]) -> None:
     for dim in every_dim(len(shape)):
         assert_as_torchs(torch.randn(shape), dim)
 
 
 @pytest.mark.parametrize("shape", [(3, 20000), (20000, 3), (60000,), (40, 9, 300)], ids=str)
-def test_shares_add_up(shape: tuple[int, ...]) -> None:
+def test_sum_of_split_sums_matches_pytorch(shape: tuple[int, ...]) -> None:
     """Sizes that are cut into shares even where few multiprocessors are counted."""
     x = 1 + torch.rand(shape)
     for dim in (None, 0, -1):
@@ -126,7 +126,7 @@ def launches(dim: Dim) -> list[PlannedLaunch]:
     return [launch for plan in plans for launch in plan.launches]
 
 
-def test_few_sums_of_many_elements_take_two_launches_that_fill_the_gpu() -> None:
+def test_sum_splits_few_long_sums_to_fill_the_gpu() -> None:
     for dim in (None, 0):
         first, second = launches(dim)
         assert first.grid[0] * first.grid[1] >= 256
@@ -134,27 +134,27 @@ def test_few_sums_of_many_elements_take_two_launches_that_fill_the_gpu() -> None
     assert len(launches(-1)) == 1
 
 
-def test_a_tile_lies_along_the_neighbours_in_memory() -> None:
+def test_sum_tile_is_long_along_neighbours_in_memory() -> None:
     assert launches(-1)[0].arguments["REDUCED"] == 4096
     columns = launches(0)[0].arguments
     assert (columns["KEPT"], columns["REDUCED"]) == (256, 16)
 
 
-def test_adds_up_in_single_precision() -> None:
+def test_sum_accumulates_in_single_precision() -> None:
     """In bfloat16 itself, a sum of ones gets stuck at 256."""
     assert our_sum(torch.ones(3, 4992, dtype=torch.bfloat16), -1).tolist() == [4992.0] * 3
     assert our_sum(torch.ones(4992, 3, dtype=torch.bfloat16), 0).tolist() == [4992.0] * 3
     assert our_sum(torch.ones(156, 32, dtype=torch.bfloat16)).item() == 4992.0
 
 
-def test_partial_sums_are_in_single_precision_too() -> None:
+def test_sum_keeps_partial_sums_in_single_precision() -> None:
     """In float16, 2048 + 1 is 2048."""
     x = torch.zeros(8, 16384, dtype=torch.float16)
     x[:4, 0], x[:4, 1], x[4:, 0] = 2048, 1, -2048
     assert our_sum(x).item() == 4
 
 
-def test_the_gradient_is_a_view_of_the_incoming_one() -> None:
+def test_sum_gradient_is_a_view_of_dy() -> None:
     x = torch.randn(5, 7, requires_grad=True)
     (gradient,) = torch.autograd.grad(our_sum(x), x, torch.tensor(2.0))
     assert gradient.stride() == (0, 0)
@@ -163,7 +163,7 @@ def test_the_gradient_is_a_view_of_the_incoming_one() -> None:
 
 
 @pytest.mark.parametrize("dim", [None, 0, -1, (0, 2), [1, -1]], ids=str)
-def test_dimensions_survive_being_compiled_for_sizes_of_all_kinds(dim: Dim) -> None:
+def test_sum_compiles_with_dynamic_sizes(dim: Dim) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(our_sum, fullgraph=True, dynamic=True, backend="aot_eager")
     x = torch.randn(3, 5, 7)

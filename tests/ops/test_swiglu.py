@@ -39,7 +39,7 @@ def in_the_interpreter() -> Iterator[None]:
         ((torch.tensor(1.0),), r"gate has 0 dimensions \(shape \(\)\), but must have at least 1"),
     ],
 )
-def test_rejects(mode: Any, arguments: tuple[Tensor, ...], words: str) -> None:
+def test_swiglu_rejects(mode: Any, arguments: tuple[Tensor, ...], words: str) -> None:
     with ts.use(mode), pytest.raises(ValueError, match=f"^swiglu: {words}"):
         swiglu(*arguments)
 
@@ -64,7 +64,7 @@ def packed_views() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", packed_views())
-def test_packed_is_what_its_halves_are(name: str) -> None:
+def test_swiglu_of_one_tensor_equals_swiglu_of_its_halves(name: str) -> None:
     packed = packed_views()[name]
     ours = packed.detach().requires_grad_()
     output = swiglu(ours)
@@ -79,7 +79,7 @@ def test_packed_is_what_its_halves_are(name: str) -> None:
         torch.testing.assert_close(gradient, torch.autograd.grad(expected, right, cotangent, retain_graph=True)[0])
 
 
-def test_halves_may_be_views_of_one_tensor() -> None:
+def test_swiglu_takes_views_of_one_tensor() -> None:
     packed = torch.randn(5, 24)
     assert_same({"y": swiglu(*packed.chunk(2, -1))}, {"y": swiglu(packed)})
 
@@ -96,7 +96,7 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_packed_is_neither_taken_apart_nor_put_together() -> None:
+def test_swiglu_of_one_tensor_copies_nothing() -> None:
     packed = torch.randn(5, 40)[:, 3:27].requires_grad_()
     dy = torch.randn(5, 12)
     with Copies() as copies:
@@ -107,7 +107,7 @@ def test_packed_is_neither_taken_apart_nor_put_together() -> None:
 
 @pytest.mark.parametrize("gate_dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("up_dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-def test_dtypes_are_promoted_as_in_pytorchs_product(gate_dtype: torch.dtype, up_dtype: torch.dtype) -> None:
+def test_swiglu_promotes_dtypes_as_pytorch_does(gate_dtype: torch.dtype, up_dtype: torch.dtype) -> None:
     gate, up = torch.randn(5, 24).to(gate_dtype), torch.randn(5, 24).to(up_dtype)
     found = forward_and_backward(swiglu, {"gate": gate, "up": up})
     assert found["output 0"].dtype == (F.silu(gate) * up).dtype
@@ -119,7 +119,7 @@ def test_dtypes_are_promoted_as_in_pytorchs_product(gate_dtype: torch.dtype, up_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_low_precision_is_rounded_once(dtype: torch.dtype) -> None:
+def test_swiglu_rounds_low_precision_once(dtype: torch.dtype) -> None:
     gate, up, dy = (torch.randn(5, 64).to(dtype) for _ in range(3))
     low = [value.clone().requires_grad_() for value in (gate, up)]
     high = [value.float().requires_grad_() for value in (gate, up)]
@@ -129,20 +129,20 @@ def test_low_precision_is_rounded_once(dtype: torch.dtype) -> None:
     torch.testing.assert_close(ours, tuple(value.to(dtype) for value in right), rtol=0, atol=0)
 
 
-def test_a_large_gate_overflows_nothing_on_the_way() -> None:
+def test_swiglu_of_a_large_gate_does_not_overflow() -> None:
     gate = torch.tensor([-1e4, -100.0, 100.0, 1e4])
     torch.testing.assert_close(swiglu(gate, torch.ones(4)), torch.tensor([0.0, 0.0, 100.0, 1e4]), rtol=0, atol=1e-30)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_the_backward_can_give_the_output_again(dtype: torch.dtype) -> None:
+def test_swiglu_backward_can_return_the_output(dtype: torch.dtype) -> None:
     gate, up, dy = torch.randn(7, 66).to(dtype)[:, ::2], torch.randn(33, 7).to(dtype).t(), torch.randn(7, 33).to(dtype)
     dgate, dup, y = backward_with_output(dy, gate, up)
     torch.testing.assert_close((dgate, dup), backward(dy, gate, up), rtol=0, atol=0)
     torch.testing.assert_close(y, swiglu(gate, up), rtol=0, atol=0)
 
 
-def test_and_that_form_compiles_without_spilling() -> None:
+def test_swiglu_backward_with_output_does_not_spill() -> None:
     with recorded_plans() as plans:
         backward_with_output(*torch.empty(3, 4096, 8192, dtype=torch.bfloat16, device="meta"))
     (launch,) = plans[0].launches

@@ -36,7 +36,7 @@ def views() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", views())
-def test_takes_any_layout_and_leaves_no_gaps(name: str) -> None:
+def test_transpose_of_any_layout_is_contiguous(name: str) -> None:
     x = views()[name].requires_grad_()
     y = transpose(x)
     torch.testing.assert_close(y, x.mT, rtol=0, atol=0)
@@ -46,7 +46,7 @@ def test_takes_any_layout_and_leaves_no_gaps(name: str) -> None:
     torch.testing.assert_close(gradient, cotangent.mT, rtol=0, atol=0)
 
 
-def test_the_gradient_moves_nothing() -> None:
+def test_transpose_gradient_moves_nothing() -> None:
     x = torch.randn(2, 5, 7, requires_grad=True)
     y = transpose(x)
     cotangent = torch.randn(y.shape)
@@ -55,17 +55,17 @@ def test_the_gradient_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 3, 4), (3, 0, 4), (2, 3, 0)], ids=str)
-def test_takes_empty_matrices(shape: tuple[int, ...]) -> None:
+def test_transpose_takes_empty_matrices(shape: tuple[int, ...]) -> None:
     assert transpose(torch.randn(shape)).shape == torch.randn(shape).mT.shape
 
 
 @pytest.mark.parametrize("shape", [(), (3,)], ids=str)
-def test_refuses_what_is_no_matrix(shape: tuple[int, ...]) -> None:
+def test_transpose_rejects_fewer_than_two_dimensions(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=f"^transpose: x has {len(shape)} dimensions .* but must have at least 2"):
         transpose(torch.randn(shape))
 
 
-def test_is_exact_in_every_dtype() -> None:
+def test_transpose_is_exact_in_every_dtype() -> None:
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         x = torch.randn(3, 67, 9).to(dtype)
         torch.testing.assert_close(transpose(x), x.mT, rtol=0, atol=0)

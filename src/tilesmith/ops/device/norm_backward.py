@@ -216,8 +216,8 @@ class TwoSweeps:
 
 def _programs_of_rows(plan: Plan, problem: GradientProblem, config: BackwardConfig) -> int:
     """Return the number of persistent programs that go through the rows, ROWS at a time."""
-    most = plan.multiprocessors * config.programs_per_multiprocessor
-    return min(triton.cdiv(problem.walk.rows, config.ROWS), most)
+    groups: int = triton.cdiv(problem.walk.rows, config.ROWS)
+    return min(groups, plan.multiprocessors * config.programs_per_multiprocessor)
 
 
 def pointers_to(partials: Mapping[str, Operand]) -> dict[str, Operand]:

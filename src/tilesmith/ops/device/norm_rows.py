@@ -82,10 +82,11 @@ def load_weight(
 
 @triton.jit
 def columns_and_part(n_columns, BLOCK_SIZE: tl.constexpr):
-    """Return this program's columns [BLOCK_SIZE], and its part of the rows: programs go along a row first."""
+    """Return this program's columns, which of them exist, and its part of the rows. Programs go along a row first."""
     blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
     columns = tl.program_id(0) % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-    return columns, (tl.program_id(0) // blocks_per_row).to(tl.int64)
+    in_row = columns < n_columns  # [BLOCK_SIZE]
+    return columns, in_row, (tl.program_id(0) // blocks_per_row).to(tl.int64)
 
 
 @triton.jit

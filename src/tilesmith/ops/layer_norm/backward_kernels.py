@@ -275,8 +275,7 @@ def layer_norm_backward_tiles_kernel(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
         RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
     )  # fmt: skip
-    columns, part = columns_and_part(n_columns, BLOCK_SIZE)
-    in_row = columns < n_columns
+    columns, in_row, part = columns_and_part(n_columns, BLOCK_SIZE)
     weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "")  # [1, BLOCK_SIZE]
     weight_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     bias_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from tilesmith.ops.runtime.config import ConfigType
 from tilesmith.ops.runtime.plan import Plan
 
-ProblemType = TypeVar("ProblemType", bound="Problem")
+ProblemType = TypeVar("ProblemType", bound="Problem", contravariant=True)
 
 
 class Problem(Protocol):
