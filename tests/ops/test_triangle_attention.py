@@ -272,7 +272,7 @@ class TestInChunks:
 
     @pytest.mark.parametrize("described", [True, False])
     def test_tiles_of_every_kernel_end_inside_the_last_block(self, described: bool) -> None:
-        """Of heads that the copy engine takes, and a length of whole units that is no multiple of a block."""
+        """TMA loads these heads, and the length is a whole number of units but no multiple of a block."""
         inputs = self.inputs(40, batch=1)
         fields: dict[str, Any] = {"BLOCK_QUERIES": 16, "BLOCK_KEYS": 32, "BLOCK_SEQUENCES": 2}
         self.assert_right(self.gradients(inputs, chunk_sequences=3, described=described, **fields), inputs)

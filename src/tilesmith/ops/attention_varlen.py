@@ -115,8 +115,8 @@ def packed_problem(
     q: Operand, k: Operand, v: Operand, query_starts: Operand, key_starts: Operand, seed: Operand | None, *numbers: Any
 ) -> Problem:  # fmt: skip
     """Return the problem of a call. The numbers are those of `Numbers`."""
-    starts = {"query_starts": query_starts, "key_starts": key_starts}
-    return Problem(q, k, v, seed=seed, **starts, **Numbers(*numbers).for_head(q.shape[-1]))
+    options = Numbers(*numbers).for_head(q.shape[-1])
+    return Problem(q, k, v, seed=seed, query_starts=query_starts, key_starts=key_starts, **options)
 
 
 @kernels("attention_varlen_backward")

@@ -1,7 +1,7 @@
 """Attention along each column of an alignment: a residue attends to itself in other sequences.
 
-For s sequences of n residues: n problems of attention of s queries with s keys, 4·n·s²·h·d flops forward for h heads of
-size d. Computed as triangle attention is for the ending node, but without a bias: columns are walked where they lie.
+s sequences of n residues are n problems of attention with s queries and s keys: 4·n·s²·h·d flops forward for h heads of
+size d. The computation is that of triangle attention's ending node, without a bias. The kernels read columns in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilesmith.ops.triangle_attention.grid import (
     require_grid,
     save,
 )
-from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid, turned
+from tilesmith.ops.triangle_attention.grid_cases import SMALL, grid_cost, grid_inputs, sdpa_over_grid, transposed
 from tilesmith.spec import Case, Spec
 
 NAME = "msa_column_attention"
@@ -53,7 +53,7 @@ def msa_column_attention(
     gate: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """σ(gate) · softmax(scale · q·kᵀ) · v along the sequences, for each residue.
+    """Return σ(gate) · softmax(scale · q·kᵀ) · v along the sequences, for each residue.
 
     - q, k, v and `gate` are [batch, sequences, residues, heads, head size], in any strides. The output lies
       as q does.
@@ -76,7 +76,7 @@ SPEC = Spec(
     roundings=6,  # scores, weights, their sum, output; of gradients that of the weights and what is left of it
     formula="o_si = σ(g_si) · Σ_t softmax_t(scale · q_si·k_ti) · v_ti",
     cases=[
-        *map(turned, SMALL),
+        *map(transposed, SMALL),
         Case("crop", columns=256, rows=128, head=32, batch=1, heads=8),
         Case("wide", columns=256, rows=128, head=32, batch=1, heads=16),
     ],

@@ -52,7 +52,7 @@ def prepare(
 ) -> tuple[Any, ...]:  # fmt: skip
     return (
         x, norm_weight, norm_bias, query_key_value_weight, gate_weight, gate_bias, output_weight, output_bias,
-        edge_weight, bias, grid.turned_mask(mask, along_columns), heads, along_columns, float(eps),
+        edge_weight, bias, grid.mask_by_sequence(mask, along_columns), heads, along_columns, float(eps),
         x.dtype == torch.float32 and tf32_allowed(), residual,
     )  # fmt: skip
 

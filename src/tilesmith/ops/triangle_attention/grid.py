@@ -119,10 +119,10 @@ def prepared(
     """Return the arguments as the kernels take them."""
     scale = None if scale is None else float(scale)
     tf32 = tf32_allowed() and q.dtype == torch.float32
-    return q, k, v, bias, turned_mask(mask, along_columns), along_columns, scale, tf32
+    return q, k, v, bias, mask_by_sequence(mask, along_columns), along_columns, scale, tf32
 
 
-def turned_mask(mask: Tensor | None, along_columns: bool) -> Tensor | None:
+def mask_by_sequence(mask: Tensor | None, along_columns: bool) -> Tensor | None:
     """Return the mask as [batch, sequences, keys].
 
     The mask alone is copied to be transposed, once for forward and backward: one byte per place. Without the copy, the

@@ -23,7 +23,7 @@ SMALL = (
 )
 
 
-def turned(case: Case) -> Case:
+def transposed(case: Case) -> Case:
     """Return the case with rows and columns exchanged. The side of independent sequences comes first."""
     others = {name: size for name, size in case.sizes.items() if name not in ("rows", "columns")}
     return Case(case.name, columns=case.rows, rows=case.columns, **others)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilesmith.ops.attention.form import Form
-from tilesmith.ops.attention.hopper.forward import FETCHING_REGISTERS, ROWS, attention_hopper_forward_kernel
+from tilesmith.ops.attention.hopper.forward import FETCHING_REGISTERS, attention_hopper_forward_kernel
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
+from tilesmith.ops.attention.hopper.softmax_weights import ROWS
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import GROUP_WARPS
