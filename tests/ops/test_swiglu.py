@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilesmith as ts
 from tilesmith.ops.runtime.kernels import recorded_plans
-from tilesmith.ops.swiglu import backward, backward_with_output, reference, swiglu
+from tilesmith.ops.swiglu.operator import backward, backward_with_output, reference, swiglu
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])

@@ -79,7 +79,7 @@ def test_transition_sums_the_gradient_of_the_last_bias_in_float32() -> None:
 
 @pytest.mark.parametrize(("residual", "launches"), [(False, True), (True, False)])
 def test_transition_sums_the_last_bias_in_the_norms_backward_with_a_residual(residual: bool, launches: bool) -> None:
-    leaves = {
+    leaves: dict[str, Any] = {
         name: one.to("meta").requires_grad_() if isinstance(one, Tensor) else one
         for name, one in made(residual).items()
     }

@@ -7,12 +7,12 @@ Files, in reading order:
 
 - `silu.py`: x · σ(x). Read this operator first.
 - `add.py`: x + y.
-- `swiglu.py`: silu(gate) · up.
+- `swiglu/`: silu(gate) · up.
 - `gate.py`: x · σ(gate), for gated attention.
 - `transpose.py`: the last two dimensions exchanged.
 - `sum.py`: sums over any dimensions.
 - `softmax/`: softmax along one dimension.
-- `rope.py`: rotary position embedding.
+- `rope/`: rotary position embedding.
 - `rms_norm/`: RMS norm.
 - `add_rms_norm.py`: a residual sum and its RMS norm.
 - `rms_norm_relu.py`: RMS norm and ReLU.

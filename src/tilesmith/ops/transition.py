@@ -26,11 +26,11 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
     require_same_dtype,
 )
+from tilesmith.ops.runtime.composing.side_stream import SideStream
+from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Options
-from tilesmith.ops.runtime.side_stream import SideStream
-from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.sum import forward as sum_over
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 

@@ -21,7 +21,7 @@ import tilesmith as ts
 from tilesmith.lab.check import interpretable
 from tilesmith.ops.runtime.kernels import Kernels
 from tilesmith.ops.runtime.operator import Operator
-from tilesmith.ops.swiglu import backward_with_output
+from tilesmith.ops.swiglu.operator import backward_with_output
 from tilesmith.spec import LAYOUTS, Case, Inputs, Layout, Spec, is_differentiable
 
 

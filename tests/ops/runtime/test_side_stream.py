@@ -17,7 +17,7 @@ import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import side_stream as module
-from tilesmith.ops.runtime.side_stream import SideStream
+from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.spec import Spec
 
 

@@ -21,8 +21,8 @@ from tilesmith.ops.rms_norm.forward import forward as norm_forward
 from tilesmith.ops.rope import backward as rope_backward
 from tilesmith.ops.rope import forward as rope_forward
 from tilesmith.ops.runtime.kernels import Kernels
-from tilesmith.ops.swiglu import backward as swiglu_backward
-from tilesmith.ops.swiglu import forward as swiglu_forward
+from tilesmith.ops.swiglu.operator import backward as swiglu_backward
+from tilesmith.ops.swiglu.operator import forward as swiglu_forward
 
 Tensors = tuple[Tensor, ...]
 Gradients = tuple[Tensor | None, ...]

@@ -18,9 +18,9 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product, product_with_addend
+from tilesmith.ops.runtime.composing.side_stream import SideStream
+from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.kernels import Kernels, kernels
-from tilesmith.ops.runtime.side_stream import SideStream
-from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.sum import forward as summed
 from tilesmith.ops.triangle_attention.operator import backward as attention_backward
 from tilesmith.ops.triangle_attention.operator import forward as attention_forward

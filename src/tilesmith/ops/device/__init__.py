@@ -7,7 +7,9 @@ Files, in reading order:
 - `aligned_rows.py`: rows of any width in 16-byte vectors.
 - `partial_sums.py`: sums over rows in two kernels, without atomics.
 - `norm_rows.py`: tiles of rows for the norms.
-- `norm_backward.py`: the choice of kernels for the backward of a norm.
+- `norm_forward.py`: the forms of a norm's forward.
+- `norm_backward.py`: the forms of a norm's backward.
+- `norm_any_width.py`: the norms of rows that start at any address, both directions.
 - `bf16x3.py`: exact single precision on tensor cores, as three bf16 numbers.
 - `hopper.py`: warpgroups, mbarriers, and whether a plan may use Hopper kernels.
 - `constants.py`: mathematical constants.

@@ -15,9 +15,9 @@ from tilesmith.ops.cross_entropy.forward import loss_dtype
 from tilesmith.ops.cross_entropy.loss_and_gradient import loss_and_gradient, plan_loss_and_gradient
 from tilesmith.ops.matmul.internal.product_into_memory import product_into
 from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.composing.in_place import InPlace
 from tilesmith.ops.runtime.config import Config, replaced
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
-from tilesmith.ops.runtime.in_place import InPlace
 from tilesmith.ops.runtime.kernels import kernels
 
 # The gradient of hidden sums over this many classes at a time in single precision. One sum over all of 128,256 classes

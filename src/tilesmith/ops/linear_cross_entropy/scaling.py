@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
-from tilesmith.ops.runtime.in_place import InPlace
+from tilesmith.ops.runtime.composing.in_place import InPlace
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan

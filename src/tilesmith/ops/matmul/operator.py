@@ -19,10 +19,10 @@ from tilesmith.ops.runtime.arguments import (
     require_same_dtype,
     require_vector,
 )
+from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Alternative, Options
 from tilesmith.ops.runtime.precision import tf32_allowed
-from tilesmith.ops.runtime.side_stream import SideStream
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 MOST_BATCH_DIMENSIONS = 3  # batch dimensions that a kernel indexes separately

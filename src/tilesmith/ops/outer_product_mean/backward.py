@@ -18,9 +18,9 @@ from torch import Tensor
 from tilesmith.ops.matmul.internal.exact_or_blas import product
 from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
 from tilesmith.ops.outer_product_mean.inverse_counts import inverse_counts
+from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.side_stream import SideStream
 
 CHUNK_BYTES = 64 << 20  # of outer products, unless `chunk` gives the number of residues: enough to fill a GPU
 

@@ -30,12 +30,12 @@ from tilesmith.ops.outer_product_mean.few_sequences_forward import (
     is_possible,
     times_factor,
 )
+from tilesmith.ops.runtime.composing.side_stream import SideStream
+from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.runtime.side_stream import SideStream
-from tilesmith.ops.runtime.without_autocast import without_autocast
 
 
 def is_for_few(a: Tensor, weight: Tensor | None) -> bool:

@@ -18,11 +18,11 @@ from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.matmul.internal.exact_or_blas import product
 from tilesmith.ops.outer_product_mean.forward import result_shape
 from tilesmith.ops.outer_product_mean.inverse_counts import inverse_counts, unmasked_inverse_count
+from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.runtime.precision import must_be_exact
-from tilesmith.ops.runtime.without_autocast import without_autocast
 
 MOST_PROJECTED_B = 1 << 25  # elements of W · b, which may be far larger than the result
 

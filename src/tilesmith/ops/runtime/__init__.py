@@ -5,7 +5,9 @@ Files, in reading order:
 - `operator.py`: `@operator`, what users call: checks, the choice of who computes, the gradient.
 - `options.py`: what an operator may declare beyond its kernels and its gradient.
 - `kernels.py`: `@kernels`, kernels as a torch operator, planned once for each look of a call.
+- `flat_arguments.py`: a NamedTuple of weights as single arguments of a torch operator.
 - `plan.py`: the plan of a call as data: buffers and launches.
+- `forms.py`: several kernels for one computation, as an ordered list of forms.
 - `config.py`: launch configurations and their neighbours in a search.
 - `layout.py`: tensors of any strides as rows and columns.
 - `arguments.py`: checks of arguments, with errors that name the argument.
@@ -14,7 +16,5 @@ Files, in reading order:
 - `precision.py`: tf32 or exact products of single precision.
 - `tuning.py`: tables of measured configurations and winners, and the search that fills them.
 - `tuned_case.py`: tuning one case of one operator.
-- `in_place.py`: kernels that overwrite an argument.
-- `side_stream.py`: a second stream for gradients of weights, while a CUDA graph is captured.
-- `without_autocast.py`: turning off autocast while an operator calls others.
+- `composing/`: helpers for operators built from other operators.
 """

@@ -28,9 +28,9 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.operator import layer_norm
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
+from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.triangle_multiply.fused.operators import empty_gradients
 from tilesmith.ops.triangle_multiply.parameters import STACKED, VECTORS, Parameters
 from tilesmith.ops.triangle_multiply.problem import matrices_shape, product_dtype

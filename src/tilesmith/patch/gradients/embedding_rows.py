@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype
+from tilesmith.ops.runtime.composing.in_place import InPlace
 from tilesmith.ops.runtime.config import bucket
-from tilesmith.ops.runtime.in_place import InPlace
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 

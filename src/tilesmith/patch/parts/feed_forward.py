@@ -3,7 +3,7 @@
 Training does not keep silu(gate) · up for the gradient of `down`: the backward reads gate and up anyway and computes
 the product again. A layer of Llama 1B keeps 18.5 times its hidden states otherwise; this saves 4 of them.
 
-Where `ops/gated_products.py` has kernels, the elementwise work runs in the GEMMs' epilogues, forward
+Where `ops/swiglu/gated_products.py` has kernels, the elementwise work runs in the GEMMs' epilogues, forward
 and backward.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from tilesmith.ops import gated_products as gated
-from tilesmith.ops.swiglu import backward_with_output, swiglu
+from tilesmith.ops.swiglu.operator import backward_with_output, swiglu
 from tilesmith.patch.gradients.plain_modules import kernels_can_take
 from tilesmith.patch.gradients.projections import joined_operands, linear, linear_gradients, projections
 from tilesmith.patch.gradients.second_order import differentiable_gradients

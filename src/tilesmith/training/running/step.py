@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tilesmith.ops.runtime.side_stream import SideStream
+from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.training.data.tasks import Batch
 from tilesmith.training.running.gradient_guard import GradientGuard
 

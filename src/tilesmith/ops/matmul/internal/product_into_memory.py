@@ -8,7 +8,7 @@ from torch import Tensor
 from tilesmith.ops.matmul.hopper.half import plan_half
 from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
 from tilesmith.ops.matmul.internal.sum_of_products import suited_sides, summed_products
-from tilesmith.ops.runtime.in_place import InPlace
+from tilesmith.ops.runtime.composing.in_place import InPlace
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product
+from tilesmith.ops.runtime.composing.side_stream import SideStream
+from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
 from tilesmith.ops.runtime.kernels import kernels
-from tilesmith.ops.runtime.side_stream import SideStream
-from tilesmith.ops.runtime.without_autocast import without_autocast
 from tilesmith.ops.triangle_multiply.exact.passes import (
     Biases,
     gate_gradient,

@@ -21,8 +21,8 @@ from tilesmith.ops.matmul.hopper.gated_tiles import suits_hopper
 from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.swiglu import plan_backward_with_output
-from tilesmith.ops.swiglu import plan_forward as plan_swiglu
+from tilesmith.ops.swiglu.operator import plan_backward_with_output
+from tilesmith.ops.swiglu.operator import plan_forward as plan_swiglu
 
 
 def reference(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
