@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import tilesmith as ts
 from tilesmith.ops import configured
-from tilesmith.ops import gated_products as products
 from tilesmith.ops.matmul.hopper import gated_tiles as hopper_tiles
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
+from tilesmith.ops.swiglu import gated_products as products
 from tilesmith.ops.swiglu.operator import backward_with_output, swiglu
 from tilesmith.patch.parts.feed_forward import feed_forward
 from tilesmith.toolchain import launcher

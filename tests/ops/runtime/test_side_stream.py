@@ -16,7 +16,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops import SPECS
 from tilesmith.ops.matmul import matmul
-from tilesmith.ops.runtime import side_stream as module
+from tilesmith.ops.runtime.composing import side_stream as module
 from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.spec import Spec
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from tilesmith.ops import gated_products as gated
+from tilesmith.ops.swiglu import gated_products as gated
 from tilesmith.ops.swiglu.operator import backward_with_output, swiglu
 from tilesmith.patch.gradients.plain_modules import kernels_can_take
 from tilesmith.patch.gradients.projections import joined_operands, linear, linear_gradients, projections
