@@ -1,4 +1,4 @@
-"""Optimisers with torch's constructors and state dicts, which update all parameters of a dtype in one launch.
+"""Optimisers with torch's constructors and state dicts, which update all parameters of a dtype in two launches.
 
 Files, in reading order:
 
