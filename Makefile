@@ -6,12 +6,12 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test suite test-slow test-gpu lint style types figures test-triton-versions clean
+.PHONY: help setup tour test suite test-slow test-breaks test-gpu lint style types figures test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
 
-setup: $(STAMP) ## build .venv with all that is needed
+setup: $(STAMP) ## build .venv with everything that the other targets need
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
@@ -22,20 +22,23 @@ $(STAMP): pyproject.toml constraints.txt
 tour: $(STAMP) ## see the product at work, in about a minute; ends with a page
 	$(BIN)/tilesmith tour
 
-# Types are looked at beside the tests: alone they would keep one core busy and the others waiting.
-test: $(STAMP) style ## lint, types and the tests that this machine can run, but for the slow ones
+# Types are checked beside the tests: alone, mypy would leave all cores but one idle.
+test: $(STAMP) style ## style, types and the fast tests that this machine can run
 	@$(MAKE) --no-print-directory --jobs=2 types suite
+	@$(BIN)/python tests/gpu_receipt.py changed
 
 suite: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
-test-slow: $(STAMP) ## what make test leaves out: every variant of every kernel compiled, every exercise verified
+test-slow: $(STAMP) ## the slow tests: every variant of every kernel compiles, every exercise is verified
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 	$(BIN)/tilesmith learn verify
 
-test-gpu: $(STAMP) ## the tests that need a GPU; those that fill its memory take turns, those that take time run alone
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "gpu and not alone"
-	$(BIN)/python -m pytest -m "gpu and alone"
+test-breaks: $(STAMP) ## plant 40 breaks, one at a time, and see the tests go red
+	$(BIN)/python tests/breaks.py
+
+test-gpu: $(STAMP) ## the tests that need a GPU; writes tests/gpu-receipt.json
+	$(BIN)/python tests/gpu_receipt.py run
 
 lint: style types ## style and types
 
@@ -46,12 +49,12 @@ style: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-figures: $(STAMP) ## write what follows from benchmarks/results anew: who computes by default, tables of README and docs
+figures: $(STAMP) ## regenerate the shipped dispatch tables and the tables of README and docs from benchmarks/results
 	$(BIN)/python -m tilesmith.cli.winners
 	$(BIN)/python -m tilesmith.lab.doc_tables.generate
 
 # Without dependencies, since a CUDA build of PyTorch names the one release of Triton that it was built with.
-test-triton-versions: $(STAMP) ## what meets Triton itself, tested on every supported release
+test-triton-versions: $(STAMP) ## the toolchain, operator and inspect tests on every supported Triton release
 	for version in 3.6 3.7 3.8 3.9; do \
 	  $(PYTHON) -m venv --clear .venv-triton-$$version \
 	  && .venv-triton-$$version/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch \

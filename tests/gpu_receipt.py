@@ -1,0 +1,130 @@
+"""Run the GPU tests and keep a receipt of the run; say which kernels changed since.
+
+CI has no GPU. `make test-gpu` runs the tests marked `gpu` and writes `gpu-receipt.json`: commit, device, versions,
+counts, duration, and a digest of every source file that the run used. `make test` prints the files that changed since.
+
+    python tests/gpu_receipt.py run [--workers N]
+    python tests/gpu_receipt.py changed
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[1]
+RECEIPT = ROOT / "tests" / "gpu-receipt.json"
+# Rooms whose code runs on the GPU, and the tests that see it run.
+SOURCES = tuple(f"src/tilesmith/{room}" for room in ("ops", "optim", "nn", "patch", "toolchain", "models"))
+TESTS = ("tests/ops", "tests/optim", "tests/patch", "tests/models", "tests/toolchain")
+
+
+def digests(root: Path = ROOT) -> dict[str, str]:
+    """Return the digest of every source file and test that a GPU run depends on, by path."""
+    files = (path for folder in (*SOURCES, *TESTS) for path in (root / folder).rglob("*.py"))
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in sorted(files)
+    }
+
+
+def changed_files(receipt: dict[str, Any], root: Path = ROOT) -> list[str]:
+    """Return the files that were added, changed or removed since the receipt."""
+    then, now = receipt["files"], digests(root)
+    return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
+
+
+def note(receipt: dict[str, Any], changed: list[str]) -> str:
+    """Return the lines that `make test` prints."""
+    ran = f"GPU suite: {receipt['passed']} passed, {receipt['failed']} failed on {receipt['device']}"
+    at = f"at commit {receipt['commit'] or 'unknown'} on {receipt['date'][:10]}"
+    kernels = [path for path in changed if path.startswith("src/")]
+    if not changed:
+        return f"{ran} {at}; nothing that it tests has changed since."
+    listed = "".join(f"\n  {path}" for path in kernels)
+    return f"{ran} {at}; since then {len(kernels)} source and {len(changed) - len(kernels)} test files changed:{listed}"
+
+
+def run(workers: int) -> int:
+    """Run the GPU tests, those that need the GPU alone last; write the receipt; return pytest's worse exit status."""
+    import torch
+    import triton
+
+    import tilesmith
+    from tilesmith.lab.bench.result import commit
+
+    if not torch.cuda.is_available():
+        print("test-gpu: PyTorch sees no GPU here, so there is nothing to run")
+        return 2
+    files, began = digests(), time.monotonic()
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    statuses = [
+        _pytest(["-n", str(workers), "--dist", "worksteal", "-m", "gpu and not alone"], counts, failures),
+        _pytest(["-m", "gpu and alone"], counts, failures),
+    ]
+    receipt = {
+        "commit": commit(Path(tilesmith.__file__).parent),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": sys.version.split()[0],
+        "passed": counts["passed"],
+        "failed": counts["failed"],
+        "skipped": counts["skipped"],
+        "seconds": round(time.monotonic() - began, 1),
+        "failures": sorted(failures),
+        "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest(),
+        "files": files,
+    }
+    RECEIPT.write_text(json.dumps(receipt, indent=1) + "\n")
+    print(f"receipt written to {RECEIPT.relative_to(ROOT)}: {counts['passed']} passed, {counts['failed']} failed")
+    return max(statuses)
+
+
+def _pytest(options: list[str], counts: Counter[str], failures: list[str]) -> int:
+    """Run pytest with these options and add its results to the counts. A run that ends without a report has failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        if not report.exists():
+            counts["failed"] += 1
+            failures.append(f"pytest {' '.join(options)} ended with status {status} and no report")
+            return status or 1
+        for case in ElementTree.parse(report).iter("testcase"):
+            outcome = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+            counts["failed" if outcome in ("failure", "error") else outcome] += 1
+            if outcome in ("failure", "error"):
+                failures.append(f"{case.get('classname')}::{case.get('name')}")
+    return status
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run").add_argument("--workers", type=int, default=15)
+    commands.add_parser("changed")
+    arguments = parser.parse_args()
+    if arguments.command == "run":
+        return run(arguments.workers)
+    if not RECEIPT.exists():
+        print("GPU suite: no receipt; run `make test-gpu` on a machine with a GPU")
+        return 0
+    receipt = json.loads(RECEIPT.read_text())
+    print(note(receipt, changed_files(receipt)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
