@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from mypy import api
 
 from tilesmith import ops
+
+api: Any = pytest.importorskip("mypy.api")  # a machine with a GPU may have no type checker
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,7 +79,7 @@ def by_mypy(user_files: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     given = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
     report, errors, _ = api.run([*given, *map(str, user_files), str(shown)])
     assert not errors, errors
-    return report.splitlines()
+    return str(report).splitlines()
 
 
 def test_readme_has_examples_to_check() -> None:

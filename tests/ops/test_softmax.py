@@ -170,22 +170,32 @@ def test_few_long_rows_are_split_over_the_multiprocessors() -> None:
         assert all(launch.grid[0] >= 128 for launch in launches)
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "offset"),
-    [(64, 4097, 0), (64, 333, 0), (400, 109, 0), (512, 50257, 0), (64, 5120, 1)],
-)
-def test_rows_of_any_width_move_in_16_byte_vectors(rows: int, columns: int, offset: int) -> None:
-    """The edges of a row, and loads from a tensor aligned unlike the result, move one element at a time."""
+@pytest.mark.parametrize(("rows", "columns"), [(64, 4097), (64, 333), (400, 109), (512, 50257), (64, 5120)])
+def test_rows_of_any_width_move_in_16_byte_vectors(rows: int, columns: int) -> None:
     with recorded_plans("cuda:90") as plans:
-        x = torch.empty(rows, columns + offset, dtype=torch.bfloat16, device="meta")[:, offset:].requires_grad_()
-        softmax(x).backward(torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+        x = torch.empty(rows, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        torch.autograd.grad(softmax(x), x, torch.empty(rows, columns, dtype=torch.bfloat16, device="meta"))
     for launch in (launch for plan in plans for launch in plan.launches):
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         widest = {access.kind: 0 for access in binary.accesses}
         for access in binary.accesses:
             widest[access.kind] = max(widest[access.kind], access.vector_bytes)
-        assert widest["load"] == 16 or offset
+        assert widest["load"] == 16
         assert widest["store"] == 16
+
+
+@pytest.mark.parametrize("narrower", [1, 3])
+@pytest.mark.parametrize("columns", [4097, 9000, 50257])
+def test_rows_aligned_unlike_the_result_are_not_told_to_be_aligned(columns: int, narrower: int) -> None:
+    """A load that is told of an alignment that its row does not have faults on a GPU."""
+    with recorded_plans("cuda:90") as plans:
+        x = torch.empty(8, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        wide = torch.empty(8, columns + narrower, dtype=torch.bfloat16, device="meta")
+        softmax(wide[:, :columns])
+        torch.autograd.grad(softmax(x), x, wide[:, :columns])
+    launches = [plan.launches for plan in plans]
+    assert [launch.config.EDGES for launch in launches[0]] == [False] * len(launches[0])  # type: ignore[attr-defined]  # RowConfig
+    assert [launch.config.EDGES for launch in launches[2]] == [False] * len(launches[2])  # type: ignore[attr-defined]  # RowConfig
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0), (0,), (3, 0, 5)], ids=str)

@@ -191,7 +191,7 @@ def _arguments(
     """Return the configuration, the number of programs and the arguments that both kernels take."""
     batch, residues, _, channels = x.shape
     for operand in (x, norm_weight, edge_weight, *others, *([norm_bias] if norm_bias else [])):
-        if operand.strides != torch.empty(operand.shape, device="meta").stride():
+        if not torch.empty_strided(operand.shape, operand.strides, device="meta").is_contiguous():
             raise NotWalkable(f"strides {operand.strides} have gaps")
     pairs = batch * residues**2
     config = plan.choose(config_of(channels), bucket(channels), x.dtype)

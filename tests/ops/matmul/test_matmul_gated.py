@@ -187,10 +187,13 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     forget()
 
 
+REMEMBERED = (products.suits_forward, products.suits_backward)  # tests put other functions in their place
+
+
 def forget() -> None:
     """Forget all that was chosen with other thresholds."""
-    products.suits_forward.forget()
-    products.suits_backward.forget()
+    for suitability in REMEMBERED:
+        suitability.forget()
     products.forward._plans.clear()
     products.backward._plans.clear()
 

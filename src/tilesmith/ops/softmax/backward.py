@@ -29,7 +29,6 @@ from tilesmith.ops.softmax.rows import (
 def softmax_backward_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_strides, y_strides, dx_strides, inner_rows, outer_rows, n_columns, n_groups,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr, DX_VECTORS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Whole rows in registers, ROWS at a time; program p takes the groups p, p + programs, …"""
@@ -42,8 +41,8 @@ def softmax_backward_kernel(
         dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
         lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
         mask = in_rows & (columns < length)
-        dy_pointers = tile_pointers(dy_rows + lead, columns, dy_strides[3], DY_VECTORS)
-        y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], Y_VECTORS)
+        dy_pointers = tile_pointers(dy_rows + lead, columns, dy_strides[3], EDGES)
+        y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], EDGES)
         dy = tl.load(dy_pointers, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         y = tl.load(y_pointers, mask=mask, other=0.0).to(COMPUTE)
         total = row_sum(dy * y)
@@ -53,7 +52,7 @@ def softmax_backward_kernel(
             total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge, COMPUTE)
             store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
         dx = y * (dy - total)
-        dx_pointers = tile_pointers(dx_rows + lead, columns, dx_strides[3], DX_VECTORS)
+        dx_pointers = tile_pointers(dx_rows + lead, columns, dx_strides[3], EDGES)
         tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
 
@@ -61,7 +60,6 @@ def softmax_backward_kernel(
 def softmax_backward_blocks_kernel(
     dy_ptr, y_ptr, dx_ptr, dy_strides, y_strides, dx_strides, inner_rows, outer_rows, n_columns,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr, DX_VECTORS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, in blocks of columns: read once for the sum, again from cache for the gradient."""
@@ -72,16 +70,16 @@ def softmax_backward_blocks_kernel(
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
     dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
     lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
-    dy_middle = dy_rows + lead, dy_strides[3], DY_VECTORS
-    y_middle = y_rows + lead, y_strides[3], Y_VECTORS
-    total = sum_of_products(dy_middle, y_middle, in_rows, length, 0, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE)
+    dy_middle = dy_rows + lead, dy_strides[3]
+    y_middle = y_rows + lead, y_strides[3]
+    total = sum_of_products(dy_middle, y_middle, in_rows, length, 0, EDGES, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE)
     if EDGES:
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         is_edge &= in_rows
         total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge, COMPUTE)
         store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
-    dx_middle = dx_rows + lead, dx_strides[3], DX_VECTORS
-    store_gradient(dy_middle, y_middle, dx_middle, in_rows, length, 0, total, COMPUTE, BLOCKS, BLOCK_SIZE)
+    dx_middle = dx_rows + lead, dx_strides[3]
+    store_gradient(dy_middle, y_middle, dx_middle, (in_rows, length), 0, total, EDGES, COMPUTE, BLOCKS, BLOCK_SIZE)
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_parts"])
@@ -89,7 +87,6 @@ def softmax_products_kernel(
     dy_ptr, y_ptr, dx_ptr, statistics_ptr, dy_strides, y_strides, dx_strides,
     inner_rows, outer_rows, n_columns, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Store Σ dy · y of one part of ROWS rows: BLOCKS blocks of their columns. The first part has the edges."""
@@ -100,9 +97,11 @@ def softmax_products_kernel(
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
     dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
     lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
-    dy_middle = dy_rows + lead, dy_strides[3], DY_VECTORS
-    y_middle = y_rows + lead, y_strides[3], Y_VECTORS
-    total = sum_of_products(dy_middle, y_middle, in_rows, length, part * BLOCKS, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE)
+    dy_middle = dy_rows + lead, dy_strides[3]
+    y_middle = y_rows + lead, y_strides[3]
+    total = sum_of_products(
+        dy_middle, y_middle, in_rows, length, part * BLOCKS, EDGES, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE
+    )
     if EDGES:
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge & in_rows & (part == 0), COMPUTE)
@@ -114,7 +113,7 @@ def softmax_backward_split_kernel(
     dy_ptr, y_ptr, dx_ptr, statistics_ptr, dy_strides, y_strides, dx_strides,
     inner_rows, outer_rows, n_columns, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    Y_VECTORS: tl.constexpr, DY_VECTORS: tl.constexpr, DX_VECTORS: tl.constexpr, PARTS: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one part of ROWS rows, from the sums of all their parts."""
@@ -132,15 +131,17 @@ def softmax_backward_split_kernel(
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         is_edge &= in_rows & (part == 0)
         store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
-    dy_middle = dy_rows + lead, dy_strides[3], DY_VECTORS
-    y_middle = y_rows + lead, y_strides[3], Y_VECTORS
-    dx_middle = dx_rows + lead, dx_strides[3], DX_VECTORS
-    store_gradient(dy_middle, y_middle, dx_middle, in_rows, length, part * BLOCKS, total, COMPUTE, BLOCKS, BLOCK_SIZE)
+    dy_middle = dy_rows + lead, dy_strides[3]
+    y_middle = y_rows + lead, y_strides[3]
+    dx_middle = dx_rows + lead, dx_strides[3]
+    store_gradient(
+        dy_middle, y_middle, dx_middle, (in_rows, length), part * BLOCKS, total, EDGES, COMPUTE, BLOCKS, BLOCK_SIZE
+    )
 
 
 @triton.jit
 def sum_of_products(
-    dy_middle, y_middle, in_rows, length, first_block,
+    dy_middle, y_middle, in_rows, length, first_block, EDGES: tl.constexpr,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Return Σ dy · y over BLOCKS blocks of each row."""
@@ -148,8 +149,8 @@ def sum_of_products(
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         mask = in_rows & (columns < length)
-        dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], dy_middle[2])
-        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], y_middle[2])
+        dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], EDGES)
+        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], EDGES)
         dy = tl.load(dy_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         y = tl.load(y_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         products += dy * y
@@ -174,19 +175,20 @@ def store_edges(dy_pointers, y_pointers, dx_pointers, is_edge, total, COMPUTE: t
 
 @triton.jit
 def store_gradient(
-    dy_middle, y_middle, dx_middle, in_rows, length, first_block, total,
+    dy_middle, y_middle, dx_middle, extent, first_block, total, EDGES: tl.constexpr,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Store y · (dy − total) for BLOCKS blocks of each row."""
+    """Store y · (dy − total) for BLOCKS blocks of each row. `extent` says which rows exist, and their columns."""
+    in_rows, length = extent
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         mask = in_rows & (columns < length)
-        dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], dy_middle[2])
-        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], y_middle[2])
+        dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], EDGES)
+        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], EDGES)
         dy = tl.load(dy_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         y = tl.load(y_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)
         dx = y * (dy - total)
-        dx_pointers = tile_pointers(dx_middle[0], columns, dx_middle[1], dx_middle[2])
+        dx_pointers = tile_pointers(dx_middle[0], columns, dx_middle[1], EDGES)
         tl.store(dx_pointers, dx.to(dx_pointers.dtype.element_ty), mask=mask)
 
 
@@ -199,18 +201,19 @@ KERNELS = Kernels(
 )
 
 
-def backward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> RowConfig:
+def backward_config(rows: Rows, multiprocessors: int) -> RowConfig:
     """Return the config for these rows. Times are of an H200, inputs from memory."""
     if rows.columns_apart:
         return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
-    in_registers = config_in_registers(rows, element_bytes)
-    if in_registers.BLOCK_SIZE * max(element_bytes, 4) <= 32768:
+    in_registers = config_in_registers(rows)
+    if in_registers.BLOCK_SIZE * max(rows.element_bytes, 4) <= 32768:
         return in_registers
     # 16 bytes of y and of dy for a thread at a time, or twice as many: 4096×12345 bf16 86.2 µs with blocks of 8 KiB and
     # 8 warps; 3000×24576 118.3 µs of 16 KiB; 2048×50257 187.5 µs of 32 KiB, 229.3 of 16.
-    warps, block_bytes = (8, 8192) if rows.columns <= 16384 else (32, 16384 if rows.columns <= 32768 else 32768)
+    large = rows.columns > 32768 and rows.in_vectors
+    warps, block_bytes = (8, 8192) if rows.columns <= 16384 else (32, 32768 if large else 16384)
     edges = in_registers.EDGES
-    wide = RowConfig(num_warps=warps, BLOCK_SIZE=block_bytes // element_bytes, EDGES=edges, form="blocks")
+    wide = RowConfig(num_warps=warps, BLOCK_SIZE=block_bytes // rows.element_bytes, EDGES=edges, form="blocks")
     return for_few_rows(rows, wide, multiprocessors)
 
 
@@ -222,8 +225,8 @@ def backward(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 @backward.plan
 def plan_backward(plan: Plan, dy: Operand, y: Operand, dim: int) -> Operand:
     dx = plan.empty_like(y)
-    rows = rows_along(dim, dx.shape, dx.strides, y.strides, dy.strides)
-    default = backward_config(rows, y.element_bytes, plan.multiprocessors)
+    rows = rows_along(dim, dx, y, dy)
+    default = backward_config(rows, plan.multiprocessors)
     config = plan.choose(default, default.form, bucket(rows.columns), y.dtype)
-    plan_form(plan, KERNELS, rows, config, rows.arguments(dx=dx, y=y, dy=dy), y.element_bytes)
+    plan_form(plan, KERNELS, rows, config, rows.arguments(dx=dx, y=y, dy=dy))
     return dx

@@ -34,7 +34,6 @@ LOWEST_DOUBLE = tl.constexpr(-1.7976931348623157e308)
 def softmax_forward_kernel(
     x_ptr, y_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns, n_groups,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    X_VECTORS: tl.constexpr, Y_VECTORS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Whole rows in registers, ROWS at a time; program p takes the groups p, p + programs, …"""
@@ -47,7 +46,7 @@ def softmax_forward_kernel(
         y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
         lead, length = cut_rows(y_rows, n_columns, VECTOR, EDGES)
         mask = in_rows & (columns < length)
-        x_pointers = tile_pointers(x_rows + lead, columns, x_strides[3], X_VECTORS)
+        x_pointers = tile_pointers(x_rows + lead, columns, x_strides[3], EDGES)
         x = tl.load(x_pointers, mask=mask, other=float("-inf")).to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         largest = row_maximum(x)
         if EDGES:
@@ -61,7 +60,7 @@ def softmax_forward_kernel(
             edge_exponentials = exponential(x_edges - largest, SHORT)
             total += row_sum(edge_exponentials)
         factor = 1 / total
-        y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], Y_VECTORS)
+        y_pointers = tile_pointers(y_rows + lead, columns, y_strides[3], EDGES)
         tl.store(y_pointers, (exponentials * factor).to(y_ptr.dtype.element_ty), mask=mask)
         if EDGES:
             tl.store(y_rows + edges, (edge_exponentials * factor).to(y_ptr.dtype.element_ty), mask=is_edge)
@@ -71,7 +70,6 @@ def softmax_forward_kernel(
 def softmax_forward_blocks_kernel(
     x_ptr, y_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    X_VECTORS: tl.constexpr, Y_VECTORS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, in blocks of columns: read once for maximum and sum, again from cache for the result."""
@@ -82,20 +80,19 @@ def softmax_forward_blocks_kernel(
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
     lead, length = cut_rows(y_rows, n_columns, VECTOR, EDGES)
     x_middle = x_rows + lead, x_strides[3], in_rows, length
-    largest, total = statistics_of(x_middle, 0, X_VECTORS, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE, GROUP)
+    largest, total = statistics_of(x_middle, 0, EDGES, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE, GROUP)
     if EDGES:
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         largest, total = with_edges(x_rows + edges, is_edge & in_rows, largest, total, COMPUTE)
         store_edges(x_rows + edges, y_rows + edges, is_edge & in_rows, largest, total, COMPUTE)
     y_middle = y_rows + lead, y_strides[3]
-    store_softmax(x_middle, y_middle, 0, largest, total, X_VECTORS, Y_VECTORS, COMPUTE, BLOCKS, BLOCK_SIZE)
+    store_softmax(x_middle, y_middle, 0, largest, total, EDGES, COMPUTE, BLOCKS, BLOCK_SIZE)
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_groups", "n_parts"])
 def softmax_statistics_kernel(
     x_ptr, y_ptr, statistics_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns, n_groups, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    X_VECTORS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Store maximum and sum of one part of ROWS rows: BLOCKS blocks of their columns. The first part has the edges."""
@@ -106,7 +103,7 @@ def softmax_statistics_kernel(
     y_rows = row_pointers(y_ptr, y_strides, group, inner_rows, outer_rows, ROWS)
     lead, length = cut_rows(y_rows, n_columns, VECTOR, EDGES)
     x_middle = x_rows + lead, x_strides[3], in_rows, length
-    largest, total = statistics_of(x_middle, part * BLOCKS, X_VECTORS, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE, GROUP)
+    largest, total = statistics_of(x_middle, part * BLOCKS, EDGES, COMPUTE, BLOCKS, ROWS, BLOCK_SIZE, GROUP)
     if EDGES:
         edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
         is_edge &= in_rows & (part == 0)
@@ -120,7 +117,6 @@ def softmax_statistics_kernel(
 def softmax_forward_split_kernel(
     x_ptr, y_ptr, statistics_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns, n_groups, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr,
-    X_VECTORS: tl.constexpr, Y_VECTORS: tl.constexpr,
     PARTS: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """The result for one part of ROWS rows, from the statistics of all their parts."""
@@ -141,12 +137,12 @@ def softmax_forward_split_kernel(
         store_edges(x_rows + edges, y_rows + edges, is_edge, largest, total, COMPUTE)
     x_middle = x_rows + lead, x_strides[3], in_rows, length
     y_middle = y_rows + lead, y_strides[3]
-    store_softmax(x_middle, y_middle, part * BLOCKS, largest, total, X_VECTORS, Y_VECTORS, COMPUTE, BLOCKS, BLOCK_SIZE)
+    store_softmax(x_middle, y_middle, part * BLOCKS, largest, total, EDGES, COMPUTE, BLOCKS, BLOCK_SIZE)
 
 
 @triton.jit
 def statistics_of(
-    x_middle, first_block, VECTORS: tl.constexpr,
+    x_middle, first_block, EDGES: tl.constexpr,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Return the maximum of each row over BLOCKS blocks, and the sum of exp(x − maximum).
@@ -162,7 +158,7 @@ def statistics_of(
     total = tl.zeros_like(largest)
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-        x_pointers = tile_pointers(x_rows, columns, column_stride, VECTORS)
+        x_pointers = tile_pointers(x_rows, columns, column_stride, EDGES)
         mask = in_rows & (columns < length)
         x = tl.load(x_pointers, mask=mask, other=float("-inf"), eviction_policy="evict_last").to(COMPUTE)
         if GROUP == 1:
@@ -208,7 +204,7 @@ def joined(largest, total):
 
 @triton.jit
 def store_softmax(
-    x_middle, y_middle, first_block, largest, total, X_VECTORS: tl.constexpr, Y_VECTORS: tl.constexpr,
+    x_middle, y_middle, first_block, largest, total, EDGES: tl.constexpr,
     COMPUTE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Store exp(x − largest) / total for BLOCKS blocks of each row. A SHORT dtype divides in the exponent."""
@@ -218,11 +214,11 @@ def store_softmax(
     for block in range(BLOCKS):
         columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         mask = in_rows & (columns < length)
-        x_pointers = tile_pointers(x_rows, columns, x_column_stride, X_VECTORS)
+        x_pointers = tile_pointers(x_rows, columns, x_column_stride, EDGES)
         x = tl.load(x_pointers, mask=mask, eviction_policy="evict_first").to(COMPUTE)  # [ROWS, BLOCK_SIZE]
         z = x - largest
         y = tl.exp2(z * LOG2_E - divisor) if SHORT else tl.exp(z) * divisor
-        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], Y_VECTORS)
+        y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], EDGES)
         tl.store(y_pointers, y.to(y_pointers.dtype.element_ty), mask=mask)
 
 
@@ -235,17 +231,18 @@ KERNELS = Kernels(
 )
 
 
-def forward_config(rows: Rows, element_bytes: int, multiprocessors: int) -> RowConfig:
+def forward_config(rows: Rows, multiprocessors: int) -> RowConfig:
     """Return the config for these rows. Times are of an H200, inputs from memory."""
     if rows.columns_apart:
         return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
-    in_registers = config_in_registers(rows, element_bytes)
-    if in_registers.BLOCK_SIZE * max(element_bytes, 4) <= 65536:
+    in_registers = config_in_registers(rows)
+    if in_registers.BLOCK_SIZE * max(rows.element_bytes, 4) <= (65536 if rows.in_vectors else 32768):
         return in_registers  # a row in registers saves the second exponential
     # 2048×50257 bf16 141.4 µs with 8 warps; 1024×151936 252.3 µs with 8, 239.0 with 16.
     edges = in_registers.EDGES
-    warps = 8 if edges or rows.columns <= 65536 else 16
-    wide = RowConfig(num_warps=warps, BLOCK_SIZE=32 * 1024 // element_bytes, EDGES=edges, form="blocks")
+    warps = 8 if edges or (rows.columns <= 65536 and rows.in_vectors) else 16
+    block_bytes = 32768 if rows.in_vectors else 16384
+    wide = RowConfig(num_warps=warps, BLOCK_SIZE=block_bytes // rows.element_bytes, EDGES=edges, form="blocks")
     return for_few_rows(rows, wide, multiprocessors)
 
 
@@ -257,8 +254,8 @@ def forward(x: Tensor, dim: int) -> Tensor:
 @forward.plan
 def plan_forward(plan: Plan, x: Operand, dim: int) -> Operand:
     y = plan.empty_like(x)
-    rows = rows_along(dim, y.shape, y.strides, x.strides)
-    default = forward_config(rows, x.element_bytes, plan.multiprocessors)
+    rows = rows_along(dim, y, x)
+    default = forward_config(rows, plan.multiprocessors)
     config = plan.choose(default, default.form, bucket(rows.columns), x.dtype)
-    plan_form(plan, KERNELS, rows, config, rows.arguments(y=y, x=x), x.element_bytes)
+    plan_form(plan, KERNELS, rows, config, rows.arguments(y=y, x=x))
     return y

@@ -30,6 +30,8 @@ class Rows:
     runs: Runs
     columns: int
     column_strides: Strides
+    element_bytes: int
+    alike: bool  # the rows of all tensors are aligned as those of the first
 
     @property
     def columns_apart(self) -> bool:
@@ -38,53 +40,62 @@ class Rows:
 
     @property
     def in_full_vectors(self) -> bool:
-        """Whether every row starts and ends at a whole vector."""
+        """Whether every row starts and ends at a whole vector, if its tensor does."""
         return self.columns % 16 == 0 and all(stride % 16 == 0 for one in self.runs.strides for stride in one)
 
-    def has_edges(self, element_bytes: int) -> bool:
-        """Whether to cut off edges: rows start anywhere, and are long beside the 2 · VECTOR lanes of their edges."""
-        return not self.in_full_vectors and self.columns * element_bytes >= 8 * VECTOR_BYTES
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether one cut does for the rows of all tensors."""
+        return self.alike and all(stride == 1 for stride in self.column_strides)
 
-    def middle(self, edges: bool, element_bytes: int) -> int:
+    @property
+    def in_vectors(self) -> bool:
+        """Whether accesses are 16 bytes wide, all but those of edges."""
+        return self.in_full_vectors or self.has_edges
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether to cut off edges: rows start anywhere, and are long beside the 2 · VECTOR lanes of their edges."""
+        is_long = self.columns * self.element_bytes >= 8 * VECTOR_BYTES
+        return self.can_be_cut and is_long and not self.in_full_vectors
+
+    def middle(self, edges: bool) -> int:
         """Return how many columns a tile must cover: the whole row, or at most its middle where edges are apart."""
-        vector = VECTOR_BYTES // element_bytes
+        vector = VECTOR_BYTES // self.element_bytes
         return self.columns // vector * vector if edges else self.columns
 
     def arguments(self, **tensors: Operand) -> dict[str, object]:
-        """Return the kernel arguments for the walk over these tensors, named in the order they were walked in.
-
-        X_VECTORS says that x's rows are aligned as those of the first tensor, whose rows decide where to cut.
-        """
-        first, *_ = tensors.values()
-        vector = VECTOR_BYTES // first.element_bytes
+        """Return the kernel arguments for the walk over these tensors, named in the order they were walked in."""
         arguments: dict[str, object] = {
             "inner_rows": self.runs.inner,
             "outer_rows": self.runs.sizes[1],
             "n_columns": self.columns,
             "ALIGNED_ROWS": self.runs.aligned,
             "COMPUTE": compute_dtype(*(tensor.dtype for tensor in tensors.values())),
-            "VECTOR": vector,
+            "VECTOR": VECTOR_BYTES // self.element_bytes,
         }
         for name, tensor, strides, column_stride in zip(
             tensors, tensors.values(), self.runs.strides, self.column_strides, strict=True
         ):
-            apart = [one - other for one, other in zip(strides, self.runs.strides[0], strict=True)]
-            alike = tensor.aligned and first.aligned and all(difference % vector == 0 for difference in apart)
             arguments |= {f"{name}_ptr": tensor, f"{name}_strides": (*strides, column_stride)}
-            arguments[f"{name.upper()}_VECTORS"] = alike or tensor is first
         return arguments
 
 
-def rows_along(dim: int, shape: tuple[int, ...], *strides: Strides) -> Rows:
+def rows_along(dim: int, *tensors: Operand) -> Rows:
     """Return rows along one dimension; the other dimensions are walked in the first tensor's memory order."""
+    shape, strides = tensors[0].shape, [tensor.strides for tensor in tensors]
     if not shape:
-        shape, strides = (1,), ((1,),) * len(strides)
+        shape, strides = (1,), [(1,)] * len(tensors)
     others = [*range(dim), *range(dim + 1, len(shape))]
-    return Rows(
-        as_runs(tuple(shape[other] for other in others), *(tuple(one[other] for other in others) for one in strides)),
-        shape[dim],
-        tuple(one[dim] for one in strides),
+    runs = as_runs(tuple(shape[other] for other in others), *(tuple(one[other] for other in others) for one in strides))
+    element_bytes = tensors[0].element_bytes
+    elements = VECTOR_BYTES // element_bytes
+    alike = all(tensor.aligned and tensor.element_bytes == element_bytes for tensor in tensors) and all(
+        (stride - first) % elements == 0
+        for one in runs.strides
+        for stride, first in zip(one, runs.strides[0], strict=True)
     )
+    return Rows(runs, shape[dim], tuple(one[dim] for one in strides), element_bytes, alike)
 
 
 @triton.jit
@@ -149,20 +160,21 @@ def config_for_columns_apart(rows: Rows) -> RowConfig:
     return RowConfig(num_warps=8, ROWS=together, BLOCK_SIZE=2048 // together, form="blocks")
 
 
-def config_in_registers(rows: Rows, element_bytes: int) -> RowConfig:
+def config_in_registers(rows: Rows) -> RowConfig:
     """Return the config for whole rows in registers: up to 64 elements for each thread, few warps for many rows.
 
     On an H200 in bf16, forward, inputs from memory: 8191×4097 36.8 µs with 2 warps, 41.1 with 8; 16384×5120 97.0 µs
     with 4 warps, 109.0 with 8; 20000×333 9.8 µs with 2 rows and 1 warp, 14.5 with 1 row; 30000×77 6.5 µs with 8 rows
     and 2 warps, 7.3 with 4 rows and 1 warp.
     """
-    edges = rows.has_edges(element_bytes)
-    block_size = bucket(rows.middle(edges, element_bytes))
+    edges = rows.has_edges
+    block_size = bucket(rows.middle(edges))
     if block_size <= 512:
         together = min(bucket(rows.runs.inner), max(1024 // block_size, 1))
         warps = 1 if block_size >= 256 or rows.in_full_vectors else 2 if block_size == 128 else 4
         return RowConfig(num_warps=warps, ROWS=together, BLOCK_SIZE=block_size, EDGES=edges)
-    warps = max(block_size * max(element_bytes, 4) // 8192, 1)
+    bytes_per_warp = 8192 if rows.in_vectors else 2048  # narrow loads have an address each
+    warps = min(max(block_size * max(rows.element_bytes, 4) // bytes_per_warp, 1), 32)
     return RowConfig(num_warps=warps, BLOCK_SIZE=block_size, EDGES=edges)
 
 
@@ -183,17 +195,13 @@ def for_few_rows(rows: Rows, config: RowConfig, multiprocessors: int) -> RowConf
     return replace(config, num_warps=8, BLOCK_SIZE=2048 // config.ROWS, form="split")
 
 
-def plan_form(
-    plan: Plan, kernels: Kernels, rows: Rows, config: RowConfig, arguments: dict[str, object], element_bytes: int
-) -> None:
+def plan_form(plan: Plan, kernels: Kernels, rows: Rows, config: RowConfig, arguments: dict[str, object]) -> None:
     """Put on the plan what the configuration's form launches."""
-    if any(stride != 1 for stride in rows.column_strides):
-        config = replace(config, EDGES=False)
-    vectors = {name: value and config.EDGES for name, value in arguments.items() if name.endswith("_VECTORS")}
-    arguments = {**arguments, **vectors, "GROUP": _vectors_per_thread(plan, rows, config, element_bytes)}
+    config = replace(config, EDGES=config.EDGES and rows.can_be_cut)
+    arguments = {**arguments, "GROUP": _vectors_per_thread(plan, rows, config)}
     groups = rows.runs.count(config.ROWS) if rows.columns else 0
     programs = plan.multiprocessors * config.programs_per_multiprocessor
-    if config.form == "registers" and rows.middle(config.EDGES, element_bytes) <= config.BLOCK_SIZE:
+    if config.form == "registers" and rows.middle(config.EDGES) <= config.BLOCK_SIZE:
         walkers = groups if config.PIPELINE == 1 else min(groups, programs)
         _launch(plan, kernels.registers, walkers, config, {**arguments, "n_groups": groups})
         return
@@ -213,12 +221,12 @@ def plan_form(
     _launch(plan, kernels.split, groups * parts, config, arguments)
 
 
-def _vectors_per_thread(plan: Plan, rows: Rows, config: RowConfig, element_bytes: int) -> int:
+def _vectors_per_thread(plan: Plan, rows: Rows, config: RowConfig) -> int:
     """Return how many 16-byte loads each thread makes of a block of one row; their elements meet in its lanes."""
     if rows.columns_apart or config.ROWS > 1:
         return 1
     threads = config.num_warps * plan.architecture.warp_size
-    return max(config.BLOCK_SIZE * element_bytes // (threads * VECTOR_BYTES), 1)
+    return max(config.BLOCK_SIZE * rows.element_bytes // (threads * VECTOR_BYTES), 1)
 
 
 def _launch(plan: Plan, kernel: Any, programs: int, config: RowConfig, arguments: dict[str, object]) -> None:
