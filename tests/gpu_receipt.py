@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,7 @@ def run(workers: int) -> int:
         _pytest(["-m", "gpu and alone"], counts, failures),
     ]
     receipt = {
-        "commit": commit(Path(tilesmith.__file__).parent),
+        "commit": os.environ.get("TILESMITH_COMMIT") or commit(Path(tilesmith.__file__).parent),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
