@@ -4,6 +4,7 @@ CI has no GPU. `make test-gpu` runs the tests marked `gpu` and writes `gpu-recei
 counts, duration, and a digest of every source file that the run used. `make test` prints the files that changed since.
 
     python tests/gpu_receipt.py run [--workers N]
+    python tests/gpu_receipt.py rerun              # the tests that failed, after a change; the receipt says so
     python tests/gpu_receipt.py changed
 """
 
@@ -60,9 +61,6 @@ def run(workers: int) -> int:
     import torch
     import triton
 
-    import tilesmith
-    from tilesmith.lab.bench.result import commit
-
     if not torch.cuda.is_available():
         print("test-gpu: PyTorch sees no GPU here, so there is nothing to run")
         return 2
@@ -74,8 +72,8 @@ def run(workers: int) -> int:
         _pytest(["-m", "gpu and alone"], counts, failures),
     ]
     receipt = {
-        "commit": os.environ.get("TILESMITH_COMMIT") or commit(Path(tilesmith.__file__).parent),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "date": _now(),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
@@ -93,11 +91,48 @@ def run(workers: int) -> int:
     return max(statuses)
 
 
+def rerun() -> int:
+    """Run the failed tests of the stored receipt again, and note in it which passed at which commit."""
+    receipt = json.loads(RECEIPT.read_text())
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    status = _pytest(receipt["failures"], counts, failures)
+    RECEIPT.write_text(json.dumps(with_rerun(receipt, counts, failures, _commit()), indent=1) + "\n")
+    print(f"{counts['passed']} of {len(receipt['failures'])} tests that failed pass now")
+    return status
+
+
+def with_rerun(
+    receipt: dict[str, Any], counts: Counter[str], failures: list[str], commit: str | None
+) -> dict[str, Any]:
+    """Return the receipt after a run of its failed tests. The digests stay those of the whole run."""
+    again = {"commit": commit, "date": _now(), "tests": receipt["failures"], "passed": counts["passed"]}
+    return {
+        **receipt,
+        "passed": receipt["passed"] + counts["passed"],
+        "failed": receipt["failed"] - counts["passed"],
+        "failures": sorted(failures),
+        "reruns": [*receipt.get("reruns", []), again],
+    }
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _commit() -> str | None:
+    import tilesmith
+    from tilesmith.lab.bench.result import commit
+
+    return os.environ.get("TILESMITH_COMMIT") or commit(Path(tilesmith.__file__).parent)
+
+
 def _pytest(options: list[str], counts: Counter[str], failures: list[str]) -> int:
     """Run pytest with these options and add its results to the counts. A run that ends without a report has failed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
+        command += ["-o", "junit_family=xunit1"]  # with the file of each test
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         if not report.exists():
             counts["failed"] += 1
@@ -107,18 +142,28 @@ def _pytest(options: list[str], counts: Counter[str], failures: list[str]) -> in
             outcome = next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
             counts["failed" if outcome in ("failure", "error") else outcome] += 1
             if outcome in ("failure", "error"):
-                failures.append(f"{case.get('classname')}::{case.get('name')}")
+                failures.append(_node(case))
     return status
+
+
+def _node(case: ElementTree.Element) -> str:
+    """Return a test as pytest takes it: file, class if any, name."""
+    file, place = case.get("file") or "", case.get("classname") or ""
+    inside = place.removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
+    return "::".join(part for part in (file, inside, case.get("name")) if part)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run").add_argument("--workers", type=int, default=15)
+    commands.add_parser("rerun")
     commands.add_parser("changed")
     arguments = parser.parse_args()
     if arguments.command == "run":
         return run(arguments.workers)
+    if arguments.command == "rerun":
+        return rerun()
     if not RECEIPT.exists():
         print("GPU suite: no receipt; run `make test-gpu` on a machine with a GPU")
         return 0

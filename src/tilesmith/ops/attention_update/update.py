@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections import namedtuple
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,10 +52,12 @@ def forward(
     )  # fmt: skip
 
 
-def _names(kernels: Kernels) -> Callable[[Sequence[Any]], SimpleNamespace]:
+def _names(kernels: Kernels) -> Callable[[Sequence[Any]], Any]:
     """Return a function that gives the arguments of a torch operator the names in its schema."""
     names = tuple(inspect.signature(kernels.fake).parameters)
-    return lambda arguments: SimpleNamespace(**dict(zip(names, arguments, strict=False)))
+    # torch.compile traces a namedtuple, but in PyTorch 2.11 no SimpleNamespace.
+    named = namedtuple("Arguments", names, defaults=(None,) * len(names))  # type: ignore[misc]  # the schema's names
+    return lambda arguments: named(*arguments[: len(names)])  # autograd passes one more
 
 
 forward_arguments = _names(forward)
