@@ -1,0 +1,73 @@
+"""The stored receipt of the GPU suite, and the code that writes and reads it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_receipt
+
+
+def stored() -> dict[str, Any]:
+    receipt: dict[str, Any] = json.loads(gpu_receipt.RECEIPT.read_text())
+    return receipt
+
+
+def test_stored_receipt_has_no_failures() -> None:
+    receipt = stored()
+    assert receipt["failed"] == 0, receipt["failures"]
+    assert receipt["passed"] > 1000
+
+
+def test_stored_receipt_names_its_origin() -> None:
+    assert {"commit", "device", "torch", "triton", "seconds", "digest", "date"} <= stored().keys()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for folder in (*gpu_receipt.SOURCES, *gpu_receipt.TESTS):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "one.py").write_text("x = 1\n")
+    return tmp_path
+
+
+def test_changed_added_and_removed_files_are_named(checkout: Path) -> None:
+    receipt = {"files": gpu_receipt.digests(checkout)}
+    assert gpu_receipt.changed_files(receipt, checkout) == []
+    (checkout / "src/tilesmith/ops/one.py").write_text("x = 2\n")
+    (checkout / "src/tilesmith/ops/new.py").write_text("")
+    (checkout / "tests/ops/one.py").unlink()
+    changed = gpu_receipt.changed_files(receipt, checkout)
+    assert changed == ["src/tilesmith/ops/new.py", "src/tilesmith/ops/one.py", "tests/ops/one.py"]
+    told = gpu_receipt.note({**stored(), **receipt}, changed)
+    assert "2 source and 1 test files changed" in told
+    assert "src/tilesmith/ops/new.py" in told
+
+
+@pytest.mark.parametrize(("body", "outcome"), [("assert True", "passed"), ("assert False", "failed")])
+def test_results_are_counted(body: str, outcome: str, tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(f"def test_one():\n    {body}\n")
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    gpu_receipt._pytest([str(tmp_path), "--rootdir", str(tmp_path)], counts, failures)
+    assert counts == {outcome: 1}
+    assert failures == (["test_one.py::test_one"] if outcome == "failed" else [])
+
+
+def test_rerun_counts_what_passes_now_and_says_so() -> None:
+    receipt = {"passed": 10, "failed": 2, "failures": ["a.py::test_a", "b.py::test_b"]}
+    after = gpu_receipt.with_rerun(receipt, Counter(passed=1, failed=1), ["b.py::test_b"], "0123abc")
+    assert (after["passed"], after["failed"], after["failures"]) == (11, 1, ["b.py::test_b"])
+    assert after["reruns"][0]["tests"] == receipt["failures"]
+    assert after["reruns"][0]["commit"] == "0123abc"
+
+
+def test_run_that_ends_without_a_report_counts_as_failed() -> None:
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    assert gpu_receipt._pytest(["--no-such-option"], counts, failures)
+    assert counts["failed"] == 1
