@@ -1,6 +1,8 @@
-"""The ordered lists of forms. The first form that takes and suits a task computes it.
+"""The forms of attention, in order of preference: one list for each direction.
 
-To add a kernel, write its form beside it and list the form here, before every form that is slower for the same tasks.
+A form is one kernel, or a few, with its launch configuration (`form.py`). The first form that can compute a problem
+(`takes`) and is expected to be the fastest (`suits`) computes it. To add a kernel: write its `Form` in the kernel's
+module, and list it here before every form that is slower for the same problems.
 """
 
 from __future__ import annotations
@@ -16,19 +18,29 @@ from tilesmith.ops.attention.kernels.short import SHORT_BACKWARD, SHORT_FORWARD
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.runtime.plan import Operand, Plan
 
-FORWARD: list[Form[Problem]] = [DECODE, HOPPER_FORWARD, SHORT_FORWARD, PORTABLE_FORWARD]
-BACKWARD: list[Form[Gradients]] = [SHORT_BACKWARD, CHUNKED_BACKWARD, HOPPER_BACKWARD, PORTABLE_BACKWARD]
+FORWARD: list[Form[Problem]] = [
+    DECODE,  # few queries, many keys: the keys are split over programs
+    HOPPER_FORWARD,  # Hopper, half precision, long sequences
+    SHORT_FORWARD,  # up to 64 queries and keys
+    PORTABLE_FORWARD,  # everything else
+]
+BACKWARD: list[Form[Gradients]] = [
+    SHORT_BACKWARD,  # up to 64 queries and keys
+    CHUNKED_BACKWARD,  # sequences that share a bias with a gradient, some sequences at a time
+    HOPPER_BACKWARD,  # Hopper, half precision, long sequences
+    PORTABLE_BACKWARD,  # everything else
+]
 
 
 def plan_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...]:
-    """Plan the forward. Returns the output, and log₂ Σ 2^score of each query."""
+    """Put the forward on the plan. Return the output, and the base-2 log-sum-exp of each query, log₂ Σ 2^score."""
     return plan_first(FORWARD, plan, problem)
 
 
 def plan_backward(
     plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool = False
 ) -> tuple[Operand, ...]:
-    """Plan the backward. Returns dq, dk and dv, and dbias if there is a bias and its gradient is wanted."""
+    """Put the backward on the plan. Return dq, dk and dv; and dbias where there is a bias and `bias_gradient`."""
     dq, dk, dv = plan.empty_like(problem.q), plan.empty_like(problem.k), plan.empty_like(problem.v)
     wants_dbias = bias_gradient and problem.bias is not None
     return plan_first(BACKWARD, plan, Gradients(problem, doutput, output, lse, wants_dbias, dq, dk, dv))

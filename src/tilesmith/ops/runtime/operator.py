@@ -62,9 +62,9 @@ class Operator(Generic[P, R]):
         parameters = self.__signature__.parameters
         self._defaults = {name: parameter.default for name, parameter in parameters.items()}
         self._positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters.values())
-        # A call of so many arguments needs no binding; none does where some may only be given by name.
+        # A positional call with this many arguments is complete. -1: never, since some parameters are keyword-only.
         self._complete = len(parameters) if self._positional == len(parameters) else -1
-        self._tails = _tails(list(self._defaults.values()), self._positional)
+        self._trailing_defaults = _trailing_defaults(list(self._defaults.values()), self._positional)
         places = {name: place for place, name in enumerate(parameters)}
         self._residual_place = places["residual"] if options.residual else -1
         self._finish = [(places[name], function) for name, function in options.finish.items()]
@@ -119,8 +119,8 @@ class Operator(Generic[P, R]):
 
     def _bound(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments in order, with defaults filled in."""
-        if not named and len(arguments) in self._tails:
-            return arguments + self._tails[len(arguments)]
+        if not named and len(arguments) in self._trailing_defaults:
+            return arguments + self._trailing_defaults[len(arguments)]
         rest = {name: named.get(name, default) for name, default in list(self._defaults.items())[len(arguments) :]}
         missing = any(value is inspect.Parameter.empty for value in rest.values())
         if missing or named.keys() - rest.keys() or len(arguments) > self._positional:
@@ -156,7 +156,7 @@ class Operator(Generic[P, R]):
         return arguments
 
     def _dispatched(self, arguments: Sequence[Any]) -> R:
-        """Compute by torch operators, so that whatever listens to or transforms them sees this one."""
+        """Call through the PyTorch dispatcher, so that torch.compile and dispatch modes see this operator."""
         if self._uses_torch(arguments):
             result: R = self.native(*arguments)
         else:
@@ -268,7 +268,7 @@ def operator(
 
 
 def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
-    """Whether PyTorch's own operators must compute: their gradients and transformations are known to PyTorch."""
+    """Whether PyTorch must compute: under a torch.func transform, or for tensor subclasses that kernels cannot read."""
     return is_transformed() or any(type(tensor) not in _KNOWN_CLASSES for tensor in tensors)
 
 
@@ -289,7 +289,7 @@ def autocasted(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def autocast_rounds(x: object) -> bool:
-    """Whether autocast gives an operator x in another dtype. A residual must be added in x's own."""
+    """Whether autocast is on with another dtype than x's. PyTorch then adds the residual, in x's dtype."""
     if not isinstance(x, Tensor) or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return False
     return x.dtype != torch.get_autocast_dtype(x.device.type)
@@ -299,7 +299,7 @@ def _first(outputs: Any) -> Any:
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
-def _tails(defaults: Sequence[Any], positional: int) -> dict[int, tuple[Any, ...]]:
-    """Return, by number of given arguments, the defaults that complete a call, where all left out have one."""
-    required = sum(value is inspect.Parameter.empty for value in defaults)
-    return {given: tuple(defaults[given:]) for given in range(required, positional + 1)}
+def _trailing_defaults(defaults: Sequence[Any], positional: int) -> dict[int, tuple[Any, ...]]:
+    """Map a number of positional arguments to the defaults of all other parameters, where each of them has one."""
+    rest = {given: tuple(defaults[given:]) for given in range(positional + 1)}
+    return {given: values for given, values in rest.items() if inspect.Parameter.empty not in values}

@@ -1,8 +1,9 @@
-"""What forward and backward share: tensors as rows, and the three forms of a kernel that walks them.
+"""What softmax's forward and backward share: tensors as rows, and the choice of one of three forms.
 
 - registers: a program holds whole rows in registers between their sum and their result.
 - blocks: a program walks its rows in blocks of columns, twice; the second read comes from cache.
-- split: few long rows are split over programs. One kernel leaves statistics of each part, a second one reads them.
+- split: few long rows are split over programs. The first kernel writes statistics of each part to memory, the second
+  one combines them and writes the result.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Rows:
     columns: int
     column_strides: Strides
     element_bytes: int
-    alike: bool  # the rows of all tensors are aligned as those of the first
+    alike: bool  # row i has the same offset modulo 16 bytes in every tensor
 
     @property
     def columns_apart(self) -> bool:
@@ -173,7 +174,7 @@ def config_in_registers(rows: Rows) -> RowConfig:
         together = min(bucket(rows.runs.inner), max(1024 // block_size, 1))
         warps = 1 if block_size >= 256 or rows.in_full_vectors else 2 if block_size == 128 else 4
         return RowConfig(num_warps=warps, ROWS=together, BLOCK_SIZE=block_size, EDGES=edges)
-    bytes_per_warp = 8192 if rows.in_vectors else 2048  # narrow loads have an address each
+    bytes_per_warp = 8192 if rows.in_vectors else 2048  # a load of one element needs an address register
     warps = min(max(block_size * max(rows.element_bytes, 4) // bytes_per_warp, 1), 32)
     return RowConfig(num_warps=warps, BLOCK_SIZE=block_size, EDGES=edges)
 
@@ -196,7 +197,7 @@ def for_few_rows(rows: Rows, config: RowConfig, multiprocessors: int) -> RowConf
 
 
 def plan_form(plan: Plan, kernels: Kernels, rows: Rows, config: RowConfig, arguments: dict[str, object]) -> None:
-    """Put on the plan what the configuration's form launches."""
+    """Put the launches of the config's form on the plan. Rows that do not fit in registers go in blocks."""
     config = replace(config, EDGES=config.EDGES and rows.can_be_cut)
     arguments = {**arguments, "GROUP": _vectors_per_thread(plan, rows, config)}
     groups = rows.runs.count(config.ROWS) if rows.columns else 0

@@ -1,4 +1,8 @@
-"""Choose the form of a product: the first of a list that takes the problem and suits it."""
+"""Choose the kernel that computes a GEMM.
+
+A *form* is one kernel with its launch configuration. `takes` says whether a form can compute a problem, `suits` whether
+it is expected to be the fastest. The first form in FORMS that does both computes the problem.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,16 @@ from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.config import Config
 
 FORMS: tuple[Form[Any], ...] = (
-    Half(), ExactRegisters(), ExactShared(), SplitInTile(), StoredByTma(), StoredByPointers(), Tma(), Pointers(),
-)  # fmt: skip
-"""In the order in which the planner asks them. The last one takes and suits every problem."""
+    Half(),  # Hopper, bf16 and fp16: stores a tile while the next one is multiplied
+    ExactRegisters(),  # Hopper, exact fp32 as bf16x3, the parts of a in registers
+    ExactShared(),  # Hopper, exact fp32 as bf16x3, split one step ahead into shared memory
+    SplitInTile(),  # exact fp32 as bf16x3 on any NVIDIA GPU, split in each tile
+    StoredByTma(),  # exact fp32, split into bf16x3 by a kernel before; Hopper loads the parts by TMA
+    StoredByPointers(),  # the same, loaded by pointers
+    Tma(),  # Hopper, operands loaded by TMA
+    Pointers(),  # any GPU, any strides
+)
+"""In order of preference. The last form takes and suits every problem."""
 
 _BY_NAME = {form.name: form for form in FORMS}
 _TILE_SIZES = frozenset({"BLOCK_M", "BLOCK_N", "BLOCK_K"})
@@ -27,9 +38,10 @@ def choose(problem: Problem) -> tuple[Form[Any], Config]:
     """Return the form that computes the problem, and its config."""
     form = _first_choice(problem)
     config = problem.plan.choose(form.config(problem), form.name, *problem.key)
-    config = replace(config, form=form.name)  # a sweep over forms may have left the name of one that cannot
+    config = replace(config, form=form.name)  # an override may have named a form that cannot
     if isinstance(config, TileConfig):
         config = with_split_k(config, problem)
+    # `settled` makes the config valid. It may name another form in config.form, which then settles the config.
     config = form.settled(problem, config)
     while (other := _form_of(config)) is not form:
         form, config = other, other.settled(problem, config)
@@ -41,12 +53,12 @@ def _form_of(config: Config) -> Form[Any]:
 
 
 def _first_choice(problem: Problem) -> Form[Any]:
-    """Return the form that a sweep names, if it takes the problem; else the first that suits.
+    """Return the form that an override names, if the form takes the problem; else the first that suits.
 
-    A sweep over tile sizes leaves out forms that have none.
+    Where an override sets a tile size, forms without that field are skipped.
     """
-    swept = dict(dispatch.state().overrides)
-    sizes = _TILE_SIZES & swept.keys()
+    overrides = dict(dispatch.state().overrides)
+    sizes = _TILE_SIZES & overrides.keys()
     forms = [form for form in FORMS if form.takes(problem) and sizes <= form.config_type().fields().keys()]
-    named = [form for form in forms if form.name == swept.get("form")]
+    named = [form for form in forms if form.name == overrides.get("form")]
     return next(iter(named), None) or next(form for form in forms if form.suits(problem))

@@ -1,7 +1,8 @@
-"""The fused update as torch operators, and the forms that may compute it.
+"""The fused triangle multiplicative update as torch operators, and the forms that may compute it.
 
-Few kernels compute everything, and keep intermediate results on the chip. FORMS lists them in order of preference. To
-add a form: write a module with `suits`, `plan_forward` and `plan_backward`, and name it in FORMS.
+The forward takes three kernels; only a, b and their product x pass through memory between them. FORMS lists the forms
+in order of preference. To add one: write its `suits`, `plan_forward` and `plan_backward`, make a `Form` of them, and
+put it in FORMS before PORTABLE, which suits every problem.
 """
 
 from __future__ import annotations
@@ -27,21 +28,25 @@ from tilesmith.ops.triangle_multiply.problem import Problem, matrices_shape, pro
 
 @dataclass(frozen=True)
 class Form:
-    """Kernels for the fused update. `suits(plan, problem, *of_pairs)`: `of_pairs` are tensors like z, such as dy."""
+    """The kernels of one form of the fused update.
+
+    `suits(plan, problem, *pair_tensors)`: whether the form computes the problem; `pair_tensors` have z's shape, as dy.
+    Forward and backward choose their form separately, so all forms use one layout of a, b and x.
+    """
 
     suits: Callable[..., bool]
     plan_forward: Callable[..., None]
     plan_backward: Callable[..., tuple[Operand, ...]]
 
 
-HOPPER = Form(suits_hopper, hopper_forward.plan_forward, hopper_backward.plan_backward)  # bf16, 128 channels
+HOPPER = Form(suits_hopper, hopper_forward.plan_forward, hopper_backward.plan_backward)  # Hopper, bf16, 128 channels
 PORTABLE = Form(lambda *_: True, portable_forward.plan_forward, portable_backward.plan_backward)
 FORMS = (HOPPER, PORTABLE)
 
 
-def form_of(plan: Plan, problem: Problem, *of_pairs: Operand) -> Form:
+def form_of(plan: Plan, problem: Problem, *pair_tensors: Operand) -> Form:
     """Return the first form that suits."""
-    return next(form for form in FORMS if form.suits(plan, problem, *of_pairs))
+    return next(form for form in FORMS if form.suits(plan, problem, *pair_tensors))
 
 
 @kernels("triangle_multiply_forward")
