@@ -11,13 +11,12 @@ from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.rows import (
+    Blocks,
     Kernels,
     RowConfig,
     Rows,
-    config_for_columns_apart,
-    config_in_registers,
-    for_few_rows,
     plan_form,
+    row_config,
     row_pointers,
     rows_along,
     rows_exist,
@@ -202,19 +201,12 @@ KERNELS = Kernels(
 
 
 def backward_config(rows: Rows, multiprocessors: int) -> RowConfig:
-    """Return the config for these rows. Times are of an H200, inputs from memory."""
-    if rows.columns_apart:
-        return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
-    in_registers = config_in_registers(rows)
-    if in_registers.BLOCK_SIZE * max(rows.element_bytes, 4) <= 32768:
-        return in_registers
-    # 16 bytes of y and of dy for a thread at a time, or twice as many: 4096×12345 bf16 86.2 µs with blocks of 8 KiB and
-    # 8 warps; 3000×24576 118.3 µs of 16 KiB; 2048×50257 187.5 µs of 32 KiB, 229.3 of 16.
+    """Return the config for these rows. Times are of an H200 in bf16, inputs from memory."""
+    # A thread reads 16 bytes of y and of dy at a time, or twice as many: 4096×12345 86.2 µs with blocks of 8 KiB and 8
+    # warps; 3000×24576 118.3 µs with 16 KiB; 2048×50257 187.5 µs with 32 KiB, 229.3 with 16.
     large = rows.columns > 32768 and rows.in_vectors
-    warps, block_bytes = (8, 8192) if rows.columns <= 16384 else (32, 32768 if large else 16384)
-    edges = in_registers.EDGES
-    wide = RowConfig(num_warps=warps, BLOCK_SIZE=block_bytes // rows.element_bytes, EDGES=edges, form="blocks")
-    return for_few_rows(rows, wide, multiprocessors)
+    blocks = Blocks(8, 8192) if rows.columns <= 16384 else Blocks(32, 32768 if large else 16384)
+    return row_config(rows, multiprocessors, 32768, blocks)
 
 
 @kernels("softmax_backward")

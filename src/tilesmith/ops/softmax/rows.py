@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -194,6 +194,25 @@ def for_few_rows(rows: Rows, config: RowConfig, multiprocessors: int) -> RowConf
     if config.EDGES:
         return replace(config, num_warps=2, BLOCK_SIZE=1024, programs_per_multiprocessor=8, form="split")
     return replace(config, num_warps=8, BLOCK_SIZE=2048 // config.ROWS, form="split")
+
+
+class Blocks(NamedTuple):
+    """How the form "blocks" reads a row."""
+
+    warps: int
+    bytes: int  # of one tensor, at a time
+
+
+def row_config(rows: Rows, multiprocessors: int, most_bytes: int, blocks: Blocks) -> RowConfig:
+    """Return the config for these rows: in registers up to `most_bytes` of a row, as computed with; else in blocks."""
+    if rows.columns_apart:
+        return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
+    in_registers = config_in_registers(rows)
+    if in_registers.BLOCK_SIZE * max(rows.element_bytes, 4) <= most_bytes:
+        return in_registers
+    block_size, edges = blocks.bytes // rows.element_bytes, in_registers.EDGES
+    wide = RowConfig(num_warps=blocks.warps, BLOCK_SIZE=block_size, EDGES=edges, form="blocks")
+    return for_few_rows(rows, wide, multiprocessors)
 
 
 def plan_form(plan: Plan, kernels: Kernels, rows: Rows, config: RowConfig, arguments: dict[str, object]) -> None:
