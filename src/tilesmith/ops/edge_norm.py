@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.channels import load_vector, norm_gradient
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.arguments import (
@@ -35,7 +36,6 @@ from tilesmith.ops.runtime.layout import NotWalkable
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.triangle_multiply.fused.rows import load_vector, norm_gradient
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 MOST_CHANNELS = 1024  # a tile holds whole rows, because the norm needs all channels

@@ -13,12 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.channels import load_vector, store_partial
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.triangle_multiply.fused.rows import load_vector, store_partial
 
 SIDES = 4  # queries, keys, values, gate
 

@@ -6,6 +6,7 @@ Files, in reading order:
 - `runs.py`: walking dimensions of any strides in runs of neighbouring elements.
 - `aligned_rows.py`: rows of any width in 16-byte vectors.
 - `partial_sums.py`: sums over rows in two kernels, without atomics.
+- `channels.py`: parameters, partial sums and a norm's gradient over rows of channels.
 - `norm_rows.py`: tiles of rows for the norms.
 - `norm_forward.py`: the forms of a norm's forward.
 - `norm_backward.py`: the forms of a norm's backward.

@@ -9,19 +9,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.channels import load_vector, norm_gradient, store_partial
 from tilesmith.ops.triangle_multiply.fused.rows import (
     is_unmasked,
     load_normed,
     load_rows,
     load_standard,
     load_statistics,
-    load_vector,
-    norm_gradient,
     pairs_of_program,
     starts_in_matrices,
     starts_of_rows,
     store_channels,
-    store_partial,
     store_rows,
 )
 

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.channels import load_vector, norm_gradient, store_partial
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -25,16 +26,13 @@ from tilesmith.ops.triangle_multiply.fused.rows import (
     load_rows,
     load_standard,
     load_statistics,
-    load_vector,
     load_weight,
-    norm_gradient,
     pairs_of_program,
     project_norm,
     starts_in_matrices,
     starts_of_pairs,
     starts_of_rows,
     store_channels,
-    store_partial,
     store_rows,
 )
 from tilesmith.ops.triangle_multiply.problem import Problem

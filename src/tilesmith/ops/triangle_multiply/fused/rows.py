@@ -14,6 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.channels import load_vector
+
 NOT_SPECIALISED = [
     "n_residues", "n_channels", "n_hidden",
     *(f"{name}_{side}_stride" for name in ("z", "y", "dy", "dz", "mask") for side in ("batch", "i", "j")),
@@ -83,12 +85,6 @@ def store_channels(starts, x, j, columns, n_residues, n_columns, channel_stride)
 
 
 @triton.jit
-def store_partial(partials, columns, is_column, x):
-    """Store the sum of x, [ROWS, COLUMNS], over this program's rows."""
-    tl.store(partials + columns, tl.sum(x.to(partials.dtype.element_ty), axis=0), mask=is_column)
-
-
-@triton.jit
 def load_statistics(rows, columns, n_columns, eps, COMPUTE: tl.constexpr):
     """Return the mean of each row and 1 / its deviation, both [ROWS, 1]."""
     x = load_rows(rows, columns, n_columns).to(COMPUTE)  # [ROWS, COLUMNS]
@@ -102,12 +98,6 @@ def load_standard(rows, mean, inverse_deviation, columns, n_columns, COMPUTE: tl
     """Return rows of mean zero and variance one, [ROWS, COLUMNS], zeros beyond the last column."""
     x = load_rows(rows, columns, n_columns).to(COMPUTE)
     return tl.where((columns < n_columns)[None, :], (x - mean) * inverse_deviation, 0.0)
-
-
-@triton.jit
-def load_vector(vector_ptr, columns, is_column, COMPUTE: tl.constexpr):
-    """Load a vector as [1, COLUMNS], zeros beyond its end."""
-    return tl.load(vector_ptr + columns, mask=is_column, other=0.0).to(COMPUTE)[None, :]
 
 
 @triton.jit
@@ -126,15 +116,6 @@ def load_normed(
     standard = load_standard(rows, mean, inverse_deviation, columns, n_columns, COMPUTE)
     x = normed(standard, weight_ptr, bias_ptr, columns, n_columns, COMPUTE).to(DTYPE)
     return x, (weight_ptr, bias_ptr, mean, inverse_deviation)
-
-
-@triton.jit
-def norm_gradient(dnormed, standard, inverse_deviation, weight, n_columns):
-    """Return the gradient of the rows before the norm, from the gradient of standard · weight + bias."""
-    scaled = dnormed * weight
-    mean = (tl.sum(scaled, axis=1) / n_columns)[:, None]  # [ROWS, 1]
-    projection = (tl.sum(scaled * standard, axis=1) / n_columns)[:, None]  # [ROWS, 1]
-    return inverse_deviation * (scaled - mean - standard * projection)
 
 
 @triton.jit
