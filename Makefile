@@ -34,7 +34,7 @@ test-slow: $(STAMP) ## the slow tests: every variant of every kernel compiles, e
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m slow
 	$(BIN)/tilesmith learn verify
 
-test-breaks: $(STAMP) ## plant 40 breaks, one at a time, and see the tests go red
+test-breaks: $(STAMP) ## plant breaks in the sources, one at a time, and see the tests go red
 	$(BIN)/python tests/breaks.py
 
 test-gpu: $(STAMP) ## the tests that need a GPU; writes tests/gpu-receipt.json

@@ -22,7 +22,9 @@ def arguments(operator: str, rows: int, columns: int, dtype: torch.dtype, device
     """Return what the operator takes: x, the residual of add_rms_norm, and every parameter."""
     shapes = [(rows, columns)] * (2 if operator == "add_rms_norm" else 1) + [(columns,)]
     shapes += [(columns,)] if operator == "layer_norm" else []
-    return [torch.randn(shape, dtype=dtype, device=device).requires_grad_() for shape in shapes]
+    made = [torch.randn(shape, dtype=dtype, device=device) for shape in shapes]
+    made[0] = made[0] + 2  # a mean that is not zero, so that a wrong one is seen
+    return [one.requires_grad_() for one in made]
 
 
 def computed(function: Callable[..., Any], given: list[Tensor], dys: list[Tensor]) -> list[Tensor]:
@@ -51,6 +53,42 @@ def test_any_width_matches_float64(operator: str, columns: int, rows: int, dtype
         error = (one.double() - wanted).norm() / wanted.norm()
         # Half precision rounds the sum of add_rms_norm before its norm, and the result once more.
         assert error < (1e-6 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_any_width_takes_strided_parameters(operator: str) -> None:
+    torch.manual_seed(0)
+    given = arguments(operator, 5, 777, torch.float32)
+    dys = [torch.randn(5, 777) for _ in range(2)]
+    strided = [
+        one if one.ndim == 2 else torch.stack([one.detach(), torch.full_like(one, 7.0)], 1)[:, 0] for one in given
+    ]
+    strided = [one.detach().requires_grad_() for one in strided]
+    assert any(one.stride(-1) == 2 for one in strided)
+    with ts.use("interpret"):
+        ours, right = computed(SPECS[operator].op, strided, dys), computed(SPECS[operator].op, given, dys)
+    for one, wanted in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, wanted, rtol=0, atol=0)
+
+
+def launched_for(x: Tensor) -> list[str]:
+    with recorded_plans("cuda:90") as plans:
+        SPECS["rms_norm"].op(x, torch.empty(x.shape[-1], dtype=x.dtype, device="meta"))
+    return [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+
+
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [
+        ("rows aligned unlike the result's", torch.empty(300, 4098, dtype=torch.bfloat16, device="meta")[:, :4097]),
+        ("rows of two dimensions that do not merge", torch.empty(20, 30, 4097, device="meta")[:, ::2]),
+        ("columns apart", torch.empty(4097, 300, device="meta").t()),
+    ],
+)
+def test_any_width_leaves_other_rows_to_other_forms(name: str, x: Tensor) -> None:
+    """A vector access to a row that is aligned unlike the result's faults on a GPU."""
+    assert not any("any_width" in kernel for kernel in launched_for(x))
+    assert any("any_width" in kernel for kernel in launched_for(torch.empty_like(x).contiguous().view(-1, 4097)))
 
 
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])

@@ -1,0 +1,569 @@
+"""Plant one break at a time in a copy of the sources, and see that the named test goes red.
+
+A test that stays green on a broken kernel asserts nothing. Each break below replaces one piece of text in one file and
+names the tests that must fail. `make test-breaks` runs all of them; a fast test keeps every piece of text findable.
+
+    python tests/breaks.py [WORD…]    # only the breaks whose name contains one of the words
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Break(NamedTuple):
+    """One fault: in `file`, `text` becomes `fault`; the tests that `tests` selects must then fail."""
+
+    name: str
+    file: str  # below src/tilesmith
+    text: str  # its first occurrence is replaced
+    fault: str
+    tests: str  # arguments of pytest, as in a shell
+
+
+BREAKS = [
+    # Masks.
+    Break(
+        "odd rows read past their end",
+        "ops/device/aligned_rows.py",
+        "lanes < lead, columns < n_columns)",
+        "lanes < lead, columns <= n_columns)",
+        "tests/ops/test_softmax.py -k 'test_every_form and registers'",
+    ),
+    Break(
+        "softmax counts zeros past a row's end",
+        "ops/softmax/forward.py",
+        'x = tl.load(x_pointers, mask=mask, other=float("-inf")).to(COMPUTE)',
+        "x = tl.load(x_pointers, mask=mask, other=0.0).to(COMPUTE)",
+        "tests/ops/test_softmax.py -k 'test_every_form and registers'",
+    ),
+    Break(
+        "layer_norm variance counts columns past the end",
+        "ops/layer_norm/forward.py",
+        "centred = tl.where(mask, x - (tl.sum(x, axis=1) / n_columns)[:, None], 0.0)",
+        "centred = x - (tl.sum(x, axis=1) / n_columns)[:, None]",
+        "tests/ops/test_layer_norm.py -k test_layer_norm_matches_pytorch",
+    ),
+    Break(
+        "any-width layer_norm forgets the mask of the edges",
+        "ops/device/norm_any_width.py",
+        "tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)",
+        "tl.where(mask, x - mean, 0.0), x_edges - mean",
+        "tests/ops/device/test_norm_any_width.py -k 'matches_float64 and layer_norm'",
+    ),
+    Break(
+        "matmul reads one product past the depth",
+        "ops/matmul/kernels/pointers.py",
+        "in_depth = depths < depth - start",
+        "in_depth = depths <= depth - start",
+        "tests/ops/matmul/test_matmul.py -k 'reads_nothing_beyond and pointers'",
+    ),
+    Break(
+        "conv2d reads rows above the image",
+        "ops/conv2d/pointers.py",
+        "return place.to(tl.uint32) < tl.cast(size, tl.uint32)",
+        "return place < size",
+        "tests/ops/test_conv2d.py -k padding_same",
+    ),
+    Break(
+        "transpose reads one column too many",
+        "ops/transpose.py",
+        "(columns < n_columns)[None, :]",
+        "(columns <= n_columns)[None, :]",
+        "tests/ops/test_transpose.py -k any_layout",
+    ),
+    Break(
+        "cross_entropy counts zeros past the last class",
+        "ops/cross_entropy/forward.py",
+        'x = tl.load(x_pointers, mask=mask, other=float("-inf"))',
+        "x = tl.load(x_pointers, mask=mask, other=0.0)",
+        "tests/ops/test_cross_entropy.py -k matches_torch_cross_entropy",
+    ),
+    Break(
+        "triangle_multiply variance counts absent channels",
+        "ops/triangle_multiply/fused/rows.py",
+        "centred = tl.where((columns < n_columns)[None, :], x - mean, 0.0)",
+        "centred = x - mean",
+        "tests/ops/triangle_multiply/test_triangle_multiply.py -k 'several_tiles_match_float64 or pair_by_pair'",
+    ),
+    Break(
+        "AdamW updates past the end of a parameter",
+        "optim/adamw_kernels.py",
+        "factors, offsets < count,",
+        "factors, None,",
+        "tests/optim/test_adamw.py -k ten_steps_match_torch",
+    ),
+    Break(
+        "sum adds elements past the summed side",
+        "ops/sum.py",
+        "mask = in_kept[:, None] & in_reduced[None, :]",
+        "mask = in_kept[:, None]",
+        "tests/ops/test_sum.py -k split_sums",
+    ),
+    Break(
+        "max_pool2d takes zero from the padding",
+        "ops/device/images/pooling_forward.py",
+        'OTHER: tl.constexpr = float("-inf") if OF_MAXIMA else 0.0',
+        "OTHER: tl.constexpr = 0.0",
+        "tests/ops/test_pooling.py -k 'every_window and max_pool2d'",
+    ),
+    Break(
+        "outer_product_mean divides by the eps of absent pairs",
+        "ops/outer_product_mean/inverse_counts.py",
+        "(1 / (eps + count)).masked_fill(count == 0, 0.0)",
+        "1 / (eps + count)",
+        "tests/ops/test_outer_product_mean.py -k fully_masked",
+    ),
+    Break(
+        "attention ignores the key mask in dk and dv",
+        "ops/attention/device/scores.py",
+        "    if attended is not None:\n        weights = tl.where(attended, weights, 0.0)\n",
+        "",
+        "tests/ops/attention/test_attention.py -k 'keys_that_are_masked or mask_is_per_key'",
+    ),
+    Break(
+        "triangle_multiply keeps masked pairs",
+        "ops/triangle_multiply/fused/forward.py",
+        "        if mask_ptr is not None:\n            gated = tl.where(unmasked, gated, 0.0)\n",
+        "",
+        "tests/ops/triangle_multiply/test_triangle_multiply.py -k masked_pairs_do_not",
+    ),
+    Break(
+        "a query sees the key after its own",
+        "ops/attention/device/tiles.py",
+        "(keys <= queries + (n_keys - n_queries) + right)",
+        "(keys <= queries + (n_keys - n_queries) + right + 1)",
+        "tests/ops/attention/test_attention.py -k 'last_query_stands or both_are_as_long'",
+    ),
+    # Signs.
+    Break(
+        "rope rotates first elements backwards",
+        "ops/rope/kernel.py",
+        "first * cos[0] - second * sin[0]",
+        "first * cos[0] + second * sin[0]",
+        "tests/ops/test_rope.py -k rotates_pairs_as_complex",
+    ),
+    Break(
+        "rope gradient rotates forwards",
+        "ops/rope/kernel.py",
+        "sin = tl.where(inverse != 0, -sin[1], sin[0]), tl.where(inverse != 0, -sin[0], sin[1])",
+        "sin = tl.where(inverse != 0, sin[1], sin[0]), tl.where(inverse != 0, sin[0], sin[1])",
+        "tests/ops/test_rope.py -k gradient_rotates_back",
+    ),
+    Break(
+        "rms_norm gradient adds the projection",
+        "ops/rms_norm/backward.py",
+        "dx = inverse_rms * (scaled - x * (",
+        "dx = inverse_rms * (scaled + x * (",
+        "tests/ops/test_norm_forms.py -k 'test_norm_form_matches_the_reference and rms_norm and backward_kernel'",
+    ),
+    Break(
+        "softmax gradient adds the sum",
+        "ops/softmax/backward.py",
+        "dx = y * (dy - total)",
+        "dx = y * (dy + total)",
+        "tests/ops/test_softmax.py -k 'test_every_form and registers'",
+    ),
+    Break(
+        "attention dq adds delta",
+        "ops/attention/kernels/backward.py",
+        "dscores = weights * (dweights - delta[:, None])",
+        "dscores = weights * (dweights + delta[:, None])",
+        "tests/ops/attention/test_attention.py -k test_agrees_with_the_reference",
+    ),
+    Break(
+        "cross_entropy subtracts the logarithm",
+        "ops/cross_entropy/forward.py",
+        "loss = (shift - target_logit) + tl.log(row_sum)",
+        "loss = (shift - target_logit) - tl.log(row_sum)",
+        "tests/ops/test_cross_entropy.py -k matches_torch_cross_entropy",
+    ),
+    Break(
+        "any-width gradient adds the projection at the edges",
+        "ops/device/norm_any_width.py",
+        "scaled_mean - normed_edges * (factor * projection)",
+        "scaled_mean + normed_edges * (factor * projection)",
+        "tests/ops/device/test_norm_any_width.py -k matches_float64",
+    ),
+    Break(
+        "AdamW grows weights instead of decaying them",
+        "optim/adamw_kernels.py",
+        "p -= decay * p",
+        "p += decay * p",
+        "tests/optim/test_adamw.py -k ten_steps_match_torch",
+    ),
+    # Strides and offsets.
+    Break(
+        "rows of nested layouts use another dimension's size",
+        "ops/runtime/layout.py",
+        "index_1 = rows // sizes[2] % sizes[1]",
+        "index_1 = rows // sizes[1] % sizes[2]",
+        "tests/ops/test_rms_norm.py -k takes_any_strides",
+    ),
+    Break(
+        "matmul batches exchange two strides",
+        "ops/matmul/kernels/tiles.py",
+        "index_1 * strides[1] + index_2 * strides[2]",
+        "index_1 * strides[2] + index_2 * strides[1]",
+        "tests/ops/matmul/test_matmul.py -k broadcast_forward_and_backward",
+    ),
+    Break(
+        "rope forgets the stride of second elements",
+        "ops/rope/kernel.py",
+        "((pairs + n_pairs) * stride)[None, :]",
+        "(pairs * stride + n_pairs)[None, :]",
+        "tests/ops/test_rope.py -k takes_any_strides",
+    ),
+    Break(
+        "conv2d exchanges the weight's two strides",
+        "ops/conv2d/pointers.py",
+        "weight_row * weight.strides[2] + weight_column * weight.strides[3]",
+        "weight_row * weight.strides[3] + weight_column * weight.strides[2]",
+        "tests/ops/test_conv2d.py -k every_way_to_load",
+    ),
+    Break(
+        "transpose counts a short last group as a full one",
+        "ops/transpose.py",
+        "// group_height\n",
+        "// GROUP\n",
+        "tests/ops/every_operator/test_operators_are_right.py -k 'transpose and past'",
+    ),
+    Break(
+        "outer_product_mean exchanges with the wrong pitch",
+        "ops/outer_product_mean/backward_passes.py",
+        "second.to(tl.int64) * n_first + first",
+        "second.to(tl.int64) * n_second + first",
+        "tests/ops/test_outer_product_mean.py -k exchanged_equals_transpose",
+    ),
+    Break(
+        "attention counts far rows with 32 bits",
+        "ops/attention/device/tiles.py",
+        'tl.int32 if WALK == "near" else tl.int64',
+        "tl.int32",
+        "tests/ops/attention/test_attention.py -k further_apart_than_32_bits",
+    ),
+    Break(
+        "rms_norm reads a strided weight as contiguous",
+        "ops/device/norm_rows.py",
+        "pointers = weight.pointer + columns * weight.stride",
+        "pointers = weight.pointer + columns",
+        "tests/ops/test_rms_norm.py -k takes_any_strides",
+    ),
+    # Dispatch and planning.
+    Break(
+        "softmax holds rows that are wider than its block",
+        "ops/softmax/rows.py",
+        'if config.form == "registers" and rows.middle(config.EDGES) <= config.BLOCK_SIZE:',
+        'if config.form == "registers":',
+        "tests/ops/runtime/test_dispatch.py -k 'do_not_depend_on_the_configuration and softmax'",
+    ),
+    Break(
+        "any-width gradient mixes rows of several alignments",
+        "ops/device/norm_any_width.py",
+        "programs = min(triton.cdiv(problem.walk.rows, vector) * vector, most)",
+        "programs = min(problem.walk.rows, most)",
+        "tests/ops/device/test_norm_any_width.py -k one_alignment",
+    ),
+    Break(
+        "interpret mode leaves CPU tensors to PyTorch",
+        "ops/runtime/dispatch.py",
+        'return _state.mode == "interpret" or interpreter.is_interpreting()',
+        "return interpreter.is_interpreting()",
+        "tests/ops/runtime/test_dispatch.py -k 'interpret_mode_runs_kernels'",
+    ),
+    Break(
+        "an exception leaves the mode of its block",
+        "ops/runtime/dispatch.py",
+        "_enter(self._before)",
+        "_enter(self._before if error is None else _state)",
+        "tests/ops/runtime/test_dispatch.py -k mode_ends",
+    ),
+    Break(
+        "tuned configurations are not noticed",
+        "ops/runtime/dispatch.py",
+        "    _epochs.clear()\n    _enter(_state)",
+        "    _enter(_state)",
+        "tests/ops/runtime/test_tuning.py",
+    ),
+    Break(
+        "sum does not split few long sums",
+        "ops/sum.py",
+        "pieces // FEWEST_PIECES)",
+        "FEWEST_PIECES // pieces)",
+        "tests/ops/test_sum.py -k splits_few_long_sums",
+    ),
+    Break(
+        "matmul asks the pointer kernel before TMA",
+        "ops/matmul/planning/choose.py",
+        "    Tma(),  # Hopper, operands loaded by TMA\n    Pointers(),",
+        "    Pointers(),\n    Tma(),",
+        "tests/ops/matmul/test_matmul.py -k follows_pytorchs_switch",
+    ),
+    Break(
+        "avg_pool2d divides clipped windows by a constant",
+        "ops/device/images/pooling.py",
+        "unpadded or (count_padding and within)",
+        "unpadded or count_padding",
+        "tests/ops/test_pooling.py -k 'every_window and avg_pool2d'",
+    ),
+    # Dtypes and rounding.
+    Break(
+        "sum rounds partial sums to the dtype of x",
+        "ops/sum.py",
+        "return torch.float64 if dtype == torch.float64 else torch.float32",
+        "return dtype",
+        "tests/ops/test_sum.py -k keeps_partial_sums",
+    ),
+    Break(
+        "interpreter rounds bf16 ties away from zero",
+        "toolchain/interpreter/numerics.py",
+        "np.uint32(0x7FFF) + last_kept",
+        "np.uint32(0x8000)",
+        "tests/toolchain/test_interpreter_numerics.py -k rounds_like_torch_for_every_upper_half",
+    ),
+    Break(
+        "interpreter rounds a double twice to bf16",
+        "toolchain/interpreter/numerics.py",
+        "values.dtype == np.float32 else _to_odd(values)",
+        "values.dtype == np.float32 else values.astype(np.float32)",
+        "tests/toolchain/test_interpreter_numerics.py -k double_is_rounded_once",
+    ),
+    Break(
+        "add_rms_norm norms a sum that is not rounded",
+        "ops/rms_norm/forward.py",
+        "x = (x + residual).to(summands.total.pointer.dtype.element_ty).to(COMPUTE)",
+        "x = x + residual",
+        "tests/ops/test_add_rms_norm.py",
+    ),
+    Break(
+        "AdamW corrects its bias in single precision",
+        "optim/adamw_kernels.py",
+        "1.0 - tl.exp(step * tl.log(beta2))",
+        "1.0 - tl.exp((step * tl.log(beta2)).to(tl.float32))",
+        "tests/optim/test_adamw.py -k bias_corrections_are_exact",
+    ),
+    # Races and order.
+    Break(
+        "rms_norm programs share one row of partial sums",
+        "ops/rms_norm/backward.py",
+        "tl.store(weight_partials_ptr + first * n_columns + columns,",
+        "tl.store(weight_partials_ptr + columns,",
+        "tests/ops/test_norm_forms.py -k 'test_norm_form_matches_the_reference and rms_norm and backward_kernel'",
+    ),
+    Break(
+        "race finder misses lanes that disagree",
+        "lab/inspect/tracing/sanitizer.py",
+        "& (values[1:] != values[:-1])",
+        "& (values[1:] < values[:-1])",
+        "tests/lab/inspect/test_sanitizer.py -k conflicting_lanes",
+    ),
+    Break(
+        "race finder takes every shared store for one value",
+        "lab/inspect/tracing/sanitizer.py",
+        "same = shared is not None and _stores_what_is_there(access, shadow, shared)",
+        "same = shared is not None",
+        "tests/lab/inspect/test_sanitizer.py -k overlapping_stores",
+    ),
+    Break(
+        "side stream does not wait for its arguments",
+        "ops/runtime/composing/side_stream.py",
+        "side.wait_stream(self._main)",
+        "self._main.wait_stream(side)",
+        "tests/ops/runtime/test_side_stream.py",
+    ),
+    Break(
+        "main stream does not wait for the side stream",
+        "ops/runtime/composing/side_stream.py",
+        "self._main.wait_stream(_side_of(self._main))",
+        "_side_of(self._main)",
+        "tests/ops/runtime/test_side_stream.py",
+    ),
+    # Gradients.
+    Break(
+        "layer_norm bias gradient is scaled by the weight",
+        "ops/layer_norm/backward_kernels.py",
+        "bias_gradient += dy\n",
+        "bias_gradient += scaled\n",
+        "tests/ops/test_norm_forms.py -k 'test_norm_form_matches_the_reference and layer_norm and backward_kernel'",
+    ),
+    Break(
+        "triangle_multiply gate has the wrong slope",
+        "ops/triangle_multiply/fused/backward.py",
+        "(doutput * output * (1 - opening))",
+        "(doutput * output * opening)",
+        "tests/ops/triangle_multiply/test_triangle_multiply.py -k several_tiles_match_float64",
+    ),
+    Break(
+        "attention dq forgets the scale",
+        "ops/attention/kernels/backward.py",
+        "start, dq * scale, BLOCK_QUERIES",
+        "start, dq, BLOCK_QUERIES",
+        "tests/ops/attention/test_attention.py -k test_agrees_with_the_reference",
+    ),
+    Break(
+        "attention dq forgets the slope of the soft cap",
+        "ops/attention/kernels/backward.py",
+        "            if softcap is not None:\n                dscores *= slope\n            dq =",
+        "            dq =",
+        "tests/ops/attention/test_attention.py -k soft_cap",
+    ),
+    Break(
+        "max_pool2d gradient goes to the last of equal elements",
+        "ops/device/images/pooling_forward.py",
+        "is_larger = (value > pooled)",
+        "is_larger = (value >= pooled)",
+        "tests/ops/test_max_pool2d.py -k first_of_equal",
+    ),
+    Break(
+        "cross_entropy gradient forgets the target's smoothing",
+        "ops/cross_entropy/backward.py",
+        "dloss * (1 - label_smoothing) + for_others, for_others",
+        "dloss * (1 - label_smoothing), for_others",
+        "tests/ops/test_cross_entropy.py -k matches_torch_cross_entropy",
+    ),
+    Break(
+        "silu slope lacks a term",
+        "ops/matmul/kernels/epilogue.py",
+        "slope = sigmoid * (1 + z * (1 - sigmoid))",
+        "slope = sigmoid * (1 - sigmoid)",
+        "tests/ops/matmul/test_matmul.py -k 'test_gradients and silu'",
+    ),
+    Break(
+        "sum gradient puts summed dimensions first",
+        "ops/sum.py",
+        "dy = dy.unsqueeze(place)",
+        "dy = dy.unsqueeze(0)",
+        "tests/ops/test_sum.py -k any_dimensions_of_any_layout",
+    ),
+    Break(
+        "avg_pool2d gradient multiplies by the divisor",
+        "ops/device/images/pooling_backward.py",
+        "dx = dx / DIVISOR",
+        "dx = dx * DIVISOR",
+        "tests/ops/test_pooling.py -k 'every_window and avg_pool2d'",
+    ),
+    Break(
+        "softmax gradient forgets the edges' sum",
+        "ops/softmax/backward.py",
+        "            total += sum_of_edges(dy_rows + edges, y_rows + edges, is_edge, COMPUTE)\n",
+        "",
+        "tests/ops/every_operator/test_operators_are_right.py -k softmax",
+    ),
+    Break(
+        "rms_norm_relu gradient forgets the weight's sign",
+        "ops/rms_norm/backward.py",
+        "dy = tl.where(x * weight <= 0, 0.0, dy)",
+        "dy = tl.where(x <= 0, 0.0, dy)",
+        "tests/ops/test_rms_norm_relu.py",
+    ),
+    # Lab, training and workshop.
+    Break(
+        "check passes a tensor with one wrong element",
+        "lab/comparison.py",
+        "self.wrong_elements == 0 and self.error <= self.allowed",
+        "self.error <= self.allowed",
+        "tests/lab/test_check.py -k one_wrong_element_of_very_many",
+    ),
+    Break(
+        "check allows NaN",
+        "lab/comparison.py",
+        "torch.where(error.isnan(), torch.inf, error - allowed)",
+        "(error - allowed).nan_to_num()",
+        "tests/lab/test_check.py -k 'nan or mistake'",
+    ),
+    Break(
+        "check allows twice the error",
+        "lab/comparison.py",
+        "wrong = excess > 0",
+        "wrong = excess > allowed",
+        "tests/lab/test_check.py",
+    ),
+    Break(
+        "gradient guard misses infinity",
+        "training/running/gradient_guard.py",
+        "broken = ~sizes.isfinite()",
+        "broken = sizes.isnan()",
+        "tests/training/running/test_gradient_guard.py",
+    ),
+    Break(
+        "gradient guard blames parameters of later steps",
+        "training/running/gradient_guard.py",
+        "torch.where(self._broken.any(), self._broken, broken, out=self._broken)",
+        "torch.where(broken.any(), broken, self._broken, out=self._broken)",
+        "tests/training/running/test_gradient_guard.py",
+    ),
+    Break(
+        "workshop check skips a tuned kernel's second candidate",
+        "workshop/checking/triton_check.py",
+        "enumerate(call.candidates) if number > 0",
+        "enumerate(call.candidates) if number > 1",
+        "tests/workshop/test_triton_check.py -k every_candidate",
+    ),
+    Break(
+        "check accepts NaN where the reference has a number",
+        "lab/comparison.py",
+        "return (one == other) | ((one != one) & (other != other))",
+        "return (one == other) | (one != one)",
+        "tests/lab/test_check.py",
+    ),
+    Break(
+        "interpreter allows accesses that begin at a tensor's end",
+        "toolchain/interpreter/memory.py",
+        "return self.start <= first and last <= self.end",
+        "return self.start <= first <= self.end",
+        "tests/toolchain/test_interpreter.py -k 'out_of_bounds or stray'",
+    ),
+]
+
+
+def copied_sources(folder: Path) -> None:
+    """Copy what the tests need into the folder."""
+    for name in ("src", "tests", "benchmarks", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "ARCHITECTURE.md", "Makefile"):
+        shutil.copy2(ROOT / name, folder / name)
+
+
+def survives(planted: Break, folder: Path) -> bool:
+    """Plant the break in the copy, run its tests, mend the copy; return whether the tests stayed green."""
+    path = folder / "src" / "tilesmith" / planted.file
+    right = path.read_text()
+    if planted.text not in right:
+        raise RuntimeError(f"{planted.name}: {planted.file} does not contain {planted.text!r}")
+    path.write_text(right.replace(planted.text, planted.fault, 1))
+    try:
+        options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
+        command = [sys.executable, "-m", "pytest", *options, *shlex.split(planted.tests)]
+        environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+        answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        path.write_text(right)
+    if answer.returncode not in (0, 1):
+        raise RuntimeError(f"{planted.name}: pytest ended with status {answer.returncode}\n{answer.stdout[-2000:]}")
+    return answer.returncode == 0
+
+
+def main(words: list[str]) -> int:
+    chosen = [one for one in BREAKS if not words or any(word in one.name for word in words)]
+    survivors = []
+    with tempfile.TemporaryDirectory() as name:
+        copied_sources(Path(name))
+        for planted in chosen:
+            lives = survives(planted, Path(name))
+            print(f"{'SURVIVES' if lives else 'seen':9} {planted.name} ({planted.tests})", flush=True)
+            survivors += [planted.name] if lives else []
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} breaks seen")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
