@@ -11,7 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.elementwise import CASES, compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.device.elementwise import (
+    CASES,
+    compute_dtype,
+    tile_config,
+    tile_grid,
+    tile_is_whole,
+    tile_of_program,
+)
 from tilesmith.ops.runtime.arguments import require_floating, require_same_device
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
@@ -30,10 +37,14 @@ def add_kernel(
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
-    x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
-    y = tl.load(y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED), mask=mask).to(COMPUTE)
-    z_pointers = z_ptr + tile_offsets(rows, columns, sizes, z_strides, NESTED)
-    tl.store(z_pointers, (x + y).to(z_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=exists).to(COMPUTE)
+            y = tl.load(y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED), mask=exists).to(COMPUTE)
+            z_pointers = z_ptr + tile_offsets(rows, columns, sizes, z_strides, NESTED)
+            tl.store(z_pointers, (x + y).to(z_ptr.dtype.element_ty), mask=exists)
 
 
 @kernels("add_forward")

@@ -13,7 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.elementwise import CASES, compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.device.elementwise import (
+    CASES,
+    compute_dtype,
+    tile_config,
+    tile_grid,
+    tile_is_whole,
+    tile_of_program,
+)
 from tilesmith.ops.runtime.arguments import require_floating, require_same_device, require_same_dtype
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
@@ -33,11 +40,15 @@ def gate_forward_kernel(
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
-    x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
-    gate = tl.load(gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED), mask=mask).to(COMPUTE)
-    y = x * tl.sigmoid(gate)
-    y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
-    tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=exists).to(COMPUTE)
+            gate = tl.load(gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED), mask=exists).to(COMPUTE)
+            y = x * tl.sigmoid(gate)
+            y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+            tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -46,16 +57,20 @@ def gate_backward_kernel(
     n_rows, sizes, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
-    dy = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=mask).to(COMPUTE)
-    x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
-    gate = tl.load(gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED), mask=mask).to(COMPUTE)
-    opening = tl.sigmoid(gate)
-    dx = dy * opening
-    dgate = dx * x * (1 - opening)
-    dx_pointers = dx_ptr + tile_offsets(rows, columns, sizes, dx_strides, NESTED)
-    dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
-    tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-    tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            dy = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=exists).to(COMPUTE)
+            x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=exists).to(COMPUTE)
+            gate = tl.load(gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED), mask=exists).to(COMPUTE)
+            opening = tl.sigmoid(gate)
+            dx = dy * opening
+            dgate = dx * x * (1 - opening)
+            dx_pointers = dx_ptr + tile_offsets(rows, columns, sizes, dx_strides, NESTED)
+            dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
+            tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=exists)
+            tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=exists)
 
 
 @kernels("gate_forward")

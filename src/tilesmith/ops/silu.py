@@ -13,7 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.elementwise import CASES, compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.device.elementwise import (
+    CASES,
+    compute_dtype,
+    tile_config,
+    tile_grid,
+    tile_is_whole,
+    tile_of_program,
+)
 from tilesmith.ops.runtime.arguments import require_floating
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
@@ -32,10 +39,14 @@ def silu_forward_kernel(
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
-    x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
-    y = x * tl.sigmoid(x)
-    y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
-    tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=exists).to(COMPUTE)
+            y = x * tl.sigmoid(x)
+            y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+            tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -44,12 +55,16 @@ def silu_backward_kernel(
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
-    dy = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=mask).to(COMPUTE)
-    x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=mask).to(COMPUTE)
-    sigmoid = tl.sigmoid(x)
-    dx = dy * sigmoid * (1 + x * (1 - sigmoid))
-    dx_pointers = dx_ptr + tile_offsets(rows, columns, sizes, dx_strides, NESTED)
-    tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            dy = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=exists).to(COMPUTE)
+            x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=exists).to(COMPUTE)
+            sigmoid = tl.sigmoid(x)
+            dx = dy * sigmoid * (1 + x * (1 - sigmoid))
+            dx_pointers = dx_ptr + tile_offsets(rows, columns, sizes, dx_strides, NESTED)
+            tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=exists)
 
 
 @kernels("silu_forward")

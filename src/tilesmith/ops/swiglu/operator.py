@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.device.elementwise import compute_dtype, tile_config, tile_grid, tile_of_program
+from tilesmith.ops.device.elementwise import compute_dtype, tile_config, tile_grid, tile_is_whole, tile_of_program
 from tilesmith.ops.runtime.arguments import require_dimensions, require_floating, require_same_device
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
@@ -41,13 +41,17 @@ def swiglu_forward_kernel(
 ):  # fmt: skip
     """One tile; up starts up_start elements after up_ptr."""
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
-    gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
-    up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
-    gate = tl.load(gate_pointers, mask=mask).to(COMPUTE)
-    up = tl.load(up_pointers, mask=mask).to(COMPUTE)
-    y = gate * tl.sigmoid(gate) * up
-    y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
-    tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
+            up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
+            gate = tl.load(gate_pointers, mask=exists).to(COMPUTE)
+            up = tl.load(up_pointers, mask=exists).to(COMPUTE)
+            y = gate * tl.sigmoid(gate) * up
+            y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+            tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -58,23 +62,27 @@ def swiglu_backward_kernel(
 ):  # fmt: skip
     """One tile of both gradients and, with OUTPUT, of y."""
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
-    dy_pointers = dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED)
-    gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
-    up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
-    dy = tl.load(dy_pointers, mask=mask).to(COMPUTE)
-    gate = tl.load(gate_pointers, mask=mask).to(COMPUTE)
-    up = tl.load(up_pointers, mask=mask).to(COMPUTE)
-    sigmoid = tl.sigmoid(gate)
-    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
-    dup = dy * gate * sigmoid
-    dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
-    dup_pointers = dup_ptr + dup_start + tile_offsets(rows, columns, sizes, dup_strides, NESTED)
-    tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=mask)
-    tl.store(dup_pointers, dup.to(dup_ptr.dtype.element_ty), mask=mask)
-    if OUTPUT:
-        y = gate * sigmoid * up
-        y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
-        tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=mask)
+    is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    for MASKED in tl.static_range(2):
+        if is_whole == (MASKED == 0):
+            exists = mask if MASKED else None
+            dy_pointers = dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED)
+            gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
+            up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
+            dy = tl.load(dy_pointers, mask=exists).to(COMPUTE)
+            gate = tl.load(gate_pointers, mask=exists).to(COMPUTE)
+            up = tl.load(up_pointers, mask=exists).to(COMPUTE)
+            sigmoid = tl.sigmoid(gate)
+            dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
+            dup = dy * gate * sigmoid
+            dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
+            dup_pointers = dup_ptr + dup_start + tile_offsets(rows, columns, sizes, dup_strides, NESTED)
+            tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=exists)
+            tl.store(dup_pointers, dup.to(dup_ptr.dtype.element_ty), mask=exists)
+            if OUTPUT:
+                y = gate * sigmoid * up
+                y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
+                tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
 
 @kernels("swiglu_forward")
