@@ -108,15 +108,16 @@ def forward(
 
 @forward.plan
 def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
-    return plan_forward(plan, packed_problem(*arguments))
+    return plan_forward(packed_problem(plan, *arguments))
 
 
 def packed_problem(
-    q: Operand, k: Operand, v: Operand, query_starts: Operand, key_starts: Operand, seed: Operand | None, *numbers: Any
+    plan: Plan, q: Operand, k: Operand, v: Operand, query_starts: Operand, key_starts: Operand, seed: Operand | None,
+    *numbers: Any,
 ) -> Problem:  # fmt: skip
     """Return the problem of a call. The numbers are those of `Numbers`."""
     options = Numbers(*numbers).for_head(q.shape[-1])
-    return Problem(q, k, v, seed=seed, query_starts=query_starts, key_starts=key_starts, **options)
+    return Problem(plan, q, k, v, seed=seed, query_starts=query_starts, key_starts=key_starts, **options)
 
 
 @kernels("attention_varlen_backward")
@@ -133,7 +134,7 @@ def backward(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    return plan_backward(plan, packed_problem(*arguments), doutput, output, lse)
+    return plan_backward(packed_problem(plan, *arguments), doutput, output, lse)
 
 
 def prepare(

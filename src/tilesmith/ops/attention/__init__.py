@@ -11,7 +11,6 @@ Files, in reading order:
 - `operator.py`: what users call, its checks and its gradient.
 - `spec.py`: sizes that the operator is tried on, what it must cost, and what else a user could call.
 - `problem.py`: one call as the planners see it.
-- `form.py`: what a form is: one set of kernels and the problems that it takes and suits.
 - `forms.py`: all forms in the order in which the planner asks them.
 - `device/`: device code that several kernels share.
 - `kernels/`: the kernels in Triton, for every GPU and for the interpreter.

@@ -64,14 +64,15 @@ def forward(
 
 @forward.plan
 def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
-    return plan_forward(plan, dense_problem(*arguments))
+    return plan_forward(dense_problem(plan, *arguments))
 
 
 def dense_problem(
-    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, seed: Operand | None, *numbers: Any
+    plan: Plan, q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, seed: Operand | None,
+    *numbers: Any,
 ) -> Problem:  # fmt: skip
     """Return the problem of a call. The numbers are those of `Numbers`."""
-    return Problem(q, k, v, bias, mask, seed, **Numbers(*numbers).for_head(q.shape[-1]))
+    return Problem(plan, q, k, v, bias, mask, seed, **Numbers(*numbers).for_head(q.shape[-1]))
 
 
 @kernels("attention_backward")
@@ -90,15 +91,15 @@ def backward(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
 ) -> tuple[Operand, ...]:
-    return gradients_of(plan, dense_problem(*arguments), doutput, output, lse, bias_gradient)
+    return gradients_of(dense_problem(plan, *arguments), doutput, output, lse, bias_gradient)
 
 
 def gradients_of(
-    plan: Plan, problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
+    problem: Problem, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool
 ) -> tuple[Operand, ...]:
     """Plan dq, dk, dv and dbias; dbias is empty where it is not wanted."""
-    planned = plan_backward(plan, problem, doutput, output, lse, bias_gradient)
-    return planned if len(planned) == 4 else (*planned, plan.empty((0,), problem.q.dtype))
+    planned = plan_backward(problem, doutput, output, lse, bias_gradient)
+    return planned if len(planned) == 4 else (*planned, problem.plan.empty((0,), problem.q.dtype))
 
 
 def prepare(

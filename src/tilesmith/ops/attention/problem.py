@@ -57,7 +57,7 @@ class TileConfig(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """One call of attention.
+    """One call of attention on the plan's GPU.
 
     - Dense: q, k, v are [batch, heads, length, head size].
     - Packed, with starts: [total length, heads, head size].
@@ -65,6 +65,7 @@ class Problem:
       [batch, heads, queries, keys].
     """
 
+    plan: Plan
     q: Operand
     k: Operand
     v: Operand
@@ -192,9 +193,9 @@ class Problem:
             return length // block + self.sequences if self.sequences else 0
         return self.sequences * -(-length // block)
 
-    def describable(self, plan: Plan, *others: Operand) -> bool:
+    def describable(self, *others: Operand) -> bool:
         """Return whether the GPU has TMA, and TMA can walk q, k, v and the others."""
-        target = plan.architecture.target
+        target = self.plan.architecture.target
         has_engine = target.startswith("cuda") and int(target.removeprefix("cuda:")) >= 90
         return has_engine and all(tensor.describable() for tensor in (self.q, self.k, self.v, *others))
 
@@ -217,22 +218,23 @@ class Problem:
             arguments[f"{name}_ptr"] = tensor.descriptor(block) if walk == "described" else tensor
         return arguments, walk
 
-    def precision(self, plan: Plan) -> str:
-        return product_precision(plan, self.q.dtype, self.tf32)
+    @property
+    def precision(self) -> str:
+        return product_precision(self.plan, self.q.dtype, self.tf32)
 
     @property
     def is_exact(self) -> bool:
         """Return whether this is single precision without tf32."""
         return self.q.dtype == torch.float32 and not self.tf32
 
-    def gains_from_splitting(self, plan: Plan, described: bool) -> bool:
+    def gains_from_splitting(self, described: bool) -> bool:
         """Return whether `split_operands.py` splits exact single precision, rather than the compiler.
 
         The compiler splits both operands of every product in registers. That leaves too few registers for the tile
         sizes at which Hopper's tensor cores are fast. Ours also exceeds the register budget with soft cap or dropout,
         and where TMA cannot load the parts.
         """
-        on_hopper = plan.architecture.target == "cuda:90" and plan.device.type != "cpu"
+        on_hopper = self.plan.architecture.target == "cuda:90" and self.plan.device.type != "cpu"
         has_room = self.head_block <= 32 or (self.head_block <= 64 and not self.gathers_bias)
         return self.is_exact and on_hopper and described and has_room and self.only_adds_to_scores
 
@@ -306,3 +308,20 @@ class Problem:
         if LARGEST_BLOCK * sum(steps[-2:]) >= 2**31:
             raise NotWalkable(f"a bias of strides {self.bias.strides} is wider than 32 bits count within a tile")
         return (*(0,) * (4 - len(steps)), *steps)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """One backward: the forward's problem, what the backward reads, and the gradients that it writes.
+
+    `lse` is log₂ Σ 2^score of each query. `wants_dbias` is false without a bias.
+    """
+
+    problem: Problem
+    doutput: Operand
+    output: Operand
+    lse: Operand
+    wants_dbias: bool
+    dq: Operand
+    dk: Operand
+    dv: Operand

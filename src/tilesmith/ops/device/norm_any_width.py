@@ -20,7 +20,7 @@ from tilesmith.ops.device.norm_backward import BackwardConfig, GradientProblem, 
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.layout import Rows
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 
 VECTOR_BYTES = 16  # the widest access of a thread
 NARROWEST = 512  # columns: the edges are a small part of wider rows
@@ -184,19 +184,21 @@ class AnyWidthForward:
 
     centre: bool
 
-    def suits(self, problem: ForwardProblem) -> bool:
-        return self._can(problem) and problem.walk.columns >= NARROWEST
-
-    def config(self, problem: ForwardProblem) -> ForwardConfig:
+    def default(self, problem: ForwardProblem) -> ForwardConfig | None:
+        if not self._can(problem) or problem.walk.columns < NARROWEST:
+            return None
         # rms_norm on an H200, bf16: 8191×4097 38.1 µs with 4 warps, 41.1 with 2; 16384×5121 107.3 µs with 4, 119.1 with
         # 8; 16384×1001 19.9 µs with 1, 23.7 with 4; 4096×12345 68.5 µs with 8.
         block_size = _block_size(problem.walk.columns, problem.dtype.itemsize)
         warps = 8 if block_size > 8192 else min(max(block_size // 1024, 1), 4)
         return ForwardConfig(num_warps=warps, BLOCK_SIZE=block_size, form="any width")
 
-    def takes(self, problem: ForwardProblem, config: ForwardConfig) -> bool:
-        covers = _block_size(problem.walk.columns, problem.dtype.itemsize) <= config.BLOCK_SIZE
-        return config.form == "any width" and config.ROWS == 1 and covers and self._can(problem)
+    def takes(self, problem: ForwardProblem) -> bool:
+        covers = _block_size(problem.walk.columns, problem.dtype.itemsize) <= problem.config.BLOCK_SIZE
+        return problem.config.ROWS == 1 and covers and self._can(problem)
+
+    def suits(self, problem: ForwardProblem) -> bool:
+        return problem.config.form == "any width"
 
     def _can(self, problem: ForwardProblem) -> bool:
         tensors = [problem.arguments.get(f"{name}_ptr") for name in ("y", "x", "residual", "sum")]
@@ -204,13 +206,13 @@ class AnyWidthForward:
         in_registers = _block_size(problem.walk.columns, problem.dtype.itemsize) <= 16384
         return _is_odd(problem.walk) and in_registers and _are_alike(problem.walk, operands)
 
-    def plan(self, plan: Plan, problem: ForwardProblem, config: ForwardConfig) -> None:
+    def plan(self, problem: ForwardProblem) -> None:
         absent = dict.fromkeys(("bias_ptr", "residual_ptr", "sum_ptr", "residual_strides", "sum_strides"))
         flags = {"bias_stride": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "RELU": False, "CENTRE": self.centre}
         arguments = {**absent, **flags, **problem.arguments, "VECTOR": VECTOR_BYTES // problem.dtype.itemsize}
         kernel = norm_any_width_forward_kernel
         known = {name: value for name, value in arguments.items() if name in kernel.arg_names}
-        plan.launch(kernel, problem.grid(config), config, **known)
+        problem.launch(kernel, **known)
 
 
 @dataclass(frozen=True)
@@ -219,10 +221,9 @@ class AnyWidthBackward:
 
     centre: bool
 
-    def suits(self, problem: GradientProblem) -> bool:
-        return self._can(problem) and problem.walk.columns >= NARROWEST
-
-    def config(self, problem: GradientProblem) -> BackwardConfig:
+    def default(self, problem: GradientProblem) -> BackwardConfig | None:
+        if not self._can(problem) or problem.walk.columns < NARROWEST:
+            return None
         # layer_norm on an H200: 8191×4097 bf16 63.9 µs with 4 warps and 2 programs, 84.9 with 8 warps; 16384×5121 201.8
         # µs with 8 warps and 2 programs, 213.4 with 1; 16384×1001 38.2 µs with 2 warps and 4 programs, 51.4 with 2.
         block_size = _block_size(problem.walk.columns, problem.x.element_bytes)
@@ -236,9 +237,12 @@ class AnyWidthBackward:
             num_warps=warps, BLOCK_SIZE=block_size, PIPELINE=3, programs_per_multiprocessor=programs, form="any width"
         )  # fmt: skip
 
-    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
-        covers = _block_size(problem.walk.columns, problem.x.element_bytes) <= config.BLOCK_SIZE
-        return config.form == "any width" and config.ROWS == 1 and covers and self._can(problem)
+    def takes(self, problem: GradientProblem) -> bool:
+        covers = _block_size(problem.walk.columns, problem.x.element_bytes) <= problem.config.BLOCK_SIZE
+        return problem.config.ROWS == 1 and covers and self._can(problem)
+
+    def suits(self, problem: GradientProblem) -> bool:
+        return problem.config.form == "any width"
 
     def _can(self, problem: GradientProblem) -> bool:
         operands = [problem.arguments[f"{name}_ptr"] for name in ("dx", "x", "dy")]
@@ -252,13 +256,13 @@ class AnyWidthBackward:
             and _are_alike(problem.walk, operands)
         )
 
-    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
+    def plan(self, problem: GradientProblem) -> dict[str, Operand]:
         vector = VECTOR_BYTES // problem.x.element_bytes
-        most = max(plan.multiprocessors * config.programs_per_multiprocessor // vector, 1) * vector
+        most = max(problem.most_programs // vector, 1) * vector
         programs = min(triton.cdiv(problem.walk.rows, vector) * vector, most)
-        partials = problem.plan_partial_sums(plan, programs)
+        partials = problem.plan_partial_sums(programs)
         problem.launch(
-            plan, norm_any_width_backward_kernel, programs, config, VECTOR=vector, CENTRE=self.centre,
+            norm_any_width_backward_kernel, programs, VECTOR=vector, CENTRE=self.centre,
             RELU=problem.arguments.get("RELU", False), **pointers_to(partials),
         )  # fmt: skip
         return partials

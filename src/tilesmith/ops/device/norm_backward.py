@@ -21,7 +21,7 @@ import triton
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.forms import Form, plan_by_form
+from tilesmith.ops.runtime.forms import FormWithDefault, first_default, first_form
 from tilesmith.ops.runtime.layout import Rows, as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -38,7 +38,7 @@ class BackwardConfig(Config):
     BLOCK_SIZE: int = 1024
     PIPELINE: int = 1
     programs_per_multiprocessor: int = 1
-    form: str = "one sweep"  # or "cache" or "two sweeps"
+    form: str = "one sweep"  # or "cache", "two sweeps" or "any width"
     FIRST_BLOCK_SIZE: int = 4096
 
 
@@ -53,15 +53,15 @@ class Sweep(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientProblem:
-    """The backward of one norm: its rows, and the kernels' arguments."""
+    """The backward of one norm: its rows, the kernels' arguments, and the configuration once it is chosen."""
 
+    plan: Plan
     walk: Rows  # of x, dy, dx and, if there is one, dsum
     x: Operand
     bytes_read: int  # per element, of all tensors that are read
     sums: Sequence[str]  # the parameters whose gradients are wanted
     arguments: Mapping[str, object]
-    multiprocessors: int
-    shared_bytes: int  # of one multiprocessor
+    config: BackwardConfig = BackwardConfig()
 
     @property
     def columns_apart(self) -> bool:
@@ -84,21 +84,30 @@ class GradientProblem:
         """The dtype of sums over rows."""
         return torch.float64 if self.x.dtype == torch.float64 else torch.float32
 
-    def bucket(self, default: BackwardConfig) -> tuple[object, ...]:
-        return self.walk.columns_bucket, self.x.dtype
+    @property
+    def most_programs(self) -> int:
+        """The programs that all multiprocessors hold at once."""
+        return self.plan.multiprocessors * self.config.programs_per_multiprocessor
+
+    @property
+    def row_programs(self) -> int:
+        """The number of persistent programs that go through the rows, ROWS at a time."""
+        groups: int = triton.cdiv(self.walk.rows, self.config.ROWS)
+        return min(groups, self.most_programs)
 
     def columns_apart_config(self, default: BackwardConfig, form: str) -> BackwardConfig:
         """Return a form's configuration for columns apart, with half the rows where dsum takes registers."""
         return replace(default, ROWS=default.ROWS // 2 if self.reads_dsum else default.ROWS, form=form)
 
-    def plan_partial_sums(self, plan: Plan, parts: int) -> dict[str, Operand]:
+    def plan_partial_sums(self, parts: int) -> dict[str, Operand]:
         """Return memory for the wanted sums: [parts, columns] each."""
-        return {name: plan.empty((parts, self.walk.columns), self.sum_dtype) for name in self.sums}
+        return {name: self.plan.empty((parts, self.walk.columns), self.sum_dtype) for name in self.sums}
 
-    def launch(self, plan: Plan, kernel: Any, programs: int, config: BackwardConfig, **arguments: object) -> None:
+    def launch(self, kernel: Any, programs: int, **arguments: object) -> None:
         """Launch a kernel with those of the arguments that it takes."""
         every = {**self.arguments, **arguments}
-        plan.launch(kernel, (programs,), config, **{name: every[name] for name in every if name in kernel.arg_names})
+        known = {name: every[name] for name in every if name in kernel.arg_names}
+        self.plan.launch(kernel, (programs,), self.config, **known)
 
 
 @dataclass(frozen=True)
@@ -109,37 +118,38 @@ class OneSweep:
     sweeps: Mapping[int, Sweep]  # by the power of two that covers a row
     columns_apart: BackwardConfig  # neighbouring rows are neighbours in memory: one tile reads them together
 
-    def suits(self, problem: GradientProblem) -> bool:
+    def default(self, problem: GradientProblem) -> BackwardConfig | None:
         if problem.columns_apart:
-            return problem.walk.columns <= self.columns_apart.BLOCK_SIZE
-        return bucket(problem.walk.columns) <= max(self.sweeps)
-
-    def config(self, problem: GradientProblem) -> BackwardConfig:
-        if problem.columns_apart:
-            return problem.columns_apart_config(self.columns_apart, "one sweep")
+            fits = problem.walk.columns <= self.columns_apart.BLOCK_SIZE
+            return problem.columns_apart_config(self.columns_apart, "one sweep") if fits else None
         walk, block_size = problem.walk, bucket(problem.walk.columns)
+        if block_size > max(self.sweeps):
+            return None
         rows, warps, programs, stages = self.sweeps[max(block_size, min(self.sweeps))]
         if block_size <= 256 and problem.reads_dsum:
             rows //= 2
         if block_size >= 4096 and not problem.aligned:  # narrow loads, each with an address: fewer per thread
             rows, warps = (rows // 2, warps) if rows > 1 else (rows, 2 * warps)
         rows = min(rows, bucket(walk.rows))
-        several_turns = bucket(walk.rows) > rows * programs * problem.multiprocessors
+        several_turns = bucket(walk.rows) > rows * programs * problem.plan.multiprocessors
         stage_bytes = programs * rows * block_size * problem.bytes_read  # of all programs of a multiprocessor
         # A pipeline costs time in a single turn: 4096×128 bf16 takes 4.4 µs without, 4.8 with two stages.
-        pipeline = stages if several_turns and stages * stage_bytes <= problem.shared_bytes else 1
+        fits = stages * stage_bytes <= problem.plan.architecture.shared_bytes
+        pipeline = stages if several_turns and fits else 1
         return BackwardConfig(
             num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size, PIPELINE=pipeline, programs_per_multiprocessor=programs
         )
 
-    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
-        return problem.walk.columns <= config.BLOCK_SIZE
+    def takes(self, problem: GradientProblem) -> bool:
+        return problem.walk.columns <= problem.config.BLOCK_SIZE
 
-    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
-        programs = _programs_of_rows(plan, problem, config)
-        partials = problem.plan_partial_sums(plan, programs)
-        programs = programs if problem.walk.columns else 0
-        problem.launch(plan, self.kernel, programs, config, **pointers_to(partials))
+    def suits(self, problem: GradientProblem) -> bool:
+        return True
+
+    def plan(self, problem: GradientProblem) -> dict[str, Operand]:
+        partials = problem.plan_partial_sums(problem.row_programs)
+        programs = problem.row_programs if problem.walk.columns else 0
+        problem.launch(self.kernel, programs, **pointers_to(partials))
         return partials
 
 
@@ -150,24 +160,25 @@ class InCache:
     kernel: Any
     most_bytes: int  # of a row, in all tensors that are read
 
-    def suits(self, problem: GradientProblem) -> bool:
+    def default(self, problem: GradientProblem) -> BackwardConfig | None:
         row_bytes = problem.walk.columns * problem.bytes_read
-        return not problem.columns_apart and row_bytes <= self.most_bytes and problem.aligned
-
-    def config(self, problem: GradientProblem) -> BackwardConfig:
-        if problem.walk.columns * problem.bytes_read <= self.most_bytes // 2:  # two at once: one reads, one writes
+        if problem.columns_apart or row_bytes > self.most_bytes or not problem.aligned:
+            return None
+        if row_bytes <= self.most_bytes // 2:  # two at once: one reads, one writes
             return BackwardConfig(num_warps=8, BLOCK_SIZE=4096, programs_per_multiprocessor=2, form="cache")
         return BackwardConfig(num_warps=16, BLOCK_SIZE=4096, FIRST_BLOCK_SIZE=8192, form="cache")
 
-    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
-        return config.form == "cache" and problem.walk.columns > config.BLOCK_SIZE
+    def takes(self, problem: GradientProblem) -> bool:
+        return problem.walk.columns > problem.config.BLOCK_SIZE
 
-    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
-        programs = _programs_of_rows(plan, problem, config)
-        partials = problem.plan_partial_sums(plan, programs)
+    def suits(self, problem: GradientProblem) -> bool:
+        return problem.config.form == "cache"
+
+    def plan(self, problem: GradientProblem) -> dict[str, Operand]:
+        partials = problem.plan_partial_sums(problem.row_programs)
         problem.launch(
-            plan, self.kernel, programs, config, **pointers_to(partials),
-            BLOCKS=triton.cdiv(problem.walk.columns, config.BLOCK_SIZE),
+            self.kernel, problem.row_programs, **pointers_to(partials),
+            BLOCKS=triton.cdiv(problem.walk.columns, problem.config.BLOCK_SIZE),
             NEIGHBOURS=16 // problem.x.element_bytes,  # what one thread reads at once
         )  # fmt: skip
         return partials
@@ -182,10 +193,7 @@ class TwoSweeps:
     statistics_per_row: int
     columns_apart: BackwardConfig
 
-    def suits(self, problem: GradientProblem) -> bool:
-        return True
-
-    def config(self, problem: GradientProblem) -> BackwardConfig:
+    def default(self, problem: GradientProblem) -> BackwardConfig:
         if problem.columns_apart:
             return problem.columns_apart_config(self.columns_apart, "two sweeps")
         # 4096×32768 bf16 on an H200: 325 µs (2.48 TB/s), within 1 % for 24 shapes of tile. Two sweeps move 5 elements
@@ -194,30 +202,27 @@ class TwoSweeps:
             num_warps=8, ROWS=1, BLOCK_SIZE=2048, programs_per_multiprocessor=4, form="two sweeps"
         )  # fmt: skip
 
-    def takes(self, problem: GradientProblem, config: BackwardConfig) -> bool:
+    def takes(self, problem: GradientProblem) -> bool:
         return True
 
-    def plan(self, plan: Plan, problem: GradientProblem, config: BackwardConfig) -> dict[str, Operand]:
-        walk = problem.walk
+    def suits(self, problem: GradientProblem) -> bool:
+        return True
+
+    def plan(self, problem: GradientProblem) -> dict[str, Operand]:
+        walk, config = problem.walk, problem.config
         blocks = triton.cdiv(walk.columns, config.BLOCK_SIZE)
         # As many parts of the rows as make tiles for every multiprocessor.
-        parts = max(plan.multiprocessors * config.programs_per_multiprocessor // max(blocks, 1), 1)
+        parts = max(problem.most_programs // max(blocks, 1), 1)
         rows_per_part = triton.cdiv(triton.cdiv(walk.rows, parts), config.ROWS) * config.ROWS
         parts = triton.cdiv(walk.rows, rows_per_part) if walk.rows else 0
-        partials = problem.plan_partial_sums(plan, parts)
+        partials = problem.plan_partial_sums(parts)
         arguments = {
             **pointers_to(partials), "rows_per_part": rows_per_part,
-            "statistics_ptr": plan.empty((walk.rows, self.statistics_per_row), problem.sum_dtype),
+            "statistics_ptr": problem.plan.empty((walk.rows, self.statistics_per_row), problem.sum_dtype),
         }  # fmt: skip
-        problem.launch(plan, self.statistics_kernel, triton.cdiv(walk.rows, config.ROWS), config, **arguments)
-        problem.launch(plan, self.tiles_kernel, parts * blocks, config, **arguments)
+        problem.launch(self.statistics_kernel, triton.cdiv(walk.rows, config.ROWS), **arguments)
+        problem.launch(self.tiles_kernel, parts * blocks, **arguments)
         return partials
-
-
-def _programs_of_rows(plan: Plan, problem: GradientProblem, config: BackwardConfig) -> int:
-    """Return the number of persistent programs that go through the rows, ROWS at a time."""
-    groups: int = triton.cdiv(problem.walk.rows, config.ROWS)
-    return min(groups, plan.multiprocessors * config.programs_per_multiprocessor)
 
 
 def pointers_to(partials: Mapping[str, Operand]) -> dict[str, Operand]:
@@ -236,7 +241,7 @@ class NormGradient(NamedTuple):
 
 def plan_gradient(
     plan: Plan,
-    forms: Sequence[Form[GradientProblem, BackwardConfig]],
+    forms: Sequence[FormWithDefault[GradientProblem, dict[str, Operand], BackwardConfig]],
     given: NormGradient,
     sums: Sequence[str],
     **flags: object,
@@ -255,7 +260,7 @@ def plan_gradient(
         "COMPUTE": compute_dtype(x.dtype), **flags, **walk.arguments("x", "dy", "dx", *others),
     }  # fmt: skip
     bytes_read = x.element_bytes + dy.element_bytes + (dsum.element_bytes if dsum else 0)
-    problem = GradientProblem(
-        walk, x, bytes_read, sums, arguments, plan.multiprocessors, plan.architecture.shared_bytes
-    )  # fmt: skip
-    return dx, plan_by_form(plan, forms, problem)
+    problem = GradientProblem(plan, walk, x, bytes_read, sums, arguments)
+    config = plan.choose(first_default(forms, problem), walk.columns_bucket, x.dtype)
+    problem = replace(problem, config=config)
+    return dx, first_form(forms, problem).plan(problem)

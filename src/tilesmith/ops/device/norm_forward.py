@@ -1,18 +1,20 @@
-"""The two forms of a norm's forward: rows in registers, or rows in blocks of columns.
+"""The forward of every norm as launches: rows in registers, or rows in blocks of columns.
 
-Each norm names its kernels and configurations; both forms launch in the same way.
+Each norm lists its forms with its own kernels and default configurations; `plan_rows` asks them in order.
+`norm_any_width.py` has one more form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
 
 from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.forms import FormWithDefault, first_default, first_form
 from tilesmith.ops.runtime.layout import Rows
 from tilesmith.ops.runtime.plan import Plan
 
@@ -23,17 +25,19 @@ class ForwardConfig(Config):
 
     ROWS: int = 1
     BLOCK_SIZE: int = 1024
-    form: str = "registers"  # or "blocks"
+    form: str = "registers"  # or "blocks" or "any width"
 
 
 @dataclass(frozen=True)
 class ForwardProblem:
-    """The forward of one norm: its rows, and the kernels' arguments."""
+    """The forward of one norm: its rows, the kernels' arguments, and the configuration once it is chosen."""
 
+    plan: Plan
     walk: Rows
     dtype: torch.dtype
     bytes_read: int  # per element, of all tensors that are read
     arguments: Mapping[str, object]
+    config: ForwardConfig = ForwardConfig()
 
     @property
     def columns_apart(self) -> bool:
@@ -45,11 +49,10 @@ class ForwardProblem:
         """Bytes of a row of x, rounded up to a power of two."""
         return bucket(self.walk.columns) * self.dtype.itemsize
 
-    def bucket(self, default: ForwardConfig) -> tuple[object, ...]:
-        return self.walk.columns_bucket, self.dtype
-
-    def grid(self, config: ForwardConfig) -> tuple[int]:
-        return (triton.cdiv(self.walk.rows, config.ROWS) if self.walk.columns else 0,)
+    def launch(self, kernel: Any, **arguments: object) -> None:
+        """Launch a kernel over all rows."""
+        programs = triton.cdiv(self.walk.rows, self.config.ROWS) if self.walk.columns else 0
+        self.plan.launch(kernel, (programs,), self.config, **arguments)
 
 
 class RowsInRegisters:
@@ -57,11 +60,14 @@ class RowsInRegisters:
 
     kernel: Any
 
-    def takes(self, problem: ForwardProblem, config: ForwardConfig) -> bool:
-        return config.form == "registers" and problem.walk.columns <= config.BLOCK_SIZE
+    def takes(self, problem: ForwardProblem) -> bool:
+        return problem.walk.columns <= problem.config.BLOCK_SIZE
 
-    def plan(self, plan: Plan, problem: ForwardProblem, config: ForwardConfig) -> None:
-        plan.launch(self.kernel, problem.grid(config), config, **problem.arguments)
+    def suits(self, problem: ForwardProblem) -> bool:
+        return problem.config.form == "registers"
+
+    def plan(self, problem: ForwardProblem) -> None:
+        problem.launch(self.kernel, **problem.arguments)
 
 
 class RowsInBlocks:
@@ -69,12 +75,20 @@ class RowsInBlocks:
 
     kernel: Any
 
+    def takes(self, problem: ForwardProblem) -> bool:
+        return True
+
     def suits(self, problem: ForwardProblem) -> bool:
         return True
 
-    def takes(self, problem: ForwardProblem, config: ForwardConfig) -> bool:
-        return True
+    def plan(self, problem: ForwardProblem) -> None:
+        blocks = triton.cdiv(problem.walk.columns, problem.config.BLOCK_SIZE)
+        problem.launch(self.kernel, **problem.arguments, BLOCKS=blocks)
 
-    def plan(self, plan: Plan, problem: ForwardProblem, config: ForwardConfig) -> None:
-        blocks = triton.cdiv(problem.walk.columns, config.BLOCK_SIZE)
-        plan.launch(self.kernel, problem.grid(config), config, **problem.arguments, BLOCKS=blocks)
+
+def plan_rows(forms: Sequence[FormWithDefault[ForwardProblem, None, ForwardConfig]], problem: ForwardProblem) -> None:
+    """Choose the configuration, and put the launch of the first form that can use it on the plan."""
+    default = first_default(forms, problem)
+    config = problem.plan.choose(default, problem.walk.columns_bucket, problem.dtype)
+    problem = replace(problem, config=config)
+    first_form(forms, problem).plan(problem)

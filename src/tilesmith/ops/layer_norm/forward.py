@@ -7,12 +7,11 @@ from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norm_any_width import AnyWidthForward
-from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
+from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, plan_rows
 from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
 from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
 from tilesmith.ops.rms_norm.forward import RmsNormRowsInBlocks, RmsNormRowsInRegisters
 from tilesmith.ops.runtime.config import bucket
-from tilesmith.ops.runtime.forms import plan_by_form
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -95,12 +94,9 @@ class LayerNormRowsInRegisters(RmsNormRowsInRegisters):
 
     kernel = layer_norm_forward_kernel
 
-    def suits(self, problem: ForwardProblem) -> bool:
-        return super().suits(problem) or (not problem.columns_apart and problem.padded_row_bytes <= 16384)
-
-    def config(self, problem: ForwardProblem) -> ForwardConfig:
-        if problem.padded_row_bytes <= 2048:
-            return super().config(problem)
+    def default(self, problem: ForwardProblem) -> ForwardConfig | None:
+        if problem.columns_apart or problem.padded_row_bytes <= 2048 or problem.padded_row_bytes > 16384:
+            return super().default(problem)
         if problem.padded_row_bytes <= 8192:
             # Two rows share one read of weight and bias: 16384×4096 takes 70.2 µs, 71.2 with one row and four warps,
             # 74.9 in blocks of 1024.
@@ -115,9 +111,9 @@ class LayerNormRowsInBlocks(RmsNormRowsInBlocks):
 
     kernel = layer_norm_forward_blocks_kernel
 
-    def config(self, problem: ForwardProblem) -> ForwardConfig:
+    def default(self, problem: ForwardProblem) -> ForwardConfig:
         if problem.columns_apart:
-            return super().config(problem)
+            return super().default(problem)
         # One warp for 2 KiB of row, 16 bytes for each of its threads at a time: 4096×32768 takes 161 µs with sixteen
         # warps and blocks of 4096, 173 with 32 and 8192.
         element_bytes = problem.dtype.itemsize
@@ -143,5 +139,5 @@ def plan_forward(plan: Plan, x: Operand, weight: Operand | None, bias: Operand |
         "HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "COMPUTE": compute_dtype(x.dtype),
         **walk.arguments("x", "y"),
     }  # fmt: skip
-    plan_by_form(plan, FORMS, ForwardProblem(walk, x.dtype, x.element_bytes, arguments))
+    plan_rows(FORMS, ForwardProblem(plan, walk, x.dtype, x.element_bytes, arguments))
     return y

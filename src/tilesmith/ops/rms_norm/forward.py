@@ -9,10 +9,9 @@ from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norm_any_width import AnyWidthForward
-from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters
+from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters, plan_rows
 from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
 from tilesmith.ops.runtime.config import bucket
-from tilesmith.ops.runtime.forms import plan_by_form
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -106,11 +105,10 @@ def rms_norm_forward_blocks_kernel(
 class RmsNormRowsInRegisters(RowsInRegisters):
     kernel = rms_norm_forward_kernel
 
-    def suits(self, problem: ForwardProblem) -> bool:
-        return not problem.columns_apart and (problem.padded_row_bytes <= 2048 or bucket(problem.walk.columns) <= 256)
-
-    def config(self, problem: ForwardProblem) -> ForwardConfig:
+    def default(self, problem: ForwardProblem) -> ForwardConfig | None:
         rows, block_size = problem.walk.rows, bucket(problem.walk.columns)
+        if problem.columns_apart or (problem.padded_row_bytes > 2048 and block_size > 256):
+            return None
         if block_size <= 256:  # 4096×128: 2.0 µs in bf16, 2.3 in fp32; with four rows and two warps 2.1 and 2.4
             return ForwardConfig(num_warps=8, ROWS=min(16, bucket(rows)), BLOCK_SIZE=block_size)
         # One warp alone needs no barrier: 16384×512 bf16 from memory takes 9.4 µs with two rows and one warp, 10.4 with
@@ -121,7 +119,7 @@ class RmsNormRowsInRegisters(RowsInRegisters):
 class RmsNormRowsInBlocks(RowsInBlocks):
     kernel = rms_norm_forward_blocks_kernel
 
-    def config(self, problem: ForwardProblem) -> ForwardConfig:
+    def default(self, problem: ForwardProblem) -> ForwardConfig:
         if problem.columns_apart:  # neighbouring rows are neighbours in memory: one tile reads them together
             return ForwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=256, form="blocks")
         # One warp per KiB of row, rounded down: 4096×5120 bf16 takes 22.3 µs with eight warps, 25.3 with sixteen.
@@ -154,7 +152,7 @@ def plan_norm(
         **walk.arguments("x", "y", *others),
     }  # fmt: skip
     bytes_read = x.element_bytes + (residual.element_bytes if residual else 0)
-    plan_by_form(plan, FORMS, ForwardProblem(walk, x.dtype, bytes_read, arguments))
+    plan_rows(FORMS, ForwardProblem(plan, walk, x.dtype, bytes_read, arguments))
     return y, total
 
 

@@ -171,7 +171,9 @@ class Plan:
         name = " ".join(str(part).removeprefix("torch.") for part in bucket)
         config = tuning.stored(self.device, self.kernels, name, default) or default
         config = replaced(config, dict(dispatch.state().overrides))
-        self.choices.append(Choice(self.kernels, name, config))
+        choice = Choice(self.kernels, name, config)
+        if choice not in self.choices:  # a form chooses to say whether it suits, and again to plan
+            self.choices.append(choice)
         return config
 
     def launch(self, kernel: Any, grid: Sequence[int], config: Config, **arguments: object) -> None:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_sum, tile_pointers
 from tilesmith.ops.device.runs import run_size
-from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.rows import (
@@ -15,7 +14,7 @@ from tilesmith.ops.softmax.rows import (
     Kernels,
     RowConfig,
     Rows,
-    plan_form,
+    plan_rows,
     row_config,
     row_pointers,
     rows_along,
@@ -219,6 +218,5 @@ def plan_backward(plan: Plan, dy: Operand, y: Operand, dim: int) -> Operand:
     dx = plan.empty_like(y)
     rows = rows_along(dim, dx, y, dy)
     default = backward_config(rows, plan.multiprocessors)
-    config = plan.choose(default, default.form, bucket(rows.columns), y.dtype)
-    plan_form(plan, KERNELS, rows, config, rows.arguments(dx=dx, y=y, dy=dy))
+    plan_rows(plan, KERNELS, rows, default, dx=dx, y=y, dy=dy)
     return dx

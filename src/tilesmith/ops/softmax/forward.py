@@ -8,7 +8,6 @@ from torch import Tensor
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_maximum, row_sum, tile_pointers
 from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.runs import run_size
-from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.rows import (
@@ -16,7 +15,7 @@ from tilesmith.ops.softmax.rows import (
     Kernels,
     RowConfig,
     Rows,
-    plan_form,
+    plan_rows,
     row_config,
     row_pointers,
     rows_along,
@@ -249,6 +248,5 @@ def plan_forward(plan: Plan, x: Operand, dim: int) -> Operand:
     y = plan.empty_like(x)
     rows = rows_along(dim, y, x)
     default = forward_config(rows, plan.multiprocessors)
-    config = plan.choose(default, default.form, bucket(rows.columns), x.dtype)
-    plan_form(plan, KERNELS, rows, config, rows.arguments(y=y, x=x))
+    plan_rows(plan, KERNELS, rows, default, y=y, x=x)
     return y

@@ -1,13 +1,17 @@
-"""What softmax's forward and backward share: tensors as rows, and the choice of one of three forms.
+"""Launches of softmax, forward and backward: tensors as rows, their configuration, and one of three forms.
 
-- registers: a program holds whole rows in registers between their sum and their result.
-- blocks: a program walks its rows in blocks of columns, twice; the second read comes from cache.
-- split: few long rows are split over programs. The first kernel writes statistics of each part to memory, the second
+- `InRegisters`: a program holds whole rows in registers between their sum and their result.
+- `Split`: few long rows are split over programs. The first kernel writes statistics of each part to memory, the second
   one combines them and writes the result.
+- `InBlocks`: a program walks its rows in blocks of columns, twice; the second read comes from cache.
+
+`row_config` names the form in the configuration; `plan_rows` asks the forms in order (`ops/runtime/forms.py`). To add a
+form: write it here, list it in FORMS, name it in `row_config`, and give each direction its kernel in `Kernels`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +22,7 @@ import triton.language as tl
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.runs import Runs, as_runs, run_members, run_offsets
 from tilesmith.ops.runtime.config import Config, bucket
+from tilesmith.ops.runtime.forms import Form, first_form
 from tilesmith.ops.runtime.layout import Strides
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -219,40 +224,109 @@ def row_config(rows: Rows, multiprocessors: int, most_bytes: int, blocks: Blocks
     return for_few_rows(rows, wide, multiprocessors)
 
 
-def plan_form(plan: Plan, kernels: Kernels, rows: Rows, config: RowConfig, arguments: dict[str, object]) -> None:
-    """Put the launches of the config's form on the plan. Rows that do not fit in registers go in blocks."""
+@dataclass(frozen=True)
+class Problem:
+    """Rows to compute with a configuration, by one direction's kernels. `arguments` are those of every kernel."""
+
+    plan: Plan
+    kernels: Kernels
+    rows: Rows
+    config: RowConfig
+    arguments: Mapping[str, object]
+
+    @property
+    def groups(self) -> int:
+        """How many groups of ROWS rows there are; none without columns."""
+        return self.rows.runs.count(self.config.ROWS) if self.rows.columns else 0
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of columns a row has."""
+        blocks: int = triton.cdiv(self.rows.columns, self.config.BLOCK_SIZE)
+        return blocks
+
+    @property
+    def most_programs(self) -> int:
+        """How many persistent programs, or about how many parts of rows, all multiprocessors share."""
+        return self.plan.multiprocessors * self.config.programs_per_multiprocessor
+
+    @property
+    def vectors_per_thread(self) -> int:
+        """How many 16-byte loads each thread makes of a block of one row; their elements meet in its lanes."""
+        if self.rows.columns_apart or self.config.ROWS > 1:
+            return 1
+        threads = self.config.num_warps * self.plan.architecture.warp_size
+        return max(self.config.BLOCK_SIZE * self.rows.element_bytes // (threads * VECTOR_BYTES), 1)
+
+    def launch(self, kernel: Any, programs: int, **arguments: object) -> None:
+        """Launch a kernel with those of the arguments that it takes."""
+        every = {**self.arguments, "GROUP": self.vectors_per_thread, **arguments}
+        taken = {name: value for name, value in every.items() if name in kernel.arg_names}
+        self.plan.launch(kernel, (programs,), self.config, **taken)
+
+
+class InRegisters:
+    """Whole rows in registers, read once."""
+
+    def takes(self, problem: Problem) -> bool:
+        return problem.rows.middle(problem.config.EDGES) <= problem.config.BLOCK_SIZE
+
+    def suits(self, problem: Problem) -> bool:
+        return problem.config.form == "registers"
+
+    def plan(self, problem: Problem) -> None:
+        groups = problem.groups
+        programs = groups if problem.config.PIPELINE == 1 else min(groups, problem.most_programs)
+        problem.launch(problem.kernels.registers, programs, n_groups=groups)
+
+
+class Split:
+    """Each row in parts, one program each: one kernel for the statistics of the parts, one for the result."""
+
+    def takes(self, problem: Problem) -> bool:
+        return problem.groups > 0
+
+    def suits(self, problem: Problem) -> bool:
+        return problem.config.form == "split"
+
+    def plan(self, problem: Problem) -> None:
+        groups, blocks, kernels = problem.groups, problem.blocks, problem.kernels
+        # A power of two, so that rows of many lengths share compiled code.
+        blocks_per_part = bucket(triton.cdiv(blocks, max(problem.most_programs // groups, 1)))
+        parts = triton.cdiv(blocks, blocks_per_part)
+        dtype = torch.float64 if problem.arguments["COMPUTE"] == tl.float64 else torch.float32
+        shape = (kernels.numbers_per_part, groups * problem.config.ROWS, parts)
+        arguments = {
+            "statistics_ptr": problem.plan.empty(shape, dtype), "n_groups": groups, "n_parts": parts,
+            "BLOCKS": blocks_per_part, "PARTS": bucket(parts),
+        }  # fmt: skip
+        problem.launch(kernels.statistics, groups * parts, **arguments)
+        problem.launch(kernels.split, groups * parts, **arguments)
+
+
+class InBlocks:
+    """Rows in blocks of columns, read twice. Takes every problem."""
+
+    def takes(self, problem: Problem) -> bool:
+        return True
+
+    def suits(self, problem: Problem) -> bool:
+        return True
+
+    def plan(self, problem: Problem) -> None:
+        problem.launch(problem.kernels.blocks, problem.groups, BLOCKS=problem.blocks)
+
+
+FORMS: tuple[Form[Problem, None], ...] = (InRegisters(), Split(), InBlocks())
+
+
+def plan_rows(plan: Plan, kernels: Kernels, rows: Rows, default: RowConfig, **tensors: Operand) -> None:
+    """Choose the configuration, and put the launches of the first form that can use it on the plan.
+
+    `tensors` are named in the order that `rows` walks them in.
+    """
+    first, *_ = tensors.values()
+    config = plan.choose(default, default.form, bucket(rows.columns), first.dtype)
     config = replace(config, EDGES=config.EDGES and rows.can_be_cut)
-    arguments = {**arguments, "GROUP": _vectors_per_thread(plan, rows, config)}
-    groups = rows.runs.count(config.ROWS) if rows.columns else 0
-    programs = plan.multiprocessors * config.programs_per_multiprocessor
-    if config.form == "registers" and rows.middle(config.EDGES) <= config.BLOCK_SIZE:
-        walkers = groups if config.PIPELINE == 1 else min(groups, programs)
-        _launch(plan, kernels.registers, walkers, config, {**arguments, "n_groups": groups})
-        return
-    blocks = triton.cdiv(rows.columns, config.BLOCK_SIZE)
-    if config.form != "split" or not groups:
-        _launch(plan, kernels.blocks, groups, config, {**arguments, "BLOCKS": blocks})
-        return
-    # A power of two, so that rows of many lengths share compiled code.
-    blocks_per_part = bucket(triton.cdiv(blocks, max(programs // groups, 1)))
-    parts = triton.cdiv(blocks, blocks_per_part)
-    sums = torch.float64 if arguments["COMPUTE"] == tl.float64 else torch.float32
-    arguments = {
-        **arguments, "statistics_ptr": plan.empty((kernels.numbers_per_part, groups * config.ROWS, parts), sums),
-        "n_groups": groups, "n_parts": parts, "BLOCKS": blocks_per_part, "PARTS": bucket(parts),
-    }  # fmt: skip
-    _launch(plan, kernels.statistics, groups * parts, config, arguments)
-    _launch(plan, kernels.split, groups * parts, config, arguments)
-
-
-def _vectors_per_thread(plan: Plan, rows: Rows, config: RowConfig) -> int:
-    """Return how many 16-byte loads each thread makes of a block of one row; their elements meet in its lanes."""
-    if rows.columns_apart or config.ROWS > 1:
-        return 1
-    threads = config.num_warps * plan.architecture.warp_size
-    return max(config.BLOCK_SIZE * rows.element_bytes // (threads * VECTOR_BYTES), 1)
-
-
-def _launch(plan: Plan, kernel: Any, programs: int, config: RowConfig, arguments: dict[str, object]) -> None:
-    taken = {name: value for name, value in arguments.items() if name in kernel.arg_names}
-    plan.launch(kernel, (programs,), config, **taken)
+    problem = Problem(plan, kernels, rows, config, rows.arguments(**tensors))
+    first_form(FORMS, problem).plan(problem)

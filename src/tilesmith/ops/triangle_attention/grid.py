@@ -68,7 +68,7 @@ def empty_output(
 
 
 def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
-    return plan_forward(plan, grid_problem(*arguments))
+    return plan_forward(grid_problem(plan, *arguments))
 
 
 def _order(along_columns: bool) -> tuple[int, ...]:
@@ -77,11 +77,11 @@ def _order(along_columns: bool) -> tuple[int, ...]:
 
 
 def grid_problem(
-    q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, along_columns: bool,
+    plan: Plan, q: Operand, k: Operand, v: Operand, bias: Operand | None, mask: Operand | None, along_columns: bool,
     scale: float | None, tf32: bool,
 ) -> Problem:  # fmt: skip
     q, k, v = (one.permuted(_order(along_columns)) for one in (q, k, v))
-    return Problem(q, k, v, bias, mask, scale=default_scale(q.shape[-1], scale), tf32=tf32)
+    return Problem(plan, q, k, v, bias, mask, scale=default_scale(q.shape[-1], scale), tf32=tf32)
 
 
 def empty_gradients(
@@ -97,10 +97,10 @@ def empty_gradients(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    problem = grid_problem(*arguments)
+    problem = grid_problem(plan, *arguments)
     assert problem.q.order is not None, "grid_problem permutes q"
     doutput, output = (one.permuted(problem.q.order) for one in (doutput, output))
-    return gradients_of(plan, problem, doutput, output, lse, bias_gradient)
+    return gradients_of(problem, doutput, output, lse, bias_gradient)
 
 
 def grid_kernels(name: str) -> tuple[Kernels, Kernels]:

@@ -138,6 +138,31 @@ class Problem:
         return unneeded.seen_as(shape, (hidden * residues * row, residues * row, row, 1))
 
 
+@dataclass(frozen=True)
+class Update:
+    """One forward of the fused kernels: the problem, and the tensors that they write."""
+
+    plan: Plan
+    problem: Problem
+    y: Operand
+    a: Operand
+    b: Operand
+    x: Operand
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """One backward of the fused kernels: the problem, the tensors that they read, and dz, which they write."""
+
+    plan: Plan
+    problem: Problem
+    dy: Operand
+    a: Operand
+    b: Operand
+    x: Operand
+    dz: Operand
+
+
 def product_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype that holds sums over residues: float16 would overflow."""
     return torch.float32 if dtype == torch.float16 else dtype

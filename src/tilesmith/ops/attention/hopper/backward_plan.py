@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from tilesmith.ops.attention.form import Form, Gradients
 from tilesmith.ops.attention.hopper.backward import GROUPS, KEYS, QUERIES, ROWS, attention_hopper_backward_kernel
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.kernels.delta import plan_delta
-from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.problem import Gradients, Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import GROUP_WARPS
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 
 
 @dataclass(frozen=True)
@@ -58,26 +57,14 @@ LEAST_PROGRAMS = 256
 """The fewest programs with GQA. With 128 programs the portable kernels take 204 µs, and this kernel 219."""
 
 
-def takes(plan: Plan, task: Gradients) -> bool:
-    """Return whether the kernel can compute the gradients: TMA must be able to read and write every tensor."""
-    tensors = task.output, task.doutput, task.dq, task.dk, task.dv
-    return takes_plain_problem(plan, task.problem) and task.problem.describable(plan, *tensors)
-
-
-def suits(plan: Plan, task: Gradients) -> bool:
-    """Return whether sequences are long enough and, with grouped heads, whether there are enough programs."""
-    problem = task.problem
-    are_many = problem.group == 1 or _programs(problem) >= LEAST_PROGRAMS
-    return min(problem.queries, problem.keys) >= LEAST_LENGTH and are_many
-
-
 def _programs(problem: Problem) -> int:
     blocks: int = triton.cdiv(problem.keys, int(KEYS.value))
     return problem.sequences * problem.key_heads * blocks
 
 
-def plan_hopper_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...]:
+def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
     """Plan δ and the kernel. Returns dq, dk and dv: a problem with a bias takes another form."""
+    plan = task.problem.plan
     problem, dq, dk, dv = task.problem, task.dq, task.dk, task.dv
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
     rows, queries, head = int(ROWS.value), int(QUERIES.value), problem.head_block
@@ -105,4 +92,19 @@ def plan_hopper_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...]:
     return dq, dk, dv
 
 
-HOPPER_BACKWARD = Form("hopper", takes=takes, suits=suits, plan=plan_hopper_backward)
+class HopperBackward:
+    """Hopper, half precision, long sequences."""
+
+    def takes(self, task: Gradients) -> bool:
+        """Return whether the kernel can compute the gradients: TMA must be able to read and write every tensor."""
+        tensors = task.output, task.doutput, task.dq, task.dk, task.dv
+        return takes_plain_problem(task.problem) and task.problem.describable(*tensors)
+
+    def suits(self, task: Gradients) -> bool:
+        """Return whether sequences are long enough and, with grouped heads, whether there are enough programs."""
+        problem = task.problem
+        are_many = problem.group == 1 or _programs(problem) >= LEAST_PROGRAMS
+        return min(problem.queries, problem.keys) >= LEAST_LENGTH and are_many
+
+    def plan(self, task: Gradients) -> tuple[Operand, ...]:
+        return plan_hopper_backward(task)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilesmith.ops.attention.form import Form
 from tilesmith.ops.attention.hopper.forward import FETCHING_REGISTERS, attention_hopper_forward_kernel
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.hopper.softmax_weights import ROWS
@@ -14,7 +13,7 @@ from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import GROUP_WARPS
 from tilesmith.ops.runtime.config import Config
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 from tilesmith.toolchain.versions import RegisterUse, register_use
 
 REGISTERS_OF_A_MULTIPROCESSOR = 65536
@@ -53,11 +52,11 @@ LONG = 4096
 
 
 def default_config(problem: Problem, multiprocessors: int) -> HopperForwardConfig:
-    form = fastest_form(problem)
-    return replace(form, together=_heads_together(problem, form, multiprocessors))
+    tiles = fastest_tiles(problem)
+    return replace(tiles, together=_heads_together(problem, tiles, multiprocessors))
 
 
-def fastest_form(problem: Problem) -> HopperForwardConfig:
+def fastest_tiles(problem: Problem) -> HopperForwardConfig:
     """Return the fastest tiles on an H200 that the installed Triton compiles without spilling.
 
     TFLOP/s of heads of 64 with GROUPS×BLOCK_KEYS, measured with Triton 3.6. "each": one program per tile. Two figures
@@ -129,19 +128,13 @@ def _busiest(problem: Problem, config: HopperForwardConfig, together: int, multi
     return int(np.bincount(tiles % multiprocessors, blocks).max())
 
 
-def suits(plan: Plan, problem: Problem) -> bool:
-    """Return whether sequences are long enough and, for narrow heads, whether the tiles fill the GPU."""
-    if min(problem.queries, problem.keys) < LEAST_LENGTH:
-        return False
-    return problem.head_block == 128 or _tiles(problem, fastest_form(problem).GROUPS) >= plan.multiprocessors
-
-
 def _tiles(problem: Problem, groups: int) -> int:
     return problem.heads * problem.sequences * -(-problem.queries // (groups * int(ROWS.value)))
 
 
-def plan_hopper_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
+def plan_hopper_forward(problem: Problem) -> tuple[Operand, Operand]:
     """Plan the output, and log₂ Σ 2^score of each query."""
+    plan = problem.plan
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     order = "full" if problem.right == UNBOUNDED else "causal"
@@ -161,9 +154,19 @@ def plan_hopper_forward(plan: Plan, problem: Problem) -> tuple[Operand, Operand]
     return output, lse
 
 
-def takes(plan: Plan, problem: Problem) -> bool:
-    """Return whether the kernel can compute the problem: q, k and v must be readable by TMA."""
-    return takes_plain_problem(plan, problem) and problem.describable(plan)
+class HopperForward:
+    """Hopper, half precision, long sequences."""
 
+    def takes(self, problem: Problem) -> bool:
+        """Return whether the kernel can compute the problem: q, k and v must be readable by TMA."""
+        return takes_plain_problem(problem) and problem.describable()
 
-HOPPER_FORWARD = Form("hopper", takes=takes, suits=suits, plan=plan_hopper_forward)
+    def suits(self, problem: Problem) -> bool:
+        """Return whether sequences are long enough and, for narrow heads, whether the tiles fill the GPU."""
+        if min(problem.queries, problem.keys) < LEAST_LENGTH:
+            return False
+        tiles = _tiles(problem, fastest_tiles(problem).GROUPS)
+        return problem.head_block == 128 or tiles >= problem.plan.multiprocessors
+
+    def plan(self, problem: Problem) -> tuple[Operand, ...]:
+        return plan_hopper_forward(problem)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import runs_on_hopper
-from tilesmith.ops.runtime.plan import Plan
 
 
-def takes_plain_problem(plan: Plan, problem: Problem) -> bool:
+def takes_plain_problem(problem: Problem) -> bool:
     """Return whether this is dense attention without extras, in half precision, with heads of 64 or 128, on Hopper.
 
     A causal mask is allowed. A grid, packed sequences, and a limit on keys to the left are not.
     """
-    if not runs_on_hopper(plan):
+    if not runs_on_hopper(problem.plan):
         return False
     plain = problem.is_plain and not problem.packed and problem.per_member is None and problem.left == UNBOUNDED
     return plain and problem.head_block in (64, 128) and problem.q.element_bytes == 2

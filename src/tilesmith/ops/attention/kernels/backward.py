@@ -48,9 +48,9 @@ from tilesmith.ops.attention.device.tiles import (
     store_statistics,
     store_tile,
 )  # fmt: skip
-from tilesmith.ops.attention.form import Form, Gradients, always
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config, query_gradient_config
 from tilesmith.ops.attention.kernels.bias_gradient import plan_bias_gradient
+from tilesmith.ops.attention.problem import Gradients
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
@@ -248,20 +248,12 @@ def attention_dkdv_kernel(
     store_tile(dv_rows, place, key_head, start, dv * keep_scale, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
 
 
-def plan_portable_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...]:
-    """Plan dq, dk and dv, and dbias if it is wanted."""
-    parts = StoredParts(plan, task.problem, task.doutput)
-    statistics = plan_gradients(plan, task, parts)
-    gradients = task.dq, task.dk, task.dv
-    return (*gradients, plan_bias_gradient(plan, task, parts, statistics)) if task.wants_dbias else gradients
-
-
 def plan_gradients(plan: Plan, task: Gradients, parts: StoredParts) -> Operand:
     """Plan dq, dk and dv. Returns the statistics of the queries."""
     problem, output, doutput, lse, dq = task.problem, task.output, task.doutput, task.lse, task.dq
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
-    described = problem.describable(plan, output, doutput)
-    split = problem.gains_from_splitting(plan, described)
+    described = problem.describable(output, doutput)
+    split = problem.gains_from_splitting(described)
     key_config = plan.choose(key_gradient_config(problem, described, split), "keys", *problem.sizes)
     with_dq = key_config.with_dq and not problem.packed and 0 < problem.keys <= key_config.BLOCK_KEYS
     tensors = {"output": output, "doutput": doutput, "dq": dq}
@@ -272,7 +264,7 @@ def plan_gradients(plan: Plan, task: Gradients, parts: StoredParts) -> Operand:
         plan.launch(
             attention_dq_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
             **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, statistics_ptr=statistics,
-            WALK=walk, BF16X3=parts.source(config), PRECISION=problem.precision(plan),
+            WALK=walk, BF16X3=parts.source(config), PRECISION=problem.precision,
         )  # fmt: skip
     plan_key_gradients(plan, task, key_config, parts, statistics, with_dq)
     return statistics
@@ -302,8 +294,23 @@ def plan_key_gradients(
         **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=task.lse,
         statistics_ptr=statistics.descriptor((1, 1, 1, config.BLOCK_QUERIES)) if fetched else statistics,
         dscores_ptr=dscores, first_sequence=0 if chunk is None else chunk.first,
-        WALK=walk, BF16X3=parts.source(config), WITH_DQ=with_dq, PRECISION=problem.precision(plan),
+        WALK=walk, BF16X3=parts.source(config), WITH_DQ=with_dq, PRECISION=problem.precision,
     )  # fmt: skip
 
 
-PORTABLE_BACKWARD = Form("portable", takes=always, suits=always, plan=plan_portable_backward)
+class PortableBackward:
+    """Every problem, on every GPU: a kernel for dq, one for dk and dv, and one for dbias."""
+
+    def takes(self, task: Gradients) -> bool:
+        return True
+
+    def suits(self, task: Gradients) -> bool:
+        return True
+
+    def plan(self, task: Gradients) -> tuple[Operand, ...]:
+        """Plan dq, dk and dv, and dbias if it is wanted."""
+        plan = task.problem.plan
+        parts = StoredParts(plan, task.problem, task.doutput)
+        statistics = plan_gradients(plan, task, parts)
+        gradients = task.dq, task.dk, task.dv
+        return (*gradients, plan_bias_gradient(plan, task, parts, statistics)) if task.wants_dbias else gradients

@@ -29,11 +29,10 @@ from tilesmith.ops.attention.device.score_gradients import (
 )
 from tilesmith.ops.attention.device.split_operands import StoredParts
 from tilesmith.ops.attention.device.tiles import HeadRows, block_of_program, load_tile, place_of, store_tile
-from tilesmith.ops.attention.form import Form, Gradients, always
 from tilesmith.ops.attention.kernels.backward import plan_key_gradients
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config
 from tilesmith.ops.attention.kernels.delta import plan_delta
-from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.problem import Gradients, Problem
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -122,9 +121,11 @@ class ChunkBiasConfig(Config):
     programs_per_multiprocessor: int = 12  # 48 µs for a triangle of 256 residues, 55 with twice as many
 
 
-def choose_chunks(plan: Plan, problem: Problem, described: bool) -> ChunkedConfig:
+def choose_chunks(task: Gradients) -> ChunkedConfig:
     """Return the configuration to launch with, of no more sequences than fit."""
-    config = plan.choose(chunked_config(problem, described), "chunks", *problem.sizes)
+    problem = task.problem
+    default = chunked_config(problem, problem.describable(task.output, task.doutput))
+    config = problem.plan.choose(default, "chunks", *problem.sizes)
     return replace(config, chunk_sequences=min(config.chunk_sequences, sequences_that_fit(problem)))
 
 
@@ -148,19 +149,17 @@ def chunk_queries_config(described: bool) -> ChunkQueriesConfig:
     return ChunkQueriesConfig(BLOCK_KEYS=32, described=False)  # the addresses of 64 keys exceed the register budget
 
 
-def plan_chunked_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | None:
+def plan_chunked_backward(task: Gradients) -> tuple[Operand, ...]:
     """Plan dq, dk, dv and dbias."""
-    problem = task.problem
+    problem, plan = task.problem, task.problem.plan
     assert problem.bias is not None
-    config = choose_chunks(plan, problem, problem.describable(plan, task.output, task.doutput))
-    if not config.chunk_sequences:
-        return None
+    config = choose_chunks(task)
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
     plan_delta(plan, task, statistics)
     chunks = list(spans(problem.sequences, problem.sequences_per_bias, config.chunk_sequences))
     room = plan.empty((max(count for _, count in chunks), *dscores_shape(problem)), problem.q.dtype)
-    queries_config = plan.choose(chunk_queries_config(problem.describable(plan)), "chunk queries", *problem.sizes)
+    queries_config = plan.choose(chunk_queries_config(problem.describable()), "chunk queries", *problem.sizes)
     bias_config = plan.choose(ChunkBiasConfig(), "chunk bias", *problem.sizes)
     shares = _shares(plan, problem, bias_config, chunks[0][1])
     sums = plan.empty((shares, math.prod(dbias.shape)), problem.statistics_dtype)
@@ -215,9 +214,15 @@ def _plan_dbias(plan: Plan, problem: Problem, config: ChunkBiasConfig, chunk: Ch
     )  # fmt: skip
 
 
-CHUNKED_BACKWARD = Form(
-    "chunked",
-    takes=lambda plan, task: task.wants_dbias and task.problem.shares_bias,
-    suits=always,
-    plan=plan_chunked_backward,
-)
+class ChunkedBackward:
+    """Sequences that share a bias whose gradient is wanted."""
+
+    def takes(self, task: Gradients) -> bool:
+        return task.wants_dbias and task.problem.shares_bias
+
+    def suits(self, task: Gradients) -> bool:
+        """Return whether a chunk has sequences: none where one block holds all keys, and dq needs no stored ds."""
+        return choose_chunks(task).chunk_sequences > 0
+
+    def plan(self, task: Gradients) -> tuple[Operand, ...]:
+        return plan_chunked_backward(task)

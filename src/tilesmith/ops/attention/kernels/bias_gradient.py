@@ -26,9 +26,8 @@ from tilesmith.ops.attention.device.tiles import (
     load_statistics,
     place_of,
 )
-from tilesmith.ops.attention.form import Gradients
 from tilesmith.ops.attention.kernels.backward_tiles import source_of_parts
-from tilesmith.ops.attention.problem import Problem
+from tilesmith.ops.attention.problem import Gradients, Problem
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -157,8 +156,8 @@ def plan_bias_gradient(plan: Plan, task: Gradients, parts: StoredParts, statisti
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     sequences, heads, rows, keys = problem.bias_shape
     one_row = rows == 1 and problem.queries > 1
-    described = problem.describable(plan, doutput)
-    default = bias_gradient_config(problem, described, problem.gains_from_splitting(plan, described))
+    described = problem.describable(doutput)
+    default = bias_gradient_config(problem, described, problem.gains_from_splitting(described))
     config = plan.choose(default, "bias", *problem.sizes)
     query_blocks = triton.cdiv(problem.queries, config.BLOCK_QUERIES)
     tiles = sequences * heads * triton.cdiv(keys, config.BLOCK_KEYS) * (1 if one_row else query_blocks)
@@ -182,7 +181,7 @@ def plan_bias_gradient(plan: Plan, task: Gradients, parts: StoredParts, statisti
         **problem.arguments(), **tensors, **problem.bias_tiles(config), statistics_ptr=statistics, dbias_ptr=found,
         bias_heads=heads,
         n_repeats=repeats, repeats_per_share=repeats_per_share, share_size=size,
-        WALK=walk, BF16X3=parts.source(config), ONE_ROW=one_row, PRECISION=problem.precision(plan),
+        WALK=walk, BF16X3=parts.source(config), ONE_ROW=one_row, PRECISION=problem.precision,
     )  # fmt: skip
     if shares > 1:
         plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)

@@ -24,11 +24,10 @@ from tilesmith.ops.attention.device.tiles import (
     load_tile,
     query_place,
 )
-from tilesmith.ops.attention.form import Form
 from tilesmith.ops.attention.kernels.forward import softmax_step, visible_scores
 from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 
 MOST_ROWS = 64  # queries of all heads that share keys: more of them fill a tile of the portable kernel
 MOST_SPLITS = 128
@@ -151,19 +150,9 @@ def decode_config(problem: Problem) -> DecodeConfig:
     return DecodeConfig(num_warps=4, num_stages=2, BLOCK_KEYS=keys)
 
 
-def takes(plan: Plan, problem: Problem) -> bool:
-    """Return whether the queries of all heads that share keys fit into one tile."""
-    is_dense = not problem.packed and problem.per_member is None
-    return is_dense and 0 < problem.queries * problem.group <= MOST_ROWS
-
-
-def suits(plan: Plan, problem: Problem) -> bool:
-    """Return whether there are so many more keys than queries that reading them takes all the time."""
-    return problem.queries * 4 <= problem.keys
-
-
-def plan_decode(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
+def plan_decode(problem: Problem) -> tuple[Operand, Operand]:
     """Plan the output, and log₂ Σ 2^score of each query."""
+    plan = problem.plan
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     config = plan.choose(decode_config(problem), "decode", problem.head_block, bucket(problem.keys), problem.q.dtype)
@@ -182,7 +171,7 @@ def plan_decode(plan: Plan, problem: Problem) -> tuple[Operand, Operand]:
         q_strides=problem.strides(problem.q), output_ptr=found,
         output_strides=problem.strides(output), lse_ptr=found_lse, n_splits=splits, keys_per_split=keys_per_split,
         SPLIT=splits > 1, ROWS=max(bucket(problem.queries * problem.group), SMALLEST_BLOCK), WALK=walk,
-        PRECISION=problem.precision(plan),
+        PRECISION=problem.precision,
     )  # fmt: skip
     if splits > 1:
         columns = min(problem.head_block, 64)
@@ -203,4 +192,17 @@ def splits_of(keys: int, tiles: int, multiprocessors: int, config: DecodeConfig)
     return int(max(min(wanted, most, MOST_SPLITS), 1))
 
 
-DECODE = Form("decode", takes=takes, suits=suits, plan=plan_decode)
+class Decode:
+    """Few queries: the keys are split over programs."""
+
+    def takes(self, problem: Problem) -> bool:
+        """Return whether the queries of all heads that share keys fit into one tile."""
+        is_dense = not problem.packed and problem.per_member is None
+        return is_dense and 0 < problem.queries * problem.group <= MOST_ROWS
+
+    def suits(self, problem: Problem) -> bool:
+        """Return whether there are so many more keys than queries that reading them takes all the time."""
+        return problem.queries * 4 <= problem.keys
+
+    def plan(self, problem: Problem) -> tuple[Operand, ...]:
+        return plan_decode(problem)

@@ -17,7 +17,7 @@ from tilesmith.ops.attention.device.tiles import (
     query_place,
     store_statistics,
 )
-from tilesmith.ops.attention.form import Gradients
+from tilesmith.ops.attention.problem import Gradients
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
 

@@ -35,11 +35,10 @@ from tilesmith.ops.attention.device.tiles import (
     rows_of_sequence,
     store_tile,
 )  # fmt: skip
-from tilesmith.ops.attention.form import Form, always
 from tilesmith.ops.attention.problem import Problem, Tiles
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.runtime.config import Config
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -204,12 +203,13 @@ def _split_config(problem: Problem) -> ForwardConfig:
     return ForwardConfig(num_warps=4, num_stages=stages, BLOCK_QUERIES=64, BLOCK_KEYS=keys, bf16x3=source)
 
 
-def plan_portable_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...]:
+def plan_portable_forward(problem: Problem) -> tuple[Operand, ...]:
     """Plan the output, and log₂ Σ 2^score of each query."""
+    plan = problem.plan
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
-    described = problem.describable(plan)
-    default = forward_config(problem, described, problem.gains_from_splitting(plan, described))
+    described = problem.describable()
+    default = forward_config(problem, described, problem.gains_from_splitting(described))
     config = plan.choose(default, *problem.sizes)
     rows = {"q": config.BLOCK_QUERIES, "output": config.BLOCK_QUERIES, "k": config.BLOCK_KEYS, "v": config.BLOCK_KEYS}
     parts = StoredParts(plan, problem)
@@ -217,9 +217,19 @@ def plan_portable_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...]:
     plan.launch(
         attention_forward_kernel, (problem.heads * problem.blocks(problem.queries, config.BLOCK_QUERIES),), config,
         **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=lse, WALK=walk,
-        BF16X3=parts.source(config), PRECISION=problem.precision(plan),
+        BF16X3=parts.source(config), PRECISION=problem.precision,
     )  # fmt: skip
     return output, lse
 
 
-PORTABLE_FORWARD = Form("portable", takes=always, suits=always, plan=plan_portable_forward)
+class PortableForward:
+    """Every problem, on every GPU."""
+
+    def takes(self, problem: Problem) -> bool:
+        return True
+
+    def suits(self, problem: Problem) -> bool:
+        return True
+
+    def plan(self, problem: Problem) -> tuple[Operand, ...]:
+        return plan_portable_forward(problem)

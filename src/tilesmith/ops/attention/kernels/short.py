@@ -27,13 +27,12 @@ from tilesmith.ops.attention.device.tiles import (
     query_place,
     store_tile,
 )
-from tilesmith.ops.attention.form import Form, Gradients
-from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Problem
+from tilesmith.ops.attention.problem import SMALLEST_BLOCK, Gradients, Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.bf16x3 import bf16_parts
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.config import Config, bucket
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 from tilesmith.toolchain.versions import RegisterUse, register_use
 
 LONGEST = 64  # four warps hold 64 × 64 scores in registers
@@ -203,43 +202,42 @@ class ShortConfig(Config):
         return self.short and has_all and self.bf16x3 != "stored"
 
 
-def takes(plan: Plan, problem: Problem) -> bool:
+def fits_one_program(problem: Problem) -> bool:
     """Return whether one program can hold all scores of a head: without GQA, softcap and dropout."""
     is_dense = problem.group == 1 and not problem.packed and problem.only_adds_to_scores
     return is_dense and 0 < max(problem.queries, problem.keys) <= LONGEST
 
 
-def suits(plan: Plan, problem: Problem, *others: Operand) -> bool:
+def fits_registers(problem: Problem, *others: Operand) -> bool:
     """Return whether the tiles do not spill with any supported release of Triton. The kernel walks `others` too."""
     narrow = problem.head_block <= (64 if problem.q.element_bytes == 2 else 32)
-    gathers = not problem.describable(plan, *others) or (problem.gathers_bias and problem.q.element_bytes > 2)
+    gathers = not problem.describable(*others) or (problem.gathers_bias and problem.q.element_bytes > 2)
     # The addresses of 64 × 64 elements exceed the register budget.
-    too_many_addresses = gathers and _block(plan, problem) == LONGEST and plan.architecture.target.startswith("cuda")
+    too_many_addresses = gathers and _block(problem) == LONGEST and problem.plan.architecture.target.startswith("cuda")
     return narrow and not too_many_addresses
 
 
-def _split(plan: Plan, problem: Problem) -> bool:
+def _split(problem: Problem) -> bool:
     """Return whether a product of exact single precision is made of bf16 parts."""
-    return problem.precision(plan) == "bf16x6"
+    return problem.precision == "bf16x6"
 
 
-def _block(plan: Plan, problem: Problem) -> int:
+def _block(problem: Problem) -> int:
     """Return the block that holds all queries and all keys."""
     block = max(bucket(max(problem.queries, problem.keys)), SMALLEST_BLOCK)
     # Three parts of a block of 32 do not fit where tensor cores read their left operand from registers.
-    return LONGEST if _split(plan, problem) and block > SMALLEST_BLOCK else block
+    return LONGEST if _split(problem) and block > SMALLEST_BLOCK else block
 
 
-def choose_short(plan: Plan, problem: Problem, *others: Operand) -> ShortConfig | None:
-    """Return the configuration to launch with; None where a tuned one turns these kernels off."""
-    default = short_config(plan, problem, problem.describable(plan, *others))
-    config = plan.choose(default, "short", *problem.sizes)
-    return config if config.holds(problem) else None
+def choose_short(problem: Problem, *others: Operand) -> ShortConfig:
+    """Return the configuration to launch with. A tuned one may turn these kernels off: see `ShortConfig.holds`."""
+    default = short_config(problem, problem.describable(*others))
+    return problem.plan.choose(default, "short", *problem.sizes)
 
 
-def short_config(plan: Plan, problem: Problem, described: bool) -> ShortConfig:
+def short_config(problem: Problem, described: bool) -> ShortConfig:
     """Return the default tiles. Small ones are loaded by pointers, so that all loads are in flight at once."""
-    block, source = _block(plan, problem), "on_load" if _split(plan, problem) else ""
+    block, source = _block(problem), "on_load" if _split(problem) else ""
     # Loads the next row while one is computed: the backward of batch 4, 64 rows of 64 and 4 heads of 32 takes 42.8 µs
     # on an H200 instead of 55.4.
     ahead = source and described and block == LONGEST and register_use() < RegisterUse.MOST
@@ -253,27 +251,23 @@ def short_config(plan: Plan, problem: Problem, described: bool) -> ShortConfig:
     )
 
 
-def plan_short_forward(plan: Plan, problem: Problem) -> tuple[Operand, ...] | None:
+def plan_short_forward(problem: Problem) -> tuple[Operand, ...]:
     """Plan the output, and log₂ Σ 2^score of each query."""
-    config = choose_short(plan, problem)
-    if config is None:
-        return None
+    plan, config = problem.plan, choose_short(problem)
     output = plan.empty_like(problem.q)
     lse = plan.empty(problem.lse_shape, problem.statistics_dtype)
     plan.launch(
         attention_short_forward_kernel, (problem.sequences * problem.heads,), config,
-        **_arguments(plan, problem, config, output=output), lse_ptr=lse,
+        **_arguments(problem, config, output=output), lse_ptr=lse,
     )  # fmt: skip
     return output, lse
 
 
-def plan_short_backward(plan: Plan, task: Gradients) -> tuple[Operand, ...] | None:
+def plan_short_backward(task: Gradients) -> tuple[Operand, ...]:
     """Plan dq, dk and dv, and dbias if it is wanted."""
     problem, lse, dq, dk, dv = task.problem, task.lse, task.dq, task.dk, task.dv
-    config = choose_short(plan, problem, task.doutput)
-    if config is None:
-        return None
-    arguments = _arguments(plan, problem, config, doutput=task.doutput, dq=dq, dk=dk, dv=dv)
+    plan, config = problem.plan, choose_short(problem, task.doutput)
+    arguments = _arguments(problem, config, doutput=task.doutput, dq=dq, dk=dk, dv=dv)
     if problem.bias is None or not task.wants_dbias:
         plan.launch(
             attention_short_backward_kernel, (problem.sequences * problem.heads, 1), config, **arguments, lse_ptr=lse,
@@ -305,7 +299,7 @@ _NOT_TAKEN = (
 )  # fmt: skip
 
 
-def _arguments(plan: Plan, problem: Problem, config: ShortConfig, **tensors: Operand) -> dict[str, Any]:
+def _arguments(problem: Problem, config: ShortConfig, **tensors: Operand) -> dict[str, Any]:
     """Return the arguments that both kernels take."""
     rows = dict.fromkeys(("q", "k", "v", *tensors), config.BLOCK_QUERIES)
     rows |= {name: config.BLOCK_KEYS for name in _ROWS_OF_K if name in rows}
@@ -315,14 +309,32 @@ def _arguments(plan: Plan, problem: Problem, config: ShortConfig, **tensors: Ope
     is_full = sees_all and (problem.queries, problem.keys) == (config.BLOCK_QUERIES, config.BLOCK_KEYS)
     return {
         **general, **tiles, **problem.bias_tiles(config), "CHECKED": not is_full,
-        "WALK": walk, "BF16X3": config.bf16x3 if problem.is_exact else "", "PRECISION": problem.precision(plan),
+        "WALK": walk, "BF16X3": config.bf16x3 if problem.is_exact else "", "PRECISION": problem.precision,
     }  # fmt: skip
 
 
-SHORT_FORWARD = Form("short", takes=takes, suits=suits, plan=plan_short_forward)
-SHORT_BACKWARD = Form(
-    "short",
-    takes=lambda plan, task: takes(plan, task.problem),
-    suits=lambda plan, task: suits(plan, task.problem, task.doutput),
-    plan=plan_short_backward,
-)
+class ShortForward:
+    """Output and log-sum-exp in one kernel."""
+
+    def takes(self, problem: Problem) -> bool:
+        return fits_one_program(problem)
+
+    def suits(self, problem: Problem) -> bool:
+        return fits_registers(problem) and choose_short(problem).holds(problem)
+
+    def plan(self, problem: Problem) -> tuple[Operand, ...]:
+        return plan_short_forward(problem)
+
+
+class ShortBackward:
+    """dq, dk, dv and partial sums of dbias in one kernel."""
+
+    def takes(self, task: Gradients) -> bool:
+        return fits_one_program(task.problem)
+
+    def suits(self, task: Gradients) -> bool:
+        problem, doutput = task.problem, task.doutput
+        return fits_registers(problem, doutput) and choose_short(problem, doutput).holds(problem)
+
+    def plan(self, task: Gradients) -> tuple[Operand, ...]:
+        return plan_short_backward(task)

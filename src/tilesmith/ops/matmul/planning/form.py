@@ -1,10 +1,11 @@
-"""What a form is: one kernel for a product, with its own config.
+"""What a form of a product has beside `takes`, `suits` and `plan` (`ops/runtime/forms.py`): a config of its own.
 
-To add a form: subclass `Form` and `TileConfig`, and put an instance into `FORMS` in `choose.py`.
+To add a form: subclass `ProductForm` and `TileConfig`, and put an instance into `FORMS` in `choose.py`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +14,7 @@ import triton
 from tilesmith.ops.matmul.matrices import multiple
 from tilesmith.ops.matmul.planning.problem import Problem, Product
 from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.forms import Form
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.ops.runtime.precision import product_precision
 
@@ -20,8 +22,11 @@ FormConfig = TypeVar("FormConfig", bound=Config)
 Tiles = TypeVar("Tiles", bound="TileConfig")
 
 
-class Form(Generic[FormConfig]):
-    """One way to compute a product. The planner launches the first form of a list that takes and suits the problem."""
+class ProductForm(Form[Problem, None], Generic[FormConfig]):
+    """One kernel for a product. `plan(plan, product, config)` puts the launches of all tiles on the plan.
+
+    With split-K, y holds the partial sums one after the other.
+    """
 
     config_type: type[FormConfig]
 
@@ -31,17 +36,9 @@ class Form(Generic[FormConfig]):
         name: str = self.config_type().fields()["form"]
         return name
 
-    def takes(self, problem: Problem) -> bool:
-        """Return whether the kernel can compute the problem."""
-        raise NotImplementedError
-
-    def suits(self, problem: Problem) -> bool:
-        """Return whether the kernel is the fastest choice, given that no earlier form of the list suits."""
-        raise NotImplementedError
-
+    @abstractmethod
     def config(self, problem: Problem) -> FormConfig:
         """Return the fastest tiles for the problem."""
-        raise NotImplementedError
 
     def settled(self, problem: Problem, config: FormConfig) -> Config:
         """Return the config without combinations that do not compile; where no tile is possible, another form's.
@@ -53,10 +50,6 @@ class Form(Generic[FormConfig]):
     def split_k(self, config: FormConfig) -> int:
         """Return how many programs share the depth of one tile. Each leaves a partial sum."""
         return 1
-
-    def plan(self, plan: Plan, product: Product, config: FormConfig) -> None:
-        """Put the launches of all tiles on the plan. With split-K, y holds the partial sums one after the other."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ class TileConfig(Config):
         return 1
 
 
-class TiledForm(Form[Tiles]):
+class TiledForm(ProductForm[Tiles]):
     """A form whose config has tile sizes and split-K."""
 
     def split_k(self, config: Tiles) -> int:

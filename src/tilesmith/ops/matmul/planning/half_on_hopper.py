@@ -4,12 +4,12 @@ multiplied."""
 from __future__ import annotations
 
 from tilesmith.ops.matmul.hopper.half import HalfConfig, launch_half, takes_half
-from tilesmith.ops.matmul.planning.form import Form
+from tilesmith.ops.matmul.planning.form import ProductForm
 from tilesmith.ops.matmul.planning.problem import Epilogue, Problem, Product
 from tilesmith.ops.runtime.plan import Plan
 
 
-class Half(Form[HalfConfig]):
+class Half(ProductForm[HalfConfig]):
     """One matrix in bf16 or fp16, without bias, activation or addend."""
 
     config_type = HalfConfig

@@ -17,7 +17,7 @@ import triton.language as tl
 from tilesmith.ops.device.channels import load_vector, norm_gradient, store_partial
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
-from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.ops.runtime.plan import Operand
 from tilesmith.ops.triangle_multiply.fused.config import choose_rows, grid
 from tilesmith.ops.triangle_multiply.fused.rows import (
     NOT_SPECIALISED,
@@ -35,7 +35,7 @@ from tilesmith.ops.triangle_multiply.fused.rows import (
     store_channels,
     store_rows,
 )
-from tilesmith.ops.triangle_multiply.problem import Problem
+from tilesmith.ops.triangle_multiply.problem import Gradients
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -177,39 +177,47 @@ def triangle_project_gradient_kernel(
     store_rows(dz_starts, dz, j, channels, n_residues, n_channels)
 
 
-def plan_backward(
-    plan: Plan, problem: Problem, dy: Operand, a: Operand, b: Operand, x: Operand, dz: Operand
-) -> tuple[Operand, ...]:
-    """Put on the plan the kernels that write dz, and return dz and the parameters' gradients as `split_gradients` takes
-    them."""
-    dtype, channels, hidden, pairs = problem.z.dtype, problem.channels, problem.hidden, problem.z.shape[:3]
-    dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
-    dx = plan.empty(problem.matrices_shape(), dtype)
-    output_config, project_config = (choose_rows(plan, problem, f"{side} gradient") for side in ("output", "project"))
-    # The same ROWS for both: their programs share rows of partial sums, and one launch adds up all of them.
-    project_config = replace(project_config, ROWS=output_config.ROWS)
-    (programs,), width = grid(problem, output_config), 6 * hidden + 4 * channels
-    partials = plan.empty((programs, width), torch.promote_types(dtype, torch.float32))
-    doutput, zn = (plan.empty((*pairs, channels), dtype) for _ in range(2))
-    xn = plan.empty((*pairs, hidden), dtype)
-    plan.launch(
-        triangle_output_gradient_kernel, (programs,), output_config,
-        **problem.arguments(
-            plan, triangle_output_gradient_kernel,
-            dy=dy, x=x, dx=dx, zn=zn, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
-        ),
-    )  # fmt: skip
-    doutput_weight = problem.plan_weight_gradient(plan, doutput, xn)
-    da, db = (problem.matrices_in_place_of(plan, unneeded) for unneeded in (doutput, xn))
-    problem.plan_ab_gradient(plan, dx, a, b, da, db)
-    plan.launch(
-        triangle_project_gradient_kernel, grid(problem, project_config), project_config,
-        **problem.arguments(
-            plan, triangle_project_gradient_kernel,
-            da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
-        ),
-    )  # fmt: skip
-    dvectors = plan.empty((width,), dtype)
-    plan_sum_of_partials(plan, partials, dvectors, compute_dtype(dtype))
-    dweights = problem.plan_weight_gradient(plan, dprojections, zn)
-    return dz, dweights, doutput_weight, dvectors
+class PortableBackward:
+    """Every problem, on every GPU."""
+
+    def takes(self, task: Gradients) -> bool:
+        return True
+
+    def suits(self, task: Gradients) -> bool:
+        return True
+
+    def plan(self, task: Gradients) -> tuple[Operand, ...]:
+        """Plan the kernels that write dz. Return dz and the parameters' gradients as `split_gradients` takes them."""
+        plan, problem, dy, a, b, x, dz = task.plan, task.problem, task.dy, task.a, task.b, task.x, task.dz
+        dtype, channels, hidden, pairs = problem.z.dtype, problem.channels, problem.hidden, problem.z.shape[:3]
+        dprojections = plan.empty((*pairs, 4 * hidden + channels), dtype)
+        dx = plan.empty(problem.matrices_shape(), dtype)
+        output_config = choose_rows(plan, problem, "output gradient")
+        project_config = choose_rows(plan, problem, "project gradient")
+        # The same ROWS for both: their programs share rows of partial sums, and one launch adds up all of them.
+        project_config = replace(project_config, ROWS=output_config.ROWS)
+        (programs,), width = grid(problem, output_config), 6 * hidden + 4 * channels
+        partials = plan.empty((programs, width), torch.promote_types(dtype, torch.float32))
+        doutput, zn = (plan.empty((*pairs, channels), dtype) for _ in range(2))
+        xn = plan.empty((*pairs, hidden), dtype)
+        plan.launch(
+            triangle_output_gradient_kernel, (programs,), output_config,
+            **problem.arguments(
+                plan, triangle_output_gradient_kernel,
+                dy=dy, x=x, dx=dx, zn=zn, xn=xn, doutput=doutput, dprojections=dprojections, partials=partials,
+            ),
+        )  # fmt: skip
+        doutput_weight = problem.plan_weight_gradient(plan, doutput, xn)
+        da, db = (problem.matrices_in_place_of(plan, unneeded) for unneeded in (doutput, xn))
+        problem.plan_ab_gradient(plan, dx, a, b, da, db)
+        plan.launch(
+            triangle_project_gradient_kernel, grid(problem, project_config), project_config,
+            **problem.arguments(
+                plan, triangle_project_gradient_kernel,
+                da=da, db=db, dz=dz, zn=zn, dprojections=dprojections, partials=partials,
+            ),
+        )  # fmt: skip
+        dvectors = plan.empty((width,), dtype)
+        plan_sum_of_partials(plan, partials, dvectors, compute_dtype(dtype))
+        dweights = problem.plan_weight_gradient(plan, dprojections, zn)
+        return dz, dweights, doutput_weight, dvectors

@@ -5,7 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_multiply.fused.config import choose_rows, grid
 from tilesmith.ops.triangle_multiply.fused.rows import (
     NOT_SPECIALISED,
@@ -18,7 +17,7 @@ from tilesmith.ops.triangle_multiply.fused.rows import (
     store_channels,
     store_rows,
 )
-from tilesmith.ops.triangle_multiply.problem import Problem
+from tilesmith.ops.triangle_multiply.problem import Update
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
@@ -98,16 +97,26 @@ def triangle_output_kernel(
         store_rows(y, output * tl.sigmoid(gate), j, outputs, n_residues, n_channels)
 
 
-def plan_forward(plan: Plan, problem: Problem, y: Operand, a: Operand, b: Operand, x: Operand) -> None:
-    """Put on the plan the kernels that write y, a, b and x."""
-    config = choose_rows(plan, problem, "project")
-    plan.launch(
-        triangle_project_kernel, grid(problem, config), config,
-        **problem.arguments(plan, triangle_project_kernel, a=a, b=b),
-    )  # fmt: skip
-    problem.plan_x(plan, a, b, x)
-    config = choose_rows(plan, problem, "output")
-    plan.launch(
-        triangle_output_kernel, grid(problem, config), config,
-        **problem.arguments(plan, triangle_output_kernel, x=x, y=y),
-    )  # fmt: skip
+class PortableForward:
+    """Every problem, on every GPU."""
+
+    def takes(self, update: Update) -> bool:
+        return True
+
+    def suits(self, update: Update) -> bool:
+        return True
+
+    def plan(self, update: Update) -> None:
+        """Put on the plan the kernels that write y, a, b and x."""
+        plan, problem, y, a, b, x = update.plan, update.problem, update.y, update.a, update.b, update.x
+        config = choose_rows(plan, problem, "project")
+        plan.launch(
+            triangle_project_kernel, grid(problem, config), config,
+            **problem.arguments(plan, triangle_project_kernel, a=a, b=b),
+        )  # fmt: skip
+        problem.plan_x(plan, a, b, x)
+        config = choose_rows(plan, problem, "output")
+        plan.launch(
+            triangle_output_kernel, grid(problem, config), config,
+            **problem.arguments(plan, triangle_output_kernel, x=x, y=y),
+        )  # fmt: skip

@@ -1,52 +1,33 @@
 """The fused triangle multiplicative update as torch operators, and the forms that may compute it.
 
-The forward takes three kernels; only a, b and their product x pass through memory between them. FORMS lists the forms
-in order of preference. To add one: write its `suits`, `plan_forward` and `plan_backward`, make a `Form` of them, and
-put it in FORMS before PORTABLE, which suits every problem.
+The forward takes three kernels; only a, b and their product x pass through memory between them. FORWARD and BACKWARD
+list the forms in order of preference (`ops/runtime/forms.py`). Each direction chooses its form separately, so all forms
+use one layout of a, b and x. To add a form: write it beside its kernels, and put it before the portable one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
+from tilesmith.ops.runtime.forms import Form, first_form
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.triangle_multiply.fused import backward as portable_backward
-from tilesmith.ops.triangle_multiply.fused import forward as portable_forward
-from tilesmith.ops.triangle_multiply.hopper import backward as hopper_backward
-from tilesmith.ops.triangle_multiply.hopper import forward as hopper_forward
-from tilesmith.ops.triangle_multiply.hopper.launch import suits_hopper
+from tilesmith.ops.triangle_multiply.fused.backward import PortableBackward
+from tilesmith.ops.triangle_multiply.fused.forward import PortableForward
+from tilesmith.ops.triangle_multiply.hopper.backward import HopperBackward
+from tilesmith.ops.triangle_multiply.hopper.forward import HopperForward
 from tilesmith.ops.triangle_multiply.parameters import Parameters
-from tilesmith.ops.triangle_multiply.problem import Problem, matrices_shape, product_dtype
+from tilesmith.ops.triangle_multiply.problem import Gradients, Problem, Update, matrices_shape, product_dtype
 
-
-@dataclass(frozen=True)
-class Form:
-    """The kernels of one form of the fused update.
-
-    `suits(plan, problem, *pair_tensors)`: whether the form computes the problem; `pair_tensors` have z's shape, as dy.
-    Forward and backward choose their form separately, so all forms use one layout of a, b and x.
-    """
-
-    suits: Callable[..., bool]
-    plan_forward: Callable[..., None]
-    plan_backward: Callable[..., tuple[Operand, ...]]
-
-
-HOPPER = Form(suits_hopper, hopper_forward.plan_forward, hopper_backward.plan_backward)  # Hopper, bf16, 128 channels
-PORTABLE = Form(lambda *_: True, portable_forward.plan_forward, portable_backward.plan_backward)
-FORMS = (HOPPER, PORTABLE)
-
-
-def form_of(plan: Plan, problem: Problem, *pair_tensors: Operand) -> Form:
-    """Return the first form that suits."""
-    return next(form for form in FORMS if form.suits(plan, problem, *pair_tensors))
+FORWARD: list[Form[Update, None]] = [
+    HopperForward(),  # Hopper, bf16, 128 channels
+    PortableForward(),  # every problem, on every GPU and in the interpreter
+]
+BACKWARD: list[Form[Gradients, tuple[Operand, ...]]] = [HopperBackward(), PortableBackward()]
 
 
 @kernels("triangle_multiply_forward")
@@ -69,7 +50,8 @@ def plan_forward(
     shape = problem.matrices_shape()
     y, a, b = plan.empty_like(z), plan.empty(shape, z.dtype), plan.empty(shape, z.dtype)
     x = plan.empty(shape, problem.product_dtype)
-    form_of(plan, problem, y).plan_forward(plan, problem, y, a, b, x)
+    update = Update(plan, problem, y, a, b, x)
+    first_form(FORWARD, update).plan(update)
     return y, a, b, x
 
 
@@ -99,5 +81,5 @@ def plan_backward(
     parameters: Parameters[Operand], *numbers: Any,
 ) -> tuple[Operand, ...]:  # fmt: skip
     problem = Problem(z, mask, parameters, *numbers)
-    dz = plan.empty_like(z)
-    return form_of(plan, problem, dy, dz).plan_backward(plan, problem, dy, a, b, x, dz)
+    task = Gradients(plan, problem, dy, a, b, x, plan.empty_like(z))
+    return first_form(BACKWARD, task).plan(task)

@@ -17,8 +17,16 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma, warpgroup_mma_wait
 
 from tilesmith.ops.device.hopper import GROUP_WARPS
-from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.triangle_multiply.hopper.launch import TwoGroups, arguments, grid, tiles_of_matrices, tiles_of_pairs
+from tilesmith.ops.runtime.plan import Operand
+from tilesmith.ops.triangle_multiply.hopper.launch import (
+    TwoGroups,
+    arguments,
+    grid,
+    suits_hopper,
+    takes_hopper,
+    tiles_of_matrices,
+    tiles_of_pairs,
+)
 from tilesmith.ops.triangle_multiply.hopper.layers import (
     fill_shared_memory,
     load_vector,
@@ -43,7 +51,7 @@ from tilesmith.ops.triangle_multiply.hopper.ring import (
     wait_for_tile,
 )
 from tilesmith.ops.triangle_multiply.hopper.weight_gradients import plan_moments, plan_weight_gradients
-from tilesmith.ops.triangle_multiply.problem import Problem
+from tilesmith.ops.triangle_multiply.problem import Gradients
 from tilesmith.toolchain.gluon import put
 
 GROUPS = gl.constexpr(2)  # warpgroups
@@ -295,31 +303,38 @@ def project_gradient_tiles(
     tma.store_wait(0)
 
 
-def plan_backward(
-    plan: Plan, problem: Problem, dy: Operand, a: Operand, b: Operand, x: Operand, dz: Operand
-) -> tuple[Operand, ...]:
-    """Put on the plan the kernels that write dz, and return dz and the parameters' gradients as `split_gradients` takes
-    them."""
-    dtype, pairs, width = problem.z.dtype, problem.z.shape[:3], int(WIDTH.value)
-    dprojections = plan.empty((*pairs, 5 * width), dtype)
-    dx = plan.empty(problem.matrices_shape(), dtype)
-    doutput, xs, zs = (plan.empty((*pairs, width), dtype) for _ in range(3))
-    inverse = plan.empty(pairs, torch.float32)
-    plan.launch(
-        triangle_output_gradient_hopper_kernel, grid(plan, problem, TwoGroups()), TwoGroups(),
-        dy=tiles_of_pairs(dy), z=tiles_of_pairs(problem.z), x=tiles_of_matrices(problem, x),
-        zs=tiles_of_pairs(zs), xs=tiles_of_pairs(xs), doutput=tiles_of_pairs(doutput),
-        dprojections=tiles_of_pairs(dprojections), dzn=tiles_of_pairs(dz), dx=tiles_of_matrices(problem, dx),
-        inverse_ptr=inverse, **arguments(triangle_output_gradient_hopper_kernel, problem),
-    )  # fmt: skip
-    output_moments = plan_moments(plan, problem, doutput, xs)
-    da, db = (problem.matrices_in_place_of(plan, unneeded) for unneeded in (doutput, xs))
-    problem.plan_ab_gradient(plan, dx, a, b, da, db)
-    plan.launch(
-        triangle_project_gradient_hopper_kernel, grid(plan, problem, TwoGroups()), TwoGroups(),
-        da=tiles_of_matrices(problem, da), db=tiles_of_matrices(problem, db), zs=tiles_of_pairs(zs),
-        dz=tiles_of_pairs(dz), dprojections=tiles_of_pairs(dprojections), inverse_ptr=inverse,
-        **arguments(triangle_project_gradient_hopper_kernel, problem),
-    )  # fmt: skip
-    moments = plan_moments(plan, problem, dprojections, zs)
-    return dz, *plan_weight_gradients(plan, problem, moments, output_moments)
+class HopperBackward:
+    """Hopper, bf16, 128 channels."""
+
+    def takes(self, task: Gradients) -> bool:
+        return takes_hopper(task.plan, task.problem, task.dy, task.dz)
+
+    def suits(self, task: Gradients) -> bool:
+        return suits_hopper(task.problem)
+
+    def plan(self, task: Gradients) -> tuple[Operand, ...]:
+        """Plan the kernels that write dz. Return dz and the parameters' gradients as `split_gradients` takes them."""
+        plan, problem, dy, a, b, x, dz = task.plan, task.problem, task.dy, task.a, task.b, task.x, task.dz
+        dtype, pairs, width = problem.z.dtype, problem.z.shape[:3], int(WIDTH.value)
+        dprojections = plan.empty((*pairs, 5 * width), dtype)
+        dx = plan.empty(problem.matrices_shape(), dtype)
+        doutput, xs, zs = (plan.empty((*pairs, width), dtype) for _ in range(3))
+        inverse = plan.empty(pairs, torch.float32)
+        plan.launch(
+            triangle_output_gradient_hopper_kernel, grid(plan, problem, TwoGroups()), TwoGroups(),
+            dy=tiles_of_pairs(dy), z=tiles_of_pairs(problem.z), x=tiles_of_matrices(problem, x),
+            zs=tiles_of_pairs(zs), xs=tiles_of_pairs(xs), doutput=tiles_of_pairs(doutput),
+            dprojections=tiles_of_pairs(dprojections), dzn=tiles_of_pairs(dz), dx=tiles_of_matrices(problem, dx),
+            inverse_ptr=inverse, **arguments(triangle_output_gradient_hopper_kernel, problem),
+        )  # fmt: skip
+        output_moments = plan_moments(plan, problem, doutput, xs)
+        da, db = (problem.matrices_in_place_of(plan, unneeded) for unneeded in (doutput, xs))
+        problem.plan_ab_gradient(plan, dx, a, b, da, db)
+        plan.launch(
+            triangle_project_gradient_hopper_kernel, grid(plan, problem, TwoGroups()), TwoGroups(),
+            da=tiles_of_matrices(problem, da), db=tiles_of_matrices(problem, db), zs=tiles_of_pairs(zs),
+            dz=tiles_of_pairs(dz), dprojections=tiles_of_pairs(dprojections), inverse_ptr=inverse,
+            **arguments(triangle_project_gradient_hopper_kernel, problem),
+        )  # fmt: skip
+        moments = plan_moments(plan, problem, dprojections, zs)
+        return dz, *plan_weight_gradients(plan, problem, moments, output_moments)

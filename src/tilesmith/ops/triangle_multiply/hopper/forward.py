@@ -11,12 +11,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
 from tilesmith.ops.device.hopper import GROUP_WARPS
-from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.triangle_multiply.hopper.launch import (
     ThreeGroups,
     TwoGroups,
     arguments,
     grid,
+    suits_hopper,
+    takes_hopper,
     tiles_of_matrices,
     tiles_of_pairs,
 )
@@ -40,7 +41,7 @@ from tilesmith.ops.triangle_multiply.hopper.ring import (
     stage_transposed,
     wait_for_tile,
 )
-from tilesmith.ops.triangle_multiply.problem import Problem
+from tilesmith.ops.triangle_multiply.problem import Update
 from tilesmith.toolchain.gluon import put
 from tilesmith.toolchain.versions import copies_left_operands
 
@@ -197,18 +198,28 @@ def output_tiles(z, x, y, memory, sizes, BIASED: gl.constexpr, GROUP: gl.constex
     tma.store_wait(0)
 
 
-def plan_forward(plan: Plan, problem: Problem, y: Operand, a: Operand, b: Operand, x: Operand) -> None:
-    """Put on the plan the kernels that write y, a, b and x."""
-    z = tiles_of_pairs(problem.z)
-    # Three warpgroups have no registers for a copy of the left operand for each product in flight.
-    plan.launch(
-        triangle_project_hopper_kernel, grid(plan, problem, ThreeGroups()), ThreeGroups(),
-        z=z, a=tiles_of_matrices(problem, a), b=tiles_of_matrices(problem, b),
-        **arguments(triangle_project_hopper_kernel, problem), BOTH_AT_ONCE=not copies_left_operands(),
-    )  # fmt: skip
-    problem.plan_x(plan, a, b, x)
-    plan.launch(
-        triangle_output_hopper_kernel, grid(plan, problem, TwoGroups()), TwoGroups(),
-        z=z, x=tiles_of_matrices(problem, x), y=tiles_of_pairs(y),
-        **arguments(triangle_output_hopper_kernel, problem),
-    )  # fmt: skip
+class HopperForward:
+    """Hopper, bf16, 128 channels."""
+
+    def takes(self, update: Update) -> bool:
+        return takes_hopper(update.plan, update.problem, update.y)
+
+    def suits(self, update: Update) -> bool:
+        return suits_hopper(update.problem)
+
+    def plan(self, update: Update) -> None:
+        """Put on the plan the kernels that write y, a, b and x."""
+        plan, problem, y, a, b, x = update.plan, update.problem, update.y, update.a, update.b, update.x
+        z = tiles_of_pairs(problem.z)
+        # Three warpgroups have no registers for a copy of the left operand for each product in flight.
+        plan.launch(
+            triangle_project_hopper_kernel, grid(plan, problem, ThreeGroups()), ThreeGroups(),
+            z=z, a=tiles_of_matrices(problem, a), b=tiles_of_matrices(problem, b),
+            **arguments(triangle_project_hopper_kernel, problem), BOTH_AT_ONCE=not copies_left_operands(),
+        )  # fmt: skip
+        problem.plan_x(plan, a, b, x)
+        plan.launch(
+            triangle_output_hopper_kernel, grid(plan, problem, TwoGroups()), TwoGroups(),
+            z=z, x=tiles_of_matrices(problem, x), y=tiles_of_pairs(y),
+            **arguments(triangle_output_hopper_kernel, problem),
+        )  # fmt: skip

@@ -36,8 +36,8 @@ class ThreeGroups(TwoGroups):
     groups: ClassVar[int] = 3
 
 
-def suits_hopper(plan: Plan, problem: Problem, *of_pairs: Operand) -> bool:
-    """Return whether the Hopper kernels compute this call: bf16, 128 channels, layouts that TMA can walk.
+def takes_hopper(plan: Plan, problem: Problem, *of_pairs: Operand) -> bool:
+    """Return whether the Hopper kernels can compute this call: bf16, 128 channels, layouts that TMA can walk.
 
     float16 has no Hopper kernels: x would be float32. `of_pairs` are tensors like z.
     """
@@ -49,11 +49,15 @@ def suits_hopper(plan: Plan, problem: Problem, *of_pairs: Operand) -> bool:
     vectors = [named.pop(name) for name in VECTORS]
     return (
         fits
-        and problem.residues >= LEAST_RESIDUES
         and all(one.describable() for one in (problem.z, *of_pairs))
         and all(weight.describable() and weight.strides == (width, 1) for weight in named.values())
         and all(vector is None or vector.strides == (1,) for vector in vectors)
     )
+
+
+def suits_hopper(problem: Problem) -> bool:
+    """Return whether there are enough residues to fill tiles."""
+    return problem.residues >= LEAST_RESIDUES
 
 
 def arguments(kernel: Any, problem: Problem) -> dict[str, object]:
