@@ -87,12 +87,14 @@ class TestChoiceOfMatmul:
         "other",
         [
             {"dtype": torch.float32}, {"rows": 512}, {"depths": (hopper_half.LEAST_DEPTH - 8,)}, {"columns": 2052},
-            {"depths": (2052,), "layout": "NT"},
         ],
         ids=str,
     )  # fmt: skip
     def test_other_problems_run_other_forms(self, other: dict[str, Any]) -> None:
         assert KERNEL not in launched_by_matmul(*factors(**other))
+
+    def test_rows_that_tma_cannot_walk_are_copied_first(self) -> None:
+        assert launched_by_matmul(*factors("NT", depths=(2052,))) == ["realign_kernel", KERNEL]
 
     def test_other_epilogues_run_the_tma_form(self) -> None:
         a, b = factors()

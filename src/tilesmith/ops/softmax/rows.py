@@ -61,7 +61,7 @@ class Rows:
 
     @property
     def has_edges(self) -> bool:
-        """Whether to cut off edges: rows start anywhere, and have more columns than the 2 · VECTOR lanes of their edges.
+        """Whether to cut off edges: rows start anywhere, and fill the 2 · VECTOR lanes of their edges.
 
         On an H200, forward: 300000×17 in bf16 15.4 µs, 24.5 without edges; 4535×61 2.1 and 3.2.
         """

@@ -4,6 +4,7 @@ Files, in reading order:
 
 - `pointers.py`: the GEMM by plain pointers.
 - `tma.py`: the GEMM by TMA.
+- `realign.py`: copies matrices into memory that TMA can walk.
 - `tiles.py`: which tile a program computes.
 - `epilogue.py`: what happens to a finished tile.
 - `bf16x3_passes.py`: the passes of an exact product that was split in memory.

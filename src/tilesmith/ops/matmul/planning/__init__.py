@@ -3,8 +3,10 @@
 Files, in reading order:
 
 - `product.py`: puts a product on a plan, and the sum of its partial products.
+- `alignment.py`: copies operands that TMA cannot walk, where that pays.
 - `choose.py`: the list of forms, and how one is chosen.
 - `problem.py`: a product and its epilogue, and the facts that the choice depends on.
+- `tile_times.py`: predicts the time of each tile size.
 - `form.py`: what every form and every config has.
 - `by_pointers.py`: forms by plain pointers, for any GPU.
 - `by_tma.py`: forms by TMA.

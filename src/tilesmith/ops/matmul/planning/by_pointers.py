@@ -16,6 +16,8 @@ from tilesmith.ops.matmul.planning.form import TileConfig, TiledForm, shared_arg
 from tilesmith.ops.matmul.planning.problem import Problem, Product
 from tilesmith.ops.runtime.plan import Plan
 
+FEW = 32  # rows or columns up to which copying an operand for TMA takes longer than loading it by pointers
+
 
 @dataclass(frozen=True)
 class PointersConfig(TileConfig):
@@ -82,6 +84,13 @@ class Pointers(_ByPointers[PointersConfig]):
         return True
 
     def config(self, problem: Problem) -> PointersConfig:
+        if problem.on_hopper and problem.is_half and min(problem.rows, problem.columns) <= FEW:
+            # On an H200 in fp16: 5×8167×486 8.6 µs, 9.5 by cuBLAS; 24124×43×11009 510 µs, 522 by cuBLAS.
+            block_m, block_n, block_k = (16, 64, 128) if problem.rows <= problem.columns else (64, 32, 64)
+            split_k = problem.split_k(problem.tiles(block_m, block_n) // 2, problem.depth // 256)
+            return PointersConfig(
+                num_warps=4, num_stages=4, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, split_k=split_k
+            )
         if problem.rows <= 16:
             split_k = problem.split_k(problem.tiles(16, 64), problem.depth // 512)
             return PointersConfig(num_warps=4, num_stages=3, BLOCK_M=16, BLOCK_N=64, BLOCK_K=64, split_k=split_k)

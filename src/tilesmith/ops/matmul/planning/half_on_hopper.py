@@ -6,6 +6,7 @@ from __future__ import annotations
 from tilesmith.ops.matmul.hopper.half import HalfConfig, launch_half, takes_half
 from tilesmith.ops.matmul.planning.form import ProductForm
 from tilesmith.ops.matmul.planning.problem import Epilogue, Problem, Product
+from tilesmith.ops.matmul.planning.tile_times import OVERLAPPED
 from tilesmith.ops.runtime.plan import Plan
 
 
@@ -22,8 +23,7 @@ class Half(ProductForm[HalfConfig]):
         return takes_half(problem.plan, [described], y)
 
     def suits(self, problem: Problem) -> bool:
-        """Nothing overlaps in a single wave of tiles."""
-        return problem.rows > 64 and problem.tiles(128, 256) > problem.multiprocessors
+        return problem.times.microseconds(OVERLAPPED) <= problem.times.fastest()[0]
 
     def config(self, problem: Problem) -> HalfConfig:
         return HalfConfig()

@@ -10,6 +10,7 @@ import torch
 import triton
 
 from tilesmith.ops.matmul.matrices import Matrix, Side
+from tilesmith.ops.matmul.planning.tile_times import Times
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.layout import as_rows
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -146,6 +147,17 @@ class Problem:
     @property
     def multiprocessors(self) -> int:
         return self.plan.multiprocessors
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the operands are bf16 or fp16."""
+        return self.dtype.itemsize == 2
+
+    @cached_property
+    def times(self) -> Times:
+        """How long tiles of each size take; fitted to half precision."""
+        product = self.product
+        return Times(product.y.rows, product.y.columns, product.depth, product.matrices, self.multiprocessors)
 
     @property
     def is_exact(self) -> bool:

@@ -11,6 +11,7 @@ import triton
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.matmul.kernels.split_k_sum import sum_config, sum_shares_kernel
 from tilesmith.ops.matmul.matrices import Matrix, multiple
+from tilesmith.ops.matmul.planning.alignment import with_aligned_operands
 from tilesmith.ops.matmul.planning.choose import choose
 from tilesmith.ops.matmul.planning.problem import Epilogue, Problem, Product
 from tilesmith.ops.runtime.layout import as_rows
@@ -21,7 +22,7 @@ def plan_product(plan: Plan, product: Product) -> None:
     """Put the product on the plan: its tiles, and the sum of partial products where there are several."""
     if product.y.strides[0] == 1 and product.y.strides[1] != 1 and product.epilogue == Epilogue():
         product = product.transposed()  # neighbours in a row of the result are now neighbours in memory
-    merged = product.merged()
+    merged = with_aligned_operands(plan, product.merged())
     form, config = choose(Problem(plan, merged))
     partials = prod(product.batch[: product.summed]) * form.split_k(config)
     if partials == 1:
