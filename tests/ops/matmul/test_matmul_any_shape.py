@@ -77,7 +77,33 @@ def test_gradients_of_odd_sizes_are_right() -> None:
 def test_aligned_operands_few_rows_and_other_dtypes_are_not_copied() -> None:
     assert "realign_kernel" not in launched(torch.empty(64, 64).bfloat16(), torch.empty(64, 64).bfloat16())
     assert "realign_kernel" not in launched(torch.empty(5, 4097).bfloat16(), torch.empty(4097, 4099).bfloat16())
-    assert "realign_kernel" not in launched(torch.empty(64, 67), torch.empty(67, 65))
+    assert "realign_kernel" not in launched(torch.empty(64, 67).double(), torch.empty(67, 65).double())
+
+
+def test_small_operand_is_copied_however_few_its_rows() -> None:
+    a, b = operand(20, 67, "rows", torch.bfloat16), operand(67, 256, "rows", torch.bfloat16)
+    require_product(a, b)
+    assert launched(a, b)[0] == "realign_kernel"
+
+
+@pytest.mark.parametrize("b_walk", ["rows", "columns", "steps"])
+@pytest.mark.parametrize("a_walk", ["rows", "columns", "steps"])
+@pytest.mark.parametrize("depth", [64, 67])
+def test_exact_operands_are_copied_along_depth_with_zeros_at_the_end(a_walk: str, b_walk: str, depth: int) -> None:
+    a, b = operand(35, depth, a_walk, torch.float32), operand(depth, 41, b_walk, torch.float32)
+    require_product(a, b)
+    if "steps" not in (a_walk, b_walk) and (depth % 4 or a_walk == "columns" or b_walk == "rows"):
+        assert launched(a, b)[:2] == ["realign_kernel", "matmul_hopper_exact_kernel"]
+
+
+def test_infinite_elements_meet_no_padding() -> None:
+    a, b = operand(35, 67, "rows", torch.float32), operand(67, 41, "rows", torch.float32)
+    a[3, 66] = float("inf")
+    with ts.use("interpret"):
+        y = ts.ops.matmul(a, b)
+    assert y[3].isinf().all()
+    assert y[:3].isfinite().all()
+    assert y[4:].isfinite().all()
 
 
 @pytest.mark.parametrize(("sizes", "rows"), [((1, 4096, 14336), 16), ((16, 8192, 8192), 16), ((8192, 8192, 8192), 128)])

@@ -69,21 +69,26 @@ class TestChoice:
             (imagined(64, 128)[:, :126], imagined(126, 64)),
             (imagined(64, 128), imagined(128, 128)[:, :126]),
             (imagined(64, 128)[:, :126].t(), imagined(64, 128)),
-            (imagined(64, 130)[:, :128], imagined(128, 64)),
-            (imagined(64, 128, 2)[:, :, 0], imagined(128, 64)),
             (imagined(2, 3, 64, 128).transpose(0, 1), imagined(3, 2, 128, 64)),
-            (imagined(1, 128).expand(64, 128), imagined(128, 64)),
             (imagined(1).as_strided((64, 128), (1 << 24, 1)), imagined(128, 64)),
         ],
         ids=[
-            "rows-of-a-no-whole-units", "rows-of-b-no-whole-units", "columns-of-a-no-whole-units", "rows-off-units",
-            "no-neighbours", "a-batch-of-two-dimensions", "one-row-for-all", "rows-far-apart",
+            "rows-of-a-no-whole-units", "rows-of-b-no-whole-units", "columns-of-a-no-whole-units",
+            "a-batch-of-two-dimensions", "rows-far-apart",
         ],
     )  # fmt: skip
     def test_layouts_it_cannot_load_go_to_another_form(self, a: Tensor, b: Tensor) -> None:
         names = names_of(a, b)
         assert names
         assert KERNEL not in names
+
+    @pytest.mark.parametrize(
+        "a",
+        [imagined(64, 130)[:, :128], imagined(64, 128, 2)[:, :, 0], imagined(1, 128).expand(64, 128)],
+        ids=["rows-off-units", "no-neighbours", "one-row-for-all"],
+    )
+    def test_rows_that_tma_cannot_walk_are_copied_first(self, a: Tensor) -> None:
+        assert names_of(a, imagined(128, 64)) == ["realign_kernel", KERNEL]
 
     @pytest.mark.parametrize("activation", ["silu", "gelu"])
     def test_epilogues_it_lacks_go_to_the_pointer_form(self, activation: str) -> None:

@@ -60,27 +60,27 @@ class RealignConfig(Config):
 
 
 def plan_realign(plan: Plan, matrices: list[Matrix], count: int) -> list[Matrix]:
-    """Put the copies of one matrix or two on the plan, `count` of each that is not shared; return the copies."""
+    """Put copies of one matrix or two on the plan, `count` of each that is not shared; return the copies.
+
+    A copy has contiguous rows, and zeros up to a whole unit after each.
+    """
     config = plan.choose(RealignConfig(num_warps=4), "realign", str(matrices[0].operand.dtype))
+    arguments: dict[str, object] = {"b_ptr": None, "b_copy_ptr": None, "b_strides": (0, 0, 0)}
+    arguments |= dict.fromkeys(("b_rows", "b_columns", "b_padded"), 0)
     copies: list[Matrix] = []
-    arguments: dict[str, object] = {f"b_{name}": None for name in ("ptr", "copy_ptr")}
-    arguments |= {"b_strides": (0, 0, 0), "b_rows": 0, "b_columns": 0, "b_padded": 0}
     tiles: list[int] = []
     for name, matrix in zip("ab", matrices, strict=False):
-        turned = matrix.strides[1] != 1 and matrix.strides[0] == 1
-        seen = matrix.transposed() if turned else matrix
         copied = 1 if matrix.is_shared else count
         unit = UNIT_BYTES // matrix.operand.element_bytes
-        padded = triton.cdiv(seen.columns, unit) * unit
-        copy = plan.empty((copied, seen.rows, padded), matrix.operand.dtype)
-        tiles.append(copied * triton.cdiv(seen.rows, config.ROWS) * triton.cdiv(padded, config.COLUMNS))
+        padded = triton.cdiv(matrix.columns, unit) * unit
+        copy = plan.empty((copied, matrix.rows, padded), matrix.operand.dtype)
+        tiles.append(copied * triton.cdiv(matrix.rows, config.ROWS) * triton.cdiv(padded, config.COLUMNS))
         arguments |= {
             f"{name}_ptr": matrix.operand, f"{name}_copy_ptr": copy,
-            f"{name}_strides": (seen.batch_strides[0] if seen.batch_strides else 0, *seen.strides),
-            f"{name}_rows": seen.rows, f"{name}_columns": seen.columns, f"{name}_padded": padded,
+            f"{name}_strides": (matrix.batch_strides[0], *matrix.strides),
+            f"{name}_rows": matrix.rows, f"{name}_columns": matrix.columns, f"{name}_padded": padded,
         }  # fmt: skip
-        batch = (0 if copied == 1 else seen.rows * padded, *(0,) * (len(seen.batch_strides) - 1))
-        aligned = replace(seen, operand=copy, strides=(padded, 1), batch_strides=batch if seen.batch_strides else ())
-        copies.append(aligned.transposed() if turned else aligned)
+        batch_strides = (0 if copied == 1 else matrix.rows * padded, 0, 0)
+        copies.append(replace(matrix, operand=copy, strides=(padded, 1), batch_strides=batch_strides))
     plan.launch(realign_kernel, (sum(tiles),), config, n_tiles_of_a=tiles[0], **arguments)
     return copies

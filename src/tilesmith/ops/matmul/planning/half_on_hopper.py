@@ -23,7 +23,9 @@ class Half(ProductForm[HalfConfig]):
         return takes_half(problem.plan, [described], y)
 
     def suits(self, problem: Problem) -> bool:
-        return problem.times.microseconds(OVERLAPPED) <= problem.times.fastest()[0]
+        """Nothing overlaps in a single wave of tiles."""
+        overlaps = problem.product.tiles(OVERLAPPED.rows, OVERLAPPED.columns) > problem.multiprocessors
+        return overlaps and problem.times.microseconds(OVERLAPPED) <= problem.times.fastest()[0]
 
     def config(self, problem: Problem) -> HalfConfig:
         return HalfConfig()
