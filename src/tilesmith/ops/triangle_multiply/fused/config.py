@@ -39,16 +39,19 @@ class Tile(NamedTuple):
 # compile for A100, H100 and MI300 without register spill at 128 channels. Hopper: the fastest of eleven on an H200 that
 # do not spill with any Triton release. Forward tiles take 38 µs each at 256 residues; none of five others was faster.
 # Two-byte elements are normed once and held. Hopper multiplies by weights in shared memory, transposed or not; on other
-# GPUs, and with more channels, weights and sums take too many registers for that.
+# GPUs, and with more channels, weights and sums take too many registers for that. "wide": the fastest of eight for 256
+# channels on an H200; at 256 residues the gradients take 468 and 640 µs, 838 and 2,310 with the portable tiles; they spill 168 bytes.
 TILES = {
     ("project", "two bytes"): Tile(rows=128, outputs=64, inputs=256, warps=8, stages=2),
     ("project", "more"): Tile(rows=32, outputs=32, inputs=32, warps=4, stages=2),
     ("output", "two bytes"): Tile(rows=128, outputs=32, inputs=256, warps=8, stages=2),
     ("output", "more"): Tile(rows=32, outputs=32, inputs=32, warps=4, stages=2),
     ("output gradient", "two bytes on Hopper"): Tile(rows=64, outputs=16, inputs=256, warps=4, stages=3),
+    ("output gradient", "two bytes, wide, on Hopper"): Tile(rows=64, outputs=128, inputs=64, warps=4, stages=1),
     ("output gradient", "two bytes"): Tile(rows=64, outputs=32, inputs=256, warps=8, stages=2),
     ("output gradient", "more"): Tile(rows=16, outputs=16, inputs=16, warps=4, stages=2),
     ("project gradient", "two bytes on Hopper"): Tile(rows=64, outputs=32, inputs=256, warps=4, stages=2),
+    ("project gradient", "two bytes, wide, on Hopper"): Tile(rows=64, outputs=128, inputs=64, warps=4, stages=2),
     ("project gradient", "two bytes"): Tile(rows=64, outputs=32, inputs=64, warps=8, stages=2),
     ("project gradient", "more"): Tile(rows=16, outputs=16, inputs=16, warps=8, stages=2),
 }
@@ -65,7 +68,8 @@ def rows_config(problem: Problem, kernel: str, target: str) -> RowsConfig:
     widest = max(block(problem.channels), block(problem.hidden))
     two_bytes = problem.z.element_bytes == 2
     kind = "two bytes" if two_bytes else "more"
-    on_target = f"{kind} on Hopper" if target == "cuda:90" and widest <= 128 else kind
+    width = "" if widest <= 128 else ", wide,"
+    on_target = f"{kind}{width} on Hopper" if target == "cuda:90" else kind
     tile = TILES.get((kernel, on_target), TILES[kernel, kind])
     rows = min(_narrowed(tile.rows, widest), block(problem.residues))
     fewest_warps = 2 if two_bytes else 4
