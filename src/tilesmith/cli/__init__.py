@@ -12,6 +12,7 @@ Files, in reading order:
 - `check.py`: `tilesmith check`.
 - `inspect.py`: `tilesmith inspect`.
 - `bench.py`: `tilesmith bench`.
+- `survey.py`: `tilesmith bench --draw`, cases drawn at random.
 - `operator_source.py`: our operators as subjects of the benchmark.
 - `tune.py`: `tilesmith tune`.
 - `profile.py`: `tilesmith profile`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tilesmith.cli.operator_source import operator_spec
 from tilesmith.hardware.devices import device
-from tilesmith.lab.bench.measuring.timing import Rotation
+from tilesmith.lab.bench.measuring.timing import Action, Rotation
 from tilesmith.lab.bench.roofline.device_limits import datasheet_limits
 from tilesmith.lab.bench.running.bench_units import Source
 from tilesmith.lab.bench.running.child_process import About, Event, Job, Started, run_job
@@ -31,6 +31,7 @@ from tilesmith.ops.runtime.dispatch import use
 from tilesmith.spec import Case, Cost, Spec, Work
 
 LIMITS = replace(datasheet_limits(device("h200")), cache_bytes=1024, launch_us=2.0)
+FORKED = pytest.mark.usefixtures("forked")
 SMALL: Drawn = {"rows": 4, "columns": 33, "dtype": "float32"}
 
 
@@ -114,6 +115,18 @@ def test_failing_and_wrong_rivals_are_recorded_and_not_fatal() -> None:
     assert direction.errors["wrong"].startswith("forward: element 0 is")
 
 
+class IdleReplays(FakeStopwatch):
+    """Replays take time, but compute nothing: interpreted kernels are slow."""
+
+    def capture(self, calls: Sequence[Action]) -> Action:
+        calls[0]()
+
+        def replay() -> None:
+            self._device_ms += 0.1 * len(calls)
+
+        return replay
+
+
 @contextmanager
 def interpreted(**fields: Any) -> Iterator[None]:
     with use("interpret"):
@@ -131,7 +144,7 @@ def chose_torch(*arguments: Any) -> str:
         ("matmul", {"m": 7, "n": 13, "k": 9, "layout": "TT", "dtype": "float32"}),
         (
             "attention",
-            {"batch": 2, "heads": 4, "key_heads": 2, "queries": 9, "keys": 9, "head_size": 16, "causal": True,
+            {"batch": 1, "heads": 4, "key_heads": 2, "queries": 5, "keys": 5, "head_size": 16, "causal": True,
              "dtype": "float16"},
         ),
     ],
@@ -139,7 +152,7 @@ def chose_torch(*arguments: Any) -> str:
 def test_our_kernels_are_checked_and_timed_in_the_interpreter(operator: str, drawn: Drawn) -> None:
     source = Source(partial(operator_spec, operator), configured=interpreted, taken=chose_torch)
     limits = replace(LIMITS, cache_bytes=0)  # one set of inputs
-    outcome = Surveyor(FakeStopwatch(), limits, device="cpu").row(DrawnCase(operator, source, 0, drawn, ("torch",)))
+    outcome = Surveyor(IdleReplays(), limits, device="cpu").row(DrawnCase(operator, source, 0, drawn, ("torch",)))
     assert outcome.wrong is None
     assert set(outcome.directions) == {"fwd", "bwd"}
     for direction in outcome.directions.values():
@@ -226,6 +239,7 @@ def start_crashing(source: Source) -> tuple[Crashing, dict[str, Any]]:
     return Crashing(), {"device": "none"}
 
 
+@FORKED
 def test_crash_loses_one_case() -> None:
     source = Source(partial(operator_spec, "silu"))
     cases = tuple(DrawnCase("silu", source, number, SMALL, ()) for number in range(3))
@@ -242,6 +256,7 @@ def touch(case: DrawnCase, large: Any) -> None:
         raise RuntimeError("is ignored")
 
 
+@FORKED
 def test_every_case_is_compiled_once(tmp_path: Path) -> None:
     source = Source(partial(operator_spec, "silu"))
     cases = [DrawnCase(str(tmp_path), source, number, SMALL, ()) for number in range(5)]

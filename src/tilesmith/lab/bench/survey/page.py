@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tilesmith.lab.bench.survey.summary import QUANTILES, Entry, Speeds, Summary, summaries
+from tilesmith.lab.bench.survey.summary import ALL, QUANTILES, Entry, Speeds, Summary, summaries
 from tilesmith.lab.report.content import (
     Axis,
     Block,
@@ -48,7 +48,7 @@ def write_html(survey: Mapping[str, Any]) -> str:
     device = survey.get("device") or "this machine"
     return render(
         "bench.html",
-        title=f"Survey of {_listed([one.op for one in found if one.op != 'all'])} on {device}",
+        title=f"Survey of {_listed([one.op for one in found if one.op != ALL])} on {device}",
         summary=f"{survey['drawn']} cases an operator, drawn at random with seed {survey['seed']}. "
         "A speed above 1 means that we are faster.",
         headlines=_headlines(found[-1]) if found else [],
@@ -112,19 +112,20 @@ def _sections(survey: Mapping[str, Any], found: Sequence[Summary]) -> Iterator[S
 def _chart(one: Summary) -> Chart:
     across = Axis("speed", LOWEST, HIGHEST, [(tick, f"{tick:g}") for tick in TICKS], logarithmic=True)
     up = Axis("share of cases", 0.0, 1.0, [(tick / 4, f"{25 * tick} %") for tick in range(5)])
-    series = [_series(style, one.entries, speed) for style, speed in enumerate(("beside_rival", "auto_beside_torch"))]
+    series = [_series(style, one, speed) for style, speed in enumerate(("beside_rival", "auto_beside_torch"))]
     equal = Ceiling("equal", [(1.0, 0.0), (1.0, 1.0)], (1.0, 0.97))
     return Chart(f"{one.op}: {len(one.entries)} directions", across, up, [equal], series, _worst_table(one))
 
 
-def _series(style: int, entries: Sequence[Entry], speed: str) -> Series:
-    """Return the cumulative curve of a speed, with one mark per entry."""
-    known = sorted((float(getattr(one, speed)), one.name, one) for one in entries if getattr(one, speed) is not None)
+def _series(style: int, summary: Summary, speed: str) -> Series:
+    """Return the cumulative curve of a speed. Each entry is a mark, but for the curve of all operators."""
+    entries = [one for one in summary.entries if getattr(one, speed) is not None]
+    known = sorted(((float(getattr(one, speed)), one) for one in entries), key=lambda pair: pair[0])
     marks = [
         Mark(min(max(value, LOWEST), HIGHEST), (place + 1) / len(known), one.name, _figures(one, value))
-        for place, (value, _, one) in enumerate(known)
+        for place, (value, one) in enumerate(known)
     ]
-    return Series(style, marks, [mark.place for mark in marks])
+    return Series(style, () if summary.op == ALL else marks, [mark.place for mark in marks])
 
 
 def _figures(one: Entry, speed: float) -> list[str]:

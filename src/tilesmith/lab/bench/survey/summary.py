@@ -21,6 +21,7 @@ WITHIN_OF_BEST = 0.05
 LARGE_BYTES = 64 << 20  # smaller cases are launch-bound, or fit in L2
 OF_LIMIT = 0.85
 WORST = 10
+ALL = "all"  # the summary of all operators
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Summary:
     at_limit: float | None  # share of large memory-bound cases at 85 % of the copy limit
     of_limit: Sequence[float]
     worst: Sequence[Entry]  # beside the fastest rival
-    worst_auto: Sequence[Entry]  # beside PyTorch
+    worst_auto: Sequence[Entry]  # `auto` beside PyTorch, where it is more than 3 % behind
 
 
 def summaries(survey: Mapping[str, Any]) -> list[Summary]:
@@ -83,7 +84,7 @@ def summaries(survey: Mapping[str, Any]) -> list[Summary]:
     cases = survey["cases"]
     ops = list(dict.fromkeys(case["op"] for case in cases))
     found = [summary(op, [case for case in cases if case["op"] == op]) for op in ops]
-    return [*found, summary("all", cases)] if len(ops) > 1 else found
+    return [*found, summary(ALL, cases)] if len(ops) > 1 else found
 
 
 def summary(op: str, cases: Sequence[Mapping[str, Any]]) -> Summary:
@@ -104,7 +105,7 @@ def summary(op: str, cases: Sequence[Mapping[str, Any]]) -> Summary:
         at_limit=_share(share >= OF_LIMIT for share in of_limit),
         of_limit=of_limit,
         worst=_worst(found, "beside_rival"),
-        worst_auto=_worst(found, "auto_beside_torch"),
+        worst_auto=[one for one in _worst(found, "auto_beside_torch") if is_behind(one)],
     )
 
 
@@ -122,6 +123,11 @@ def entries(case: Mapping[str, Any]) -> Iterator[Entry]:
             auto_beside_torch=torchs / auto if torchs and auto else None,
             of_limit=_of_limit(direction, ours),
         )  # fmt: skip
+
+
+def is_behind(one: Entry) -> bool:
+    """Return whether `auto` is more than 3 % behind PyTorch."""
+    return one.auto_beside_torch is not None and one.auto_beside_torch < 1 / (1 + WITHIN)
 
 
 def _of_limit(direction: Mapping[str, Any], ours: float | None) -> float | None:
