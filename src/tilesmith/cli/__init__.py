@@ -22,6 +22,7 @@ Files, in reading order:
 - `learn.py`: `tilesmith learn`.
 - `learn_text.py`: the texts of `tilesmith learn`.
 - `winners.py`: from stored results to the shipped dispatch tables.
+- `auto_models.py`: from stored surveys to the shipped models of `auto`.
 - `examples/`: kernels that the tour inspects and checks.
 """
 

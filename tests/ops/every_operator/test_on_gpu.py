@@ -346,9 +346,9 @@ class TestTunedTable:
     @pytest.fixture(autouse=True)
     def empty_table(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
-        tuning._table.cache_clear()
+        tuning.forget_tables()
         yield
-        tuning._table.cache_clear()
+        tuning.forget_tables()
         dispatch.forget()
 
     x = property(lambda self: torch.ones(64, 256, device="cuda"))

@@ -38,9 +38,9 @@ def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Return the path of an empty table for a pretended device."""
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: DEVICE_NAME)
-    tuning._table.cache_clear()
+    tuning.forget_tables()
     yield tuning.table_path(DEVICE)
-    tuning._table.cache_clear()
+    tuning.forget_tables()
 
 
 def keep(config: BlockConfig, kernels: str = "silu_forward", sizes: str = "1024 float32") -> bool:

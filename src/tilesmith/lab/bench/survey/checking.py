@@ -97,7 +97,7 @@ class Checker:
 
 
 def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    return tensor.reshape(-1).split(PIECE)
+    return torch.split(tensor.reshape(-1), PIECE)
 
 
 def _relative(ours: Tensor, plain: Tensor) -> float:

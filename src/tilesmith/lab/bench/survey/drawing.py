@@ -54,10 +54,11 @@ class Generator:
         return self.random.random() < share
 
     def log_uniform(self, low: int, high: int) -> int:
-        return round(math.exp(self.random.uniform(math.log(low), math.log(high))))
+        exponent: float = self.random.uniform(math.log(low), math.log(high))
+        return round(math.exp(exponent))
 
     def off_by_a_little(self, size: int) -> int:
-        return max(1, size + self.choice(NEIGHBOURS))
+        return max(1, size + int(self.choice(NEIGHBOURS)))
 
     def width(self, values: Sequence[int] = WIDTHS, low: int = 1, high: int = 65536) -> int:
         """Return one of the values, a neighbour of one, or a log-uniform size."""
