@@ -90,8 +90,11 @@ def test_wrong_gradient_is_recorded() -> None:
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             return gradients[0]
 
-    outcome = surveyed(spec_with(lambda x: Double.apply(x)  # type: ignore[no-untyped-call]  # PyTorch has no types here
-    ))
+    outcome = surveyed(
+        spec_with(
+            lambda x: Double.apply(x)  # type: ignore[no-untyped-call]  # PyTorch has no types here
+        )
+    )
     assert outcome.wrong is not None
     assert outcome.wrong.startswith("tilesmith: gradient x: element 0")
 
