@@ -49,8 +49,9 @@ style: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-figures: $(STAMP) ## regenerate the shipped dispatch tables and the tables of README and docs from benchmarks/results
+figures: $(STAMP) ## regenerate the shipped dispatch tables and the tables of README and docs from benchmarks/
 	$(BIN)/python -m tilesmith.cli.winners
+	$(BIN)/python -m tilesmith.cli.auto_models
 	$(BIN)/python -m tilesmith.lab.doc_tables.generate
 
 # Without dependencies, since a CUDA build of PyTorch names the one release of Triton that it was built with.

@@ -176,3 +176,30 @@ def test_a_sweep_counts_memory_transactions(tmp_path: Path) -> None:
     assert all(launch["ideal_sectors"] <= launch["sectors"] for launch in launches)
     assert launches[1]["sectors"] == moved
     assert f"{moved:,}" in result.output
+
+
+def test_survey_lists_its_cases_as_json_lines() -> None:
+    result = bench("softmax", "transpose", "--draw", "2", "--seed", "7", "--list")
+    assert result.exit_code == 0, result.output
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"operator": "softmax", "rows": 3, "columns": 3072, "dtype": "bfloat16"},
+        {"operator": "softmax", "rows": 42642, "columns": 37770, "dtype": "float16"},
+        *(json.loads(line) for line in bench("transpose", "--draw", "2", "--seed", "7", "--list").stdout.splitlines()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--draw", "2"], "a survey times kernels on a GPU, and this machine has none"),
+        (["--list"], "--seed, --jobs and --list need --draw N"),
+        (["--draw", "2", "--list", "--against", "nobody"], "--against: nobody is not one of torch, compile, liger"),
+        (["--draw", "2", "--dtype", "float32", "--rows", "3"], "so --rows, --dtype cannot be given with it"),
+        (["attention_varlen", "--draw", "2", "--list"], "attention_varlen has no distribution of cases"),
+    ],
+)
+def test_survey_refuses_in_one_line(arguments: list[str], complaint: str) -> None:
+    result = bench("softmax", *arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -12,6 +12,7 @@ Files, in reading order:
 - `check.py`: `tilesmith check`.
 - `inspect.py`: `tilesmith inspect`.
 - `bench.py`: `tilesmith bench`.
+- `survey.py`: `tilesmith bench --draw`, cases drawn at random.
 - `operator_source.py`: our operators as subjects of the benchmark.
 - `tune.py`: `tilesmith tune`.
 - `profile.py`: `tilesmith profile`.
@@ -21,6 +22,7 @@ Files, in reading order:
 - `learn.py`: `tilesmith learn`.
 - `learn_text.py`: the texts of `tilesmith learn`.
 - `winners.py`: from stored results to the shipped dispatch tables.
+- `auto_models.py`: from stored surveys to the shipped models of `auto`.
 - `examples/`: kernels that the tour inspects and checks.
 """
 

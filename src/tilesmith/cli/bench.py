@@ -40,6 +40,14 @@ def bench(
     sweep: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=A,B", help="Measure each value; may be repeated.")
     ] = None,
+    draw: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Survey: time N cases an operator, drawn at random.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which cases --draw draws.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes that compile for --draw. Default: one a core, 16 at most.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Print the cases of --draw as JSON lines.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="Keep the inputs in the L2 cache.")] = False,
     measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure the GPU's limits again.")] = False,
     device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, 4090.")] = None,
@@ -58,7 +66,22 @@ def bench(
     Every operator is checked first; a wrong result gets no time. Without a GPU, or with --device, the least time that
     the datasheet allows is predicted instead. Exit status 1 if an operator is wrong or slower than --baseline, or if
     the run was interrupted.
+
+    With --draw the cases are drawn at random from a distribution of what people run. By default a survey leaves out
+    rivals that compile for seconds at each size; --against all takes them too.
     """
+    if draw is not None:
+        _refuse_with_draw(cases=cases, size=size, rows=rows, cols=cols, dtype=dtype, mode=mode, sweep=sweep,
+                          device=device, baseline=baseline, csv=csv, png=png, warm=warm or None)  # fmt: skip
+        from tilesmith.cli.survey import survey
+
+        survey(
+            what or [], draw=draw, seed=seed, against=_listed(against), jobs=jobs, listing=listing,
+            limits_anew=measure_limits, json=json, html=html,
+        )  # fmt: skip
+        return
+    if listing or jobs is not None or seed:
+        refuse("--seed, --jobs and --list need --draw N")
     import torch
 
     from tilesmith.lab.bench.selection import Selection
@@ -81,6 +104,13 @@ def bench(
         _show(result)
     if _refused(result) or _regressed(old, result) or result["partial"]:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _refuse_with_draw(**options: object) -> None:
+    """Refuse options that have no meaning for drawn cases."""
+    given = [f"--{name}" for name, value in options.items() if value not in (None, [])]
+    if given:
+        refuse(f"--draw chooses cases, dtypes and modes itself, so {', '.join(given)} cannot be given with it")
 
 
 def _listed(text: str | None) -> list[str] | None:

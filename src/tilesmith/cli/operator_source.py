@@ -18,7 +18,6 @@ from tilesmith.lab.bench.measuring.timed_calls import as_outputs, gradients, lea
 from tilesmith.lab.bench.running.bench_units import Source
 from tilesmith.lab.transactions import MOST_PROGRAMS, transactions
 from tilesmith.ops import SPECS
-from tilesmith.ops.runtime import tuning
 from tilesmith.ops.runtime.dispatch import configured, use
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.operator import Operator
@@ -53,9 +52,12 @@ def taken(spec: Spec, case: Case, dtype: torch.dtype, mode: str) -> str:
     """Return which provider computes this case under `auto` on the current GPU."""
     operator = spec.op
     assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
-    bucket = operator.bucket_for(**spec.inputs(case, dtype, "meta"))
+    inputs = spec.inputs(case, dtype, "meta")
+    if mode != "fwd":
+        inputs |= leaves_of(spec, inputs)
     device = torch.device("cuda", torch.cuda.current_device())
-    natively = tuning.prefers_torch(device, spec.name, bucket, training=mode != "fwd")
+    arguments = operator.completed(**inputs)
+    natively = operator.torch_computes(arguments, device, "forward" if mode == "fwd" else "backward")
     return "torch" if natively else "tilesmith"
 
 

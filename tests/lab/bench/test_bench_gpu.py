@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from tilesmith.cli.operator_source import source_of
+from tilesmith.hardware.devices import device
 from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch
 from tilesmith.lab.bench.measuring.timing import CaptureRefused, Outputs, Rotation, measure
-from tilesmith.lab.bench.roofline.device_limits import COPIED_BYTES, gpu_limits
+from tilesmith.lab.bench.roofline.device_limits import COPIED_BYTES, datasheet_limits, gpu_limits
 from tilesmith.lab.bench.running.bench_units import Source, Unit
 from tilesmith.lab.bench.running.measurer import Measurer
+from tilesmith.lab.bench.survey.drawing import Drawn
+from tilesmith.lab.bench.survey.surveyor import DrawnCase, Surveyor
 from tilesmith.ops import SPECS
 from tilesmith.spec import load_file
 
@@ -87,3 +92,26 @@ def test_float8_is_measured_and_judged_too() -> None:
     row = measurer.row(Unit(spec.case("tiny"), torch.float8_e4m3fn, "fwd", "tilesmith"))
     assert row.error is None
     assert row.checked
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("operator", "drawn"),
+    [
+        ("softmax", {"rows": 999, "columns": 4097, "dtype": "bfloat16"}),
+        ("matmul", {"m": 777, "n": 1023, "k": 129, "layout": "TT", "dtype": "float32"}),
+        ("attention", {"batch": 2, "heads": 8, "key_heads": 2, "queries": 300, "keys": 300, "head_size": 64,
+                       "causal": True, "dtype": "bfloat16"}),
+    ],
+)  # fmt: skip
+def test_drawn_case_is_surveyed(operator: str, drawn: Drawn) -> None:
+    stopwatch = GpuStopwatch()
+    limits = replace(datasheet_limits(device("h200")), cache_bytes=stopwatch.cache_bytes)
+    source = source_of(SPECS[operator], operator)
+    outcome = Surveyor(stopwatch, limits).row(DrawnCase(operator, source, 0, drawn, ("torch",)))
+    assert outcome.wrong is None
+    for direction in outcome.directions.values():
+        assert set(direction.device_ms) == {"tilesmith", "auto", "torch"}, direction.errors
+        assert all(0.0005 < ms < 10 for ms in direction.device_ms.values())
+        chosen = direction.device_ms[direction.auto or ""]
+        assert direction.device_ms["auto"] == pytest.approx(chosen, rel=0.3)

@@ -27,6 +27,8 @@ import tilesmith as ts
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime import dispatch, tuning
+from tilesmith.ops.runtime.auto import model
+from tilesmith.ops.runtime.auto.sides import Direction, signature
 from tilesmith.ops.runtime.operator import Operator
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, is_differentiable
@@ -346,10 +348,13 @@ class TestTunedTable:
     @pytest.fixture(autouse=True)
     def empty_table(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
-        tuning._table.cache_clear()
+        monkeypatch.setattr(model, "SHIPPED", tmp_path)
+        monkeypatch.setattr(tuning, "_measured_here", {})
+        for forget in (tuning.forget_tables, model.forget, dispatch.forget):
+            forget()
         yield
-        tuning._table.cache_clear()
-        dispatch.forget()
+        for forget in (tuning.forget_tables, model.forget, dispatch.forget):
+            forget()
 
     x = property(lambda self: torch.ones(64, 256, device="cuda"))
 
@@ -368,6 +373,28 @@ class TestTunedTable:
         with ts.use("triton"):
             silu(x)
         assert len(runs) == 3
+
+    @pytest.mark.alone
+    def test_first_sight_measures_once_and_stores_the_winner(self) -> None:
+        x = self.x.requires_grad_()
+        with ts.use("auto", measure=True):
+            for _ in range(3):
+                silu(x).sum().backward()
+        directions: tuple[Direction, ...] = ("forward", "backward")
+        for direction in directions:
+            key = signature([x], direction)
+            assert tuning.measured(x.device, "silu", key, direction) in ("tilesmith", "torch")
+
+    def test_nothing_is_measured_inside_a_capture(self) -> None:
+        x = self.x
+        silu(x)
+        with ts.use("auto", measure=True):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                made = silu(x)
+        graph.replay()
+        torch.testing.assert_close(made, F.silu(x))
+        assert tuning.measured(x.device, "silu", signature([x], "forward"), "forward") is None
 
     def test_a_tuned_configuration_is_launched(self, runs: list[Plan]) -> None:
         x = self.x

@@ -38,9 +38,10 @@ def table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Return the path of an empty table for a pretended device."""
     monkeypatch.setenv("TILESMITH_CACHE", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: DEVICE_NAME)
-    tuning._table.cache_clear()
+    monkeypatch.setattr(tuning, "_measured_here", {})
+    tuning.forget_tables()
     yield tuning.table_path(DEVICE)
-    tuning._table.cache_clear()
+    tuning.forget_tables()
 
 
 def keep(config: BlockConfig, kernels: str = "silu_forward", sizes: str = "1024 float32") -> bool:
@@ -349,10 +350,15 @@ class TestTuneCase:
         self, timed: list[tuple[str, str]], table: Path, torch_ms: float, winner: str
     ) -> None:  # fmt: skip
         self.tuned(timed, torch_ms)
-        (entry,) = json.loads(table.read_text())["winners"]["silu"].values()
-        assert entry == {"training": winner, "forward": winner}
+        stored = json.loads(table.read_text())
+        (entry,) = stored["winners"]["silu"].values()
+        assert entry == {"training": winner, "forward": winner, "backward": winner}
+        assert stored["measured"]["silu"] == {
+            "forward 1024x512:bfloat16": winner, "backward 1024x512:bfloat16'": winner,
+        }  # fmt: skip
+        assert tuning.measured(DEVICE, "silu", "1024x512:bfloat16", "forward") == winner
 
     def test_times_our_kernels_whatever_was_measured_before(self, timed: list[tuple[str, str]]) -> None:
         self.tuned(timed, torch_ms=1.5)
         assert {mode for mode, _ in timed} == {"triton", "torch"}
-        assert {mode for _, mode in timed} == {"both", "fwd"}
+        assert {mode for _, mode in timed} == {"both", "fwd", "bwd"}

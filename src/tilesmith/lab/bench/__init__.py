@@ -8,5 +8,6 @@ Files, in reading order:
 - `measuring/`: device time, host time, memory, clocks, and the check of every timed result.
 - `roofline/`: limits of the device, the floor under a time, and the verdict.
 - `result.py`: the rows and the JSON of a result.
+- `survey/`: times cases drawn at random, and says how the times are distributed.
 - `output/`: terminal tables, HTML page, charts, and comparison with an older result.
 """

@@ -18,8 +18,12 @@ OURS = "tilesmith"  # the provider name of the spec's own operator
 MODES = ("fwd", "bwd", "both")
 
 
+class Finished:
+    """The result of one unit, as a child process sends it."""
+
+
 @dataclass
-class Row:
+class Row(Finished):
     """One row of a result. Unmeasured fields are None; a row with an `error` has no times to compare."""
 
     op: str

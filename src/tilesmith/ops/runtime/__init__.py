@@ -16,5 +16,6 @@ Files, in reading order:
 - `precision.py`: tf32 or exact products of single precision.
 - `tuning.py`: tables of measured configurations and winners, and the search that fills them.
 - `tuned_case.py`: tuning one case of one operator.
+- `auto/`: who computes a call under `use("auto")`, and the models behind it.
 - `composing/`: helpers for operators built from other operators.
 """

@@ -24,6 +24,7 @@ class State(NamedTuple):
     mode: str = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()
     debug: bool = False
+    measure: bool = False
 
 
 _state = State(debug=os.environ.get("TILESMITH_DEBUG", "0") not in ("", "0"))
@@ -68,17 +69,21 @@ class _Restoring:
         _enter(self._before)
 
 
-def use(mode: Mode) -> _Restoring:
+def use(mode: Mode, *, measure: bool = False) -> _Restoring:
     """Choose who computes: `use("triton")` from here on, or `with use("triton"):` for a block.
 
-    - `auto`: our kernels on a GPU, unless PyTorch was measured faster there; PyTorch on the CPU.
+    - `auto`: our kernels on a GPU, unless PyTorch was measured or is predicted to be faster there; PyTorch on the CPU.
+      With `measure=True` both are measured once, at the first sight of a call on a GPU, and the result is stored.
+      Nothing is measured while a CUDA graph is captured.
     - `triton`: our kernels on a GPU, whatever was measured; PyTorch on the CPU.
     - `torch`: PyTorch everywhere.
     - `interpret`: our kernels on CPU tensors, in Triton's interpreter: slow, for debugging and tests.
     """
     if mode not in MODES:
         raise ValueError(f"use: mode is {mode!r}, but must be one of {', '.join(MODES)}")
-    return _Restoring(_state._replace(mode=mode))
+    if measure and mode != "auto":
+        raise ValueError(f"use: measure=True chooses between kernels and PyTorch, so mode must be auto, not {mode!r}")
+    return _Restoring(_state._replace(mode=mode, measure=measure))
 
 
 def debug(on: bool = True) -> _Restoring:

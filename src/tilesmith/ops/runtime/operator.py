@@ -12,6 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 
 from tilesmith.ops.runtime import dispatch, tuning
+from tilesmith.ops.runtime.auto.first_sight import measure_once
+from tilesmith.ops.runtime.auto.sides import Direction, torch_computes
 from tilesmith.ops.runtime.autograd import autograd_function, once_differentiable
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
@@ -177,12 +179,19 @@ class Operator(Generic[P, R]):
     def _kernels_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """Return the function that computes calls with this look by kernels, and records the gradient."""
         prepare = self._prepare
+        trains = _wants_gradient(arguments)
+        if trains and self._torch_computes_forward(arguments):
+            return self._with_torchs_forward
         compute = self.forward.runner_for(prepare(*arguments) if prepare else arguments)
-        if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments):
+        if trains:
             if prepare:
                 return lambda arguments: self._function.apply(*prepare(*arguments), compute)
             return lambda arguments: self._function.apply(*arguments, compute)
         return (lambda arguments: compute(prepare(*arguments))) if prepare else compute
+
+    def _with_torchs_forward(self, arguments: Sequence[Any]) -> Any:
+        """Compute the forward by PyTorch, and record our gradient."""
+        return self._function.apply(*self._prepared(arguments), lambda prepared: self.native(*arguments))
 
     def _uses_torch(self, arguments: Sequence[Any]) -> bool:
         """Check the arguments; return whether PyTorch computes calls with this look."""
@@ -197,7 +206,10 @@ class Operator(Generic[P, R]):
         takes = self.options.takes
         if takes is not None and not takes(*self._prepared(arguments)):
             return True
-        return not torch.compiler.is_compiling() and dispatch.state().mode == "auto" and self._torch_wins(arguments)
+        return self._follows_measurements() and self._torch_wins(arguments)
+
+    def _follows_measurements(self) -> bool:
+        return dispatch.state().mode == "auto" and not torch.compiler.is_compiling()
 
     def _check(self, arguments: Sequence[Any]) -> None:
         named = dict(zip(list(self._defaults)[self._positional :], arguments[self._positional :], strict=True))
@@ -218,15 +230,45 @@ class Operator(Generic[P, R]):
         return result
 
     def _torch_wins(self, arguments: Sequence[Any]) -> bool:
-        tensors = [value for value in arguments if isinstance(value, Tensor)]
-        if tensors[0].device.type != "cuda":
+        """Whether PyTorch computes the call. Its backward needs its forward, so the backward decides in training."""
+        direction: Direction = "backward" if _wants_gradient(arguments) else "forward"
+        device = next(value.device for value in arguments if isinstance(value, Tensor))
+        if device.type == "cuda" and dispatch.state().measure:
+            directions: tuple[Direction, ...] = ("forward",) if direction == "forward" else ("forward", "backward")
+            for one in directions:
+                measure_once(self.name, self._in_order, arguments, one)
+        return self.torch_computes(arguments, device, direction)
+
+    def _torch_computes_forward(self, arguments: Sequence[Any]) -> bool:
+        """Whether PyTorch computes the forward of a call whose backward is ours, which needs PyTorch's result alone."""
+        if self.options.returns != "all" or self.options.private_outputs or not self._follows_measurements():
             return False
-        training = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-        return tuning.prefers_torch(tensors[0].device, self.name, self.bucket_of(arguments), training=training)
+        device = next(value.device for value in arguments if isinstance(value, Tensor))
+        return not self.options.runs_anywhere and self.torch_computes(arguments, device, "forward")
+
+    def torch_computes(self, arguments: Sequence[Any], device: torch.device, direction: Direction) -> bool:
+        """Return whether `auto` leaves this direction to PyTorch on a device. All arguments, in order."""
+        return torch_computes(self.name, self._by_name(arguments), self.bucket_of(arguments), device, direction)
+
+    def _in_order(self, *arguments: Any) -> Any:
+        """Call the operator with all arguments in order, keyword-only ones included."""
+        call: Callable[..., Any] = self
+        return call(**self._by_name(arguments))
+
+    def _by_name(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self._defaults, arguments, strict=True))
+
+    def named(self, **arguments: Any) -> dict[str, Any]:
+        """Return all arguments by name, with defaults for those that are not given."""
+        return self._by_name(self.completed(**arguments))
+
+    def completed(self, **arguments: Any) -> tuple[Any, ...]:
+        """Return all arguments in order, with defaults for those that are not given."""
+        return self._bound((), arguments)
 
     def bucket_for(self, **arguments: Any) -> str:
         """Return the bucket of a call with these arguments by name, and defaults for the others."""
-        return self.bucket_of(self._bound((), arguments))
+        return self.bucket_of(self.completed(**arguments))
 
     def bucket_of(self, arguments: Sequence[Any]) -> str:
         """Return the bucket of a call. PyTorch computes all calls of one bucket, or none. All arguments, in order."""
@@ -293,6 +335,10 @@ def autocast_rounds(x: object) -> bool:
     if not isinstance(x, Tensor) or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return False
     return x.dtype != torch.get_autocast_dtype(x.device.type)
+
+
+def _wants_gradient(arguments: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
 
 
 def _first(outputs: Any) -> Any:

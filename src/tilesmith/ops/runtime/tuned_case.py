@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.runtime import dispatch, tuning
+from tilesmith.ops.runtime.auto.sides import Direction, signature
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.operator import Operator
@@ -16,7 +17,10 @@ from tilesmith.ops.runtime.plan import Choice
 from tilesmith.spec import Case, Spec
 
 Timer = Callable[[Spec, Case, torch.dtype, str], float]
-"""Returns the milliseconds on the device that `spec.op` takes in a mode of `bench`: "fwd" or "both"."""
+"""Returns the milliseconds on the device that `spec.op` takes in a mode of `bench`: "fwd", "bwd" or "both"."""
+
+
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ def tune_case(spec: Spec, case: Case, dtype: torch.dtype, timer: Timer) -> Tuned
     assert isinstance(operator, Operator), f"{spec.name} is not declared with @operator"
     device = torch.device("cuda", torch.cuda.current_device())
     training = "both" if spec.differentiable else "fwd"
+    modes = {"training": training, "forward": "fwd"} | ({"backward": "bwd"} if spec.differentiable else {})
 
     def milliseconds(mode: str) -> float:
         return timer(spec, case, dtype, mode)
@@ -44,12 +49,17 @@ def tune_case(spec: Spec, case: Case, dtype: torch.dtype, timer: Timer) -> Tuned
         for choice in _choices(spec, case, dtype):
             best, time = tuning.search(choice.config, _measure(choice, lambda: milliseconds(training)))
             tuning.keep(device, "configs", choice.kernels, choice.bucket, {"config": best.fields(), "ms": time})
-        ours = {"training": milliseconds(training), "forward": milliseconds("fwd")}
+        ours = {name: milliseconds(mode) for name, mode in modes.items()}
     with dispatch.use("torch"):
-        torchs = {"training": milliseconds(training), "forward": milliseconds("fwd")}
-    bucket = operator.bucket_for(**spec.inputs(case, dtype, "meta"))
-    winners = {mode: _winner(ours[mode], torchs[mode]) for mode in ours}
-    tuning.keep(device, "winners", spec.name, bucket, winners)
+        torchs = {name: milliseconds(mode) for name, mode in modes.items()}
+    winners = {name: _winner(ours[name], torchs[name]) for name in modes}
+    inputs = spec.inputs(case, dtype, "meta")
+    leaves = {name: inputs[name].detach().requires_grad_() for name in spec.leaves(inputs)}
+    arguments = operator.completed(**{**inputs, **leaves})
+    tuning.keep(device, "winners", spec.name, operator.bucket_of(arguments), winners)
+    for direction in DIRECTIONS:
+        if direction in winners:
+            tuning.keep_measured(device, spec.name, signature(arguments, direction), direction, winners[direction])
     return Tuned(dtype, before, ours["training"], torchs["training"])
 
 

@@ -40,12 +40,24 @@ def slug(device_name: str) -> str:
 @lru_cache
 def _table(device: torch.device) -> Table:
     """Return the entries measured on this machine, joined with those that the package ships for this device."""
+    shipped = storage.read_json(SHIPPED / table_path(device).name)
+    return _joined(shipped if _is_table(shipped) else _new_table(), _own_table(device))
+
+
+@lru_cache
+def _own_table(device: torch.device) -> Table:
+    """Return the entries measured on this machine."""
     table = storage.read_json(table_path(device))
     if table is not None and not _is_table(table):
         warnings.warn(f"{table_path(device)} is not a tuning table of this version and is ignored", stacklevel=2)
         table = None
-    shipped = storage.read_json(SHIPPED / table_path(device).name)
-    return _joined(shipped if _is_table(shipped) else _new_table(), table or _new_table())
+    return table or _new_table()
+
+
+def forget_tables() -> None:
+    """Read all tables again at the next call."""
+    _table.cache_clear()
+    _own_table.cache_clear()
 
 
 def _joined(under: Table, over: Table) -> Table:
@@ -175,17 +187,49 @@ def keep(device: torch.device, section: str, name: str, sizes: str, value: Any) 
     def with_result(table: Table | None) -> Table:
         if not _is_table(table):
             table = _new_table()
-        table[section].setdefault(name, {})[sizes] = value
+        table.setdefault(section, {}).setdefault(name, {})[sizes] = value
         return table
 
     kept = storage.update_json(table_path(device), with_result)
-    _table.cache_clear()
+    forget_tables()
     dispatch.forget()
     return kept
 
 
+_measured_here: dict[tuple[str, str, str, str], str] = {}
+
+
+def measured(device: torch.device, operator: str, signature: str, direction: str) -> str | None:
+    """Return who was measured faster on this machine for calls of this very signature, or None."""
+    if (str(device), operator, direction, signature) in _measured_here:
+        return _measured_here[str(device), operator, direction, signature]
+    known = _own_table(device).get("measured")
+    entry = known.get(operator, {}).get(f"{direction} {signature}") if isinstance(known, dict) else None
+    return entry if entry in ("tilesmith", "torch") else None
+
+
+def keep_measured(device: torch.device, operator: str, signature: str, direction: str, winner: str) -> bool:
+    """Store who was measured faster for calls of this very signature. This process knows it even if no file can."""
+    _measured_here[str(device), operator, direction, signature] = winner
+    return keep(device, "measured", operator, f"{direction} {signature}", winner)
+
+
+def tuned_winner(device: torch.device, operator: str, sizes: str, direction: str) -> str | None:
+    """Return who `tilesmith tune` measured faster on this machine for this bucket of sizes, or None."""
+    entry = _own_table(device)["winners"].get(operator, {}).get(sizes)
+    if not isinstance(entry, dict):
+        return None
+    winner = entry.get(direction)
+    return entry.get("training") if winner is None and direction == "backward" else winner
+
+
+def is_capturing() -> bool:
+    """Whether the current stream records a CUDA graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def refuse_during_capture() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+    if is_capturing():
         raise RuntimeError("tuning is not possible inside a CUDA-graph capture: run `tilesmith tune` beforehand")
 
 

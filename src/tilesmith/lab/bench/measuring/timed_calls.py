@@ -75,7 +75,7 @@ class TimedCalls:
         for seed in range(len(self.sets), len(self.sets) + number):
             made = self._input_set(seed)
             self.sets.append(made)
-            self.calls.append(self._call(made))
+            self.calls.append(self.call_on(made))
 
     def add_rotated_sets(self, cache_bytes: int, *, warm: bool) -> Rotation:
         """Make as many sets of inputs as calls must go round, so that inputs come from memory unless `warm`."""
@@ -121,7 +121,8 @@ class TimedCalls:
             outputs = as_outputs(self.spec.reference(**self.spec.inputs(self.case, self.dtype, self.device)))
         return tuple((one.shape, one.dtype) for one in outputs)
 
-    def _call(self, made: InputSet) -> Call:
+    def call_on(self, made: InputSet) -> Call:
+        """Return the call on one set of inputs. For a backward alone, the forward runs here."""
         if self.mode == "fwd":
             ready = with_arguments(self.function, self.spec, made.arguments)  # binds arguments outside the timed call
             return lambda: as_outputs(ready())

@@ -17,9 +17,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from tilesmith.lab.bench.measuring.sensors import Sensors
-from tilesmith.lab.bench.result import Row
+from tilesmith.lab.bench.result import Finished, Row
 from tilesmith.lab.bench.roofline.verdict import power_cap
-from tilesmith.lab.bench.running.bench_units import Source, Unit
+from tilesmith.lab.bench.running.bench_units import Source
 
 POLL_SECONDS = 0.1
 SECONDS_TO_EXIT = 10.0
@@ -27,9 +27,9 @@ LONGEST_UNIT_SECONDS = 600.0  # a kernel that hangs must not stop the run
 
 
 class Worker(Protocol):
-    """Runs units of one spec in the child."""
+    """Runs units in the child."""
 
-    def row(self, unit: Unit) -> Row: ...
+    def row(self, unit: Any) -> Finished: ...
 
     def healthy(self) -> bool:
         """Return whether this process can run another unit: after an illegal access every CUDA call fails."""
@@ -37,11 +37,12 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """All units of one spec. `start` creates the worker in the child and returns the facts about its device."""
+    """All units of one spec, or of one survey. `start` creates the worker in the child and returns the facts about its
+    device."""
 
     op: str
     source: Source
-    units: tuple[Unit, ...]
+    units: tuple[Any, ...]  # each has `row(op, source, error=…)`, its result where the child died
     start: Callable[[Source], tuple[Worker, dict[str, Any]]]
 
 
@@ -49,7 +50,7 @@ class Job:
 class Started:
     """The child starts a unit."""
 
-    unit: Unit
+    unit: Any
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class About:
     facts: dict[str, Any]
 
 
-Event = About | Started | Row
+Event = About | Started | Finished
 
 
 def run_job(job: Job, sensors: Sensors | None = None) -> Iterator[Event]:
@@ -75,7 +76,7 @@ def run_job(job: Job, sensors: Sensors | None = None) -> Iterator[Event]:
                 finished += len(lost)
                 continue
             started += isinstance(event, Started)
-            finished += isinstance(event, Row)
+            finished += isinstance(event, Finished)
             yield event
         remaining = remaining[finished:]
 
