@@ -1,13 +1,13 @@
 """Compare an operator with its reference: outputs and every gradient, over cases, dtypes and layouts.
 
-The reference runs in float64, and also in the dtype under test, which shows the error to expect. New memory is filled
+The reference runs in float64, and with modelled rounding errors, which show the error to expect. New memory is filled
 with NaN, so an element that the operator misses is found. On a CPU the kernels run in the interpreter, and a wrong
 element is traced to the program and line that stored it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
-from tilesmith.lab.comparison import Comparison, compare, identical, root_mean_square
+from tilesmith.lab.comparison import Comparison, identical
+from tilesmith.lab.expected import Call, Expected
 from tilesmith.lab.store_log import StoreLog
-from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
+from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, described, source_of
 from tilesmith.toolchain import interpreter
 
 # Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
@@ -116,7 +117,7 @@ def _results(trial: Trial) -> Iterator[Result]:
     try:
         with seeded(trial.device), poisoned_memory():
             inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
-            expected = _Expected(trial, inputs)
+            expected = _expected(trial, inputs)
     except (SpecError, torch.AcceleratorError) as error:
         if not isinstance(error, torch.AcceleratorError) and not isinstance(error.__cause__, torch.AcceleratorError):
             raise
@@ -127,78 +128,42 @@ def _results(trial: Trial) -> Iterator[Result]:
     if tried.failures:
         yield from tried.failures
         return
-    several = len(expected.exact) > 1
-    for number, (ours, exact, torchs) in enumerate(zip(tried.outputs, expected.exact, expected.plain, strict=True)):
-        yield _compared(trial, f"forward {number}" if several else "forward", ours, exact, torchs, stores)
+    several = len(expected.exact.outputs) > 1
+    for number, ours in enumerate(tried.outputs):
+        what = f"forward {number}" if several else "forward"
+        comparison = expected.compare_output(number, ours, trial.spec.roundings)
+        yield _judged(trial, what, comparison, ours, expected.exact.outputs[number], stores)
     for name in expected.differentiable:
         yield from _gradient_results(trial, name, tried, expected, stores)
     if not trial.spec.name.endswith("_"):  # as in PyTorch, this suffix marks an in-place operator
         yield from _unchanged(trial, inputs, expected.inputs, stores)
 
 
-class _Call:
-    """One call of a function, and the gradients of its outputs."""
-
-    def __init__(self, function: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str]) -> None:
-        self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
-        made = called(function, {**inputs, **self._leaves})
-        made = [made] if isinstance(made, Tensor) else made
-        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
-            raise TypeError(f"returns a {type(made).__name__}, not a tensor or a tuple of tensors")
-        self.attached = list(made)
-        self.outputs = [output.detach() for output in made]
-
-    def gradients(self, cotangents: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
-        followed = [
-            (output, cotangent.to(output.dtype))
-            for output, cotangent in zip(self.attached, cotangents, strict=True)
-            if output.requires_grad and cotangent is not None
-        ]
-        if not followed or not self._leaves:
-            return dict.fromkeys(self._leaves)
-        outputs, weights = zip(*followed, strict=True)
-        found = torch.autograd.grad(
-            outputs, list(self._leaves.values()), weights, retain_graph=True, allow_unused=True
-        )  # fmt: skip
-        return dict(zip(self._leaves, found, strict=True))
-
-
-class _Expected:
-    """The reference's outputs and gradients: in float64, and in the dtype under test."""
-
-    def __init__(self, trial: Trial, inputs: Inputs) -> None:
-        spec = trial.spec
-        self.inputs = _copied(inputs, None)
-        self.differentiable = spec.leaves(inputs)
-        try:
-            exact = _Call(spec.reference, _copied(inputs, torch.float64), self.differentiable)
-            self.cotangents = [
-                trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device))
-                if output.requires_grad
-                else None
-                for output in exact.attached
-            ]
-            plain = _Call(spec.reference, _copied(inputs, None), self.differentiable)
-            self.exact, self.exact_gradients = exact.outputs, exact.gradients(self.cotangents)
-            self.plain, self.plain_gradients = plain.outputs, plain.gradients(self.cotangents)
-            sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
-            self.size_of_cotangents = max(sizes, default=0.0)
-        except Exception as error:
-            reason = described(error, source_of(spec.reference))
-            raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
+def _expected(trial: Trial, inputs: Inputs) -> Expected:
+    spec = trial.spec
+    try:
+        return Expected(
+            spec.reference,
+            inputs,
+            spec.leaves(inputs),
+            lambda output: trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device)),
+        )
+    except Exception as error:
+        reason = described(error, source_of(spec.reference))
+        raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
 
 
 class _Tried:
     """The operator's outputs and gradients. `failures` is not empty where the operator raises or has wrong shapes."""
 
-    def __init__(self, trial: Trial, inputs: Inputs, expected: _Expected, stores: StoreLog) -> None:
+    def __init__(self, trial: Trial, inputs: Inputs, expected: Expected, stores: StoreLog) -> None:
         self.failures: list[Result] = []
         stage = "forward"
         try:
             with poisoned_memory(), kernels_on(trial.device, stores):
-                call = _Call(trial.spec.op, inputs, expected.differentiable)
+                call = Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
-                self.failures = list(_misshapen(trial, call.outputs, expected.plain))
+                self.failures = list(_misshapen(trial, call.outputs, expected.plain.outputs))
                 if not self.failures:
                     stage = "backward"
                     self.gradients = call.gradients(expected.cotangents)
@@ -226,12 +191,10 @@ def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]
             yield trial.failure(what, "is complex, which cannot be compared")
 
 
-def _gradient_results(
-    trial: Trial, name: str, tried: _Tried, expected: _Expected, stores: StoreLog
-) -> Iterator[Result]:
+def _gradient_results(trial: Trial, name: str, tried: _Tried, expected: Expected, stores: StoreLog) -> Iterator[Result]:
     what = f"gradient {name}"
-    exact, torchs = expected.exact_gradients[name], expected.plain_gradients[name]
     ours, again = tried.gradients[name], tried.second_gradients[name]
+    exact = expected.exact.gradients[name]
     if ours is None and exact is None:
         return
     if ours is None:
@@ -240,22 +203,18 @@ def _gradient_results(
         )
         return
     exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
-    torchs = exact.to(ours.dtype) if torchs is None else torchs
-    cancelling = expected.size_of_cotangents
-    yield _compared(trial, what, ours, exact, torchs, stores, cancelling)
+    yield _judged(trial, what, expected.compare_gradient(name, ours, trial.spec.roundings), ours, exact, stores)
     if again is None:
         yield trial.failure(what, f"a second backward gives {name} no gradient")
     elif not identical(ours, again):  # atomics may change the rounding, which the rule allows
-        second = _compared(trial, what, again, exact, torchs, stores, cancelling)
+        comparison = expected.compare_gradient(name, again, trial.spec.roundings)
+        second = _judged(trial, what, comparison, again, exact, stores)
         if not second.passed:
             message = f"a second backward gives another gradient: {second.message}"
             yield trial.result(what, second.error, second.allowed, message)
 
 
-def _compared(
-    trial: Trial, what: str, ours: Tensor, exact: Tensor, torchs: Tensor, stores: StoreLog, cancelling: float = 0.0
-) -> Result:
-    comparison = compare(ours, exact, torchs, trial.spec.roundings, cancelling)
+def _judged(trial: Trial, what: str, comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> Result:
     message = "" if comparison.passed else _explained(comparison, ours, exact, stores)
     return trial.result(what, comparison.error, comparison.allowed, message)
 
@@ -319,13 +278,3 @@ def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -
             stored = f"; stored by {writer}" if writer else ""
             message = f"the operator changes its input: element {index} was {was} and is now {now}{stored}"
             yield trial.failure(f"input {name}", message)
-
-
-def _copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
-    """Return copies of the inputs; floating-point tensors in `dtype` if given."""
-    return {
-        name: value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
-        if isinstance(value, Tensor)
-        else value
-        for name, value in inputs.items()
-    }

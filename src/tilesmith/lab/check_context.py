@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
+from tilesmith.lab.reproducible_random import reproducible_random
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.toolchain import interpreter
 
 
 @contextmanager
-def seeded(device: str) -> Iterator[None]:
-    """Use the same random numbers every time, and restore the caller's generator."""
+def seeded(device: str, seed: int = 0) -> Iterator[None]:
+    """Use the same random numbers every time and on every machine, and restore the caller's generator."""
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
-        torch.manual_seed(0)
-        yield
+        torch.manual_seed(seed)
+        with reproducible_random():
+            yield
 
 
 @contextmanager
