@@ -17,6 +17,8 @@ from tilesmith.spec import Inputs, called
 
 # Draws of the rounding errors. The norm of many elements is nearly the same in every draw; that of a few is not.
 DRAWS = 4
+DRAWS_OF_FEW = 8
+FEW = 256  # elements of the smallest output or gradient
 # Up to this size the draws are computed on a CPU, so that a GPU allows the same error to the last digit.
 MOST_BYTES_ON_CPU = 1 << 20
 KEPT = 8  # expectations in memory: the layouts of a case have the same numbers, except for expanded tensors
@@ -124,11 +126,13 @@ def _draws(
 def _drawn(
     reference: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str], cotangents: Sequence[Tensor | None]
 ) -> list[Values]:
-    found = []
-    for draw in range(DRAWS):
-        with rounded(draw):
+    found: list[Values] = []
+    fewest = min((inputs[name].numel() for name in differentiable), default=FEW)
+    while len(found) < (DRAWS_OF_FEW if fewest < FEW else DRAWS):
+        with rounded(draw=len(found)):
             call = Call(reference, copied(inputs, None), differentiable)
             found.append(Values(call.outputs, call.gradients(cotangents)))
+        fewest = min([fewest, *(one.numel() for one in call.outputs if one.numel())])
     return found
 
 
