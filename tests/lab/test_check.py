@@ -56,6 +56,7 @@ def simple(op: Callable[..., Any], reference: Callable[..., Any] = lambda x: x *
         "make_inputs": lambda case, dtype, device: {"x": torch.randn(case.elements, dtype=dtype, device=device)},
         "dtypes": [torch.float32],
         "layouts": [CONTIGUOUS],
+        "kernels": False,
     }
     return Spec(op=op, reference=reference, **{**made, **fields})
 

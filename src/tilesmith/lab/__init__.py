@@ -8,6 +8,8 @@ Files, in reading order:
 - `expected.py`: what an operator must compute, exactly and with modelled rounding errors.
 - `rounding_model.py`: models the rounding errors of a computation.
 - `comparison.py`: the rule for how large an error may be.
+- `conduct.py`: what an operator must do besides right values.
+- `races.py`: finds races between programs.
 - `store_log.py`: remembers which program stored which element.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.

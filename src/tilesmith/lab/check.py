@@ -7,7 +7,7 @@ element is traced to the program and line that stored it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,16 @@ from torch import Tensor
 
 from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
 from tilesmith.lab.comparison import Comparison, identical
+from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls, shared_with_inputs
 from tilesmith.lab.expected import Call, Expected
+from tilesmith.lab.races import RaceFinder
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, described, source_of
 from tilesmith.toolchain import interpreter
 
 # Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
 MOST_BYTES_INTERPRETED = 1 << 20
+FEW_ELEMENTS = 4096  # of all inputs; up to here an operator is called again without gradients too
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Result:
     case: str
     dtype: str
     layout: str
-    what: str  # "forward", "gradient x"; "backward" where it raises, "input x" where the operator changes x
+    what: str  # "forward", "gradient x"; of other failures, "backward", "input x", "race", "kernels", …
     error: float
     allowed: float
     passed: bool
@@ -49,6 +52,7 @@ class Trial:
     dtype: torch.dtype
     layout: Layout
     device: str
+    repeated: bool = False  # whether to call again with other numbers
 
     def result(self, what: str, error: float, allowed: float, message: str = "") -> Result:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -68,8 +72,10 @@ def check(
     device: str | None = None,
 ) -> Iterator[Result]:
     """Compare the operator of a spec with its reference. Yield each result as soon as it is known."""
-    for trial in trials(spec, cases=cases, dtypes=dtypes, layouts=layouts, device=device):
+    chosen = trials(spec, cases=cases, dtypes=dtypes, layouts=layouts, device=device)
+    for trial in chosen:
         yield from run(trial)
+    yield from kernels_matter(chosen)
 
 
 def trials(
@@ -84,10 +90,10 @@ def trials(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
     return [
-        Trial(spec, case, dtype, layout, device)
+        Trial(spec, case, dtype, layout, device, repeated=number == 0)
         for case in chosen
         for dtype in dtypes or spec.dtypes
-        for layout in layouts or spec.layouts
+        for number, layout in enumerate(layouts or spec.layouts)
     ]
 
 
@@ -108,26 +114,61 @@ def interpretable(spec: Spec, case: Case) -> bool:
 
 
 def run(trial: Trial) -> list[Result]:
-    """Check one trial: outputs, gradients, and that the inputs are unchanged."""
+    """Check one trial: outputs, gradients, unchanged inputs, races, and further calls."""
     with exact_products():
         return list(_results(trial))
 
 
+def kernels_matter(chosen: Sequence[Trial]) -> list[Result]:
+    """Check that the operator's kernels compute its result. This may spoil what the operator keeps, so do it last."""
+    if not chosen or chosen[0].device != "cpu" or not chosen[0].spec.kernels:
+        return []
+    trial = chosen[0]
+    with exact_products():
+        inputs, expected = _prepared(trial)
+        with poisoned_memory():
+            found = list(
+                computed_without_kernels(trial.spec.op, inputs, expected, expected.differentiable, trial.spec.roundings)
+            )
+    return [trial.failure("kernels", message) for message in found]
+
+
+def _prepared(trial: Trial) -> tuple[Inputs, Expected]:
+    with seeded(trial.device), poisoned_memory():
+        inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
+        return inputs, _expected(trial, inputs)
+
+
 def _results(trial: Trial) -> Iterator[Result]:
     try:
-        with seeded(trial.device), poisoned_memory():
-            inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
-            expected = _expected(trial, inputs)
+        inputs, expected = _prepared(trial)
     except (SpecError, torch.AcceleratorError) as error:
         if not isinstance(error, torch.AcceleratorError) and not isinstance(error.__cause__, torch.AcceleratorError):
             raise
         yield trial.failure("forward", "not checked: the GPU stopped working after an earlier error")
         return
-    stores = StoreLog()
-    tried = _Tried(trial, inputs, expected, stores)
+    stores, races = StoreLog(), RaceFinder()
+    storages = {name: _storage(value).clone() for name, value in inputs.items() if isinstance(value, Tensor)}
+    tried = _Tried(trial, inputs, expected, stores, races)
     if tried.failures:
         yield from tried.failures
         return
+    found = list(_compared(trial, inputs, expected, tried, stores, storages))
+    found += [trial.failure("race", message) for message in races.races()]
+    yield from found
+    if all(result.passed for result in found) and not _is_in_place(trial.spec):
+        yield from _further_calls(trial, inputs, expected, tried, races)
+
+
+def _compared(
+    trial: Trial,
+    inputs: Inputs,
+    expected: Expected,
+    tried: _Tried,
+    stores: StoreLog,
+    storages: Mapping[str, Tensor],
+) -> Iterator[Result]:
+    """Yield the comparisons of all outputs and gradients, and the failures of the inputs."""
     several = len(expected.exact.outputs) > 1
     for number, ours in enumerate(tried.outputs):
         what = f"forward {number}" if several else "forward"
@@ -135,8 +176,53 @@ def _results(trial: Trial) -> Iterator[Result]:
         yield _judged(trial, what, comparison, ours, expected.exact.outputs[number], stores)
     for name in expected.differentiable:
         yield from _gradient_results(trial, name, tried, expected, stores)
-    if not trial.spec.name.endswith("_"):  # as in PyTorch, this suffix marks an in-place operator
-        yield from _unchanged(trial, inputs, expected.inputs, stores)
+    if _is_in_place(trial.spec):
+        return
+    changed = list(_unchanged(trial, inputs, expected.inputs, stores))
+    yield from changed or _unchanged_around(trial, inputs, storages)
+    for message in shared_with_inputs(tried.outputs, inputs, expected.plain.outputs):
+        yield trial.failure("memory", message)
+
+
+def _is_in_place(spec: Spec) -> bool:
+    return spec.name.endswith("_")  # as in PyTorch
+
+
+def _further_calls(
+    trial: Trial, inputs: Inputs, expected: Expected, tried: _Tried, races: RaceFinder
+) -> Iterator[Result]:
+    """Yield the failures of calls with other numbers, and of calls without gradients."""
+    spec = trial.spec
+    needs_kernels = spec.kernels and trial.device == "cpu" and any(one.numel() for one in tried.outputs)
+    if needs_kernels and not races.launches:
+        yield trial.failure("kernels", NO_KERNEL)
+        return
+    if not trial.repeated:
+        return
+    small = sum(one.numel() for one in inputs.values() if isinstance(one, Tensor)) <= FEW_ELEMENTS
+    with seeded(trial.device, seed=1):
+        others = [spec.inputs(trial.case, trial.dtype, trial.device, trial.layout) for _ in range(3 if small else 1)]
+    launches = RaceFinder()
+    first = tried.outputs
+
+    def faults(others: Sequence[Inputs], differentiable: Sequence[str]) -> Iterator[Result]:
+        for message in repeated_calls(
+            spec.op, spec.reference, inputs, others, differentiable, first,
+            lambda: kernels_on(trial.device, launches), spec.roundings,
+        ):  # fmt: skip
+            yield trial.failure("second call", message)
+
+    try:
+        with poisoned_memory():
+            failures = list(faults(others[:1], expected.differentiable))
+            if not failures and small:
+                launches.launches = 0
+                failures = list(faults(others[1:], ()))
+                if needs_kernels and not failures and not launches.launches:
+                    failures = [trial.failure("kernels", f"without gradients, {NO_KERNEL}")]
+    except Exception as error:
+        failures = [trial.failure("second call", described(error, source_of(spec.op)))]
+    yield from failures
 
 
 def _expected(trial: Trial, inputs: Inputs) -> Expected:
@@ -156,11 +242,11 @@ def _expected(trial: Trial, inputs: Inputs) -> Expected:
 class _Tried:
     """The operator's outputs and gradients. `failures` is not empty where the operator raises or has wrong shapes."""
 
-    def __init__(self, trial: Trial, inputs: Inputs, expected: Expected, stores: StoreLog) -> None:
+    def __init__(self, trial: Trial, inputs: Inputs, expected: Expected, stores: StoreLog, races: RaceFinder) -> None:
         self.failures: list[Result] = []
         stage = "forward"
         try:
-            with poisoned_memory(), kernels_on(trial.device, stores):
+            with poisoned_memory(), kernels_on(trial.device, stores, races):
                 call = Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
                 self.failures = list(_misshapen(trial, call.outputs, expected.plain.outputs))
@@ -278,3 +364,15 @@ def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -
             stored = f"; stored by {writer}" if writer else ""
             message = f"the operator changes its input: element {index} was {was} and is now {now}{stored}"
             yield trial.failure(f"input {name}", message)
+
+
+def _unchanged_around(trial: Trial, inputs: Inputs, before: Mapping[str, Tensor]) -> Iterator[Result]:
+    """Yield a failure for each input whose memory changed beside its elements, such as between its rows."""
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and not torch.equal(_storage(value), before[name]):
+            yield trial.failure(f"input {name}", f"the operator writes to memory between the elements of {name}")
+
+
+def _storage(tensor: Tensor) -> Tensor:
+    """Return all bytes of a tensor's memory."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
