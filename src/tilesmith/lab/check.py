@@ -25,7 +25,7 @@ from tilesmith.toolchain import interpreter
 
 # Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
 MOST_BYTES_INTERPRETED = 1 << 20
-FEW_ELEMENTS = 4096  # of all inputs; up to here an operator is called again without gradients too
+FEW_BYTES = 256  # of all inputs; below it a norm of one column or another result may not depend on the numbers
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Trial:
     layout: Layout
     device: str
     repeated: bool = False  # whether to call again with other numbers
+    seed: int = 0
 
     def result(self, what: str, error: float, allowed: float, message: str = "") -> Result:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -89,12 +90,25 @@ def trials(
     """Return the trials of `check`. On a CPU the default cases are those small enough for the interpreter."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
+    chosen, layouts = list(chosen), layouts or spec.layouts
+    again = _repeated_case(spec, chosen)
     return [
-        Trial(spec, case, dtype, layout, device, repeated=number == 0)
+        # The last layout has other numbers than the first, so a result kept by its shape is wrong there.
+        Trial(spec, case, dtype, layout, device, case is again and number == 0, int(0 < number == len(layouts) - 1))
         for case in chosen
         for dtype in dtypes or spec.dtypes
-        for number, layout in enumerate(layouts or spec.layouts)
+        for number, layout in enumerate(layouts)
     ]
+
+
+def _repeated_case(spec: Spec, cases: Sequence[Case]) -> Case | None:
+    """Return the case to call again with other numbers: the smallest with results that depend on the numbers."""
+    try:
+        sized = sorted((_input_bytes(spec, case), number) for number, case in enumerate(cases))
+    except SpecError:  # the trials report it
+        return cases[0]
+    enough = [number for size, number in sized if size >= FEW_BYTES] or [number for _, number in sized[-1:]]
+    return cases[enough[0]] if enough else None
 
 
 def interpretable(spec: Spec, case: Case) -> bool:
@@ -106,11 +120,15 @@ def interpretable(spec: Spec, case: Case) -> bool:
             raise SpecError(
                 f"{spec.name}: cost fails for {case!r}: {described(error, source_of(spec.cost))}"
             ) from error
+    return _input_bytes(spec, case) <= MOST_BYTES_INTERPRETED
+
+
+def _input_bytes(spec: Spec, case: Case) -> int:
     try:
         inputs = spec.inputs(case, spec.dtypes[0], "meta")  # shapes without memory
     except SpecError:
         inputs = spec.inputs(case, spec.dtypes[0], "cpu")
-    return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor)) <= MOST_BYTES_INTERPRETED
+    return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor))
 
 
 def run(trial: Trial) -> list[Result]:
@@ -134,7 +152,7 @@ def kernels_matter(chosen: Sequence[Trial]) -> list[Result]:
 
 
 def _prepared(trial: Trial) -> tuple[Inputs, Expected]:
-    with seeded(trial.device), poisoned_memory():
+    with seeded(trial.device, trial.seed), poisoned_memory():
         inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
         return inputs, _expected(trial, inputs)
 
@@ -199,9 +217,8 @@ def _further_calls(
         return
     if not trial.repeated:
         return
-    small = sum(one.numel() for one in inputs.values() if isinstance(one, Tensor)) <= FEW_ELEMENTS
-    with seeded(trial.device, seed=1):
-        others = [spec.inputs(trial.case, trial.dtype, trial.device, trial.layout) for _ in range(3 if small else 1)]
+    with seeded(trial.device, trial.seed + 2):
+        others = [spec.inputs(trial.case, trial.dtype, trial.device, trial.layout) for _ in range(3)]
     launches = RaceFinder()
     first = tried.outputs
 
@@ -215,7 +232,7 @@ def _further_calls(
     try:
         with poisoned_memory():
             failures = list(faults(others[:1], expected.differentiable))
-            if not failures and small:
+            if not failures:
                 launches.launches = 0
                 failures = list(faults(others[1:], ()))
                 if needs_kernels and not failures and not launches.launches:

@@ -129,8 +129,9 @@ def _drawn(
     found: list[Values] = []
     fewest = min((inputs[name].numel() for name in differentiable), default=FEW)
     while len(found) < (DRAWS_OF_FEW if fewest < FEW else DRAWS):
+        fresh = copied(inputs, None)
         with rounded(draw=len(found)):
-            call = Call(reference, copied(inputs, None), differentiable)
+            call = Call(reference, fresh, differentiable)
             found.append(Values(call.outputs, call.gradients(cotangents)))
         fewest = min([fewest, *(one.numel() for one in call.outputs if one.numel())])
     return found
@@ -142,7 +143,8 @@ def _fingerprint(reference: Any, inputs: Inputs, differentiable: Iterable[str], 
     for name, value in [*inputs.items(), *(("", one) for one in cotangents)]:
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)} {value.device.type}".encode())
-            digest.update(value.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+            plain = torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
+            digest.update(plain.flatten().view(torch.uint8).numpy().tobytes())
         else:
             digest.update(f"{name} {value!r}".encode())
     return digest.digest()

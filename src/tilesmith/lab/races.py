@@ -42,7 +42,8 @@ class RaceFinder(Observer):
         self._sanitizer = Sanitizer(grid, self._shadows)
 
     def load(self, access: Access) -> None:
-        self._note(access)
+        if self._grid != (1, 1, 1):
+            self._note(access)
 
     def store(self, access: Access) -> None:
         self._note(access)

@@ -77,7 +77,7 @@ class _Rounding(TorchDispatchMode):
 
     def _round(self, call: _Operation, operands: list[Tensor], outputs: list[Tensor]) -> None:
         """Replace the outputs' values by rounded ones."""
-        exact = call.results(_kept)
+        exact = call.results(_kept if call.func._schema.is_mutable else None)
         if exact is None:
             return
         pairs = list(zip(exact, outputs, strict=True))
@@ -156,11 +156,14 @@ class _Operation:
         """Return whether the result adds up its operands, so that each may be off by the error of the sum."""
         return self.name in SUMS or "backward" in self.name
 
-    def results(self, change: Callable[[Any], Any]) -> list[Tensor] | None:
+    def results(self, change: Callable[[Any], Any] | None) -> list[Tensor] | None:
         """Return the floating-point results for changed arguments; None where PyTorch has no such operation."""
-        kwargs = {name: _mapped(change, one) for name, one in self.kwargs.items()}
+        args, kwargs = self.args, self.kwargs
+        if change is not None:
+            args = _mapped(change, args)
+            kwargs = {name: _mapped(change, one) for name, one in kwargs.items()}
         try:
-            made = self.func(*_mapped(change, self.args), **kwargs)
+            made = self.func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
             return None
         return [one for one in _leaves(made) if isinstance(one, Tensor) and one.is_floating_point()]
