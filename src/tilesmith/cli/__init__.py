@@ -10,6 +10,7 @@ Files, in reading order:
 - `tour_chapters/`: the chapters of the tour.
 - `ops.py`: `tilesmith ops`.
 - `check.py`: `tilesmith check`.
+- `check_child.py`: the part of `check` that runs in a child process.
 - `inspect.py`: `tilesmith inspect`.
 - `bench.py`: `tilesmith bench`.
 - `operator_source.py`: our operators as subjects of the benchmark.

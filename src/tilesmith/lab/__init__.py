@@ -10,6 +10,7 @@ Files, in reading order:
 - `comparison.py`: the rule for how large an error may be.
 - `conduct.py`: what an operator must do besides right values.
 - `races.py`: finds races between programs.
+- `isolated.py`: runs code in a child process, and says how it ended.
 - `store_log.py`: remembers which program stored which element.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.
