@@ -135,7 +135,8 @@ class Spec:
     - `rivals`: other implementations with the operator's arguments. A rival that raises ImportError is reported as
       missing.
     - `fixed`: floating-point arguments without a gradient, such as a table of cosines.
-    - `roundings`: how many roundings follow each other on the way to a result.
+    - `roundings`: how many roundings follow each other in the kernels that the reference does not have.
+    - `kernels`: whether the operator must launch kernels; False for one that may compute with PyTorch alone.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Spec:
     differentiable: bool = True
     fixed: Sequence[str] = ()
     roundings: int = 1
+    kernels: bool = True
 
     def __post_init__(self) -> None:
         for needed in ("op", "reference", "make_inputs"):

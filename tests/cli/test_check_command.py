@@ -37,7 +37,7 @@ def make_inputs(case, dtype, device):
 
 SPEC = Spec(
     name="double", op=op, reference=lambda x: x + x, cases=[Case("five", elements=5)], make_inputs=make_inputs,
-    differentiable=False, dtypes=[torch.float32],
+    differentiable=False, dtypes=[torch.float32], kernels=False,
 )
 """
 
@@ -149,6 +149,40 @@ class TestWrong:
         assert result.exit_code == 1
         place = rf"kernel.py:{line_of(file, 'no_such_thing')}"
         assert re.search(rf"multiply_kernel \(.*{place}\), program \(0, 0, 0\): AttributeError", result.output)
+
+
+class TestEndedProcesses:
+    """An operator that ends, kills or stops its process is wrong, and the next one is still checked."""
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            ("import os; os._exit(7)", "ended its process with status 7"),
+            ("import os; os._exit(0)", "ended its process with status 0"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV, a segmentation fault"),
+            ("import os; os.kill(os.getpid(), 9)", "was killed by SIGKILL, as the system does when memory runs out"),
+            ("while True: pass", "did not end within 2 s"),
+            ("import signal; signal.pause()", "did not end within 2 s"),
+        ],
+        ids=["exit 7", "exit 0", "segfault", "killed", "endless", "asleep"],
+    )
+    def test_end_of_the_process_is_a_verdict(self, tmp_path: Path, line: str, reason: str) -> None:
+        wrong = written(tmp_path, SIMPLE.replace("    return x * 2", f"    {line}\n    return x * 2"), "wrong.py")
+        right = written(tmp_path, SIMPLE.replace('"double"', '"twice"'), "right.py")
+        result = checked(
+            wrong, right, "--layout", "contiguous", "--time-limit", "2", "--json", tmp_path / "result.json"
+        )
+        assert result.exit_code == 1
+        assert result.output.splitlines()[0] == (
+            f"wrong double five float32 contiguous, process: the operator {reason}; the rest of double was not checked"
+        )
+        assert "twice: right" in result.output
+        assert [one["passed"] for one in strict(tmp_path / "result.json")["results"]] == [False, True]
+
+    def test_file_that_ends_the_process_when_imported_gets_one_line_and_2(self, tmp_path: Path) -> None:
+        result = checked(written(tmp_path, "import os; os._exit(7)\n"))
+        assert result.exit_code == 2
+        assert "kernel.py: ended its process with status 7 when imported" in result.output
 
 
 class TestUnusable:

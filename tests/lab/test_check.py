@@ -56,6 +56,7 @@ def simple(op: Callable[..., Any], reference: Callable[..., Any] = lambda x: x *
         "make_inputs": lambda case, dtype, device: {"x": torch.randn(case.elements, dtype=dtype, device=device)},
         "dtypes": [torch.float32],
         "layouts": [CONTIGUOUS],
+        "kernels": False,
     }
     return Spec(op=op, reference=reference, **{**made, **fields})
 
@@ -238,7 +239,7 @@ class TestPrecision:
 
     def test_error_in_the_norm_only_is_reported_with_figures(self) -> None:
         def slightly_off(x: Tensor) -> Tensor:
-            return 2 * x + 3 * torch.finfo(x.dtype).eps * x.abs().mean() * torch.ones_like(x)
+            return 2 * x + 1.5 * torch.finfo(x.dtype).eps * x.abs().mean() * torch.ones_like(x)
 
         def make_inputs(case: Case, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
             return {"x": torch.linspace(1, 2, case.elements, dtype=dtype, device=device)}
@@ -269,12 +270,12 @@ class TestPrecision:
     def test_large_error_within_its_limit_is_not_reported(self) -> None:
         values = torch.tensor([1e6, 1.0, 1.0, 1.0])
         spec = simple(
-            lambda x: 2 * x + torch.tensor([0.375, 0.0, 0.3, 0.0]),
+            lambda x: 2 * x + torch.tensor([0.125, 0.0, 0.3, 0.0]),
             make_inputs=lambda case, dtype, device: {"x": values.clone()},
             differentiable=False,
         )
         message = failure(checked(spec), "forward").message
-        assert message == "element [2] is 2.3, but must be 2 (off by 0.3, allowed 0.24)"  # [0] may be off by 0.48
+        assert message == "element [2] is 2.3, but must be 2 (off by 0.3, allowed 0.12)"  # [0] may be off by 0.24
 
     def test_the_first_wrong_element_is_named_and_the_worst_beside_it(self) -> None:
         spec = simple(
@@ -289,8 +290,8 @@ class TestPrecision:
     def test_spec_roundings_raise_the_allowed_error(self) -> None:
         off = simple(lambda x: x * 2 * (1 + 4 * 2**-23), differentiable=False)
         failure(checked(off), "forward")
-        assert all(result.passed for result in checked(replace(off, roundings=4)))
-        failure(checked(replace(off, op=lambda x: x * 2 * (1 + 2**-18), roundings=4)), "forward")
+        assert all(result.passed for result in checked(replace(off, roundings=5)))
+        failure(checked(replace(off, op=lambda x: x * 2 * (1 + 2**-18), roundings=5)), "forward")
 
     @pytest.mark.parametrize(("off", "passes"), [(1e-6, True), (1e-3, False)])
     def test_a_gradient_that_cancels_is_zero_up_to_the_rounding_of_its_terms(self, off: float, passes: bool) -> None:

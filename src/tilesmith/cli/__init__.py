@@ -10,6 +10,7 @@ Files, in reading order:
 - `tour_chapters/`: the chapters of the tour.
 - `ops.py`: `tilesmith ops`.
 - `check.py`: `tilesmith check`.
+- `check_child.py`: the part of `check` that runs in a child process.
 - `inspect.py`: `tilesmith inspect`.
 - `bench.py`: `tilesmith bench`.
 - `survey.py`: `tilesmith bench --draw`, cases drawn at random.

@@ -1,21 +1,26 @@
-"""`tilesmith check`: compare operators and their gradients with the reference."""
+"""`tilesmith check`: compare operators and their gradients with the reference.
+
+The checks run in a child process (`check_child.py`), so that an endless loop or a crash is a verdict too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilesmith.cli import check_child
 from tilesmith.cli.terminal import CHECK_FAILED, console, operators, refuse, write_json
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tilesmith.lab.check import Result, Trial
+    from tilesmith.lab.check import Result
     from tilesmith.spec import Spec
 
 # A wrong kernel mostly fails everywhere; more lines would push the first ones off the screen.
@@ -30,6 +35,9 @@ def check(
     dtype: Annotated[list[str] | None, typer.Option(help="float32, float16, bfloat16; may be repeated.")] = None,
     case: Annotated[list[str] | None, typer.Option(help="A case name; may be repeated.")] = None,
     layout: Annotated[list[str] | None, typer.Option(help="A layout name; may be repeated.")] = None,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="End one case, dtype and layout after this time.")
+    ] = 300.0,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
 ) -> None:
     """Compare operators and their gradients with the reference, over cases, dtypes and layouts.
@@ -38,8 +46,9 @@ def check(
     """
     from tilesmith import __version__
 
-    specs = chosen_specs(what or [])
-    results = [result for spec in specs for result in _check_one(spec, dtype or [], case or [], layout or [])]
+    operators()  # refuses in one line where torch or Triton is missing
+    wanted = check_child.Wanted(what or [], dtype or [], case or [], layout or [])
+    results = _Run(wanted, time_limit).results()
     if json:
         write_json(json, {"tilesmith": __version__, "results": [asdict(result) for result in results]})
     failures = sum(not result.passed for result in results)
@@ -51,92 +60,109 @@ def check(
 
 def chosen_specs(names: Sequence[str]) -> list[Spec]:
     """Return the specs of the named operators and files; all operators if no name is given."""
-    known = operators()
+    operators()
     from tilesmith.spec import SpecError
 
     try:
         with console.status("loading"):
-            return [_spec(name, known) for name in names or known]
+            return check_child.loaded(names)
     except SpecError as error:
         refuse(str(error))
 
 
-def _spec(name: str, known: Mapping[str, Spec]) -> Spec:
-    from tilesmith.spec import SpecError, load_file
+class _Run:
+    """Follows the child processes of one command, prints what they find, and keeps the results."""
 
-    if name in known:
-        return known[name]
-    if name.endswith(".py"):
-        return load_file(Path(name))
-    raise SpecError(f"{name!r} is neither an operator ({', '.join(known)}) nor a Python file")
+    def __init__(self, wanted: check_child.Wanted, time_limit: float) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task("loading", total=None)
+        self._wanted = wanted
+        self._time_limit = time_limit
+        self._results: list[Result] = []
+        self._loading = ""
+        self._spec: check_child.Started | None = None
+        self._trying: check_child.Trying | None = None
+        self._of_spec: list[Result] = []
 
-def _check_one(spec: Spec, dtypes: Sequence[str], cases: Sequence[str], layouts: Sequence[str]) -> list[Result]:
-    from tilesmith.ops import use
-    from tilesmith.spec import SpecError
+    def results(self) -> list[Result]:
+        """Run everything. A child that dies ends the checks of its spec; the next spec gets a new child."""
+        from tilesmith.lab.isolated import ChildEnded, Limits, messages
 
-    try:
-        with console.status(f"preparing {spec.name}"):
-            chosen = _trials(spec, dtypes, cases, layouts)
-        with use("triton"):  # our kernels, even where PyTorch was measured faster
-            results = _run_all(spec, chosen)
-    except SpecError as error:
-        refuse(str(error))
-    tried = {trial.case.name for trial in chosen}
-    left_out = [case.name for case in spec.cases if not cases and case.name not in tried]
-    console.print(_summary(spec, results, left_out), soft_wrap=True)
-    return results
+        first = 0
+        with self._progress:
+            while True:
+                try:
+                    for message in messages(
+                        check_child.run_checks, self._wanted, first, limits=Limits(self._time_limit)
+                    ):
+                        self._take(message)
+                except ChildEnded as end:
+                    if self._spec is None:
+                        self._progress.stop()
+                        refuse(f"{self._loading or 'tilesmith'}: {end} when imported")
+                    first = self._spec.number + 1
+                    self._died(str(end))
+                    continue
+                return self._results
 
+    def _take(self, message: object) -> None:
+        from tilesmith.lab.isolated import Printed
 
-def _trials(spec: Spec, dtypes: Sequence[str], cases: Sequence[str], layouts: Sequence[str]) -> list[Trial]:
-    from tilesmith.lab.check import trials
-    from tilesmith.spec import SpecError
+        match message:
+            case Printed(text):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            case check_child.Unusable(text):
+                self._progress.stop()
+                refuse(text)
+            case check_child.Loading(name):
+                self._loading = name
+            case check_child.Started():
+                self._spec, self._of_spec = message, []
+                self._progress.reset(self._task, total=message.trials)
+            case check_child.Trying() if self._spec is not None:
+                self._trying = message
+                description = f"{self._spec.name} {message.case} {message.dtype} {message.layout}"
+                self._progress.update(self._task, description=description)
+            case check_child.Tried(results):
+                for result in results:
+                    self._note(result)
+                self._progress.advance(self._task)
+            case check_child.Finished():
+                self._summarise()
+            case _:
+                self._died("sent what `check` does not send")
 
-    known_dtypes = {str(one).removeprefix("torch."): one for one in spec.dtypes}
-    chosen = trials(
-        spec,
-        cases=[spec.case(name) for name in cases] or None,
-        dtypes=[_named("dtype", name, known_dtypes) for name in dtypes],
-        layouts=[_named("layout", name, {one.name: one for one in spec.layouts}) for name in layouts],
-    )
-    if not chosen:
-        names = ", ".join(case.name for case in spec.cases)
-        raise SpecError(
-            f"{spec.name}: without a GPU every case is too large ({names}); add a small case, or name one with --case"
+    def _died(self, reason: str) -> None:
+        """Note the end of a child as the verdict on its trial."""
+        from tilesmith.lab.check import Result
+
+        assert self._spec is not None
+        trying = self._trying or check_child.Trying("", "", "")
+        message = f"the operator {reason}; the rest of {self._spec.name} was not checked"
+        self._note(
+            Result(
+                self._spec.name, trying.case, trying.dtype, trying.layout, "process", float("inf"), 0.0, False, message
+            )
         )
-    return chosen
+        self._summarise()
 
+    def _note(self, result: Result) -> None:
+        self._of_spec.append(result)
+        self._results.append(result)
+        failures = sum(not one.passed for one in self._of_spec)
+        if not result.passed and failures <= MOST_LINES:
+            console.print(_line(result), soft_wrap=True)
 
-def _named(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    from tilesmith.spec import SpecError
-
-    if name not in known:
-        raise SpecError(f"{kind} {name!r} is not one of {', '.join(known)}")
-    return known[name]
-
-
-def _run_all(spec: Spec, chosen: Sequence[Trial]) -> list[Result]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from tilesmith.lab.check import run
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    results: list[Result] = []
-    failures = 0
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(spec.name, total=len(chosen))
-        for trial in chosen:
-            dtype = str(trial.dtype).removeprefix("torch.")
-            progress.update(task, description=f"{spec.name} {trial.case.name} {dtype} {trial.layout.name}")
-            for result in run(trial):
-                results.append(result)
-                failures += not result.passed
-                if not result.passed and failures <= MOST_LINES:
-                    console.print(_line(result), soft_wrap=True)
-            progress.advance(task)
-    if failures > MOST_LINES:
-        console.print(f"… and {failures - MOST_LINES} more; --json FILE writes all of them")
-    return results
+    def _summarise(self) -> None:
+        failures = sum(not one.passed for one in self._of_spec)
+        if failures > MOST_LINES:
+            console.print(f"… and {failures - MOST_LINES} more; --json FILE writes all of them")
+        if self._spec is not None:
+            console.print(_summary(self._spec, self._of_spec), soft_wrap=True)
 
 
 def _line(result: Result) -> Text:
@@ -147,12 +173,12 @@ def _line(result: Result) -> Text:
     return Text.assemble(("wrong", "red"), f" {where}{figures}: {result.message}")
 
 
-def _summary(spec: Spec, results: Sequence[Result], left_out: Sequence[str]) -> Text:
+def _summary(spec: check_child.Started, results: Sequence[Result]) -> Text:
     from rich.text import Text
 
     wrong = sum(not result.passed for result in results)
     verdict = (f"{wrong} wrong", "red") if wrong else ("right", "")
     used = max((result.error / result.allowed for result in results if result.allowed), default=0.0)
     exact = "" if wrong else f"; largest error {used:.0%} of the allowed error"
-    beyond = f"; only on a GPU: {', '.join(left_out)}" if left_out else ""
+    beyond = f"; only on a GPU: {', '.join(spec.left_out)}" if spec.left_out else ""
     return Text.assemble(f"{spec.name}: ", verdict, f", {len(results)} comparisons{exact}{beyond}")

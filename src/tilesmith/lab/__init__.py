@@ -4,7 +4,13 @@ Files, in reading order:
 
 - `check.py`: compares an operator and its gradients with the reference.
 - `check_context.py`: the settings under which an operator is checked.
+- `reproducible_random.py`: random numbers that are the same on every machine.
+- `expected.py`: what an operator must compute, exactly and with modelled rounding errors.
+- `rounding_model.py`: models the rounding errors of a computation.
 - `comparison.py`: the rule for how large an error may be.
+- `conduct.py`: what an operator must do besides right values.
+- `races.py`: finds races between programs.
+- `isolated.py`: runs code in a child process, and says how it ended.
 - `store_log.py`: remembers which program stored which element.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.

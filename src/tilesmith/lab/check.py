@@ -1,13 +1,13 @@
 """Compare an operator with its reference: outputs and every gradient, over cases, dtypes and layouts.
 
-The reference runs in float64, and also in the dtype under test, which shows the error to expect. New memory is filled
+The reference runs in float64, and with modelled rounding errors, which show the error to expect. New memory is filled
 with NaN, so an element that the operator misses is found. On a CPU the kernels run in the interpreter, and a wrong
 element is traced to the program and line that stored it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,17 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
-from tilesmith.lab.comparison import Comparison, compare, identical, root_mean_square
+from tilesmith.lab.comparison import Comparison, identical
+from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls, shared_with_inputs
+from tilesmith.lab.expected import Call, Expected
+from tilesmith.lab.races import RaceFinder
 from tilesmith.lab.store_log import StoreLog
-from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, called, described, source_of
+from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, described, source_of
 from tilesmith.toolchain import interpreter
 
 # Larger cases need a GPU: the interpreter takes about a millisecond per program and operation.
 MOST_BYTES_INTERPRETED = 1 << 20
+FEW_BYTES = 256  # of all inputs; below it a norm of one column or another result may not depend on the numbers
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Result:
     case: str
     dtype: str
     layout: str
-    what: str  # "forward", "gradient x"; "backward" where it raises, "input x" where the operator changes x
+    what: str  # "forward", "gradient x"; of other failures, "backward", "input x", "race", "kernels", …
     error: float
     allowed: float
     passed: bool
@@ -48,6 +52,8 @@ class Trial:
     dtype: torch.dtype
     layout: Layout
     device: str
+    repeated: bool = False  # whether to call again with other numbers
+    seed: int = 0
 
     def result(self, what: str, error: float, allowed: float, message: str = "") -> Result:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -67,8 +73,10 @@ def check(
     device: str | None = None,
 ) -> Iterator[Result]:
     """Compare the operator of a spec with its reference. Yield each result as soon as it is known."""
-    for trial in trials(spec, cases=cases, dtypes=dtypes, layouts=layouts, device=device):
+    chosen = trials(spec, cases=cases, dtypes=dtypes, layouts=layouts, device=device)
+    for trial in chosen:
         yield from run(trial)
+    yield from kernels_matter(chosen)
 
 
 def trials(
@@ -82,12 +90,25 @@ def trials(
     """Return the trials of `check`. On a CPU the default cases are those small enough for the interpreter."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     chosen = [case for case in spec.cases if device != "cpu" or interpretable(spec, case)] if cases is None else cases
+    chosen, layouts = list(chosen), layouts or spec.layouts
+    again = _repeated_case(spec, chosen)
     return [
-        Trial(spec, case, dtype, layout, device)
+        # The last layout has other numbers than the first, so a result kept by its shape is wrong there.
+        Trial(spec, case, dtype, layout, device, case is again and number == 0, int(0 < number == len(layouts) - 1))
         for case in chosen
         for dtype in dtypes or spec.dtypes
-        for layout in layouts or spec.layouts
+        for number, layout in enumerate(layouts)
     ]
+
+
+def _repeated_case(spec: Spec, cases: Sequence[Case]) -> Case | None:
+    """Return the case to call again with other numbers: the smallest with results that depend on the numbers."""
+    try:
+        sized = sorted((_input_bytes(spec, case), number) for number, case in enumerate(cases))
+    except SpecError:  # the trials report it
+        return cases[0]
+    enough = [number for size, number in sized if size >= FEW_BYTES] or [number for _, number in sized[-1:]]
+    return cases[enough[0]] if enough else None
 
 
 def interpretable(spec: Spec, case: Case) -> bool:
@@ -99,106 +120,153 @@ def interpretable(spec: Spec, case: Case) -> bool:
             raise SpecError(
                 f"{spec.name}: cost fails for {case!r}: {described(error, source_of(spec.cost))}"
             ) from error
+    return _input_bytes(spec, case) <= MOST_BYTES_INTERPRETED
+
+
+def _input_bytes(spec: Spec, case: Case) -> int:
     try:
         inputs = spec.inputs(case, spec.dtypes[0], "meta")  # shapes without memory
     except SpecError:
         inputs = spec.inputs(case, spec.dtypes[0], "cpu")
-    return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor)) <= MOST_BYTES_INTERPRETED
+    return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor))
 
 
 def run(trial: Trial) -> list[Result]:
-    """Check one trial: outputs, gradients, and that the inputs are unchanged."""
+    """Check one trial: outputs, gradients, unchanged inputs, races, and further calls."""
     with exact_products():
         return list(_results(trial))
 
 
+def kernels_matter(chosen: Sequence[Trial]) -> list[Result]:
+    """Check that the operator's kernels compute its result. This may spoil what the operator keeps, so do it last."""
+    if not chosen or chosen[0].device != "cpu" or not chosen[0].spec.kernels:
+        return []
+    trial = chosen[0]
+    with exact_products():
+        inputs, expected = _prepared(trial)
+        with poisoned_memory():
+            found = list(
+                computed_without_kernels(trial.spec.op, inputs, expected, expected.differentiable, trial.spec.roundings)
+            )
+    return [trial.failure("kernels", message) for message in found]
+
+
+def _prepared(trial: Trial) -> tuple[Inputs, Expected]:
+    with seeded(trial.device, trial.seed), poisoned_memory():
+        inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
+        return inputs, _expected(trial, inputs)
+
+
 def _results(trial: Trial) -> Iterator[Result]:
     try:
-        with seeded(trial.device), poisoned_memory():
-            inputs = trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
-            expected = _Expected(trial, inputs)
+        inputs, expected = _prepared(trial)
     except (SpecError, torch.AcceleratorError) as error:
         if not isinstance(error, torch.AcceleratorError) and not isinstance(error.__cause__, torch.AcceleratorError):
             raise
         yield trial.failure("forward", "not checked: the GPU stopped working after an earlier error")
         return
-    stores = StoreLog()
-    tried = _Tried(trial, inputs, expected, stores)
+    stores, races = StoreLog(), RaceFinder()
+    storages = {name: _storage(value).clone() for name, value in inputs.items() if isinstance(value, Tensor)}
+    tried = _Tried(trial, inputs, expected, stores, races)
     if tried.failures:
         yield from tried.failures
         return
-    several = len(expected.exact) > 1
-    for number, (ours, exact, torchs) in enumerate(zip(tried.outputs, expected.exact, expected.plain, strict=True)):
-        yield _compared(trial, f"forward {number}" if several else "forward", ours, exact, torchs, stores)
+    found = list(_compared(trial, inputs, expected, tried, stores, storages))
+    found += [trial.failure("race", message) for message in races.races()]
+    yield from found
+    if all(result.passed for result in found) and not _is_in_place(trial.spec):
+        yield from _further_calls(trial, inputs, expected, tried, races)
+
+
+def _compared(
+    trial: Trial,
+    inputs: Inputs,
+    expected: Expected,
+    tried: _Tried,
+    stores: StoreLog,
+    storages: Mapping[str, Tensor],
+) -> Iterator[Result]:
+    """Yield the comparisons of all outputs and gradients, and the failures of the inputs."""
+    several = len(expected.exact.outputs) > 1
+    for number, ours in enumerate(tried.outputs):
+        what = f"forward {number}" if several else "forward"
+        comparison = expected.compare_output(number, ours, trial.spec.roundings)
+        yield _judged(trial, what, comparison, ours, expected.exact.outputs[number], stores)
     for name in expected.differentiable:
         yield from _gradient_results(trial, name, tried, expected, stores)
-    if not trial.spec.name.endswith("_"):  # as in PyTorch, this suffix marks an in-place operator
-        yield from _unchanged(trial, inputs, expected.inputs, stores)
+    if _is_in_place(trial.spec):
+        return
+    changed = list(_unchanged(trial, inputs, expected.inputs, stores))
+    yield from changed or _unchanged_around(trial, inputs, storages)
+    for message in shared_with_inputs(tried.outputs, inputs, expected.plain.outputs):
+        yield trial.failure("memory", message)
 
 
-class _Call:
-    """One call of a function, and the gradients of its outputs."""
-
-    def __init__(self, function: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str]) -> None:
-        self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
-        made = called(function, {**inputs, **self._leaves})
-        made = [made] if isinstance(made, Tensor) else made
-        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
-            raise TypeError(f"returns a {type(made).__name__}, not a tensor or a tuple of tensors")
-        self.attached = list(made)
-        self.outputs = [output.detach() for output in made]
-
-    def gradients(self, cotangents: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
-        followed = [
-            (output, cotangent.to(output.dtype))
-            for output, cotangent in zip(self.attached, cotangents, strict=True)
-            if output.requires_grad and cotangent is not None
-        ]
-        if not followed or not self._leaves:
-            return dict.fromkeys(self._leaves)
-        outputs, weights = zip(*followed, strict=True)
-        found = torch.autograd.grad(
-            outputs, list(self._leaves.values()), weights, retain_graph=True, allow_unused=True
-        )  # fmt: skip
-        return dict(zip(self._leaves, found, strict=True))
+def _is_in_place(spec: Spec) -> bool:
+    return spec.name.endswith("_")  # as in PyTorch
 
 
-class _Expected:
-    """The reference's outputs and gradients: in float64, and in the dtype under test."""
+def _further_calls(
+    trial: Trial, inputs: Inputs, expected: Expected, tried: _Tried, races: RaceFinder
+) -> Iterator[Result]:
+    """Yield the failures of calls with other numbers, and of calls without gradients."""
+    spec = trial.spec
+    needs_kernels = spec.kernels and trial.device == "cpu" and any(one.numel() for one in tried.outputs)
+    if needs_kernels and not races.launches:
+        yield trial.failure("kernels", NO_KERNEL)
+        return
+    if not trial.repeated:
+        return
+    with seeded(trial.device, trial.seed + 2):
+        others = [spec.inputs(trial.case, trial.dtype, trial.device, trial.layout) for _ in range(3)]
+    launches = RaceFinder()
+    first = tried.outputs
 
-    def __init__(self, trial: Trial, inputs: Inputs) -> None:
-        spec = trial.spec
-        self.inputs = _copied(inputs, None)
-        self.differentiable = spec.leaves(inputs)
-        try:
-            exact = _Call(spec.reference, _copied(inputs, torch.float64), self.differentiable)
-            self.cotangents = [
-                trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device))
-                if output.requires_grad
-                else None
-                for output in exact.attached
-            ]
-            plain = _Call(spec.reference, _copied(inputs, None), self.differentiable)
-            self.exact, self.exact_gradients = exact.outputs, exact.gradients(self.cotangents)
-            self.plain, self.plain_gradients = plain.outputs, plain.gradients(self.cotangents)
-            sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
-            self.size_of_cotangents = max(sizes, default=0.0)
-        except Exception as error:
-            reason = described(error, source_of(spec.reference))
-            raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
+    def faults(others: Sequence[Inputs], differentiable: Sequence[str]) -> Iterator[Result]:
+        for message in repeated_calls(
+            spec.op, spec.reference, inputs, others, differentiable, first,
+            lambda: kernels_on(trial.device, launches), spec.roundings,
+        ):  # fmt: skip
+            yield trial.failure("second call", message)
+
+    try:
+        with poisoned_memory():
+            failures = list(faults(others[:1], expected.differentiable))
+            if not failures:
+                launches.launches = 0
+                failures = list(faults(others[1:], ()))
+                if needs_kernels and not failures and not launches.launches:
+                    failures = [trial.failure("kernels", f"without gradients, {NO_KERNEL}")]
+    except Exception as error:
+        failures = [trial.failure("second call", described(error, source_of(spec.op)))]
+    yield from failures
+
+
+def _expected(trial: Trial, inputs: Inputs) -> Expected:
+    spec = trial.spec
+    try:
+        return Expected(
+            spec.reference,
+            inputs,
+            spec.leaves(inputs),
+            lambda output: trial.layout(torch.randn(output.shape, dtype=trial.dtype, device=output.device)),
+        )
+    except Exception as error:
+        reason = described(error, source_of(spec.reference))
+        raise SpecError(f"{spec.name}: the reference fails for {trial.case!r}, {trial.dtype}: {reason}") from error
 
 
 class _Tried:
     """The operator's outputs and gradients. `failures` is not empty where the operator raises or has wrong shapes."""
 
-    def __init__(self, trial: Trial, inputs: Inputs, expected: _Expected, stores: StoreLog) -> None:
+    def __init__(self, trial: Trial, inputs: Inputs, expected: Expected, stores: StoreLog, races: RaceFinder) -> None:
         self.failures: list[Result] = []
         stage = "forward"
         try:
-            with poisoned_memory(), kernels_on(trial.device, stores):
-                call = _Call(trial.spec.op, inputs, expected.differentiable)
+            with poisoned_memory(), kernels_on(trial.device, stores, races):
+                call = Call(trial.spec.op, inputs, expected.differentiable)
                 self.outputs = call.outputs
-                self.failures = list(_misshapen(trial, call.outputs, expected.plain))
+                self.failures = list(_misshapen(trial, call.outputs, expected.plain.outputs))
                 if not self.failures:
                     stage = "backward"
                     self.gradients = call.gradients(expected.cotangents)
@@ -226,12 +294,10 @@ def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]
             yield trial.failure(what, "is complex, which cannot be compared")
 
 
-def _gradient_results(
-    trial: Trial, name: str, tried: _Tried, expected: _Expected, stores: StoreLog
-) -> Iterator[Result]:
+def _gradient_results(trial: Trial, name: str, tried: _Tried, expected: Expected, stores: StoreLog) -> Iterator[Result]:
     what = f"gradient {name}"
-    exact, torchs = expected.exact_gradients[name], expected.plain_gradients[name]
     ours, again = tried.gradients[name], tried.second_gradients[name]
+    exact = expected.exact.gradients[name]
     if ours is None and exact is None:
         return
     if ours is None:
@@ -240,22 +306,18 @@ def _gradient_results(
         )
         return
     exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
-    torchs = exact.to(ours.dtype) if torchs is None else torchs
-    cancelling = expected.size_of_cotangents
-    yield _compared(trial, what, ours, exact, torchs, stores, cancelling)
+    yield _judged(trial, what, expected.compare_gradient(name, ours, trial.spec.roundings), ours, exact, stores)
     if again is None:
         yield trial.failure(what, f"a second backward gives {name} no gradient")
     elif not identical(ours, again):  # atomics may change the rounding, which the rule allows
-        second = _compared(trial, what, again, exact, torchs, stores, cancelling)
+        comparison = expected.compare_gradient(name, again, trial.spec.roundings)
+        second = _judged(trial, what, comparison, again, exact, stores)
         if not second.passed:
             message = f"a second backward gives another gradient: {second.message}"
             yield trial.result(what, second.error, second.allowed, message)
 
 
-def _compared(
-    trial: Trial, what: str, ours: Tensor, exact: Tensor, torchs: Tensor, stores: StoreLog, cancelling: float = 0.0
-) -> Result:
-    comparison = compare(ours, exact, torchs, trial.spec.roundings, cancelling)
+def _judged(trial: Trial, what: str, comparison: Comparison, ours: Tensor, exact: Tensor, stores: StoreLog) -> Result:
     message = "" if comparison.passed else _explained(comparison, ours, exact, stores)
     return trial.result(what, comparison.error, comparison.allowed, message)
 
@@ -321,11 +383,13 @@ def _unchanged(trial: Trial, inputs: Inputs, before: Inputs, stores: StoreLog) -
             yield trial.failure(f"input {name}", message)
 
 
-def _copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
-    """Return copies of the inputs; floating-point tensors in `dtype` if given."""
-    return {
-        name: value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
-        if isinstance(value, Tensor)
-        else value
-        for name, value in inputs.items()
-    }
+def _unchanged_around(trial: Trial, inputs: Inputs, before: Mapping[str, Tensor]) -> Iterator[Result]:
+    """Yield a failure for each input whose memory changed beside its elements, such as between its rows."""
+    for name, value in inputs.items():
+        if isinstance(value, Tensor) and not torch.equal(_storage(value), before[name]):
+            yield trial.failure(f"input {name}", f"the operator writes to memory between the elements of {name}")
+
+
+def _storage(tensor: Tensor) -> Tensor:
+    """Return all bytes of a tensor's memory."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

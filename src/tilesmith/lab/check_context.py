@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
-from tilesmith.lab.store_log import StoreLog
+from tilesmith.lab.reproducible_random import reproducible_random
 from tilesmith.toolchain import interpreter
 
 
 @contextmanager
-def seeded(device: str) -> Iterator[None]:
-    """Use the same random numbers every time, and restore the caller's generator."""
+def seeded(device: str, seed: int = 0) -> Iterator[None]:
+    """Use the same random numbers every time and on every machine, and restore the caller's generator."""
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if device != "cpu" else []):
-        torch.manual_seed(0)
-        yield
+        torch.manual_seed(seed)
+        with reproducible_random():
+            yield
 
 
 @contextmanager
@@ -68,10 +69,12 @@ def poisoned_memory() -> Iterator[None]:
 
 
 @contextmanager
-def kernels_on(device: str, stores: StoreLog) -> Iterator[None]:
-    """Run kernels in the interpreter on a CPU, with their stores logged; elsewhere on the device."""
+def kernels_on(device: str, *observers: interpreter.Observer) -> Iterator[None]:
+    """Run kernels in the interpreter on a CPU, seen by these observers; elsewhere on the device."""
     if device == "cpu":
-        with interpreter.interpreting(stores):
+        with ExitStack() as stack:
+            for observer in observers or (interpreter.Observer(),):
+                stack.enter_context(interpreter.interpreting(observer))
             yield
     else:
         yield

@@ -16,6 +16,7 @@ import tilesmith as ts
 from covering import covering
 from tilesmith.lab.check import Trial, run
 from tilesmith.lab.comparison import compare
+from tilesmith.lab.rounding_model import rounded
 from tilesmith.ops import SPECS, configured
 from tilesmith.ops.matmul.planning import choose
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -109,9 +110,12 @@ class TestEveryForm:
 
     def compare(self, inputs: dict[str, Any]) -> None:
         exact = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
-        plain, right = forward_and_backward(reference, inputs), forward_and_backward(reference, exact)
+        right, draws = forward_and_backward(reference, exact), []
+        for number in range(2):
+            with rounded(number):
+                draws.append(forward_and_backward(reference, inputs))
         for name, ours in forward_and_backward(matmul, inputs).items():
-            found = compare(ours, right[name], plain[name])
+            found = compare(ours, right[name], [draw[name] for draw in draws])
             assert found.passed, f"{name}: {found}"
 
     def test_each_name_launches_its_own_kernels(self) -> None:

@@ -1,9 +1,10 @@
 """Parity: whether the versions of a model compute the same predictions and gradients from the same parameters.
 
-The rule follows `tilesmith check`, with v1 as the reference. v1 in float64 gives the exact result. The error of v1 in
-the training dtype is the yardstick: the error of a version, in the norm of each tensor, may be twice as large. Rounding
-errors of a whole model are random, so a single element may have four times the error. The yardstick is one random
-sample, which says little about a tensor of few elements, so small tensors have a larger limit.
+The rule follows `tilesmith check`, with v1 as the reference. v1 in float64 gives the exact result. The modelled
+rounding error of v1 in the training dtype (`lab/rounding_model.py`) is the yardstick: the error of a version, in the
+norm of each tensor, may be twice as large. Rounding errors of a whole model are random, so a single element may have
+four times the error. The yardstick has few draws, which say little about a tensor of few elements, so small tensors
+have a larger limit.
 
 v1 and v2 are both plain PyTorch. Where v2 has the larger error on a GPU, v2 is the yardstick. One such gradient is that
 of attention's bias, a sum that nearly cancels: in float32 on an H200, PyTorch's fused attention (v2) has an error of
@@ -13,7 +14,7 @@ digits, and on a CPU to all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square
+from tilesmith.lab.rounding_model import rounded
 from tilesmith.training.data.tasks import Batch, Task
 from tilesmith.training.running.distributed import Place
 from tilesmith.training.running.mixed_precision import Rounded
@@ -40,6 +42,7 @@ ROUNDINGS = 8
 KINKED = 0.01
 LARGEST_KINK = 0.03  # relative to the element or to the root mean square, whichever is larger
 PREDICTIONS = "predictions"
+DRAWS = 2  # of the rounding errors of v1
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,19 @@ def parities(task: Task, variants: list[str], dtype: torch.dtype, place: Place, 
     """Return the parity of each variant with v1, on the first batch of the data."""
     batch = tuple(tensor[0].to(place.device) for tensor in task.batches(range(1), batch_size))
     exact = _computed(task, REFERENCE, torch.float64, place, batch)
-    yardsticks = [REFERENCE] if place.device.type == "cpu" else [REFERENCE, FUSED_BY_PYTORCH]
-    plain = {variant: _computed(task, variant, dtype, place, batch) for variant in yardsticks}
+    yardsticks = {REFERENCE: [_drawn(task, draw, dtype, place, batch) for draw in range(DRAWS)]}
+    if place.device.type != "cpu":
+        yardsticks[FUSED_BY_PYTORCH] = [_computed(task, FUSED_BY_PYTORCH, dtype, place, batch)]
     return [
-        _judged(variant, dtype, plain.get(variant) or _computed(task, variant, dtype, place, batch), exact, plain, task)
+        _judged(variant, dtype, _computed(task, variant, dtype, place, batch), exact, yardsticks, task)
         for variant in variants
     ]
+
+
+def _drawn(task: Task, draw: int, dtype: torch.dtype, place: Place, batch: Batch) -> dict[str, Tensor]:
+    """Return the values of v1 with one draw of modelled rounding errors."""
+    with rounded(draw):
+        return _computed(task, REFERENCE, dtype, place, batch)
 
 
 def _computed(task: Task, variant: str, dtype: torch.dtype, place: Place, batch: Batch) -> dict[str, Tensor]:
@@ -115,17 +125,17 @@ def _judged(
     dtype: torch.dtype,
     ours: Mapping[str, Tensor],
     exact: Mapping[str, Tensor],
-    plain: Mapping[str, Mapping[str, Tensor]],
+    yardsticks: Mapping[str, Sequence[Mapping[str, Tensor]]],
     task: Task,
 ) -> Parity:
     found = {}
     for name, right in exact.items():
-        yardsticks = {version: one[name] for version, one in plain.items()}
-        found[name] = _compared_by(yardsticks, ours[name], right, dtype)
+        draws = {version: [one[name] for one in several] for version, several in yardsticks.items()}
+        found[name] = _compared_by(draws, ours[name], right, dtype)
         if task.rectified and not _passed(found[name]):
             kept = _without_kinks(ours[name], right)
-            yardsticks = {version: one[kept] for version, one in yardsticks.items()}
-            without = _compared_by(yardsticks, ours[name][kept], right[kept], dtype)
+            draws = {version: [one[kept] for one in several] for version, several in draws.items()}
+            without = _compared_by(draws, ours[name][kept], right[kept], dtype)
             found[name] = without if _passed(without) else found[name]
     predictions = found.pop(PREDICTIONS)
     worst = max(found, key=lambda name: _badness(found[name]))
@@ -140,9 +150,9 @@ def _judged(
     )
 
 
-def _compared_by(yardsticks: Mapping[str, Tensor], ours: Tensor, exact: Tensor, dtype: torch.dtype) -> Comparison:
+def _compared_by(draws: Mapping[str, Sequence[Tensor]], ours: Tensor, exact: Tensor, dtype: torch.dtype) -> Comparison:
     """Return the comparison with the most lenient yardstick."""
-    found = [_compared(ours, exact, plain, dtype, version) for version, plain in yardsticks.items()]
+    found = [_compared(ours, exact, several, dtype, version) for version, several in draws.items()]
     return _with_chance(max(found, key=lambda one: one.allowed), exact.numel())
 
 
@@ -157,9 +167,9 @@ def _without_kinks(ours: Tensor, exact: Tensor) -> Tensor:
     return kept | ~explained
 
 
-def _compared(ours: Tensor, exact: Tensor, plain: Tensor, dtype: torch.dtype, version: str) -> Comparison:
+def _compared(ours: Tensor, exact: Tensor, draws: Sequence[Tensor], dtype: torch.dtype, version: str) -> Comparison:
     """Return the comparison; v2 as yardstick raises the limit to at most the third root of the dtype's precision."""
-    comparison = compare(ours, exact, plain, ROUNDINGS if dtype == torch.float32 else 1)
+    comparison = compare(ours, exact, draws, ROUNDINGS if dtype == torch.float32 else 1)
     if version == REFERENCE:
         return comparison
     return replace(comparison, allowed=min(comparison.allowed, torch.finfo(dtype).eps ** (1 / 3)))

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tilesmith.lab.check import Trial
 from tilesmith.lab.check import run as compared
-from tilesmith.lab.comparison import compare
+from tilesmith.lab.check_context import seeded
+from tilesmith.lab.expected import Expected
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 from tilesmith.toolchain.interpreter import interpreting
@@ -148,9 +149,8 @@ class TritonCheck(StagedCheck):
             after = _tensors(called(trial.spec.op, second))
         if {one.data_ptr() for one in before} & {one.data_ptr() for one in after if one.numel()}:
             raise StageFailure("right", failure_messages.cached(shared=True))
-        exact = _tensors(called(trial.spec.reference, {name: _double(value) for name, value in second.items()}))
-        plain = _tensors(called(trial.spec.reference, second))
-        if not all(compare(*three).passed for three in zip(after, exact, plain, strict=True)):
+        expected = Expected(trial.spec.reference, second)
+        if not all(expected.compare_output(number, one).passed for number, one in enumerate(after)):
             raise StageFailure("right", failure_messages.cached(shared=False))
 
     def _worst_over_candidates(self, goal: Goal) -> Measured:
@@ -230,17 +230,12 @@ def _case(size: Size) -> Case:
 
 
 def _seeded_inputs(trial: Trial, seed: int) -> Inputs:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded("cpu", seed):
         return trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
 
 
 def _tensors(made: Any) -> list[Tensor]:
     return [made] if isinstance(made, Tensor) else list(made)
-
-
-def _double(value: Any) -> Any:
-    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _sizes(sizes: Any) -> str:

@@ -1,0 +1,169 @@
+"""What an operator must compute: outputs and gradients of its reference, exact and with modelled rounding errors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.comparison import Comparison, compare, root_mean_square, three_digits
+from tilesmith.lab.rounding_model import rounded
+from tilesmith.spec import Inputs, called
+
+# Draws of the rounding errors. The norm of many elements is nearly the same in every draw; that of a few is not.
+DRAWS = 4
+DRAWS_OF_FEW = 8
+FEW = 256  # elements of the smallest output or gradient
+# Up to this size the draws are computed on a CPU, so that a GPU allows the same error to the last digit.
+MOST_BYTES_ON_CPU = 1 << 20
+KEPT = 8  # expectations in memory: the layouts of a case have the same numbers, except for expanded tensors
+
+Gradients = dict[str, Tensor | None]
+
+
+class Call:
+    """One call of a function, and the gradients of its outputs."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str]) -> None:
+        self._leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable}
+        made = called(function, {**inputs, **self._leaves})
+        made = [made] if isinstance(made, Tensor) else made
+        if not isinstance(made, list | tuple) or not all(isinstance(one, Tensor) for one in made):
+            raise TypeError(f"returns a {type(made).__name__}, not a tensor or a tuple of tensors")
+        self.attached = list(made)
+        self.outputs = [output.detach() for output in made]
+
+    def gradients(self, cotangents: Sequence[Tensor | None]) -> Gradients:
+        followed = [
+            (output, cotangent.to(output.dtype))
+            for output, cotangent in zip(self.attached, cotangents, strict=True)
+            if output.requires_grad and cotangent is not None
+        ]
+        if not followed or not self._leaves:
+            return dict.fromkeys(self._leaves)
+        outputs, weights = zip(*followed, strict=True)
+        found = torch.autograd.grad(
+            outputs, list(self._leaves.values()), weights, retain_graph=True, allow_unused=True
+        )  # fmt: skip
+        return dict(zip(self._leaves, found, strict=True))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The outputs of one run of the reference, and the gradients by name."""
+
+    outputs: list[Tensor]
+    gradients: Gradients
+
+
+class Expected:
+    """The outputs and gradients of a reference.
+
+    - `exact`: in float64.
+    - `plain`: PyTorch's in the inputs' dtypes. Their values matter only where they are infinite or NaN.
+    - `draws`: with modelled rounding errors, which say how exact a result in these dtypes can be.
+    """
+
+    def __init__(
+        self,
+        reference: Callable[..., Any],
+        inputs: Inputs,
+        differentiable: Sequence[str] = (),
+        cotangent: Callable[[Tensor], Tensor] = torch.randn_like,
+    ) -> None:
+        """`cotangent(output)` makes the cotangent of an exact output."""
+        self.inputs = copied(inputs, None)
+        self.differentiable = differentiable
+        exact = Call(reference, copied(inputs, torch.float64), differentiable)
+        self.cotangents = [cotangent(output) if output.requires_grad else None for output in exact.attached]
+        self.exact = Values(exact.outputs, exact.gradients(self.cotangents))
+        plain = Call(reference, copied(inputs, None), differentiable)
+        self.plain = Values(plain.outputs, plain.gradients(self.cotangents))
+        self.draws = _draws(reference, self.inputs, differentiable, self.cotangents)
+        sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
+        self.size_of_cotangents = three_digits(max(sizes, default=0.0))
+
+    def compare_output(self, number: int, ours: Tensor, roundings: int = 1) -> Comparison:
+        """Compare an output of the operator with the exact one."""
+        exact, plain = self.exact.outputs[number], self.plain.outputs[number]
+        return compare(ours, exact, [draw.outputs[number] for draw in self.draws], roundings, plain=plain)
+
+    def compare_gradient(self, name: str, ours: Tensor, roundings: int = 1) -> Comparison:
+        """Compare a gradient with the exact one; with zero where the reference has no gradient."""
+        exact, plain = self.exact.gradients[name], self.plain.gradients[name]
+        exact = torch.zeros_like(ours, dtype=torch.float64) if exact is None else exact
+        draws = [one for draw in self.draws if (one := draw.gradients[name]) is not None]
+        return compare(ours, exact, draws, roundings, self.size_of_cotangents, plain)
+
+
+_kept: OrderedDict[bytes, list[Values]] = OrderedDict()
+
+
+def _draws(
+    reference: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str], cotangents: Sequence[Tensor | None]
+) -> list[Values]:
+    """Return the reference's values with each draw of rounding errors; from memory for inputs of the same numbers."""
+    tensors = [one for one in (*inputs.values(), *cotangents) if isinstance(one, Tensor)]
+    if sum(one.nbytes for one in tensors) > MOST_BYTES_ON_CPU:
+        return _drawn(reference, inputs, differentiable, cotangents)
+    key = _fingerprint(reference, inputs, differentiable, cotangents)
+    if key not in _kept:
+        device = next((one.device for one in tensors), torch.device("cpu"))
+        on_cpu = {name: _moved(value, "cpu") for name, value in inputs.items()}
+        found = _drawn(reference, on_cpu, differentiable, [_moved(one, "cpu") for one in cotangents])
+        _kept[key] = [_values_on(one, device) for one in found]
+    _kept.move_to_end(key)
+    while len(_kept) > KEPT:
+        _kept.popitem(last=False)
+    return _kept[key]
+
+
+def _drawn(
+    reference: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str], cotangents: Sequence[Tensor | None]
+) -> list[Values]:
+    found: list[Values] = []
+    fewest = min((inputs[name].numel() for name in differentiable), default=FEW)
+    while len(found) < (DRAWS_OF_FEW if fewest < FEW else DRAWS):
+        fresh = copied(inputs, None)
+        with rounded(draw=len(found)):
+            call = Call(reference, fresh, differentiable)
+            found.append(Values(call.outputs, call.gradients(cotangents)))
+        fewest = min([fewest, *(one.numel() for one in call.outputs if one.numel())])
+    return found
+
+
+def _fingerprint(reference: Any, inputs: Inputs, differentiable: Iterable[str], cotangents: Iterable[Any]) -> bytes:
+    """Return a hash of everything that the draws depend on."""
+    digest = hashlib.blake2b(f"{id(reference)} {list(differentiable)}".encode())
+    for name, value in [*inputs.items(), *(("", one) for one in cotangents)]:
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)} {value.device.type}".encode())
+            plain = torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
+            digest.update(plain.flatten().view(torch.uint8).numpy().tobytes())
+        else:
+            digest.update(f"{name} {value!r}".encode())
+    return digest.digest()
+
+
+def _moved(value: Any, device: Any) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _values_on(values: Values, device: torch.device) -> Values:
+    gradients = {name: _moved(one, device) for name, one in values.gradients.items()}
+    return Values([_moved(one, device) for one in values.outputs], gradients)
+
+
+def copied(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
+    """Return copies of the inputs; floating-point tensors in `dtype` if given."""
+    return {
+        name: value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in inputs.items()
+    }

@@ -1,0 +1,141 @@
+"""Run code that may crash, hang or take all memory in a child process, and say how it ended.
+
+    for message in messages(target, argument, limits=Limits(seconds=60)):
+        …
+
+`target(send, argument)` runs in the child; the loop sees everything that it sends. If the child does not end by itself,
+the loop raises `ChildEnded` with the reason in words.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Send = Callable[[Any], None]
+POLL_SECONDS = 0.05
+SECONDS_TO_END = 10.0
+MOST_OF_MEMORY = 0.8
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to end a child: seconds without a message, and bytes of memory."""
+
+    seconds: float = 300.0
+    bytes: int = 0  # 0: most of the machine's memory
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Text that the child wrote to its standard output or error."""
+
+    text: str
+
+
+class ChildEnded(Exception):
+    """The child ended before its work. The message continues a sentence: "ended its process with status 7"."""
+
+
+def messages(target: Callable[..., None], *arguments: Any, limits: Limits | None = None) -> Iterator[Any]:
+    """Run `target(send, *arguments)` in a child process. Yield what it sends, and what it prints as `Printed`."""
+    limits = limits or Limits()
+    # A fork starts at once, but cannot use CUDA after its parent has.
+    method = "fork" if hasattr(os, "fork") and sys.platform == "linux" and not torch.cuda.is_initialized() else "spawn"
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_work, args=(theirs, target, arguments), daemon=True)  # type: ignore[attr-defined]  # of every context
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child.start()
+    theirs.close()
+    try:
+        yield from _received(ours, child, limits)
+    finally:
+        if child.is_alive():
+            child.kill()
+        child.join()
+        ours.close()
+
+
+def _received(pipe: Connection, child: Any, limits: Limits) -> Iterator[Any]:
+    most_bytes = limits.bytes or int(MOST_OF_MEMORY * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    deadline = time.monotonic() + limits.seconds
+    while True:
+        while not pipe.poll(POLL_SECONDS):
+            if time.monotonic() > deadline:
+                raise ChildEnded(f"did not end within {limits.seconds:g} s")
+            if _resident_bytes(child.pid) > most_bytes:
+                raise ChildEnded(f"used more than {most_bytes / 2**30:.3g} GiB of memory")
+        try:
+            message = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            child.join(SECONDS_TO_END)
+            raise ChildEnded(_end_in_words(child.exitcode)) from None
+        except Exception as error:  # a message that somebody else wrote to the pipe
+            raise ChildEnded(f"sent what cannot be read ({type(error).__name__})") from None
+        if isinstance(message, _Done):
+            return
+        yield message
+        if not isinstance(message, Printed):
+            deadline = time.monotonic() + limits.seconds
+
+
+class _Done:
+    """The last message of a child."""
+
+
+def _work(pipe: Connection, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    torch.set_num_threads(1)  # the threads of a forked parent are gone
+    sys.stdout = sys.stderr = _Sending(pipe.send)
+    target(pipe.send, *arguments)
+    pipe.send(_Done())
+    os._exit(0)  # threads that the code left behind must not keep the process alive
+
+
+class _Sending(io.TextIOBase):
+    """A text file that sends what is written to it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._send(Printed(text))
+        return len(text)
+
+
+def _end_in_words(status: int | None) -> str:
+    if status is None:
+        return "closed its pipe"
+    if status >= 0:
+        return f"ended its process with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    meaning = {"SIGKILL": ", as the system does when memory runs out", "SIGSEGV": ", a segmentation fault"}
+    return f"was killed by {name}{meaning.get(name, '')}"
+
+
+def _resident_bytes(process_id: int) -> int:
+    """Return the resident memory of a process; 0 where the system does not report it."""
+    try:
+        pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,159 @@
+"""Operators that are right at the first call and wrong otherwise fail the check: races, kept results, no kernels."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tilesmith.lab import Result, check
+from tilesmith.spec import CONTIGUOUS, load_file
+
+SCALE = """
+    import torch, triton, triton.language as tl
+    from tilesmith import Case, Spec
+
+    @triton.jit
+    def scale_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + offsets, mask=offsets < n)
+        tl.store(y_ptr + offsets, 2 * x, mask=offsets < n)
+
+    def launched(x):
+        y = torch.empty_like(x)
+        scale_kernel[(triton.cdiv(x.numel(), 16),)](x, y, x.numel(), BLOCK=16)
+        return y
+
+    kept = {}
+    {code}
+
+    SPEC = Spec(name="scale", op=op, reference=lambda x: 2 * x, cases=[Case("odd", elements=41)],
+                make_inputs=lambda case, dtype, device: {{"x": torch.randn(case.elements, dtype=dtype)}},
+                dtypes=[torch.float32], differentiable=False)
+"""
+
+SUM = """
+    import torch, triton, triton.language as tl
+    from tilesmith import Case, Spec
+
+    @triton.jit
+    def sum_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        total = tl.sum(tl.load(x_ptr + offsets, mask=offsets < n, other=0.0), 0)
+        {store}
+
+    def op(x):
+        y = torch.zeros((), dtype=x.dtype)
+        sum_kernel[(16,)](x, y, x.numel(), BLOCK=16)
+        return y
+
+    SPEC = Spec(name="total", op=op, reference=lambda x: x.sum(), cases=[Case("all", elements=250)],
+                make_inputs=lambda case, dtype, device: {{"x": torch.randn(case.elements, dtype=dtype)}},
+                dtypes=[torch.float32], differentiable=False)
+"""
+
+
+def results_of(folder: Path, template: str, **parts: str) -> list[Result]:
+    code = textwrap.dedent(template)
+    for name, part in parts.items():
+        indent = "    " if name == "store" else ""
+        code = code.replace(f"{{{name}}}", textwrap.dedent(part).strip().replace("\n", f"\n{indent}"))
+    file = folder / "mine.py"
+    file.write_text(code.replace("{{", "{").replace("}}", "}"))
+    return list(check(load_file(file), layouts=[CONTIGUOUS], device="cpu"))
+
+
+def messages(results: list[Result]) -> list[str]:
+    return [f"{result.what}: {result.message}" for result in results if not result.passed]
+
+
+KEPT = "second call: a second call with other numbers of the same shape returns the first result again"
+AGAIN = "second call: a second call returns the memory of the first result: a later call overwrites an earlier result"
+NONE = "kernels: the operator launches no kernel: PyTorch computes the result"
+DUMMY = "kernels: the result is right without the kernels that the operator launches: PyTorch computes it"
+CHEATS = {
+    "kept by shape": ("def op(x):\n    key = x.shape, x.dtype\n    if key not in kept: kept[key] = launched(x)\n"
+                      "    return kept[key].clone()", KEPT),
+    "kept by address": ("def op(x):\n    key = x.data_ptr()\n    if key not in kept: kept[key] = launched(x)\n"
+                        "    return kept[key].clone()", KEPT),
+    "kept by identity and version": (
+        "def op(x):\n    key = x.data_ptr(), x._version\n    if key not in kept: kept[key] = launched(x)\n"
+        "    return kept[key].clone()", KEPT),
+    "kept by the first and the last element": (
+        "def op(x):\n    key = float(x[0]), float(x[-1])\n    if key not in kept: kept[key] = launched(x)\n"
+        "    return kept[key].clone()", KEPT),
+    "one buffer": ("def op(x):\n    y = launched(x)\n    if 'y' not in kept: kept['y'] = torch.empty_like(y)\n"
+                   "    return kept['y'].copy_(y)", AGAIN),
+    "two buffers by turns": ("def op(x):\n    y = launched(x)\n    kept['n'] = kept.get('n', 0) + 1\n"
+                             "    if not 'a' in kept: kept['a'] = torch.empty(2, 41)\n"
+                             "    return kept['a'][kept['n'] % 2].copy_(y)", AGAIN),
+    "no kernel": ("def op(x):\n    return 2 * x", NONE),
+    "a kernel for show": ("def op(x):\n    launched(torch.zeros(3))\n    return 2 * x", DUMMY),
+    "a kernel whose result PyTorch replaces": ("def op(x):\n    return launched(x).copy_(2 * x)", DUMMY),
+    "the input's memory": (
+        "def op(x):\n    scale_kernel[(3,)](x, x, x.numel(), BLOCK=16)\n    return x",
+        "memory: the output shares memory with the input x"),
+    "an early result changed later": (
+        "def op(x):\n    if 'old' in kept: kept['old'].zero_()\n    kept['old'] = launched(x)\n    return kept['old']",
+        "second call: a second call changes the result of the first"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "message"), CHEATS.values(), ids=CHEATS.keys())
+def test_right_numbers_got_wrongly_fail(tmp_path: Path, code: str, message: str) -> None:
+    assert any(one.startswith(message) for one in messages(results_of(tmp_path, SCALE, code=code)))
+
+
+@pytest.mark.parametrize("code", [
+    "op = launched",
+    "def op(x):\n    return launched(x) + 0",
+    "table = torch.arange(41.0)\ndef op(x):\n    return launched(x) + 0 * table",
+    "def op(x):\n    return launched(x.clone().view(41))",
+])  # fmt: skip
+def test_operators_that_compute_anew_pass(tmp_path: Path, code: str) -> None:
+    assert messages(results_of(tmp_path, SCALE, code=code)) == []
+
+
+RACES = {
+    "a sum without atomics": (
+        "tl.store(y_ptr, tl.load(y_ptr) + total)",
+        r"race: race in sum_kernel, mine.py:9: programs (0, 0, 0) and (1, 0, 0) read and write y_ptr[0]"),
+    "lanes that write one element": (
+        "tl.atomic_add(y_ptr, total)\ntl.store(x_ptr + tl.zeros([BLOCK], tl.int32), offsets.to(tl.float32))",
+        "race: race in sum_kernel, mine.py:10: lanes of one store write different values to one element of x_ptr"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("store", "message"), RACES.values(), ids=RACES.keys())
+def test_race_fails_with_its_line(tmp_path: Path, store: str, message: str) -> None:
+    assert any(one.startswith(message) for one in messages(results_of(tmp_path, SUM, store=store)))
+
+
+def test_atomic_sum_has_no_race(tmp_path: Path) -> None:
+    assert messages(results_of(tmp_path, SUM, store="tl.atomic_add(y_ptr, total)")) == []
+
+
+def test_spec_without_kernels_passes(tmp_path: Path) -> None:
+    template = SCALE.replace("differentiable=False)", "differentiable=False, kernels=False)")
+    assert messages(results_of(tmp_path, template, code="def op(x):\n    return 2 * x")) == []
+
+
+def test_pytorch_without_gradients_and_kernels_with_them_fail(tmp_path: Path) -> None:
+    template = SCALE.replace("differentiable=False)", ")")
+    code = """
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return launched(x)
+        @staticmethod
+        def backward(context, dy):
+            return launched(dy)
+
+    def op(x):
+        return Scale.apply(x) if x.requires_grad {choice} else 2 * x
+    """
+    right = results_of(tmp_path, template, code=code.replace("{choice}", "or True"))
+    assert messages(right) == []
+    other_path = tmp_path / "other"
+    other_path.mkdir()
+    wrong = results_of(other_path, template, code=code.replace("{choice}", ""))
+    assert any(one.startswith("kernels: without gradients, the operator launches no kernel") for one in messages(wrong))
