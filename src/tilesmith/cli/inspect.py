@@ -35,7 +35,7 @@ def inspect(
     config: Annotated[
         str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="The configuration of an autotuner to use.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, …")] = None,
+    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, b200, a100, mi300x, …")] = None,
     asm: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Print the compiler's text by source line: {', '.join(TEXTS)}.")
     ] = None,
@@ -68,22 +68,21 @@ def inspect(
 def _options(
     targets: list[str], programs: str, config: str | None, device: str | None, asm: str | None, kernels: list[str]
 ) -> InspectOptions:
-    from tilesmith.hardware.devices import device as known_device
-    from tilesmith.lab.inspect.options import InspectOptions
-    from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
+    from tilesmith.lab.inspect.options import InspectOptions, default_targets
+    from tilesmith.toolchain.compiler import Target
 
     if programs not in ("", "all") and not (programs.isdecimal() and int(programs)):
         refuse(f"--programs {programs!r}: expected a number or all")
     if asm is not None and asm not in TEXTS:
         refuse(f"--asm {asm!r} is not one of {', '.join(TEXTS)}")
     try:
-        if device is not None:
-            known_device(device)
-        chosen = tuple(map(Target.parse, targets)) or DEFAULT_TARGETS
+        chosen = default_targets(device)
+        chosen = tuple(map(Target.parse, targets)) or chosen
     except ValueError as error:
         refuse(f"--{error}")
     return InspectOptions(
         targets=chosen,
+        asked=bool(targets),
         programs=int(programs) if programs.isdecimal() else None,
         seconds=float("inf") if programs == "all" else InspectOptions.seconds,
         config=config,

@@ -59,6 +59,20 @@ def copy(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def positional_masks(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < n_elements
+    tl.store(y_ptr + places, tl.load(x_ptr + places, inside, 0.0), inside)
+
+
+@triton.jit
+def inclusive_bound(x_ptr, y_ptr, last, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places <= last
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask), mask=mask)
+
+
+@triton.jit
 def overlapping_stores(y_ptr, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     places = program * (BLOCK // 2) + tl.arange(0, BLOCK)

@@ -212,6 +212,7 @@ class Session:
             self._alignment(launched, metrics, first, file),
             self._device(str(self.options.targets[0])),
             kernel_error,
+            frozenset(map(str, self.options.deciding)),
         )
         flops = metrics.flops()
         return Kernel(

@@ -54,6 +54,7 @@ class Access:
     column: int = 0
     overflow: tuple[str, int] | None = None
     bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
+    masked: bool = False  # the kernel passes a mask
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ class Memory:
         element_bytes: int,
         value: NDArray[Any] | None = None,
         bounded: bool = False,
+        masked: bool = False,
     ) -> NDArray[np.bool_]:
         """Return the lanes to perform: the mask without the lanes that are out of bounds."""
         addresses = pointers.data
@@ -200,7 +202,7 @@ class Memory:
         file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
-            _column(frame), getattr(pointers, "overflow", None), bounded,
+            _column(frame), getattr(pointers, "overflow", None), bounded, masked,
         )  # fmt: skip
         for observer in self.observers:
             getattr(observer, kind)(access)

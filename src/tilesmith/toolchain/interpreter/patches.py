@@ -185,10 +185,10 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     # Memory. Releases pass cache hints differently; they have no effect here.
 
     def create_load(self, ptr: Handle, *hints: Any) -> Handle:
-        return self.create_masked_load(ptr, _every_lane(ptr), None)
+        return self._load("load", ptr, None, None)
 
     def create_store(self, ptr: Handle, val: Handle, *hints: Any) -> None:
-        self.create_masked_store(ptr, val, _every_lane(ptr))
+        self._store("store", ptr, val, None)
 
     def create_masked_load(
         self, ptrs: Handle, mask: Handle, other: Handle | None, *hints: Any, **named_hints: Any
@@ -239,7 +239,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
-        lanes = self._admit("atomic", ptr, _every_lane(ptr), values_of(val))
+        lanes = self._admit("atomic", ptr, None, values_of(val))
         if lanes.all():
             return super().create_atomic_cas(ptr, cmp, val, sem, scope)
         found = np.zeros(ptr.data.shape, dtype=cmp.data.dtype)
@@ -249,24 +249,26 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         found[lanes] = super().create_atomic_cas(*chosen, sem, scope).data
         return TensorHandle(found, cmp.dtype.scalar)
 
-    def _load(self, kind: str, pointers: Handle, mask: Handle, other: Handle | None) -> Handle:
+    def _load(self, kind: str, pointers: Handle, mask: Handle | None, other: Handle | None) -> Handle:
         element = pointers.get_element_ty()
         dtype = numpy_dtype(element)
         filler = np.zeros(pointers.data.shape, dtype) if other is None else other.data
         lanes = self._admit(kind, pointers, mask, None)
         return TensorHandle(_interpreter.load(pointers.data, lanes, filler, dtype), element)
 
-    def _store(self, kind: str, pointers: Handle, value: Handle, mask: Handle) -> None:
+    def _store(self, kind: str, pointers: Handle, value: Handle, mask: Handle | None) -> None:
         lanes = self._admit(kind, pointers, mask, values_of(value))
         # The data's width decides how many bytes are written, so it must be the pointer's.
         data = value.data.astype(numpy_dtype(pointers.get_element_ty()), copy=False)
         _interpreter.store(pointers.data, data, lanes)
 
-    def _admit(self, kind: str, pointers: Handle, mask: Handle, value: Array | None) -> NDArray[np.bool_]:
+    def _admit(self, kind: str, pointers: Handle, mask: Handle | None, value: Array | None) -> NDArray[np.bool_]:
         # Releases before 3.9 pass a descriptor's mask as a plain array, whose `data` is its buffer.
-        lanes = np.broadcast_to(np.asarray(mask.data), pointers.data.shape)
+        lanes = np.broadcast_to(np.asarray(True if mask is None else mask.data), pointers.data.shape)
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        return self.memory.admit(kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded)
+        return self.memory.admit(
+            kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded, mask is not None
+        )
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
         """Add in rounds, so that lanes with the same address see each other's sums."""
@@ -282,10 +284,6 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             _interpreter.store(pointers.data, narrow(total, "bf16"), now)
             waiting &= ~now
         return TensorHandle(found, tl.bfloat16)
-
-
-def _every_lane(pointers: Handle) -> Handle:
-    return TensorHandle(np.ones(pointers.data.shape, dtype=bool), tl.int1)
 
 
 def pointer_to(address: int, element_type: Type, argument: str) -> Any:

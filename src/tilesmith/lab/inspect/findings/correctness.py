@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -78,8 +77,7 @@ def missing_masks(evidence: Evidence) -> Iterator[Finding]:
     )
     for place in evidence.metrics.places:
         site = evidence.trace.sites[place]
-        bounded = site.bounded or "mask" in linecache.getline(place.file, place.line)
-        if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not bounded:
+        if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not site.bounded:
             yield evidence.finding(
                 "missing-mask", "info",
                 f"the {place.kind} of {place.argument} has no mask and ends exactly with the tensor: a size that is "

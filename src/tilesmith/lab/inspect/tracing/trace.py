@@ -65,7 +65,7 @@ class Site:
     new: int = 0  # elements that no access of this kind touched before
     again: int = 0  # elements that the same program touched before
     reaches_end: bool = False
-    bounded: bool = False
+    bounded: bool = False  # by a mask or a descriptor
     values: tuple[float, float] | None = None
     patterns: dict[tuple[bytes, bytes], Pattern] = field(default_factory=dict)
     pattern_bytes: int = 0
@@ -163,7 +163,7 @@ class Trace(Observer):
         site = self.sites.get(place)
         if site is None:
             site = self.sites[place] = Site(place)
-        site.bounded = site.bounded or access.bounded
+        site.bounded = site.bounded or access.bounded or access.masked
         site.executions += 1
         site.lanes += access.mask.size
         site.active += active.size
