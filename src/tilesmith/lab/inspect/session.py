@@ -44,7 +44,8 @@ from tilesmith.lab.inspect.tracing.launch_signature import (
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tensors
 from tilesmith.lab.inspect.tracing.trace import Trace, sample
 from tilesmith.toolchain.compiler import Binary, Target, jit_function
-from tilesmith.toolchain.interpreter import KernelError, Launched, interpret, launch_as_usual
+from tilesmith.toolchain.interpreter import KernelError, Launched, configured, interpret, launch_as_usual
+from tilesmith.toolchain.interpreter.benchmarks import is_benchmarking
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of
 from tilesmith.toolchain.interpreter.host import HostCopies
 
@@ -77,6 +78,7 @@ class Session:
         self._signatures: Counter[str] = Counter()
         self._binaries: dict[Any, Binary | str] = {}
         self._deferred = DeferredPrograms()
+        self._effects: dict[int, _Effects] = {}
 
     @property
     def sector_bytes(self) -> int:
@@ -84,7 +86,7 @@ class Session:
 
     def launch(self, launched: Launched) -> Any:
         """Run in place of a launch; return what the launch would return."""
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), self.tensors.inside_call(on_gpu=False):
             return self._launch(launched)
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
@@ -94,7 +96,7 @@ class Session:
         if len(candidates) == 1:
             return candidates[0]
         for candidate in candidates:
-            facts = self._facts_if_compiled(kernel, {**arguments, **candidate.all_kwargs()})
+            facts = self._facts_if_compiled(kernel, configured(arguments, candidate))
             if facts is None or (not facts.error and facts.blocks_per_multiprocessor != 0):
                 return candidate
         return candidates[0]
@@ -105,7 +107,8 @@ class Session:
 
     def _before_use(self, tensors: Sequence[torch.Tensor] | None) -> None:
         if tensors is None:
-            self._deferred.run_all()
+            if not is_benchmarking():
+                self._deferred.run_all()
         else:
             self._deferred.run_for(tensors)
 
@@ -113,13 +116,13 @@ class Session:
         if launched.warmup:
             return self._compiled_stand_in(launched)
         tensors = list(tensors_in(launched.arguments))
-        self._before_use(tensors)
         number = self._number(launched)
         if number is not None:
             self.launches[number] += 1
             if self.launches[number] == 1:
+                self._before_use(tensors)
                 return self._inspect(number, launched)
-        result = self._run(launched)
+        result = self._run(launched, self._effects.get(number) if number is not None else None)
         self.tensors.all_written(tensors)
         return result
 
@@ -155,8 +158,9 @@ class Session:
         if self.has_gpu:
             measured = measured_us(launched)
             result = launch_as_usual(launched)
-        elif kernel_error is None:
-            self._deferred.add(launched, rest)
+        effects = self._effects[number] = _Effects.of(trace)
+        if not self.has_gpu and kernel_error is None:
+            self._defer(launched, rest, effects)
         if len(trace.traced) < prod(launched.grid):
             self.tensors.all_written(list(tensors_in(launched.arguments)))
         kernel = self._described(hosted, trace, kernel_error, measured)
@@ -188,12 +192,19 @@ class Session:
         untraced = [program for program in programs if program not in trace.traced]
         return chain(untraced, rest), None
 
-    def _run(self, launched: Launched) -> Any:
-        """Run a launch that is not traced."""
+    def _run(self, launched: Launched, effects: _Effects | None) -> Any:
+        """Run a launch that is not traced. `effects` are those of an equal launch, if there was one."""
         if self.has_gpu:
             return launch_as_usual(launched)
-        self._deferred.add(launched, _every_program(launched.grid))
+        self._defer(launched, _every_program(launched.grid), effects or _Effects())
         return self._compiled_stand_in(launched)
+
+    def _defer(self, launched: Launched, programs: Iterator[Program], effects: _Effects) -> None:
+        if is_benchmarking() and effects.only_floats:  # integers may be indices of a later launch
+            return
+        self._deferred.add(launched, programs, effects.written)
+        if effects.reaches_others:  # tensors behind a table of addresses may be gone later
+            self._deferred.run_all()
 
     def _described(self, launched: Launched, trace: Trace, kernel_error: str | None, measured: float | None) -> Kernel:
         kernel = launched.kernel
@@ -288,7 +299,11 @@ class Session:
 
     def _facts_if_compiled(self, kernel: Any, named: dict[str, Any]) -> TargetFacts | None:
         """Return a configuration's facts for the first target; None while an argument is missing."""
-        function = jit_function(kernel)
+        function, named = jit_function(kernel), dict(named)
+        while kernel is not function:
+            for name, heuristic in getattr(kernel, "values", {}).items():
+                named[name] = heuristic(named)
+            kernel = kernel.fn
         arguments = {name: value for name, value in named.items() if name in function.arg_names}
         if any(name not in arguments for name in function.arg_names):
             return None
@@ -299,6 +314,23 @@ class Session:
         target = self.options.targets[0]
         with torch._C.DisableTorchFunction():
             return facts_of(target, self._binary(launched, target), 1, None, "", texts=False)
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """What a kernel writes, as far as traced: the names of arguments; None: unknown."""
+
+    written: frozenset[str] | None = None
+    only_floats: bool = False
+    reaches_others: bool = False
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Effects:
+        tensors = trace.shadows.tensors
+        written = {place.argument for place in trace.sites if place.kind != "load" and place.argument in tensors}
+        floats = all(tensors[name].is_floating_point() for name in written if name)
+        parameters = frozenset(name.partition("[")[0] for name in written if name)  # a tuple is one parameter
+        return cls(parameters, floats, trace.reaches_others)
 
 
 def _every_program(grid: Program) -> Iterator[Program]:

@@ -11,6 +11,7 @@ Files, in reading order:
 
 - `running.py`: `interpreting` and `interpret`, and errors with the kernel's line.
 - `driver.py`: what a script finds in place of a GPU.
+- `benchmarks.py`: benchmarks, profilers and cuBLAS that a script uses.
 - `host.py`: arguments copied to host memory.
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
@@ -19,6 +20,7 @@ Files, in reading order:
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
 - `libdevice.py`: functions of libdevice.
+- `cuda_extras.py`: functions of `tl.extra.cuda`.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.
 """
@@ -28,6 +30,7 @@ from tilesmith.toolchain.interpreter.operations import Operation
 from tilesmith.toolchain.interpreter.running import (
     KernelError,
     Launched,
+    configured,
     handing_over,
     interpret,
     interpreting,
@@ -43,6 +46,7 @@ __all__ = [
     "Observer",
     "Operation",
     "OutOfBounds",
+    "configured",
     "handing_over",
     "interpret",
     "interpreting",

@@ -22,7 +22,7 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
 from triton.runtime.jit import JITFunction
 
-from tilesmith.toolchain.interpreter import libdevice
+from tilesmith.toolchain.interpreter import cuda_extras, libdevice
 from tilesmith.toolchain.interpreter.memory import is_user_code
 from tilesmith.toolchain.interpreter.patches import Builder, numpy_dtype
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
@@ -116,7 +116,7 @@ class Language:
         self._replacements[id(builtins.max)] = partial(
             _least, builtins.max, partial(tl.maximum, _semantic=self.semantic)
         )
-        for owner, name, function in libdevice.functions(self.semantic):
+        for owner, name, function in (*libdevice.functions(self.semantic), *cuda_extras.functions(self)):
             self.set_attr(owner, name, function)
 
     def _range(self, first: Any, last: Any = None, step: Any = None, **hints: Any) -> Iterator[Any]:

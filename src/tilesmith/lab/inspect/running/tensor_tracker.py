@@ -6,6 +6,7 @@ tracker also knows which bytes were never written, and asks for deferred results
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+
+from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
 
@@ -64,6 +67,7 @@ class TensorTracker(TorchFunctionMode):
         self._pretend_gpu = pretend_gpu
         self._storages: dict[int, _Storage] = {}
         self._in_backward = 0
+        self.is_calling_gpu = False  # whether torch now runs a call that would run on the GPU
         self._any_on_gpu = False
 
     def __torch_function__(
@@ -75,7 +79,8 @@ class TensorTracker(TorchFunctionMode):
             return self._attribute(func, args)
         if name in _BACKWARD:
             self._before_use(None)
-            return func(*args, **kwargs)
+            with self.inside_call(self._any_on_gpu):
+                return func(*args, **kwargs)
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if name not in _NO_CONTENTS:
             self._before_use(inputs)
@@ -95,6 +100,19 @@ class TensorTracker(TorchFunctionMode):
         return result
 
     @contextmanager
+    def inside_call(self, on_gpu: bool) -> Iterator[None]:
+        """Note that torch runs a call on the GPU, or that it runs code of ours."""
+        before, self.is_calling_gpu = self.is_calling_gpu, on_gpu
+        try:
+            yield
+        finally:
+            self.is_calling_gpu = before
+
+    def note_on_gpu(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor belongs to the GPU: torch made it in the course of a call there."""
+        self._note(tensor, on_gpu=True)
+
+    @contextmanager
     def watching(self) -> Iterator[None]:
         """Track the calls inside, also in the program's own backward functions, where autograd disables modes."""
         stock: Callable[..., Any] = BackwardCFunction.apply
@@ -107,7 +125,17 @@ class TensorTracker(TorchFunctionMode):
             finally:
                 self._in_backward -= 1
 
-        with self, patch.object(BackwardCFunction, "apply", apply):
+        start: Callable[..., Any] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def started(thread: threading.Thread) -> Any:
+            with self:  # a mode holds for one thread
+                return start(thread)
+
+        with (
+            self,
+            patch.object(BackwardCFunction, "apply", apply),
+            patch.object(threading.Thread, "_bootstrap_inner", started),
+        ):
             yield
 
     def written_bytes(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
@@ -151,7 +179,10 @@ class TensorTracker(TorchFunctionMode):
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         if "device" in kwargs and named is not None and named.type == "cuda":
             kwargs["device"] = HOST
-        return func(*args, **kwargs), on_gpu
+        with self.inside_call(on_gpu):
+            if on_gpu and sums_in_half(name, args, kwargs):
+                return in_single(func, args, kwargs), on_gpu
+            return func(*args, **kwargs), on_gpu
 
     def _moved(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], to: torch.device) -> Any:
         """Return a copy where the move crosses between host and GPU, else what torch returns."""

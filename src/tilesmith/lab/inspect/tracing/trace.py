@@ -100,6 +100,7 @@ class Trace(Observer):
         self.dot_flops: Counter[tuple[str, int, str]] = Counter()
         self.work: Counter[tuple[str, int, str]] = Counter()  # by file, line and kind; followed programs only
         self.followed_seen: dict[Program, None] = {}
+        self.reaches_others = False  # accesses tensors that are not arguments, through a table of addresses
         self.shown = {program: Shown() for program in shown}
         self._followed = frozenset(followed)
 
@@ -171,7 +172,9 @@ class Trace(Observer):
             return
         pattern = self._pattern(site, access, active, unmasked)
         shadow = self.shadows.of(argument, int(active[0]))
-        if shadow is not None:
+        if shadow is None:
+            self.reaches_others = True
+        else:
             self._note(site, access, shadow, active, pattern)
         self._show(site, access, shadow, active)
 
