@@ -7,18 +7,21 @@ the results: those of programs outside the sample only when the program reads th
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tilesmith.hardware.devices import Device
 from tilesmith.hardware.devices import device as named_device
 from tilesmith.lab.inspect.findings.all_findings import findings
+from tilesmith.lab.inspect.findings.correctness import unwritten_result
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.alignment import Alignment, alignment_of
 from tilesmith.lab.inspect.metrics.compiled_targets import (
@@ -35,6 +38,7 @@ from tilesmith.lab.inspect.model import Kernel, Program, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions, chosen_configuration
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker, tensors_in
+from tilesmith.lab.inspect.running.written_memory import WrittenBytes
 from tilesmith.lab.inspect.tracing.launch_signature import (
     compile_signature,
     constants_of,
@@ -72,13 +76,15 @@ class Session:
     notes: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tensors = TensorTracker(self._before_use, pretend_gpu=not self.has_gpu)
+        self.tensors = TensorTracker(self._before_use, not self.has_gpu, self._unwritten_read)
         self.launches: Counter[int] = Counter()
         self._numbers: dict[Any, int] = {}
         self._signatures: Counter[str] = Counter()
         self._binaries: dict[Any, Binary | str] = {}
-        self._deferred = DeferredPrograms()
+        self._deferred = DeferredPrograms(self._marking_written)
+        self._writers: dict[int, tuple[int, str, str, int]] = {}  # by storage: kernel number, argument, file and line
         self._effects: dict[int, _Effects] = {}
+        self._unwritten_reported: defaultdict[int, set[str]] = defaultdict(set)
 
     @property
     def sector_bytes(self) -> int:
@@ -122,9 +128,7 @@ class Session:
             if self.launches[number] == 1:
                 self._before_use(tensors)
                 return self._inspect(number, launched)
-        result = self._run(launched, self._effects.get(number) if number is not None else None)
-        self.tensors.all_written(tensors)
-        return result
+        return self._run(launched, self._effects.get(number) if number is not None else None)
 
     def _number(self, launched: Launched) -> int | None:
         """Return the number of the kernel that this launch belongs to; None where the launch is not inspected."""
@@ -161,8 +165,9 @@ class Session:
         effects = self._effects[number] = _Effects.of(trace)
         if not self.has_gpu and kernel_error is None:
             self._defer(launched, rest, effects)
-        if len(trace.traced) < prod(launched.grid):
+        if self.has_gpu or kernel_error is not None:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
+        self._note_writers(number, launched, trace)
         kernel = self._described(hosted, trace, kernel_error, measured)
         self.kernels.append(kernel)
         self.report(number, kernel)
@@ -192,15 +197,45 @@ class Session:
         untraced = [program for program in programs if program not in trace.traced]
         return chain(untraced, rest), None
 
+    def _marking_written(self, launched: Launched) -> WrittenBytes | None:
+        """Return an observer that marks what the programs of a launch write; None where all of it is written."""
+        tensors = list(tensors_in(launched.arguments))
+        self.tensors.settle(tensors)
+        marking = WrittenBytes(tensors, self.tensors.written_bytes)
+        return marking if marking.is_needed else None
+
+    def _note_writers(self, number: int, launched: Launched, trace: Trace) -> None:
+        originals = dict(named_tensors(launched.arguments))
+        for place in trace.sites:
+            if place.kind != "load" and place.argument in originals:
+                storage = originals[place.argument].untyped_storage()._cdata
+                self._writers[storage] = (number, place.argument, place.file, place.line)
+
+    def _unwritten_read(self, tensor: torch.Tensor, elements: NDArray[np.bool_], call: str) -> None:
+        """Add a finding to the kernel that should have written these elements."""
+        with torch._C.DisableTorchFunction():
+            writer = self._writers.get(self.tensors.original_storage(tensor))
+            if writer is None or writer[0] >= len(self.kernels):
+                return
+            number, argument, file, line = writer
+            kernel = self.kernels[number]
+            finding = unwritten_result(kernel, (argument, file, line), elements, call)
+            if argument not in self._unwritten_reported[number]:
+                self._unwritten_reported[number].add(argument)
+                self.kernels[number] = replace(kernel, findings=(finding, *kernel.findings))
+                self.report(number, self.kernels[number])
+
     def _run(self, launched: Launched, effects: _Effects | None) -> Any:
         """Run a launch that is not traced. `effects` are those of an equal launch, if there was one."""
         if self.has_gpu:
+            self.tensors.all_written(list(tensors_in(launched.arguments)))
             return launch_as_usual(launched)
         self._defer(launched, _every_program(launched.grid), effects or _Effects())
         return self._compiled_stand_in(launched)
 
     def _defer(self, launched: Launched, programs: Iterator[Program], effects: _Effects) -> None:
         if is_benchmarking() and effects.only_floats:  # integers may be indices of a later launch
+            self.tensors.all_written(list(tensors_in(launched.arguments)))
             return
         self._deferred.add(launched, programs, effects.written)
         if effects.reaches_others:  # tensors behind a table of addresses may be gone later

@@ -15,6 +15,7 @@ Files, in reading order:
 - `host.py`: arguments copied to host memory.
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
+- `undefined.py`: undefined values, followed to the results that they reach.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.

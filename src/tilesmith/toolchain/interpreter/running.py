@@ -223,6 +223,8 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
                 raise
             except Exception as error:
                 raise _located(error, kernel.__name__, builder.grid_idx) from error
+            finally:
+                builder.undefined.end()
     copies.write_back()
 
 

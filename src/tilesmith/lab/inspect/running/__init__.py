@@ -9,6 +9,7 @@ Files, in reading order:
 - `tensor_tracker.py`: sees every torch call: which tensors are on the GPU, which bytes were written.
 - `cuda_kernels.py`: operators that a script registers for CUDA.
 - `half_precision.py`: half-precision sums as a GPU computes them.
+- `written_memory.py`: which bytes of a storage were written.
 - `deferred_programs.py`: programs that run only when their results are read.
 - `gpu_stand_in.py`: answers for `torch.cuda` on a machine without a GPU.
 """

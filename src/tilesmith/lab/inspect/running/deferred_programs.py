@@ -36,7 +36,7 @@ class _Deferred:
 class DeferredPrograms:
     """All programs that have not run yet, in launch order. `observer` sees the accesses of programs that run here."""
 
-    def __init__(self, observer: Callable[[], Observer | None] = lambda: None) -> None:
+    def __init__(self, observer: Callable[[Launched], Observer | None] = lambda launched: None) -> None:
         self._launches: list[_Deferred] = []
         self._observer = observer
 
@@ -75,9 +75,9 @@ class DeferredPrograms:
     def _run_first(self) -> None:
         # Later launches may read what earlier launches write, so the order is kept.
         first = self._launches.pop(0)
-        interpret(
-            first.launched.kernel, first.launched.grid, first.launched.arguments, self._observer(), first.programs  # type: ignore[arg-type]
-        )  # fmt: skip
+        launched = first.launched
+        observer = self._observer(launched)
+        interpret(launched.kernel, launched.grid, launched.arguments, observer, first.programs)  # type: ignore[arg-type]
 
     def _drop_unreadable(self) -> None:
         """Drop launches whose results nobody can read any more: neither the script nor a later launch."""

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
+from tilesmith.lab.inspect.running.written_memory import COPIES, only_reads, unwritten_elements
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
 
@@ -39,7 +40,6 @@ _NO_CONTENTS = frozenset(
         "__getitem__",
     }
 )
-_ONLY_READ = frozenset({"reshape", "flatten", "contiguous"})  # a copy of unwritten memory counts as unwritten
 _EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _BACKWARD = frozenset({"backward", "grad"})
 _FORGET_FREED_ABOVE = 4096
@@ -52,6 +52,7 @@ class _Storage:
     reference: Any  # torch's weak reference to a storage, which has no types
     on_gpu: bool
     written: NDArray[np.bool_] | None = None
+    copy_of: int | None = None  # the storage that this one was copied from, while some of it is unwritten
 
     @property
     def is_gone(self) -> bool:
@@ -61,8 +62,15 @@ class _Storage:
 class TensorTracker(TorchFunctionMode):
     """Sees every torch call. `before_use` receives the tensors whose contents a call needs; None means all."""
 
-    def __init__(self, before_use: Callable[[Sequence[torch.Tensor] | None], None], pretend_gpu: bool) -> None:
+    def __init__(
+        self,
+        before_use: Callable[[Sequence[torch.Tensor] | None], None],
+        pretend_gpu: bool,
+        unwritten_read: Callable[[torch.Tensor, NDArray[np.bool_], str], None] = lambda tensor, elements, call: None,
+    ) -> None:
+        """`unwritten_read` receives a tensor of which a call reads elements that nobody wrote, and the call's name."""
         super().__init__()
+        self._unwritten_read = unwritten_read
         self._before_use = before_use
         self._pretend_gpu = pretend_gpu
         self._storages: dict[int, _Storage] = {}
@@ -84,8 +92,11 @@ class TensorTracker(TorchFunctionMode):
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if name not in _NO_CONTENTS:
             self._before_use(inputs)
-            if name not in _ONLY_READ:
-                self._now_written(inputs)
+            if name not in COPIES:
+                if only_reads(func, kwargs):
+                    self._check_written(inputs, name)
+                else:
+                    self._now_written(inputs)
         if not self._pretend_gpu:
             result = func(*args, **kwargs)
             on_gpu = None
@@ -93,6 +104,10 @@ class TensorTracker(TorchFunctionMode):
             result, on_gpu = self._without_gpu(func, name, args, kwargs, inputs)
         if name in _EMPTY:
             self._note(result, on_gpu, fresh=True)
+        elif name in COPIES and isinstance(result, torch.Tensor):
+            if on_gpu:
+                self._note(result, on_gpu)
+            self._note_copy(inputs[0], result)
         elif on_gpu:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
@@ -225,6 +240,50 @@ class TensorTracker(TorchFunctionMode):
             known.written = np.zeros(storage.nbytes(), dtype=bool)
         known.on_gpu = known.on_gpu or bool(on_gpu)
         self._any_on_gpu = self._any_on_gpu or known.on_gpu
+
+    def _check_written(self, tensors: Sequence[torch.Tensor], name: str) -> None:
+        for tensor in tensors:
+            elements = self._unwritten(tensor)
+            if elements is not None and elements.any():
+                self._unwritten_read(tensor, elements, name)
+
+    def _unwritten(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
+        """Return which elements nobody wrote; None where all were written."""
+        try:
+            written = self.written_bytes(tensor)
+        except (NotImplementedError, RuntimeError):
+            return None
+        with torch._C.DisableTorchFunction():
+            return None if written is None or not tensor.numel() else unwritten_elements(tensor, written)
+
+    def _note_copy(self, original: torch.Tensor, copy: torch.Tensor) -> None:
+        """Note that the copy of an unwritten element is unwritten."""
+        elements = self._unwritten(original)
+        if elements is None or not elements.any():
+            return
+        with torch._C.DisableTorchFunction():
+            storage = copy.untyped_storage()
+            if storage._cdata == original.untyped_storage()._cdata or not copy.is_contiguous():
+                return
+            self._note(copy, on_gpu=False)
+            flat = ~elements.reshape(-1)
+            if flat.size * copy.element_size() == storage.nbytes():
+                noted = self._storages[storage._cdata]
+                noted.written = np.repeat(flat, copy.element_size())
+                noted.copy_of = self.original_storage(original)
+
+    def original_storage(self, tensor: torch.Tensor) -> int:
+        """Return the storage of a tensor; of a copy with unwritten elements, the storage that it was copied from."""
+        key = int(tensor.untyped_storage()._cdata)
+        storage = self._storages.get(key)
+        return key if storage is None or storage.is_gone or storage.copy_of is None else storage.copy_of
+
+    def settle(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Forget the bytes of storages that are written completely."""
+        for tensor in tensors:
+            storage = self._storages.get(tensor.untyped_storage()._cdata)
+            if storage is not None and storage.written is not None and storage.written.all():
+                storage.written = None
 
     def _now_written(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:

@@ -21,6 +21,7 @@ from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
+from tilesmith.toolchain.interpreter.undefined import Undefined
 
 MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
 MOST_PATTERN_BYTES = 24 << 20
@@ -111,8 +112,12 @@ class Trace(Observer):
         self.followed_seen[program] = None
         return True
 
-    def load(self, access: Access) -> None:
+    def load(self, access: Access) -> NDArray[np.bool_] | None:
         self._access(access)
+        return self.sanitizer.unwritten_lanes(access)
+
+    def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
+        self.sanitizer.undefined(undefined, lanes, program)
 
     def store(self, access: Access) -> None:
         self._access(access)
