@@ -17,7 +17,12 @@ TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass", "amdgcn")
 
 
 def inspect(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A script that launches Triton kernels.")],
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT.py", help="A script that launches Triton kernels, a file with a SPEC, or a module: pytest."
+        ),
+    ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS…]", help="Arguments of the script.")
     ] = None,
@@ -35,7 +40,7 @@ def inspect(
     config: Annotated[
         str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="The configuration of an autotuner to use.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, …")] = None,
+    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, b200, a100, mi300x, …")] = None,
     asm: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Print the compiler's text by source line: {', '.join(TEXTS)}.")
     ] = None,
@@ -50,8 +55,8 @@ def inspect(
     error, or if the script fails.
     """
     options = _options(target or [], programs, config, device, asm, kernel or [])
-    if not script.is_file():
-        refuse(f"{script} is not a file")
+    if not Path(script).is_file() and not _is_module(script):
+        refuse(f"{script} is not a file, nor a module of {_python()}")
     found = _run(script, arguments or [], options, timeout, memory)
     if json:
         from tilesmith.lab.inspect.output.json_output import as_json
@@ -68,22 +73,21 @@ def inspect(
 def _options(
     targets: list[str], programs: str, config: str | None, device: str | None, asm: str | None, kernels: list[str]
 ) -> InspectOptions:
-    from tilesmith.hardware.devices import device as known_device
-    from tilesmith.lab.inspect.options import InspectOptions
-    from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
+    from tilesmith.lab.inspect.options import InspectOptions, default_targets
+    from tilesmith.toolchain.compiler import Target
 
     if programs not in ("", "all") and not (programs.isdecimal() and int(programs)):
         refuse(f"--programs {programs!r}: expected a number or all")
     if asm is not None and asm not in TEXTS:
         refuse(f"--asm {asm!r} is not one of {', '.join(TEXTS)}")
     try:
-        if device is not None:
-            known_device(device)
-        chosen = tuple(map(Target.parse, targets)) or DEFAULT_TARGETS
+        chosen = default_targets(device)
+        chosen = tuple(map(Target.parse, targets)) or chosen
     except ValueError as error:
         refuse(f"--{error}")
     return InspectOptions(
         targets=chosen,
+        asked=bool(targets),
         programs=int(programs) if programs.isdecimal() else None,
         seconds=float("inf") if programs == "all" else InspectOptions.seconds,
         config=config,
@@ -93,15 +97,32 @@ def _options(
     )
 
 
-def _run(script: Path, arguments: list[str], options: InspectOptions, timeout: float, memory: float) -> Inspection:
+def _is_module(name: str) -> bool:
+    """Return whether Python finds a module of this name, also in the current folder."""
+    import sys
+    from importlib.util import find_spec
+
+    if not all(part.isidentifier() for part in name.split(".")):
+        return False
+    sys.path.insert(0, "")
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        return False
+    finally:
+        sys.path.remove("")
+
+
+def _run(script: str, arguments: list[str], options: InspectOptions, timeout: float, memory: float) -> Inspection:
     from tilesmith.lab.inspect.running.script import Limits, inspect_script
 
     limits = Limits(timeout, memory)
     if not console.is_terminal:
         return inspect_script(script, arguments, options, limits)
-    with console.status(f"starting {script.name}") as status:
+    name = Path(script).name
+    with console.status(f"starting {name}") as status:
         return inspect_script(
-            script, arguments, options, limits, progress=lambda text: status.update(f"{script.name}: {text}")
+            script, arguments, options, limits, progress=lambda text: status.update(f"{name}: {text}")
         )
 
 

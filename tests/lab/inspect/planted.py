@@ -59,6 +59,20 @@ def copy(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def positional_masks(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < n_elements
+    tl.store(y_ptr + places, tl.load(x_ptr + places, inside, 0.0), inside)
+
+
+@triton.jit
+def inclusive_bound(x_ptr, y_ptr, last, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = places <= last
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask), mask=mask)
+
+
+@triton.jit
 def overlapping_stores(y_ptr, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     places = program * (BLOCK // 2) + tl.arange(0, BLOCK)
@@ -169,3 +183,27 @@ def tuned_copy(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = places < n_elements
     tl.store(y_ptr + places, tl.load(x_ptr + places, mask=mask), mask=mask)
+
+
+@triton.jit
+def softmax_without_other(x_ptr, y_ptr, n_columns, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n_columns + columns, mask=columns < n_columns)  # -inf is missing
+    exponentials = tl.exp(x - tl.max(x, 0))
+    y = exponentials / tl.sum(exponentials, 0)
+    tl.store(y_ptr + tl.program_id(0) * n_columns + columns, y, mask=columns < n_columns)
+
+
+@triton.jit
+def row_sum(x_ptr, y_ptr, n_columns, DISCARD: tl.constexpr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n_columns + columns, mask=columns < n_columns)
+    if DISCARD:
+        x = tl.where(columns < n_columns, x, 0.0)
+    tl.store(y_ptr + tl.program_id(0), tl.sum(x, 0))
+
+
+@triton.jit
+def keep_first(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.where(places < n_elements, tl.load(x_ptr + places), 0.0))

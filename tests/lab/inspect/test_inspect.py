@@ -97,10 +97,10 @@ def test_odd_stride_is_reported_as_misaligned() -> None:
     odd, even = run(1001), run(1024)
     assert {one.vector_bytes for one in odd.kernels[0].accesses} == {4}
     assert {one.vector_bytes for one in even.kernels[0].accesses} == {16}
-    findings = [one for one in odd.findings if one.kind == "misaligned"]
-    assert len(findings) == 2
-    assert all("4 bytes" in one.message and "instead of 16" in one.message for one in findings)
-    assert all("row_stride (1001)" in one.message for one in findings)
+    finding = only(odd, "misaligned")  # one cause, two accesses
+    assert "4 bytes" in finding.message
+    assert "instead of 16" in finding.message
+    assert "row_stride (1001)" in finding.message
     assert "misaligned" not in kinds(even)
 
 
@@ -118,8 +118,7 @@ def test_compile_error_is_an_error_finding() -> None:
     y = torch.zeros(1)
     found = inspect(lambda: planted.type_changes[(1,)](y, 3))
     errors = [one for one in found.findings if one.kind == "compile-error"]
-    assert {one.target for one in errors} == {"cuda:90", "hip:gfx942"}
-    assert {one.severity for one in errors} == {"error"}
+    assert {one.target: one.severity for one in errors} == {"cuda:90": "error", "hip:gfx942": "info"}
     assert y.item() == 4.5, "the interpreter accepts it"
 
 
@@ -129,6 +128,28 @@ def test_unmasked_block_at_the_tensor_end_is_reported() -> None:
     assert {one.severity for one in found.findings if one.kind == "missing-mask"} == {"info"}
     masked = inspect(lambda: planted.copy[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
     assert "missing-mask" not in kinds(masked)
+
+
+def test_a_positional_mask_is_a_mask() -> None:
+    x, y = torch.randn(1024), torch.empty(1024)
+    found = inspect(lambda: planted.positional_masks[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)
+    assert "missing-mask" not in kinds(found)
+
+
+def test_an_inclusive_bound_is_no_stride() -> None:
+    x, y = torch.randn(4096), torch.empty(4096)
+    found = inspect(lambda: planted.inclusive_bound[(4,)](x, y, 4095, BLOCK=1024), targets=HOPPER)
+    assert "uncoalesced" not in kinds(found)
+    assert {one.severity for one in found.findings} == {"info"}
+    assert "mask" in next(one.message for one in found.findings if one.kind == "misaligned")
+
+
+def test_only_the_first_default_target_decides() -> None:
+    y = torch.zeros(1)
+    run = lambda **options: inspect(lambda: planted.type_changes[(1,)](y, 3), **options)  # noqa: E731
+    assert {one.target for one in run(device="b200").findings if one.severity == "error"} == {"cuda:100"}
+    asked = run(targets=("cuda:90", "hip:gfx942"))
+    assert {one.target for one in asked.findings if one.severity == "error"} == {"cuda:90", "hip:gfx942"}
 
 
 def test_masked_lanes_are_counted() -> None:
@@ -214,7 +235,7 @@ def test_predictions_follow_the_datasheet() -> None:
     assert facts.predicted_floor_us == pytest.approx(2 * x.nbytes / 3.35e6)
     assert found.kernels[0].bound == "memory"
     assert facts.waves == pytest.approx(1024 / (132 * 16))
-    assert found.kernels[0].targets["cuda:100"].predicted_floor_us is None, "no device of that kind is known"
+    assert found.kernels[0].targets["cuda:100"].predicted_floor_us == pytest.approx(2 * x.nbytes / 8e6)
 
 
 def test_texts_are_given_by_source_line() -> None:

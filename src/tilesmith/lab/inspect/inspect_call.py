@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tilesmith.lab.inspect.model import Inspection
-from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.options import InspectOptions, default_targets
 from tilesmith.lab.inspect.running.watch import inspection_of, watching
 from tilesmith.lab.inspect.session import Session
 from tilesmith.toolchain.compiler import Target
@@ -26,7 +26,7 @@ class NotebookInspection(Inspection):
 def inspect(
     program: Callable[[], Any],
     *,
-    targets: Sequence[str] = ("cuda:90", "hip:gfx942"),
+    targets: Sequence[str] = (),
     programs: int | None = None,
     seconds: float = 3.0,
     config: str | None = None,
@@ -37,9 +37,19 @@ def inspect(
 
     Tensors may live on a GPU, on the CPU, or be requested on a GPU that this machine does not have. `programs` is the
     number of programs to trace per launch; by default the first, the last and some between, then more for `seconds`.
+    `targets` default to that of `device`, else `cuda:90`, and one of the other vendor, which only informs.
     The function's return value is lost. An exception of the function is raised again.
     """
-    options = InspectOptions(tuple(map(Target.parse, targets)), programs, seconds, config, device=device, texts=texts)
+    named = tuple(map(Target.parse, targets))
+    options = InspectOptions(
+        targets=named or default_targets(device),
+        asked=bool(named),
+        programs=programs,
+        seconds=seconds,
+        config=config,
+        device=device,
+        texts=texts,
+    )
     session = Session(options, has_gpu=torch.cuda.is_available())
     with watching(session):
         program()

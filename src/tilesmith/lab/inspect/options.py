@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilesmith.hardware.devices import device as named_device
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 
 
@@ -15,9 +16,14 @@ class InspectError(Exception):
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """Which kernels to inspect, for which targets, and how many programs to trace."""
+    """Which kernels to inspect, for which targets, and how many programs to trace.
+
+    `asked` says that the user named the targets. Then a failure on any of them is an error; otherwise only on the
+    first, which the script is told it runs on.
+    """
 
     targets: tuple[Target, ...] = DEFAULT_TARGETS
+    asked: bool = False
     programs: int | None = None  # how many programs to trace; None: as many as `seconds` allow
     seconds: float = 3.0  # time to trace one launch
     config: str | None = None  # an autotuner's configuration: its number, or FIELD=VALUE,…
@@ -25,6 +31,19 @@ class InspectOptions:
     device: str | None = None  # the device to predict for
     texts: bool = False  # keep the compiler's texts (PTX, SASS, …)
     not_compiled: tuple[tuple[str, str], ...] = ()  # (kernel, target) pairs that crashed the compiler before
+
+    @property
+    def deciding(self) -> tuple[Target, ...]:
+        """The targets on which a failure is an error."""
+        return self.targets if self.asked else self.targets[:1]
+
+
+def default_targets(device: str | None) -> tuple[Target, ...]:
+    """Return the target of the device, then the default target of the other vendor."""
+    if device is None:
+        return DEFAULT_TARGETS
+    own = Target.parse(named_device(device).architecture.target)
+    return own, *(one for one in DEFAULT_TARGETS if one.backend != own.backend)
 
 
 def chosen_configuration(text: str, candidates: Sequence[Any]) -> Any:

@@ -7,18 +7,21 @@ the results: those of programs outside the sample only when the program reads th
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tilesmith.hardware.devices import Device
 from tilesmith.hardware.devices import device as named_device
 from tilesmith.lab.inspect.findings.all_findings import findings
+from tilesmith.lab.inspect.findings.correctness import unwritten_result
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.alignment import Alignment, alignment_of
 from tilesmith.lab.inspect.metrics.compiled_targets import (
@@ -35,6 +38,7 @@ from tilesmith.lab.inspect.model import Kernel, Program, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions, chosen_configuration
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker, tensors_in
+from tilesmith.lab.inspect.running.written_memory import WrittenBytes
 from tilesmith.lab.inspect.tracing.launch_signature import (
     compile_signature,
     constants_of,
@@ -44,7 +48,8 @@ from tilesmith.lab.inspect.tracing.launch_signature import (
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tensors
 from tilesmith.lab.inspect.tracing.trace import Trace, sample
 from tilesmith.toolchain.compiler import Binary, Target, jit_function
-from tilesmith.toolchain.interpreter import KernelError, Launched, interpret, launch_as_usual
+from tilesmith.toolchain.interpreter import KernelError, Launched, configured, interpret, launch_as_usual
+from tilesmith.toolchain.interpreter.benchmarks import is_benchmarking
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of
 from tilesmith.toolchain.interpreter.host import HostCopies
 
@@ -71,12 +76,15 @@ class Session:
     notes: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tensors = TensorTracker(self._before_use, pretend_gpu=not self.has_gpu)
+        self.tensors = TensorTracker(self._before_use, not self.has_gpu, self._unwritten_read)
         self.launches: Counter[int] = Counter()
         self._numbers: dict[Any, int] = {}
         self._signatures: Counter[str] = Counter()
         self._binaries: dict[Any, Binary | str] = {}
-        self._deferred = DeferredPrograms()
+        self._deferred = DeferredPrograms(self._marking_written)
+        self._writers: dict[int, tuple[int, str, str, int]] = {}  # by storage: kernel number, argument, file and line
+        self._effects: dict[int, _Effects] = {}
+        self._unwritten_reported: defaultdict[int, set[str]] = defaultdict(set)
 
     @property
     def sector_bytes(self) -> int:
@@ -84,7 +92,7 @@ class Session:
 
     def launch(self, launched: Launched) -> Any:
         """Run in place of a launch; return what the launch would return."""
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), self.tensors.inside_call(on_gpu=False):
             return self._launch(launched)
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
@@ -94,7 +102,7 @@ class Session:
         if len(candidates) == 1:
             return candidates[0]
         for candidate in candidates:
-            facts = self._facts_if_compiled(kernel, {**arguments, **candidate.all_kwargs()})
+            facts = self._facts_if_compiled(kernel, configured(arguments, candidate))
             if facts is None or (not facts.error and facts.blocks_per_multiprocessor != 0):
                 return candidate
         return candidates[0]
@@ -105,7 +113,8 @@ class Session:
 
     def _before_use(self, tensors: Sequence[torch.Tensor] | None) -> None:
         if tensors is None:
-            self._deferred.run_all()
+            if not is_benchmarking():
+                self._deferred.run_all()
         else:
             self._deferred.run_for(tensors)
 
@@ -113,15 +122,13 @@ class Session:
         if launched.warmup:
             return self._compiled_stand_in(launched)
         tensors = list(tensors_in(launched.arguments))
-        self._before_use(tensors)
         number = self._number(launched)
         if number is not None:
             self.launches[number] += 1
             if self.launches[number] == 1:
+                self._before_use(tensors)
                 return self._inspect(number, launched)
-        result = self._run(launched)
-        self.tensors.all_written(tensors)
-        return result
+        return self._run(launched, self._effects.get(number) if number is not None else None)
 
     def _number(self, launched: Launched) -> int | None:
         """Return the number of the kernel that this launch belongs to; None where the launch is not inspected."""
@@ -155,10 +162,12 @@ class Session:
         if self.has_gpu:
             measured = measured_us(launched)
             result = launch_as_usual(launched)
-        elif kernel_error is None:
-            self._deferred.add(launched, rest)
-        if len(trace.traced) < prod(launched.grid):
+        effects = self._effects[number] = _Effects.of(trace)
+        if not self.has_gpu and kernel_error is None:
+            self._defer(launched, rest, effects)
+        if self.has_gpu or kernel_error is not None:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
+        self._note_writers(number, launched, trace)
         kernel = self._described(hosted, trace, kernel_error, measured)
         self.kernels.append(kernel)
         self.report(number, kernel)
@@ -188,12 +197,49 @@ class Session:
         untraced = [program for program in programs if program not in trace.traced]
         return chain(untraced, rest), None
 
-    def _run(self, launched: Launched) -> Any:
-        """Run a launch that is not traced."""
+    def _marking_written(self, launched: Launched) -> WrittenBytes | None:
+        """Return an observer that marks what the programs of a launch write; None where all of it is written."""
+        tensors = list(tensors_in(launched.arguments))
+        self.tensors.settle(tensors)
+        marking = WrittenBytes(tensors, self.tensors.written_bytes)
+        return marking if marking.is_needed else None
+
+    def _note_writers(self, number: int, launched: Launched, trace: Trace) -> None:
+        originals = dict(named_tensors(launched.arguments))
+        for place in trace.sites:
+            if place.kind != "load" and place.argument in originals:
+                storage = originals[place.argument].untyped_storage()._cdata
+                self._writers[storage] = (number, place.argument, place.file, place.line)
+
+    def _unwritten_read(self, tensor: torch.Tensor, elements: NDArray[np.bool_], call: str) -> None:
+        """Add a finding to the kernel that should have written these elements."""
+        with torch._C.DisableTorchFunction():
+            writer = self._writers.get(self.tensors.original_storage(tensor))
+            if writer is None or writer[0] >= len(self.kernels):
+                return
+            number, argument, file, line = writer
+            kernel = self.kernels[number]
+            finding = unwritten_result(kernel, (argument, file, line), elements, call)
+            if argument not in self._unwritten_reported[number]:
+                self._unwritten_reported[number].add(argument)
+                self.kernels[number] = replace(kernel, findings=(finding, *kernel.findings))
+                self.report(number, self.kernels[number])
+
+    def _run(self, launched: Launched, effects: _Effects | None) -> Any:
+        """Run a launch that is not traced. `effects` are those of an equal launch, if there was one."""
         if self.has_gpu:
+            self.tensors.all_written(list(tensors_in(launched.arguments)))
             return launch_as_usual(launched)
-        self._deferred.add(launched, _every_program(launched.grid))
+        self._defer(launched, _every_program(launched.grid), effects or _Effects())
         return self._compiled_stand_in(launched)
+
+    def _defer(self, launched: Launched, programs: Iterator[Program], effects: _Effects) -> None:
+        if is_benchmarking() and effects.only_floats:  # integers may be indices of a later launch
+            self.tensors.all_written(list(tensors_in(launched.arguments)))
+            return
+        self._deferred.add(launched, programs, effects.written)
+        if effects.reaches_others:  # tensors behind a table of addresses may be gone later
+            self._deferred.run_all()
 
     def _described(self, launched: Launched, trace: Trace, kernel_error: str | None, measured: float | None) -> Kernel:
         kernel = launched.kernel
@@ -212,6 +258,7 @@ class Session:
             self._alignment(launched, metrics, first, file),
             self._device(str(self.options.targets[0])),
             kernel_error,
+            frozenset(map(str, self.options.deciding)),
         )
         flops = metrics.flops()
         return Kernel(
@@ -287,7 +334,11 @@ class Session:
 
     def _facts_if_compiled(self, kernel: Any, named: dict[str, Any]) -> TargetFacts | None:
         """Return a configuration's facts for the first target; None while an argument is missing."""
-        function = jit_function(kernel)
+        function, named = jit_function(kernel), dict(named)
+        while kernel is not function:
+            for name, heuristic in getattr(kernel, "values", {}).items():
+                named[name] = heuristic(named)
+            kernel = kernel.fn
         arguments = {name: value for name, value in named.items() if name in function.arg_names}
         if any(name not in arguments for name in function.arg_names):
             return None
@@ -298,6 +349,23 @@ class Session:
         target = self.options.targets[0]
         with torch._C.DisableTorchFunction():
             return facts_of(target, self._binary(launched, target), 1, None, "", texts=False)
+
+
+@dataclass(frozen=True)
+class _Effects:
+    """What a kernel writes, as far as traced: the names of arguments; None: unknown."""
+
+    written: frozenset[str] | None = None
+    only_floats: bool = False
+    reaches_others: bool = False
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Effects:
+        tensors = trace.shadows.tensors
+        written = {place.argument for place in trace.sites if place.kind != "load" and place.argument in tensors}
+        floats = all(tensors[name].is_floating_point() for name in written if name)
+        parameters = frozenset(name.partition("[")[0] for name in written if name)  # a tuple is one parameter
+        return cls(parameters, floats, trace.reaches_others)
 
 
 def _every_program(grid: Program) -> Iterator[Program]:

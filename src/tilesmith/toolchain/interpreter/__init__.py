@@ -11,14 +11,17 @@ Files, in reading order:
 
 - `running.py`: `interpreting` and `interpret`, and errors with the kernel's line.
 - `driver.py`: what a script finds in place of a GPU.
+- `benchmarks.py`: benchmarks, profilers and cuBLAS that a script uses.
 - `host.py`: arguments copied to host memory.
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
+- `undefined.py`: undefined values, followed to the results that they reach.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
 - `libdevice.py`: functions of libdevice.
+- `cuda_extras.py`: functions of `tl.extra.cuda`.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.
 """
@@ -28,6 +31,7 @@ from tilesmith.toolchain.interpreter.operations import Operation
 from tilesmith.toolchain.interpreter.running import (
     KernelError,
     Launched,
+    configured,
     handing_over,
     interpret,
     interpreting,
@@ -43,6 +47,7 @@ __all__ = [
     "Observer",
     "Operation",
     "OutOfBounds",
+    "configured",
     "handing_over",
     "interpret",
     "interpreting",

@@ -1,6 +1,6 @@
 """A driver that pretends to have a GPU, for programs that ask Triton about theirs.
 
-Also stand-ins for what else needs a GPU: compiled kernels, and benchmarks, which measure nothing here.
+Also stand-ins for compiled kernels.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from math import nan
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import triton.testing
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
@@ -22,8 +20,7 @@ from triton.runtime.jit import MockTensor
 
 from tilesmith.hardware.devices import Architecture
 from tilesmith.toolchain.compiler import Binary, Target
-
-_BENCHMARKS = ("do_bench", "do_bench_cudagraph", "do_bench_proton", "do_bench_cudagraph_proton")
+from tilesmith.toolchain.interpreter.benchmarks import benchmarks_cut_short, run_once
 
 
 class StandInDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
@@ -87,43 +84,11 @@ def standing_in(architecture: Architecture, multiprocessors: int) -> Iterator[No
     """Give Triton a driver that reports a GPU of this architecture, inside the context."""
     before = driver._active
     driver.set_active(StandInDriver(architecture, multiprocessors))
-    changed = {name: getattr(triton.testing, name) for name in _BENCHMARKS if hasattr(triton.testing, name)}
-    marked = triton.testing.Mark.run
-    for name in changed:
-        setattr(triton.testing, name, run_once)
-    triton.testing.Mark.run = _run_smallest
     try:
-        yield
+        with benchmarks_cut_short():
+            yield
     finally:
         driver._active = before
-        triton.testing.Mark.run = marked
-        for name, function in changed.items():
-            setattr(triton.testing, name, function)
-
-
-def run_once(
-    function: Callable[[], Any], *unused: Any, quantiles: Sequence[float] | None = None, **options: Any
-) -> Any:
-    """Replace a benchmark: call once, and return no time."""
-    function()
-    if options.get("return_mode") == "all":
-        return [nan]
-    return nan if quantiles is None else [nan] * len(quantiles)
-
-
-def _run_smallest(mark: Any, *unused: Any, return_df: bool = False, **options: Any) -> Any:
-    """Replace `perf_report`'s run: run each line at its first size, which launches every kernel."""
-    for name in ("show_plots", "print_data", "save_path", "diff_col", "save_precision"):
-        options.pop(name, None)
-    benchmarks = [mark.benchmarks] if isinstance(mark.benchmarks, triton.testing.Benchmark) else mark.benchmarks
-    for benchmark in benchmarks:
-        first = next(iter(benchmark.x_vals))
-        sizes = first if isinstance(first, list | tuple) else [first for _ in benchmark.x_names]
-        for line in benchmark.line_vals:
-            mark.fn(
-                **dict(zip(benchmark.x_names, sizes, strict=True)),
-                **{benchmark.line_arg: line}, **benchmark.args, **options,
-            )  # fmt: skip
 
 
 class CompiledStandIn:

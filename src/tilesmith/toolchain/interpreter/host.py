@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return an argument of a launch with each of its tensors changed, also inside tuples and descriptors."""
+    if isinstance(value, tuple):
+        elements = [with_tensors(element, change) for element in value]
+        return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
+    if isinstance(value, TensorDescriptor):
+        descriptor = copy.copy(value)
+        descriptor.base = with_tensors(value.base, change)
+        return descriptor
+    if isinstance(value, TensorWrapper):
+        return TensorWrapper(with_tensors(value.base, change), value.dtype)
+    return change(value) if isinstance(value, torch.Tensor) else value
 
 
 class HostCopies:
@@ -18,18 +33,7 @@ class HostCopies:
 
     def hosted(self, value: Any) -> Any:
         """Return the argument in host memory, without a copy where it is there already."""
-        if isinstance(value, tuple):
-            elements = [self.hosted(element) for element in value]
-            return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
-        if isinstance(value, TensorDescriptor):
-            descriptor = copy.copy(value)
-            descriptor.base = self.hosted(value.base)
-            return descriptor
-        if isinstance(value, TensorWrapper):
-            return TensorWrapper(self.hosted(value.base), value.dtype)
-        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-            return self._copy(value)
-        return value
+        return with_tensors(value, lambda tensor: tensor if tensor.device.type == "cpu" else self._copy(tensor))
 
     def write_back(self) -> None:
         """Copy what the kernel wrote to the original tensors."""

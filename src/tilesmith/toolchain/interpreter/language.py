@@ -22,7 +22,7 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
 from triton.runtime.jit import JITFunction
 
-from tilesmith.toolchain.interpreter import libdevice
+from tilesmith.toolchain.interpreter import cuda_extras, libdevice
 from tilesmith.toolchain.interpreter.memory import is_user_code
 from tilesmith.toolchain.interpreter.patches import Builder, numpy_dtype
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
@@ -93,7 +93,7 @@ class Language:
             self.set_attr(owner, "range", self._range)
         self.set_attr(stock, "_get_np_dtype", numpy_dtype)
         self.set_attr(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)
-        self.set_attr(tl.tensor, "__bool__", _truth)
+        self.set_attr(tl.tensor, "__bool__", lambda tensor: _truth(tensor, self.builder))
         shapes = Shapes()
         self.set_attr(tl.block_type, "__init__", _plain_function(shapes.make_type))
         self.set_attr(tl.tensor, "__init__", _plain_function(shapes.make_tensor))
@@ -116,7 +116,7 @@ class Language:
         self._replacements[id(builtins.max)] = partial(
             _least, builtins.max, partial(tl.maximum, _semantic=self.semantic)
         )
-        for owner, name, function in libdevice.functions(self.semantic):
+        for owner, name, function in (*libdevice.functions(self.semantic), *cuda_extras.functions(self)):
             self.set_attr(owner, name, function)
 
     def _range(self, first: Any, last: Any = None, step: Any = None, **hints: Any) -> Iterator[Any]:
@@ -147,11 +147,12 @@ def _least(choose: Callable[..., Any], combine: Callable[[Any, Any], Any], *valu
     return result
 
 
-def _truth(tensor: Any) -> bool:
+def _truth(tensor: Any, builder: Builder) -> bool:
     """Return the truth of a scalar. Triton's own code also tests blocks, only to distinguish them from None."""
     data = tensor.handle.data
     if data.size == 1:
+        builder.undefined.used(tensor.handle)
         return bool(data.item())
-    if is_user_code(sys._getframe(1).f_code.co_filename):
+    if is_user_code(sys._getframe(2).f_code.co_filename):
         raise AmbiguousTruth(f"a block of shape {list(data.shape)} has no single truth value; use tl.where, & or |")
     return True

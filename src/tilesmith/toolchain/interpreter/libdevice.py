@@ -12,6 +12,7 @@ from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.language.semantic import TritonSemantic
 
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
+from tilesmith.toolchain.interpreter.undefined import pass_on
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{
@@ -71,6 +72,7 @@ def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic)
         result = function(*(torch.from_numpy(values_of(tensor.handle).copy()) for tensor in tensors)).numpy()
         scalar = tl.int32 if result.dtype == bool else widest.dtype
         handle = handle_of(result, scalar)
+        pass_on(semantic.builder, [tensor.handle for tensor in tensors], handle)
         return tl.tensor(handle, tl.block_type(scalar, list(result.shape)) if widest.shape else scalar)
 
     return call

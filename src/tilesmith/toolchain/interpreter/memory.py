@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.operations import Operation
+    from tilesmith.toolchain.interpreter.undefined import Undefined
 
 Program = tuple[int, int, int]
 
@@ -54,6 +55,8 @@ class Access:
     column: int = 0
     overflow: tuple[str, int] | None = None
     bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
+    masked: bool = False  # the kernel passes a mask
+    operation: str = ""  # of an atomic: "add", "xchg", "cas", …
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,9 @@ class Observer:
     def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
         """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
 
-    def load(self, access: Access) -> None:
-        """Called before a program loads."""
+    def load(self, access: Access) -> NDArray[np.bool_] | None:
+        """Called before a program loads. May return the lanes whose memory nobody has written."""
+        return None
 
     def store(self, access: Access) -> None:
         """Called before a program stores."""
@@ -109,6 +113,9 @@ class Observer:
 
     def operation(self, operation: Operation) -> None:
         """Called after each operation of a program that this observer follows."""
+
+    def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
+        """Called before a program stores undefined values in these lanes."""
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         """Called for an access out of bounds. Raises by default; return to continue with the bad lanes masked."""
@@ -178,6 +185,7 @@ class Memory:
         self.observers = observers
         self._regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
         self._others: list[Region] = []
+        self.unwritten: NDArray[np.bool_] | None = None  # lanes of the last load whose memory nobody has written
 
     def admit(
         self,
@@ -188,6 +196,8 @@ class Memory:
         element_bytes: int,
         value: NDArray[Any] | None = None,
         bounded: bool = False,
+        masked: bool = False,
+        operation: str = "",
     ) -> NDArray[np.bool_]:
         """Return the lanes to perform: the mask without the lanes that are out of bounds."""
         addresses = pointers.data
@@ -200,10 +210,12 @@ class Memory:
         file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
-            _column(frame), getattr(pointers, "overflow", None), bounded,
+            _column(frame), getattr(pointers, "overflow", None), bounded, masked, operation,
         )  # fmt: skip
+        self.unwritten = None
         for observer in self.observers:
-            getattr(observer, kind)(access)
+            unwritten = getattr(observer, kind)(access)
+            self.unwritten = self.unwritten if unwritten is None else unwritten
         return mask if within else self._refuse(access, own)
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:

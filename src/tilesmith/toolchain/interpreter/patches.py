@@ -28,6 +28,7 @@ from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
+from tilesmith.toolchain.interpreter.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
 Array = NDArray[Any]
@@ -86,6 +87,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         # The stock interpreter lacks some input precisions of tl.dot. Here all of them are exact.
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
+        self.undefined = UndefinedLanes(self)
 
     # Casts
 
@@ -185,10 +187,10 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     # Memory. Releases pass cache hints differently; they have no effect here.
 
     def create_load(self, ptr: Handle, *hints: Any) -> Handle:
-        return self.create_masked_load(ptr, _every_lane(ptr), None)
+        return self._load("load", ptr, None, None)
 
     def create_store(self, ptr: Handle, val: Handle, *hints: Any) -> None:
-        self.create_masked_store(ptr, val, _every_lane(ptr))
+        self._store("store", ptr, val, None)
 
     def create_masked_load(
         self, ptrs: Handle, mask: Handle, other: Handle | None, *hints: Any, **named_hints: Any
@@ -199,10 +201,10 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         self._store("store", ptrs, value, mask)
 
     def create_atomic_load(self, ptr: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        return self._load("atomic", ptr, mask, None)
+        return self._load("atomic", ptr, mask, None, "load")
 
     def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
-        self._store("atomic", ptr, val, mask)
+        self._store("atomic", ptr, val, mask, "store")
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
         element = desc.base.get_element_ty()
@@ -233,13 +235,13 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             self._bounded = False
 
     def create_atomic_rmw(self, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        lanes = self._admit("atomic", ptr, mask, values_of(val))
+        lanes = self._admit("atomic", ptr, mask, values_of(val), rmwOp.name.lower())
         if val.dtype.scalar == tl.bfloat16 and rmwOp == _ir.ATOMIC_OP.FADD:
             return self._add_bfloat16(ptr, val, lanes)
         return super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
-        lanes = self._admit("atomic", ptr, _every_lane(ptr), values_of(val))
+        lanes = self._admit("atomic", ptr, None, values_of(val), "cas")
         if lanes.all():
             return super().create_atomic_cas(ptr, cmp, val, sem, scope)
         found = np.zeros(ptr.data.shape, dtype=cmp.data.dtype)
@@ -249,24 +251,47 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         found[lanes] = super().create_atomic_cas(*chosen, sem, scope).data
         return TensorHandle(found, cmp.dtype.scalar)
 
-    def _load(self, kind: str, pointers: Handle, mask: Handle, other: Handle | None) -> Handle:
+    def _load(
+        self, kind: str, pointers: Handle, mask: Handle | None, other: Handle | None, operation: str = ""
+    ) -> Handle:
         element = pointers.get_element_ty()
         dtype = numpy_dtype(element)
         filler = np.zeros(pointers.data.shape, dtype) if other is None else other.data
-        lanes = self._admit(kind, pointers, mask, None)
-        return TensorHandle(_interpreter.load(pointers.data, lanes, filler, dtype), element)
+        lanes = self._admit(kind, pointers, mask, None, operation)
+        loaded = TensorHandle(_interpreter.load(pointers.data, lanes, filler, dtype), element)
+        if self.memory.observers:
+            self._note_undefined(loaded, pointers, mask, other)
+        return loaded
 
-    def _store(self, kind: str, pointers: Handle, value: Handle, mask: Handle) -> None:
-        lanes = self._admit(kind, pointers, mask, values_of(value))
+    def _note_undefined(self, loaded: Handle, pointers: Handle, mask: Handle | None, other: Handle | None) -> None:
+        """Mark the lanes of a load that are undefined: masked off without `other`, or never written."""
+        argument = getattr(pointers.dtype, "argument", None)
+        if self.memory.unwritten is not None:
+            self.undefined.mark(loaded, self.memory.unwritten, "unwritten", argument)
+            self.memory.unwritten = None
+        elif mask is not None:
+            off = ~np.asarray(mask.data, dtype=bool)
+            filled = None if other is None else undefined_of(other)
+            if (other is None or filled is not None) and off.any():
+                lanes = off if filled is None else off & filled.lanes
+                self.undefined.mark(loaded, np.broadcast_to(lanes, loaded.data.shape), "masked", argument)
+
+    def _store(self, kind: str, pointers: Handle, value: Handle, mask: Handle | None, operation: str = "") -> None:
+        lanes = self._admit(kind, pointers, mask, values_of(value), operation)
         # The data's width decides how many bytes are written, so it must be the pointer's.
         data = value.data.astype(numpy_dtype(pointers.get_element_ty()), copy=False)
         _interpreter.store(pointers.data, data, lanes)
 
-    def _admit(self, kind: str, pointers: Handle, mask: Handle, value: Array | None) -> NDArray[np.bool_]:
+    def _admit(
+        self, kind: str, pointers: Handle, mask: Handle | None, value: Array | None, operation: str = ""
+    ) -> NDArray[np.bool_]:
         # Releases before 3.9 pass a descriptor's mask as a plain array, whose `data` is its buffer.
-        lanes = np.broadcast_to(np.asarray(mask.data), pointers.data.shape)
+        lanes = np.broadcast_to(np.asarray(True if mask is None else mask.data), pointers.data.shape)
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        return self.memory.admit(kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded)
+        self.undefined.used(pointers, lanes)
+        return self.memory.admit(
+            kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded, mask is not None
+        )
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:
         """Add in rounds, so that lanes with the same address see each other's sums."""
@@ -282,10 +307,6 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             _interpreter.store(pointers.data, narrow(total, "bf16"), now)
             waiting &= ~now
         return TensorHandle(found, tl.bfloat16)
-
-
-def _every_lane(pointers: Handle) -> Handle:
-    return TensorHandle(np.ones(pointers.data.shape, dtype=bool), tl.int1)
 
 
 def pointer_to(address: int, element_type: Type, argument: str) -> Any:

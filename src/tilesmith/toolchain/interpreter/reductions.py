@@ -16,6 +16,7 @@ from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.numerics import is_narrow
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
+from tilesmith.toolchain.interpreter.undefined import UndefinedLanes
 
 Array = NDArray[Any]
 Combine = Callable[[list[Array], list[Array]], list[Array]]
@@ -65,7 +66,11 @@ class Reductions:
         if _plain(keep_dims):
             kept = [1 if axis in (None, dimension) else length for dimension, length in enumerate(shape)]
             reduced = [data.reshape(kept) for data in reduced]
-        return tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
+        results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
+        following: UndefinedLanes = self._semantic.builder.undefined
+        if following.is_following:
+            following.reduced([one.handle for one in input], [one.handle for one in results], axis)
+        return results
 
     def associative_scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **unused: Any) -> Any:
         """Compute `tl.associative_scan`."""
@@ -77,7 +82,12 @@ class Reductions:
         slices = [_axis_first(tensor.handle.data, axis)[direction] for tensor in input]
         scanned = _by_doubling(slices, self._combine(combine_fn, scalars))
         restored = [np.ascontiguousarray(np.moveaxis(data[direction], 0, axis)) for data in scanned]
-        return tuple(tensor_of(data, scalar) for data, scalar in zip(restored, scalars, strict=True))
+        results = tuple(tensor_of(data, scalar) for data, scalar in zip(restored, scalars, strict=True))
+        following: UndefinedLanes = self._semantic.builder.undefined
+        if following.is_following:
+            handles = [one.handle for one in input], [one.handle for one in results]
+            following.scanned(*handles, axis or 0, bool(_plain(reverse)))
+        return results
 
     def _combine(self, combine_fn: Any, scalars: Sequence[Any]) -> Combine:
         def call(left: list[Array], right: list[Array]) -> list[Array]:

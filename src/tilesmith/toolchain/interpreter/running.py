@@ -140,10 +140,19 @@ def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any
     if _performers:
         configuration = _performers[-1].configuration(_after_pruning(tuner, arguments, options), tuner.fn, named)
     tuner.best_config = configuration
-    chosen = configuration.all_kwargs()
+    configured(named, configuration)
+    return tuner.fn.run(*arguments, **options, **configuration.all_kwargs())
+
+
+def configured(arguments: Mapping[str, Any], configuration: Any) -> dict[str, Any]:
+    """Return the arguments with those of an autotuner's configuration, after its `pre_hook`.
+
+    A hook sets the blocks of tensor descriptors, so compilers and the interpreter must see its effect.
+    """
+    named = {**arguments, **configuration.all_kwargs()}
     if configuration.pre_hook is not None:
-        configuration.pre_hook({**named, **chosen})
-    return tuner.fn.run(*arguments, **options, **chosen)
+        configuration.pre_hook(named)
+    return named
 
 
 def _after_pruning(tuner: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[Any]:
@@ -214,6 +223,8 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
                 raise
             except Exception as error:
                 raise _located(error, kernel.__name__, builder.grid_idx) from error
+            finally:
+                builder.undefined.end()
     copies.write_back()
 
 

@@ -16,6 +16,7 @@ RULES: tuple[Rule, ...] = (
     compiled_kernel.compile_errors,
     compiled_kernel.spills,
     memory_access.narrow,
+    memory_access.narrowed_by_mask,
     memory_access.uncoalesced,
     memory_access.redundant,
     memory_access.masked,

@@ -17,7 +17,7 @@ def compile_errors(evidence: Evidence) -> Iterator[Finding]:
             line = int(place[2]) if place[2].isdecimal() else None
             reason = rest.strip().splitlines()[-1].strip() if rest.strip() else first
             yield evidence.finding(
-                "compile-error", "error", f"does not compile for {target}: {reason}",
+                "compile-error", evidence.failure_severity(target), f"does not compile for {target}: {reason}",
                 "The interpreter accepts this code, the compiler does not: change what the message names.",
                 line=line, target=target,
             )  # fmt: skip
@@ -55,7 +55,7 @@ def occupancy(evidence: Evidence) -> Iterator[Finding]:
             continue
         if facts.blocks_per_multiprocessor == 0:
             yield evidence.finding(
-                "compile-error", "error",
+                "compile-error", evidence.failure_severity(target),
                 f"does not fit on {target}: one program needs more {facts.limited_by} than a multiprocessor has",
                 "Use smaller tiles or fewer stages.", line=evidence.first_line, target=target,
             )  # fmt: skip

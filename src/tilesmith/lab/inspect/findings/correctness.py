@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.launch_metrics import element_name
-from tilesmith.lab.inspect.model import Finding, Severity
+from tilesmith.lab.inspect.model import Finding, Kernel, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
 
 
@@ -59,6 +61,16 @@ def _described(evidence: Evidence, incident: Incident) -> tuple[str, Severity, s
         case "lanes":
             message = f"lanes of one store write different values to the same element of {name} ({count})"
             return "race", "error", message, "Make the offsets of the store distinct, or mask the duplicates."
+        case "undefined" | "harmful":
+            zeros = incident.kind == "undefined"
+            message = f"masked lanes of this load of {name} have no value, and reach a result in program {program}" + (
+                ": right only where the hardware fills them with zeros" if zeros else "; zeros would change it too"
+            )
+            advice = "Pass other= with the value that leaves the result unchanged, or discard the lanes with tl.where."
+            return "undefined", "warning" if zeros else "error", message, advice
+        case "uninitialised" if incident.access == "atomic":
+            message = f"program {program} updates {element}, which nobody has written ({count})"
+            return "uninitialised", "error", message, "Initialise the tensor: torch.zeros instead of torch.empty."
         case "uninitialised":
             message = f"program {program} loads {element}, which nobody has written ({count})"
             advice = "Initialise the tensor (torch.zeros instead of torch.empty), or mask the load."
@@ -70,6 +82,20 @@ def _described(evidence: Evidence, incident: Incident) -> tuple[str, Severity, s
             return "overflow", "error", message, "Compute the offset in 64 bits: tl.program_id(0).to(tl.int64)."
 
 
+def unwritten_result(kernel: Kernel, writer: tuple[str, str, int], elements: NDArray[np.bool_], call: str) -> Finding:
+    """Return the finding about elements that the script reads although no program wrote them."""
+    argument, file, line = writer
+    count = int(np.count_nonzero(elements))
+    first = ", ".join(str(index) for index in np.argwhere(elements)[0]) if elements.ndim else ""
+    return Finding(
+        "uninitialised", "error",
+        f"the script reads {count:,} of {elements.size:,} elements of {argument}, the first at [{first}], in {call}, "
+        f"but no program has written them",
+        "Launch enough programs to cover the tensor (triton.cdiv rounds up), widen the mask of the store, or "
+        "initialise the tensor.", file, line, linecache.getline(file, line).strip(),
+    )  # fmt: skip
+
+
 def missing_masks(evidence: Evidence) -> Iterator[Finding]:
     """Yield unmasked blocks that end exactly with their tensor, in kernels that take a size."""
     takes_size = any(
@@ -78,8 +104,7 @@ def missing_masks(evidence: Evidence) -> Iterator[Finding]:
     )
     for place in evidence.metrics.places:
         site = evidence.trace.sites[place]
-        bounded = site.bounded or "mask" in linecache.getline(place.file, place.line)
-        if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not bounded:
+        if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not site.bounded:
             yield evidence.finding(
                 "missing-mask", "info",
                 f"the {place.kind} of {place.argument} has no mask and ends exactly with the tensor: a size that is "

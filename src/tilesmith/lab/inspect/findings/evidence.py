@@ -34,6 +34,7 @@ class Evidence:
     alignment: Alignment
     device: Device | None
     kernel_error: str | None = None
+    deciding: frozenset[str] = frozenset()  # the targets on which a failure is an error
 
     @property
     def file(self) -> str:
@@ -46,6 +47,10 @@ class Evidence:
         return int(kernel.starting_line_number) + next(
             (number for number, text in enumerate(kernel.raw_src) if text.lstrip().startswith("def ")), 0
         )
+
+    def failure_severity(self, target: str) -> Severity:
+        """Return the severity of a failure on this target: an error only where the script is meant to run."""
+        return "error" if target in self.deciding else "info"
 
     def microseconds(self, moved: int) -> float | None:
         """Return how long this many bytes take at the datasheet's bandwidth."""

@@ -10,25 +10,50 @@ from tilesmith.lab.inspect.model import AccessFacts, Finding
 
 
 def narrow(evidence: Evidence) -> Iterator[Finding]:
-    """Yield accesses that would be wider if the arguments were aligned."""
-    misaligned = evidence.alignment.misaligned
+    """Yield each cause of narrow accesses once: the arguments that are not aligned."""
+    by_cause: dict[tuple[tuple[str, str], ...], list[AccessFacts]] = {}
     for access in evidence.large_accesses():
-        possible = evidence.alignment.widths_if_aligned.get(access.line, 0)
-        if access.vector_bytes and possible > access.vector_bytes:
-            names = " and ".join(f"{name} ({value})" for name, value in misaligned.items())
-            verb = "is not a multiple" if len(misaligned) == 1 else "are not multiples"
+        if _could_be_wider(evidence, access):
+            by_cause.setdefault(tuple(evidence.alignment.causes[access.line].items()), []).append(access)
+    for cause, accesses in by_cause.items():
+        first = max(accesses, key=lambda one: _wasted_bytes(evidence, one))
+        others = sorted({one.line for one in accesses} - {first.line})
+        names = " and ".join(f"{name} ({value})" for name, value in cause)
+        verb = "is not a multiple" if len(cause) == 1 else "are not multiples"
+        also = f"; so do the accesses in lines {', '.join(map(str, others))}" if others else ""
+        yield evidence.finding(
+            "misaligned", "warning",
+            f"{_subject(first)} moves {first.vector_bytes} bytes per thread and instruction instead of "
+            f"{evidence.alignment.widths_if_aligned[first.line]}, because {names} {verb} of 16{also}",
+            "Pad sizes and strides to multiples of 16 elements, and start tensors at multiples of 16 bytes.",
+            file=first.file, line=first.line, cost_bytes=sum(_wasted_bytes(evidence, one) for one in accesses),
+        )  # fmt: skip
+
+
+def narrowed_by_mask(evidence: Evidence) -> Iterator[Finding]:
+    """Yield contiguous accesses that the compiler splits into narrow instructions because of their mask."""
+    for place, access in zip(evidence.metrics.places, evidence.metrics.accesses, strict=True):
+        if access not in evidence.large_accesses() or not evidence.metrics.is_split_by_mask(place):
+            continue
+        if not _could_be_wider(evidence, access):
             yield evidence.finding(
-                "misaligned", "warning",
-                f"{_subject(access)} moves {access.vector_bytes} bytes per thread and instruction instead of "
-                f"{possible}, because {names} {verb} of 16",
-                "Pad sizes and strides to multiples of 16 elements, and start tensors at multiples of 16 bytes.",
-                file=access.file, line=access.line, cost_bytes=_wasted_bytes(evidence, access),
+                "misaligned", "info",
+                f"{_subject(access)} moves {access.vector_bytes} bytes per thread and instruction: neighbouring "
+                "elements are contiguous, but the mask may change between any two of them",
+                "Compare offsets with a bound that is a multiple of 16 (offsets < n), where the size allows it.",
+                file=access.file, line=access.line,
             )  # fmt: skip
 
 
+def _could_be_wider(evidence: Evidence, access: AccessFacts) -> bool:
+    return 0 < (access.vector_bytes or 0) < evidence.alignment.widths_if_aligned.get(access.line, 0)
+
+
 def uncoalesced(evidence: Evidence) -> Iterator[Finding]:
-    for access in evidence.large_accesses():
-        is_narrow = evidence.alignment.widths_if_aligned.get(access.line, 0) > (access.vector_bytes or 0)
+    for place, access in zip(evidence.metrics.places, evidence.metrics.accesses, strict=True):
+        if access not in evidence.large_accesses():
+            continue
+        is_narrow = _could_be_wider(evidence, access) or evidence.metrics.is_split_by_mask(place)
         if access.efficiency is None or access.efficiency >= UNCOALESCED or is_narrow:
             continue
         ideal, real = access.ideal_sectors_per_request, access.sectors_per_request

@@ -18,13 +18,14 @@ MOST_SUSPECTS = 6  # arguments; each costs one compilation
 
 @dataclass(frozen=True)
 class Alignment:
-    """Widths of global accesses by source line if all arguments were aligned, and the arguments that are not.
+    """Widths of global accesses by source line if all arguments were aligned, and the arguments that make them narrow.
 
-    Both are empty where alignment changes nothing.
+    `causes` names, for each line, the arguments with their values as text. Both are empty where alignment changes
+    nothing.
     """
 
     widths_if_aligned: dict[int, int]
-    misaligned: dict[str, str]
+    causes: dict[int, dict[str, str]]
 
 
 def alignment_of(launched: Launched, binary: Binary, target: Target, file: str) -> Alignment:
@@ -41,17 +42,21 @@ def alignment_of(launched: Launched, binary: Binary, target: Target, file: str) 
     current = widest_by_line(binary, file)
     if not any(width > current.get(line, width) for line, width in best.items()):
         return Alignment({}, {})
-    return Alignment(best, _responsible(launched, suspects, best, widths))
+    return Alignment(best, _causes(launched, suspects, best, widths))
 
 
-def _responsible(
+def _causes(
     launched: Launched, suspects: dict[str, str], best: dict[int, int], widths: Callable[[Launched], dict[int, int]]
-) -> dict[str, str]:
-    """Return the suspects that alone make an access narrow; all suspects where none does alone."""
+) -> dict[int, dict[str, str]]:
+    """Return for each line the suspects that alone make its access narrow; all suspects where none does alone."""
     if not 1 < len(suspects) <= MOST_SUSPECTS:
-        return suspects
-    alone = {name: value for name, value in suspects.items() if widths(aligned(launched, but=name)) != best}
-    return alone or suspects
+        return dict.fromkeys(best, suspects)
+    without = {name: widths(aligned(launched, but=name)) for name in suspects}
+    causes = {}
+    for line, width in best.items():
+        alone = {name: suspects[name] for name, found in without.items() if found.get(line, width) < width}
+        causes[line] = alone or suspects
+    return causes
 
 
 def unaligned(launched: Launched) -> dict[str, str]:

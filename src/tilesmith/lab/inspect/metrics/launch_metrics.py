@@ -109,6 +109,28 @@ class Metrics:
         counted = self._requested[place]
         return None if counted is None else Requested(*(round(number * self.scale) for number in counted))
 
+    def is_split_by_mask(self, place: Place) -> bool:
+        """Return whether a masked access is narrow although each thread's elements are contiguous."""
+        laid, site = self._laid.get(place), self._trace.sites[place]
+        if laid is None or laid.layout.layout is None or not site.bounded or not site.patterns:
+            return False
+        shape, layout = laid.layout.shape, laid.layout.layout
+        warp, lane, register = (array.reshape(-1) for array in owners(shape, layout))
+        if prod(shape) != prod(place.shape) or not register.any():
+            return False
+        order = np.lexsort((register, lane, warp))
+        same_thread = (np.diff(warp[order]) == 0) & (np.diff(lane[order]) == 0) & (register[order][1:] % 2 == 1)
+        wide = laid.vector_bytes >= 2 * place.element_bytes
+        return (
+            not wide
+            and all(
+                bool(np.all(np.diff(pattern.distances.reshape(-1)[order])[same_thread] == place.element_bytes))
+                for pattern in site.patterns.values()
+                if pattern.mask.all()
+            )
+            and any(pattern.mask.all() for pattern in site.patterns.values())
+        )
+
     def program_facts(self) -> tuple[ProgramFacts, ...]:
         """Return every traced program with its stored tiles; some programs in full."""
         trace = self._trace

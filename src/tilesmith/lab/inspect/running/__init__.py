@@ -4,8 +4,12 @@ Files, in reading order:
 
 - `script.py`: starts a script in a child process and gathers the results, even of a script that crashes.
 - `child_process.py`: the child process itself.
+- `spawned_processes.py`: receives the kernels of processes that the script starts.
 - `watch.py`: lets a session see every launch of this process.
 - `tensor_tracker.py`: sees every torch call: which tensors are on the GPU, which bytes were written.
+- `cuda_kernels.py`: operators that a script registers for CUDA.
+- `half_precision.py`: half-precision sums as a GPU computes them.
+- `written_memory.py`: which bytes of a storage were written.
 - `deferred_programs.py`: programs that run only when their results are read.
 - `gpu_stand_in.py`: answers for `torch.cuda` on a machine without a GPU.
 """

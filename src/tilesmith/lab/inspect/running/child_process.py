@@ -14,23 +14,22 @@ import os
 import runpy
 import traceback
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+ADDRESS = "TILESMITH_INSPECT"  # the environment variable with the address of the inspecting process
 MOST_FRAMES = 20  # the innermost frames; an endless recursion has a thousand
 
 
 def main() -> None:
     pipe = Connection(int(sys.argv[1]))
-    options, script, arguments = pipe.recv()
+    options, script, arguments, address = pipe.recv()
+    _announce(address)
     ending, session = _run(pipe, options, script, arguments)
     if session is not None:
-        from tilesmith.lab.inspect.running.watch import inspection_of
-
-        found = inspection_of(session, script, arguments)
-        pipe.send(("summary", {"device": found.device, "notes": found.notes, "launches": dict(session.launches)}))
+        pipe.send(("summary", _summary(session, script, arguments)))
     pipe.send(("ended", ending))
     pipe.close()
     sys.stdout.flush()
@@ -39,26 +38,65 @@ def main() -> None:
     os._exit(0)
 
 
-def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) -> tuple[Any, Any]:
+def follow_this_process(address: str) -> None:
+    """Inspect the launches of this process, which an inspected script started."""
+    with Client(address) as pipe:
+        options = pipe.recv()
+    session = _session(options, _Line(address))
+    from tilesmith.lab.inspect.running.watch import watching
+
+    watching(session).__enter__()
+
+
+class _Line:
+    """A connection to the inspecting process, opened at the first message, and again after a fork."""
+
+    def __init__(self, address: str, pipe: Connection | None = None) -> None:
+        self._address = address
+        self._pipe = pipe
+        os.register_at_fork(after_in_child=self._forget)
+
+    def send(self, message: Any) -> None:
+        if self._pipe is None:
+            self._pipe = Client(self._address)
+            self._pipe.recv()  # the options, which a fork has already
+        self._pipe.send(message)
+
+    def _forget(self) -> None:
+        self._pipe = None
+
+
+def _announce(address: str) -> None:
+    """Let processes that the script starts be inspected too."""
+    hook = str(Path(__file__).parent / "start_hook")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [hook, os.environ.get("PYTHONPATH", "")]))
+    os.environ[ADDRESS] = address
+
+
+def _session(options: Any, line: _Line) -> Any:
     import torch
 
+    from tilesmith.lab.inspect.session import Session
+
+    return Session(
+        options,
+        has_gpu=torch.cuda.is_available(),
+        report=lambda number, kernel: line.send(("kernel", number, kernel)),
+        before_compiling=lambda kernel, target: line.send(("compiling", kernel, target)),
+    )
+
+
+def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) -> tuple[Any, Any]:
     from tilesmith.lab.inspect.model import Ending
     from tilesmith.lab.inspect.options import InspectError
     from tilesmith.lab.inspect.running.watch import watching
-    from tilesmith.lab.inspect.session import Session
 
-    session = Session(
-        options,
-        has_gpu=torch.cuda.is_available(),
-        report=lambda number, kernel: pipe.send(("kernel", number, kernel)),
-        before_compiling=lambda kernel, target: pipe.send(("compiling", kernel, target)),
-    )
+    session = _session(options, _Line(os.environ[ADDRESS], pipe))
     pipe.send(("started", session.has_gpu, session.sector_bytes))
     sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         with watching(session):
-            runpy.run_path(script, run_name="__main__")
+            _run_program(script, session)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         return Ending("finished", status, "" if isinstance(end.code, int | None) else str(end.code)), session
@@ -67,6 +105,43 @@ def _run(pipe: Connection, options: Any, script: str, arguments: Sequence[str]) 
     except BaseException as error:
         return Ending("exception", 1, _message(error), _own_traceback(error, script)), session
     return Ending("finished"), session
+
+
+def _run_program(script: str, session: Any) -> None:
+    """Run a file or a module as `python` would, then the operator of its SPEC, if it has one and launched nothing."""
+    if not Path(script).is_file():
+        sys.path.insert(0, "")
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+        return
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    names = runpy.run_path(script, run_name="__main__")
+    from tilesmith.spec import Spec
+
+    spec = names.get("SPEC")
+    if isinstance(spec, Spec) and not session.launches:
+        _call_operator(spec)
+
+
+def _call_operator(spec: Any) -> None:
+    """Call the operator once on the inputs of its first case, forward and backward."""
+    import torch
+
+    from tilesmith.spec import called
+
+    inputs = spec.inputs(spec.cases[0], spec.dtypes[0], "cuda")
+    leaves = [inputs[name].requires_grad_() for name in spec.leaves(inputs)] if spec.differentiable else []
+    result = called(spec.op, inputs)
+    outputs = [one for one in (result if isinstance(result, tuple) else (result,)) if isinstance(one, torch.Tensor)]
+    wanted = [one for one in outputs if one.requires_grad]
+    if leaves and wanted:
+        torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
+
+
+def _summary(session: Any, script: str, arguments: Sequence[str]) -> dict[str, Any]:
+    from tilesmith.lab.inspect.running.watch import inspection_of
+
+    found = inspection_of(session, script, arguments)
+    return {"device": found.device, "notes": found.notes, "launches": dict(session.launches)}
 
 
 def _message(error: BaseException) -> str:

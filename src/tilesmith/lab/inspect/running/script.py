@@ -17,6 +17,7 @@ from typing import Any
 from tilesmith.lab.inspect.model import Ending, Inspection, Kernel
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running import child_process
+from tilesmith.lab.inspect.running.spawned_processes import SpawnedProcesses
 
 POLL_SECONDS = 0.2
 SECONDS_TO_START = 600.0  # importing torch and Triton from a slow disk
@@ -47,13 +48,16 @@ class _Gathered:
 
 
 def inspect_script(
-    script: Path,
+    script: Path | str,
     arguments: Sequence[str] = (),
     options: InspectOptions | None = None,
     limits: Limits | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Inspection:
-    """Run `python script arguments…` and explain every kernel that it launches. The script never makes this raise."""
+    """Run `python script arguments…` and explain every kernel that it launches. The script never makes this raise.
+
+    `script` is a file, or the name of a module such as `pytest`. Processes that the script starts are inspected too.
+    """
     options, limits = options or InspectOptions(), limits or Limits()
     while True:
         gathered = _run_once(script, arguments, options, limits, progress)
@@ -65,7 +69,11 @@ def inspect_script(
 
 
 def _run_once(
-    script: Path, arguments: Sequence[str], options: InspectOptions, limits: Limits, progress: Callable[[str], None]
+    script: Path | str,
+    arguments: Sequence[str],
+    options: InspectOptions,
+    limits: Limits,
+    progress: Callable[[str], None],
 ) -> _Gathered:
     ours, theirs = _pipe()
     process = subprocess.Popen(
@@ -73,15 +81,18 @@ def _run_once(
     )
     theirs.close()
     gathered = _Gathered()
-    try:
-        ours.send((options, str(script), list(arguments)))
-        gathered.ending = _gather(ours, process, gathered, limits, progress)
-    except BrokenPipeError:
-        gathered.ending = _unexpected_end(process.wait())
-    finally:
-        process.kill()
-        process.wait()
-        ours.close()
+    with SpawnedProcesses(options) as spawned:
+        try:
+            ours.send((options, str(script), list(arguments), spawned.address))
+            gathered.ending = _gather(ours, process, gathered, limits, progress)
+        except BrokenPipeError:
+            gathered.ending = _unexpected_end(process.wait())
+        finally:
+            process.kill()
+            process.wait()
+            ours.close()
+    for kernel in spawned.kernels():
+        gathered.kernels[len(gathered.kernels)] = kernel
     return gathered
 
 
@@ -150,7 +161,7 @@ def _resident_bytes(process_id: int) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _inspection(script: Path, arguments: Sequence[str], gathered: _Gathered) -> Inspection:
+def _inspection(script: Path | str, arguments: Sequence[str], gathered: _Gathered) -> Inspection:
     from tilesmith import __version__
 
     return Inspection(

@@ -6,6 +6,7 @@ tracker also knows which bytes were never written, and asks for deferred results
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
+
+from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
+from tilesmith.lab.inspect.running.written_memory import COPIES, only_reads, unwritten_elements
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
 
@@ -36,7 +40,6 @@ _NO_CONTENTS = frozenset(
         "__getitem__",
     }
 )
-_ONLY_READ = frozenset({"reshape", "flatten", "contiguous"})  # a copy of unwritten memory counts as unwritten
 _EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 _BACKWARD = frozenset({"backward", "grad"})
 _FORGET_FREED_ABOVE = 4096
@@ -49,6 +52,7 @@ class _Storage:
     reference: Any  # torch's weak reference to a storage, which has no types
     on_gpu: bool
     written: NDArray[np.bool_] | None = None
+    copy_of: int | None = None  # the storage that this one was copied from, while some of it is unwritten
 
     @property
     def is_gone(self) -> bool:
@@ -58,12 +62,20 @@ class _Storage:
 class TensorTracker(TorchFunctionMode):
     """Sees every torch call. `before_use` receives the tensors whose contents a call needs; None means all."""
 
-    def __init__(self, before_use: Callable[[Sequence[torch.Tensor] | None], None], pretend_gpu: bool) -> None:
+    def __init__(
+        self,
+        before_use: Callable[[Sequence[torch.Tensor] | None], None],
+        pretend_gpu: bool,
+        unwritten_read: Callable[[torch.Tensor, NDArray[np.bool_], str], None] = lambda tensor, elements, call: None,
+    ) -> None:
+        """`unwritten_read` receives a tensor of which a call reads elements that nobody wrote, and the call's name."""
         super().__init__()
+        self._unwritten_read = unwritten_read
         self._before_use = before_use
         self._pretend_gpu = pretend_gpu
         self._storages: dict[int, _Storage] = {}
         self._in_backward = 0
+        self.is_calling_gpu = False  # whether torch now runs a call that would run on the GPU
         self._any_on_gpu = False
 
     def __torch_function__(
@@ -75,12 +87,16 @@ class TensorTracker(TorchFunctionMode):
             return self._attribute(func, args)
         if name in _BACKWARD:
             self._before_use(None)
-            return func(*args, **kwargs)
+            with self.inside_call(self._any_on_gpu):
+                return func(*args, **kwargs)
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if name not in _NO_CONTENTS:
             self._before_use(inputs)
-            if name not in _ONLY_READ:
-                self._now_written(inputs)
+            if name not in COPIES:
+                if only_reads(func, kwargs):
+                    self._check_written(inputs, name)
+                else:
+                    self._now_written(inputs)
         if not self._pretend_gpu:
             result = func(*args, **kwargs)
             on_gpu = None
@@ -88,11 +104,28 @@ class TensorTracker(TorchFunctionMode):
             result, on_gpu = self._without_gpu(func, name, args, kwargs, inputs)
         if name in _EMPTY:
             self._note(result, on_gpu, fresh=True)
+        elif name in COPIES and isinstance(result, torch.Tensor):
+            if on_gpu:
+                self._note(result, on_gpu)
+            self._note_copy(inputs[0], result)
         elif on_gpu:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
                     self._note(leaf, on_gpu)
         return result
+
+    @contextmanager
+    def inside_call(self, on_gpu: bool) -> Iterator[None]:
+        """Note that torch runs a call on the GPU, or that it runs code of ours."""
+        before, self.is_calling_gpu = self.is_calling_gpu, on_gpu
+        try:
+            yield
+        finally:
+            self.is_calling_gpu = before
+
+    def note_on_gpu(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor belongs to the GPU: torch made it in the course of a call there."""
+        self._note(tensor, on_gpu=True)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -107,7 +140,17 @@ class TensorTracker(TorchFunctionMode):
             finally:
                 self._in_backward -= 1
 
-        with self, patch.object(BackwardCFunction, "apply", apply):
+        start: Callable[..., Any] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def started(thread: threading.Thread) -> Any:
+            with self:  # a mode holds for one thread
+                return start(thread)
+
+        with (
+            self,
+            patch.object(BackwardCFunction, "apply", apply),
+            patch.object(threading.Thread, "_bootstrap_inner", started),
+        ):
             yield
 
     def written_bytes(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
@@ -151,7 +194,10 @@ class TensorTracker(TorchFunctionMode):
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         if "device" in kwargs and named is not None and named.type == "cuda":
             kwargs["device"] = HOST
-        return func(*args, **kwargs), on_gpu
+        with self.inside_call(on_gpu):
+            if on_gpu and sums_in_half(name, args, kwargs):
+                return in_single(func, args, kwargs), on_gpu
+            return func(*args, **kwargs), on_gpu
 
     def _moved(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], to: torch.device) -> Any:
         """Return a copy where the move crosses between host and GPU, else what torch returns."""
@@ -194,6 +240,50 @@ class TensorTracker(TorchFunctionMode):
             known.written = np.zeros(storage.nbytes(), dtype=bool)
         known.on_gpu = known.on_gpu or bool(on_gpu)
         self._any_on_gpu = self._any_on_gpu or known.on_gpu
+
+    def _check_written(self, tensors: Sequence[torch.Tensor], name: str) -> None:
+        for tensor in tensors:
+            elements = self._unwritten(tensor)
+            if elements is not None and elements.any():
+                self._unwritten_read(tensor, elements, name)
+
+    def _unwritten(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
+        """Return which elements nobody wrote; None where all were written."""
+        try:
+            written = self.written_bytes(tensor)
+        except (NotImplementedError, RuntimeError):
+            return None
+        with torch._C.DisableTorchFunction():
+            return None if written is None or not tensor.numel() else unwritten_elements(tensor, written)
+
+    def _note_copy(self, original: torch.Tensor, copy: torch.Tensor) -> None:
+        """Note that the copy of an unwritten element is unwritten."""
+        elements = self._unwritten(original)
+        if elements is None or not elements.any():
+            return
+        with torch._C.DisableTorchFunction():
+            storage = copy.untyped_storage()
+            if storage._cdata == original.untyped_storage()._cdata or not copy.is_contiguous():
+                return
+            self._note(copy, on_gpu=False)
+            flat = ~elements.reshape(-1)
+            if flat.size * copy.element_size() == storage.nbytes():
+                noted = self._storages[storage._cdata]
+                noted.written = np.repeat(flat, copy.element_size())
+                noted.copy_of = self.original_storage(original)
+
+    def original_storage(self, tensor: torch.Tensor) -> int:
+        """Return the storage of a tensor; of a copy with unwritten elements, the storage that it was copied from."""
+        key = int(tensor.untyped_storage()._cdata)
+        storage = self._storages.get(key)
+        return key if storage is None or storage.is_gone or storage.copy_of is None else storage.copy_of
+
+    def settle(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Forget the bytes of storages that are written completely."""
+        for tensor in tensors:
+            storage = self._storages.get(tensor.untyped_storage()._cdata)
+            if storage is not None and storage.written is not None and storage.written.all():
+                storage.written = None
 
     def _now_written(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:

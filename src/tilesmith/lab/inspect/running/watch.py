@@ -12,6 +12,7 @@ import triton
 from tilesmith.hardware.devices import Device, device, devices
 from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.running.cuda_kernels import cuda_kernels_on_host
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
 from tilesmith.lab.inspect.session import Session
 from tilesmith.toolchain.interpreter import handing_over
@@ -26,6 +27,8 @@ def watching(session: Session) -> ExitStack:
         stack.enter_context(gpu_stand_in(pretended_device(session.options)))
     stack.enter_context(handing_over(session))
     stack.enter_context(session.tensors.watching())
+    if not session.has_gpu:
+        stack.enter_context(cuda_kernels_on_host(session.tensors))
     return stack
 
 

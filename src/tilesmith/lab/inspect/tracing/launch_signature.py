@@ -11,7 +11,8 @@ from tilesmith.toolchain.interpreter import Launched
 def _value_signature(value: Any, constant: bool) -> Any:
     found = list(tensors_in(value))
     if found:
-        return tuple((tuple(one.shape), one.stride(), one.dtype, one.data_ptr() % 16) for one in found)
+        blocks = getattr(value, "block_shape", None)  # of a tensor descriptor
+        return blocks, *((tuple(one.shape), one.stride(), one.dtype, one.data_ptr() % 16) for one in found)
     if constant or isinstance(value, bool):
         return value
     # Of a run-time integer only what the compiler specialises on: another seed makes no other kernel.

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.model import Program
-from tilesmith.lab.inspect.tracing.shadow_memory import Places, Programs, ShadowMemory, StorageShadow, Where
+from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, OutOfBounds
+from tilesmith.toolchain.interpreter.undefined import Undefined
 
 
 @dataclass
 class Incident:
     """One kind of fault at one source line: the first example, and the number of affected elements."""
 
-    kind: str  # "out-of-bounds", "write-write", "same-value", "read-write", "uninitialised", "overflow", "lanes"
+    kind: str  # "out-of-bounds", "write-write", "same-value", "read-write", "uninitialised", "undefined", "harmful", …
     file: str
     line: int
     access: str
@@ -43,6 +44,8 @@ class Sanitizer:
         self._shadows = shadows
         self._incidents: dict[tuple[Any, ...], Incident] = {}
         self._locks: defaultdict[int, set[int]] = defaultdict(set)
+        self._unwritten: dict[int, bool] = {}  # loads, by identity, of memory that nobody has written
+        self._unwritten_loads: dict[tuple[str, int, str | None], Incident] = {}
 
     def incidents(self) -> Iterator[Incident]:
         yield from self._incidents.values()
@@ -65,6 +68,8 @@ class Sanitizer:
             return new, again
         before = int(np.count_nonzero(shadow.writer[places] == number))
         if access.kind == "atomic":
+            if access.operation not in ("xchg", "store"):
+                self._uninitialised(access, argument, shadow, places)
             if access.addresses.size == 1:
                 self._locks[number].add(int(access.addresses.flat[0]))
             new, written_by = shadow.update(places, number)
@@ -82,13 +87,46 @@ class Sanitizer:
         shadow.now_written(places)
         return new, before
 
-    def _uninitialised(self, access: Access, argument: str | None, shadow: StorageShadow, places: Where) -> None:
+    def unwritten_lanes(self, access: Access) -> Lanes | None:
+        """Return the lanes of a load whose memory nobody has written; None where there are none."""
+        if not self._unwritten.pop(id(access), False):
+            return None
+        first = int(access.addresses[access.mask].flat[0])
+        shadow = self._shadows.of(access.argument, first)
+        assert shadow is not None, "a load of unknown memory has no unwritten places"
+        inside = (access.addresses >= shadow.start) & (access.addresses < shadow.end)
+        places = (np.where(inside, access.addresses, shadow.start).astype(np.int64) - shadow.start) // shadow.granule
         unwritten = shadow.unwritten(places)
-        if unwritten is not None and unwritten.any():
+        assert unwritten is not None
+        return unwritten & inside & access.mask
+
+    def undefined(self, undefined: Undefined, lanes: Lanes, program: Program) -> None:
+        """Note that undefined values decide a result."""
+        origin = undefined.origin
+        kind = "uninitialised" if origin.cause == "unwritten" else "harmful" if undefined.harmful else "undefined"
+        key = (kind, origin.file, origin.line, "load", origin.argument)
+        known = self._unwritten_loads.get((origin.file, origin.line, origin.argument))
+        if key not in self._incidents:
+            fresh = Incident(kind, origin.file, origin.line, "load", origin.argument, program)
+            self._incidents[key] = fresh if known is None else known
+        if known is None:
+            self._incidents[key].elements += int(np.count_nonzero(lanes))
+
+    def _uninitialised(self, access: Access, argument: str | None, shadow: StorageShadow, places: Where) -> None:
+        """Note an access to memory that nobody has written. An atomic is a fault; a load only if its value is used."""
+        unwritten = shadow.unwritten(places)
+        if unwritten is None or not unwritten.any():
+            return
+        if access.kind == "load":
+            self._unwritten[id(access)] = True
+            key = (access.file, access.line, access.argument)
+            fresh = Incident("uninitialised", access.file, access.line, "load", argument, access.program)
+            incident = self._unwritten_loads.setdefault(key, fresh)
+        else:
             incident = self._incident("uninitialised", access, argument)
-            incident.elements += int(np.count_nonzero(unwritten))
-            if incident.element is None:
-                incident.element = self._element(argument, shadow, int(shadow.numbered(places)[unwritten][0]))
+        incident.elements += int(np.count_nonzero(unwritten))
+        if incident.element is None:
+            incident.element = self._element(argument, shadow, int(shadow.numbered(places)[unwritten][0]))
 
     def _conflicts(
         self,

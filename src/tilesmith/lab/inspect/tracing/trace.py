@@ -21,6 +21,7 @@ from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
+from tilesmith.toolchain.interpreter.undefined import Undefined
 
 MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
 MOST_PATTERN_BYTES = 24 << 20
@@ -65,7 +66,7 @@ class Site:
     new: int = 0  # elements that no access of this kind touched before
     again: int = 0  # elements that the same program touched before
     reaches_end: bool = False
-    bounded: bool = False
+    bounded: bool = False  # by a mask or a descriptor
     values: tuple[float, float] | None = None
     patterns: dict[tuple[bytes, bytes], Pattern] = field(default_factory=dict)
     pattern_bytes: int = 0
@@ -100,6 +101,7 @@ class Trace(Observer):
         self.dot_flops: Counter[tuple[str, int, str]] = Counter()
         self.work: Counter[tuple[str, int, str]] = Counter()  # by file, line and kind; followed programs only
         self.followed_seen: dict[Program, None] = {}
+        self.reaches_others = False  # accesses tensors that are not arguments, through a table of addresses
         self.shown = {program: Shown() for program in shown}
         self._followed = frozenset(followed)
 
@@ -110,8 +112,12 @@ class Trace(Observer):
         self.followed_seen[program] = None
         return True
 
-    def load(self, access: Access) -> None:
+    def load(self, access: Access) -> NDArray[np.bool_] | None:
         self._access(access)
+        return self.sanitizer.unwritten_lanes(access)
+
+    def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
+        self.sanitizer.undefined(undefined, lanes, program)
 
     def store(self, access: Access) -> None:
         self._access(access)
@@ -163,7 +169,7 @@ class Trace(Observer):
         site = self.sites.get(place)
         if site is None:
             site = self.sites[place] = Site(place)
-        site.bounded = site.bounded or access.bounded
+        site.bounded = site.bounded or access.bounded or access.masked
         site.executions += 1
         site.lanes += access.mask.size
         site.active += active.size
@@ -171,7 +177,9 @@ class Trace(Observer):
             return
         pattern = self._pattern(site, access, active, unmasked)
         shadow = self.shadows.of(argument, int(active[0]))
-        if shadow is not None:
+        if shadow is None:
+            self.reaches_others = True
+        else:
             self._note(site, access, shadow, active, pattern)
         self._show(site, access, shadow, active)
 

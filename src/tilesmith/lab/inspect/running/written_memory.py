@@ -1,0 +1,74 @@
+"""Which bytes of a storage were written: by torch, by traced programs, and by programs that run later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch._ops import OpOverload, OpOverloadPacket
+
+from tilesmith.toolchain.interpreter import Access, Observer
+
+# Calls that copy each element: the copy of an unwritten element is unwritten.
+COPIES = frozenset(
+    {
+        *("clone", "to", "cpu", "cuda", "contiguous", "reshape", "flatten", "float", "double", "half", "bfloat16"),
+        *("int", "long", "type", "type_as", "view"),
+    }
+)
+# Calls that may discard elements that nobody wrote.
+_DISCARDING = frozenset({"where", "masked_fill", "masked_select", "nan_to_num", "__repr__", "__format__"})
+
+
+def only_reads(function: Any, options: dict[str, Any]) -> bool:
+    """Return whether a torch call computes with every element of its inputs, and writes none of them."""
+    name = function.__name__
+    if isinstance(function, OpOverload | OpOverloadPacket) or "out" in options or name in _DISCARDING:
+        return False  # a script's own operator may write its inputs
+    return not (name.endswith("_") and not name.endswith("__")) and not name.startswith(("__i", "__set"))
+
+
+def unwritten_elements(tensor: torch.Tensor, written: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return for each element of a tensor whether nobody wrote it. `written` has one entry per byte of its storage."""
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size
+    strides = tuple(stride * size for stride in tensor.stride())
+    seen = np.lib.stride_tricks.as_strided(written[start:], tuple(tensor.shape), strides, writeable=False)
+    return ~seen
+
+
+class WrittenBytes(Observer):
+    """Marks the bytes that programs of a launch store."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor], written: Callable[[torch.Tensor], NDArray[np.bool_] | None]):
+        self._storages: dict[int, NDArray[np.bool_]] = {}
+        for tensor in tensors:
+            marks = written(tensor)
+            if marks is not None:
+                self._storages[tensor.untyped_storage().data_ptr()] = marks
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._storages)
+
+    def store(self, access: Access) -> None:
+        self._mark(access)
+
+    def atomic(self, access: Access) -> None:
+        self._mark(access)
+
+    def out_of_bounds(self, error: Any) -> None:
+        """Do nothing: the traced programs have shown it."""
+
+    def _mark(self, access: Access) -> None:
+        addresses = access.addresses[access.mask].astype(np.int64)
+        if not addresses.size:
+            return
+        for start, marks in self._storages.items():
+            places = addresses - start
+            inside = places[(places >= 0) & (places <= marks.size - access.element_bytes)]
+            for byte in range(access.element_bytes if inside.size else 0):
+                marks[inside + byte] = True

@@ -1,0 +1,155 @@
+"""Stand-ins for benchmarks, profilers and cuBLAS: a script that measures itself runs to its end without a GPU.
+
+A benchmark calls its function once and returns NaN. `is_benchmarking` lets an observer skip the results of that call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from math import nan
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton.testing
+
+_BENCHMARKS = ("do_bench", "do_bench_cudagraph", "do_bench_proton", "do_bench_cudagraph_proton")
+_running: list[str] = []
+
+
+def is_benchmarking() -> bool:
+    """Whether a benchmark runs now: nobody reads the results of its launches."""
+    return bool(_running)
+
+
+def run_once(
+    function: Callable[[], Any], *unused: Any, quantiles: Sequence[float] | None = None, **options: Any
+) -> Any:
+    """Replace a benchmark: call once, and return no time."""
+    _running.append("benchmark")
+    try:
+        function()
+    finally:
+        _running.pop()
+    if options.get("return_mode") == "all":
+        return [nan]
+    return nan if quantiles is None else [nan] * len(quantiles)
+
+
+def _run_smallest(mark: Any, *unused: Any, return_df: bool = False, **options: Any) -> Any:
+    """Replace `perf_report`'s run: run each line at its first size, which launches every kernel."""
+    for name in ("show_plots", "print_data", "save_path", "diff_col", "save_precision"):
+        options.pop(name, None)
+    benchmarks = [mark.benchmarks] if isinstance(mark.benchmarks, triton.testing.Benchmark) else mark.benchmarks
+    for benchmark in benchmarks:
+        first = next(iter(benchmark.x_vals))
+        sizes = first if isinstance(first, list | tuple) else [first for _ in benchmark.x_names]
+        for line in benchmark.line_vals:
+            mark.fn(
+                **dict(zip(benchmark.x_names, sizes, strict=True)),
+                **{benchmark.line_arg: line}, **benchmark.args, **options,
+            )  # fmt: skip
+
+
+class CublasLt:
+    """Triton's binding of cuBLAS, computed by PyTorch on the host. Operands are row-major, `b` is transposed."""
+
+    def __init__(self, workspace: Any) -> None:
+        pass
+
+    def matmul(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        """Write a · bᵀ to c."""
+        c.copy_(a.float() @ b.float().T)
+
+    def gemm(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, alpha: float, beta: float
+    ) -> None:
+        """Write alpha · a · bᵀ + beta · c to d."""
+        d.copy_(alpha * (a.float() @ b.float().T) + beta * c.float())
+
+
+@contextmanager
+def benchmarks_cut_short() -> Iterator[None]:
+    """Replace Triton's benchmarks, its profiler and its cuBLAS, inside the context."""
+    with ExitStack() as changes:
+        for name in _BENCHMARKS:
+            if hasattr(triton.testing, name):
+                changes.enter_context(patch.object(triton.testing, name, run_once))
+        changes.enter_context(patch.object(triton.testing.Mark, "run", _run_smallest))
+        changes.enter_context(_profiler_silenced())
+        changes.callback(_running.clear)
+        from triton._C import libtriton
+
+        cublas = getattr(getattr(libtriton, "nvidia", None), "cublas", None)
+        if cublas is not None:
+            changes.enter_context(patch.object(cublas, "CublasLt", CublasLt))
+        yield
+
+
+@contextmanager
+def _profiler_silenced() -> Iterator[None]:
+    """Put stand-ins in the place of Triton's profiler, which needs a driver, and of its viewer."""
+    profiler = _Profiler()
+    stand_ins: dict[str, Any] = {"triton.profiler": profiler, "triton.profiler.viewer": profiler.viewer}
+    before = {name: sys.modules.get(name) for name in stand_ins}
+    sys.modules.update(stand_ins)
+    try:
+        with patch.object(triton, "profiler", profiler, create=True):
+            yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+
+
+class _Viewer:
+    """`triton.profiler.viewer` without a profile."""
+
+    def parse(self, *unused: Any, **options: Any) -> tuple[None, list[str]]:
+        return None, []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *unused, **options: None
+
+
+class _Profiler:
+    """`triton.profiler` that measures nothing. Launches between `activate` and `deactivate` are benchmarks."""
+
+    __path__: tuple[str, ...] = ()
+    __name__ = "triton.profiler"
+    __spec__ = None
+    viewer = _Viewer()
+
+    def start(self, *unused: Any, **options: Any) -> int:
+        return 0
+
+    def activate(self, *unused: Any, **options: Any) -> None:
+        _running.append("profiler")
+
+    def deactivate(self, *unused: Any, **options: Any) -> None:
+        if "profiler" in _running:
+            _running.remove("profiler")
+
+    finalize = deactivate
+
+    def profile(self, function: Any = None, **options: Any) -> Any:
+        return function if function is not None else lambda wrapped: wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _scope  # scope, cpu_timed_scope, state, …
+
+
+class _scope(nullcontext[None]):  # scripts use it as a context and as a decorator
+    def __init__(self, *unused: Any, **options: Any) -> None:
+        super().__init__()
+
+    def __call__(self, function: Any) -> Any:
+        return function

@@ -1,0 +1,237 @@
+"""Undefined values of one program: where they come from, and which results they reach.
+
+A masked load without `other` leaves its masked lanes undefined; memory that nobody wrote is undefined too. Each
+operation passes undefined lanes on, lane by lane. A lane that `tl.where` discards, or that a store masks off, does no
+harm.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime.interpreter import TensorHandle
+
+from tilesmith.toolchain.interpreter.memory import kernel_position
+
+if TYPE_CHECKING:
+    from tilesmith.toolchain.interpreter.patches import Builder
+
+Lanes = NDArray[np.bool_]
+
+_MOVING = ("reshape", "expand_dims", "broadcast", "splat", "unsplat", "trans", "join", "split", "cat")
+_STORING = ("store", "masked_store", "descriptor_store", "descriptor_scatter", "atomic_store")
+_ABSORBING = {"and": 0, "mul": 0, "or": True}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an undefined value comes from: "masked" or "unwritten", and the line of the load."""
+
+    cause: str
+    file: str
+    line: int
+    argument: str | None
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """The undefined lanes of a block.
+
+    `harmful`: a sum or an extreme already changed by them, even if the hardware fills such lanes with zeros.
+    """
+
+    lanes: Lanes
+    origin: Origin
+    harmful: bool = False
+
+
+def undefined_of(handle: Any) -> Undefined | None:
+    """Return the undefined lanes of a block; None where all are defined."""
+    return getattr(handle, "undefined", None)
+
+
+class UndefinedLanes:
+    """Follows undefined lanes through the operations of one program, from the first undefined load on."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._before: dict[str, Any] | None = None
+        self._inside = False
+
+    @property
+    def is_following(self) -> bool:
+        return self._before is not None
+
+    def mark(self, handle: Any, lanes: Lanes, cause: str, argument: str | None) -> None:
+        """Mark lanes of a loaded block as undefined, and follow them from now on."""
+        origin = Origin(cause, *kernel_position(sys._getframe(1)), argument)
+        handle.undefined = Undefined(np.broadcast_to(lanes, handle.data.shape), origin)
+        if self._before is None:
+            names = [name for name in dir(self._builder) if name.startswith("create_")]
+            self._before = {name: vars(self._builder).get(name) for name in names}
+            for name in names:
+                wrapped = partial(self._call, name.removeprefix("create_"), getattr(self._builder, name))
+                setattr(self._builder, name, wrapped)
+
+    def end(self) -> None:
+        """Stop following at the end of a program."""
+        for name, value in (self._before or {}).items():
+            if value is None:
+                delattr(self._builder, name)
+            else:
+                setattr(self._builder, name, value)
+        self._before = None
+
+    def reduced(self, inputs: Sequence[Any], results: Sequence[Any], axis: int | None) -> None:
+        """Pass undefined lanes through a reduction: one makes the whole result undefined."""
+        found = [one for one in map(undefined_of, inputs) if one is not None]
+        if not found:
+            return
+        lanes = np.logical_or.reduce([one.lanes for one in found])
+        result = np.asarray(lanes.any() if axis is None else lanes.any(axis=axis))
+        harmful = any(one.harmful for one in found) or _changes(inputs[0], results[0], lanes, axis)
+        for handle in results:
+            handle.undefined = Undefined(
+                np.broadcast_to(_fitted(result, handle), handle.data.shape), found[0].origin, harmful
+            )
+
+    def scanned(self, inputs: Sequence[Any], results: Sequence[Any], axis: int, reverse: bool) -> None:
+        """Pass undefined lanes through a scan: one makes all later results undefined."""
+        found = [one for one in map(undefined_of, inputs) if one is not None]
+        if not found:
+            return
+        lanes = np.logical_or.reduce([one.lanes for one in found])
+        lanes = np.flip(lanes, axis) if reverse else lanes
+        lanes = np.logical_or.accumulate(lanes, axis=axis)
+        lanes = np.flip(lanes, axis) if reverse else lanes
+        for handle in results:
+            handle.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self._inside:
+            return function(*arguments, **options)
+        handles = [value for value in arguments if isinstance(value, TensorHandle)]
+        found = [one for one in map(undefined_of, handles) if one is not None]
+        if found and name in (*_STORING, "atomic_rmw"):
+            self._stored(name, arguments)
+        self._inside = True
+        try:
+            result = function(*arguments, **options)
+            if found and name not in _STORING and "load" not in name and "atomic" not in name:
+                self._pass_on(name, function, arguments, options, handles, found, result)
+        finally:
+            self._inside = False
+        return result
+
+    def _pass_on(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        options: dict[str, Any],
+        handles: list[Any],
+        found: list[Undefined],
+        result: Any,
+    ) -> None:
+        results = [one for one in (result if isinstance(result, tuple | list) else (result,)) if _is_block(one)]
+        if name in _MOVING:
+            moved = function(*(_mask_of(value) for value in arguments), **options)
+            masks = [one.data for one in (moved if isinstance(moved, tuple) else (moved,))]
+        else:
+            masks = [self._lanes(name, arguments, handles, one) for one in results]
+        for handle, mask in zip(results, masks, strict=True):
+            if np.any(mask):
+                lanes = np.broadcast_to(mask, handle.data.shape).astype(bool)
+                handle.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+
+    @staticmethod
+    def _lanes(name: str, arguments: Sequence[Any], handles: list[Any], result: Any) -> Lanes:
+        masks = [_lanes_of(handle) for handle in handles]
+        if name == "select":
+            condition, left, right = masks
+            return condition | np.where(handles[0].data, left, right)
+        if name in _ABSORBING and result.data.dtype.kind in "bui":
+            nothing = _ABSORBING[name]
+            left, right = masks
+            settled = (~left & (handles[0].data == nothing)) | (~right & (handles[1].data == nothing))
+            return (left | right) & ~settled
+        if name.startswith("dot"):
+            a, b, d = (_lanes_of(value) for value in arguments[:3]) if name == "dot" else (*masks[:2], np.False_)
+            return a.any(axis=-1, keepdims=True) | b.any(axis=-2, keepdims=True) | d
+        if name == "gather":
+            taken = np.take_along_axis(np.broadcast_to(masks[0], handles[0].data.shape), handles[1].data, arguments[2])
+            return taken | masks[1]
+        try:
+            return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*masks)), result.data.shape)
+        except ValueError:  # an operation that mixes lanes, such as a histogram
+            return np.asarray(any(mask.any() for mask in masks))
+
+    def _stored(self, name: str, arguments: Sequence[Any]) -> None:
+        """Show a store of undefined lanes to the observers; lanes that the store masks off do not count."""
+        value, mask = arguments[2 if name == "atomic_rmw" else 1], None
+        if name in ("masked_store", "atomic_rmw", "atomic_store"):
+            mask = arguments[3 if name == "atomic_rmw" else 2]
+        self.used(value, np.True_ if mask is None else np.asarray(mask.data))
+
+    def used(self, handle: Any, mask: Any = np.True_) -> None:
+        """Show the observers that lanes of a block decide a result, an address or a branch."""
+        undefined = undefined_of(handle)
+        if undefined is not None and np.any(undefined.lanes & mask):
+            for observer in self._builder.memory.observers:
+                observer.undefined(undefined, undefined.lanes & mask, self._builder.grid_idx)
+
+
+def pass_on(builder: Builder, inputs: Sequence[Any], result: Any) -> None:
+    """Pass undefined lanes through an elementwise operation that the builder does not perform."""
+    if builder.undefined.is_following:
+        found = [one for one in map(undefined_of, inputs) if one is not None]
+        if found:
+            lanes = np.logical_or.reduce(np.broadcast_arrays(*(_lanes_of(one) for one in inputs)))
+            result.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, TensorHandle)
+
+
+def _lanes_of(handle: Any) -> Lanes:
+    undefined = undefined_of(handle)
+    return np.zeros(handle.data.shape, dtype=bool) if undefined is None else undefined.lanes
+
+
+def _mask_of(value: Any) -> Any:
+    """Return a block's undefined lanes as a block; other arguments as they are."""
+    return TensorHandle(_lanes_of(value), tl.int1) if _is_block(value) else value
+
+
+def _fitted(lanes: Lanes, handle: Any) -> Lanes:
+    return lanes.reshape(handle.data.shape) if lanes.size == handle.data.size else lanes
+
+
+def _changes(before: Any, after: Any, lanes: Lanes, axis: int | None) -> bool:
+    """Return whether undefined lanes, filled with zeros, change a sum or an extreme."""
+    from tilesmith.toolchain.interpreter.patches import values_of
+
+    values, result = values_of(before), values_of(after)
+    if values.dtype.kind not in "fiu":
+        return False
+    defined = np.where(lanes, 0, values)
+    if not np.array_equal(defined, values, equal_nan=values.dtype.kind == "f"):
+        return True  # the zeros have become something else, such as exp(0) = 1
+    for extreme, least in ((np.max, -np.inf), (np.min, np.inf)):
+        if values.dtype.kind == "f" and np.array_equal(_shaped(extreme(values, axis=axis), result), result):
+            without = _shaped(extreme(np.where(lanes, least, values), axis=axis), result)
+            return not np.array_equal(without, result) and bool(np.isfinite(without).all())
+    return False
+
+
+def _shaped(values: Any, like: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(values)
+    return array.reshape(like.shape) if array.size == like.size else array

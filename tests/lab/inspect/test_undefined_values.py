@@ -1,0 +1,70 @@
+"""Undefined values are reported where they reach a result, and only there."""
+
+from __future__ import annotations
+
+import planted
+import pytest
+import torch
+from reading import HOPPER, kinds, line_of, only
+
+from tilesmith.lab.inspect import inspect
+from tilesmith.lab.inspect.model import Inspection
+
+
+def of_columns(kernel: object, outputs: int, **constants: bool) -> Inspection:
+    x, y = torch.randn(4, 100), torch.zeros(outputs)
+    return inspect(lambda: kernel[(4,)](x, y, 100, BLOCK=128, **constants), targets=HOPPER)  # type: ignore[index]
+
+
+def test_masked_lanes_that_change_a_maximum_are_an_error() -> None:
+    finding = only(of_columns(planted.softmax_without_other, 400), "undefined")
+    assert finding.severity == "error"
+    assert finding.line == line_of(planted.softmax_without_other, "-inf is missing")
+
+
+def test_masked_lanes_in_a_sum_are_a_warning() -> None:
+    finding = only(of_columns(planted.row_sum, 4, DISCARD=False), "undefined")
+    assert finding.severity == "warning"
+    assert finding.line == line_of(planted.row_sum, "x = tl.load")
+
+
+def test_masked_lanes_that_a_where_discards_do_no_harm() -> None:
+    assert "undefined" not in kinds(of_columns(planted.row_sum, 4, DISCARD=True))
+
+
+@pytest.mark.parametrize(("kept", "errors"), [(100, 0), (101, 1)])
+def test_unwritten_memory_matters_only_where_its_value_does(kept: int, errors: int) -> None:
+    def program() -> None:
+        x, padded, y = (torch.empty(128, device="cuda") for _ in range(3))
+        planted.copy[(1,)](x.fill_(1.0), padded, 100, BLOCK=128)
+        planted.keep_first[(1,)](padded, y, kept, BLOCK=128)
+
+    found = inspect(program, targets=HOPPER)
+    assert [one.kind for one in found.findings if one.severity == "error"] == ["uninitialised"] * errors
+
+
+@pytest.mark.parametrize("programs", [3, None])
+def test_a_floored_grid_leaves_elements_that_the_script_reads(programs: int | None) -> None:
+    def program() -> None:
+        x, y = torch.ones(1000, device="cuda"), torch.empty(1000, device="cuda")
+        planted.copy[(1000 // 256,)](x, y, 1000, BLOCK=256)
+        y[:700].sum()  # all of it was written
+        y.clone().cpu().sum()
+
+    finding = only(inspect(program, targets=HOPPER, programs=programs), "uninitialised")
+    assert (finding.severity, finding.line) == ("error", line_of(planted.copy, "tl.store"))
+    assert "232 of 1,000 elements of y_ptr, the first at [768]" in finding.message
+
+
+def test_a_covered_tensor_is_written_also_by_programs_that_run_later() -> None:
+    def program() -> None:
+        x, y = torch.ones(1 << 15, device="cuda"), torch.empty(1 << 15, device="cuda")
+        planted.copy[(128,)](x, y, 1 << 15, BLOCK=256)
+        assert y.sum() == 1 << 15
+
+    assert not inspect(program, targets=HOPPER, programs=2).has_errors
+
+
+def test_an_atomic_on_unwritten_memory_is_an_error() -> None:
+    found = inspect(lambda: planted.overlapping_atomics[(2,)](torch.empty(1024), BLOCK=256), targets=HOPPER)
+    assert "updates y_ptr[0], which nobody has written" in only(found, "uninitialised").message
