@@ -69,6 +69,13 @@ def test_bias_of_every_shape_that_broadcasts(shape: tuple[int, ...]) -> None:
     assert_same({}, {**leaves(), "bias": torch.randn(shape)})
 
 
+def test_no_bias_adds_nothing() -> None:
+    tensors, mask = leaves(), padding()
+    nothing = {**tensors, "bias": torch.zeros(1)}
+    made = cuequivariance_torch.triangle_attention(**{**tensors, "bias": None}, mask=mask)
+    torch.testing.assert_close(made, published.triangle_attention(**nothing, mask=mask))
+
+
 def test_bias_as_a_projection_leaves_it_in_memory() -> None:
     tensors = leaves()
     strided = torch.randn(BATCH, LENGTH, LENGTH, HEADS).permute(0, 3, 1, 2).unsqueeze(1)
@@ -164,7 +171,7 @@ def test_length_beyond_cuequivariance() -> None:
         ({"kv_lengths": torch.ones(2, 3, dtype=torch.int32)}, ValueError, "kv_lengths is torch.int32 of shape"),
         ({"mask": torch.ones(2, 3, 2, 1, 9)}, ValueError, r"mask has shape \(2, 3, 2, 1, 9\), but must broadcast to"),
         ({"bias": torch.ones(2, 1, 3, 9, 9)}, ValueError, r"bias has shape \(2, 1, 3, 9, 9\), but must broadcast to"),
-        ({"bias": None}, TypeError, "bias is a NoneType, but must be a tensor"),
+        ({"bias": 1.0}, TypeError, "bias is a float, but must be a tensor"),
         ({"q": torch.ones(1, 2, 3, 2, 9, 8)}, ValueError, "q has shape"),
         ({"scale": 0.0}, ValueError, "scale is 0.0, but must be positive"),
     ],

@@ -19,7 +19,7 @@ def triangle_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     mask: Tensor | None = None,
     scale: float | None = None,
     return_aux: bool = False,
@@ -30,7 +30,7 @@ def triangle_attention(
 
     - q: [B, N, H, Q, D]; k and v: [B, N, H, K, D]. With four dimensions B is 1, and the output still has five.
     - `bias`: [B, 1, H, Q, K], of any floating-point dtype, or any shape that broadcasts to [B, N, H, Q, K]. It has a
-      gradient.
+      gradient. None adds nothing.
     - `mask`: [B, N, 1, 1, K], or any shape that broadcasts to it. A key is attended to where the mask is not zero. A
       row whose keys are all masked gets the mean of v.
     - `kv_lengths`: int32 [B, N, 1, 1, 1], in place of a mask: keys before this length are attended to. A row of length
@@ -41,13 +41,16 @@ def triangle_attention(
 
     Any strides, lengths and head sizes. Under autocast q, k and v are cast, and the bias keeps its dtype.
     """
-    _require_tensors(q=q, k=k, v=v, bias=bias)
-    q, k, v, bias = (_five_dimensions(name, one) for name, one in (("q", q), ("k", k), ("v", v), ("bias", bias)))
+    _require_tensors(q=q, k=k, v=v)
+    q, k, v = (_five_dimensions(name, one) for name, one in (("q", q), ("k", k), ("v", v)))
     q, k, v = (_autocast(one) for one in (q, k, v))
     batch, rows, heads, queries, _ = q.shape
     keys = k.shape[3]
     wanted = (batch, rows, heads, queries, keys)
-    bias = _broadcast("bias", bias, (batch, rows if bias.shape[1] != 1 else 1, *wanted[2:]))
+    if bias is not None:
+        _require_tensors(bias=bias)
+        bias = _five_dimensions("bias", bias)
+        bias = _broadcast("bias", bias, (batch, rows if bias.shape[1] != 1 else 1, *wanted[2:]))
     if mask is not None and kv_lengths is not None:
         raise ValueError(f"{NAME}: mask and kv_lengths are given, but only one of them may be")
     seen = _seen_keys(mask, kv_lengths, wanted)  # [B, N, K]
@@ -77,16 +80,19 @@ def mask_to_kv_lengths(mask: Tensor) -> Tensor:
     return lengths
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, seen: Tensor | None, scale: float | None) -> Tensor:
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor | None, scale: float | None
+) -> Tensor:  # fmt: skip
     """Return attention; rows without keys get zeros."""
-    if bias.shape[1] == 1 and q.shape == k.shape:
-        if bias.stride(-1) != 1:  # all rows read the bias, and TMA loads it only where keys are neighbours
+    if q.shape == k.shape and (bias is None or bias.shape[1] == 1):
+        if bias is not None and bias.stride(-1) != 1:  # all rows read it; TMA loads it only where keys are neighbours
             bias = bias.contiguous()
         q, k, v = (one.transpose(2, 3) for one in (q, k, v))  # [B, N, Q, H, D]
-        return over_pairs(q, k, v, bias[:, 0], seen, scale=scale).transpose(2, 3)
+        return over_pairs(q, k, v, None if bias is None else bias[:, 0], seen, scale=scale).transpose(2, 3)
+    biases, masks = ([None] * q.shape[0] if one is None else one.unbind() for one in (bias, seen))
     members = [
-        attention(q[n], k[n], v[n], bias=bias[n], mask=None if seen is None else seen[n], scale=scale)
-        for n in range(q.shape[0])
+        attention(*heads, bias=its_bias, mask=its_mask, scale=scale)
+        for *heads, its_bias, its_mask in zip(q, k, v, biases, masks, strict=True)
     ]
     return torch.stack(members) if members else q * 1
 
@@ -99,7 +105,7 @@ def _mean_for_blind_rows(output: Tensor, v: Tensor, seen: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _statistics(
-    q: Tensor, k: Tensor, bias: Tensor, seen: Tensor | None, scale: float | None, zero_blind: bool
+    q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None, scale: float | None, zero_blind: bool
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return log-sum-exp and maximum of the scores, some rows at a time."""
     batch, rows, heads, queries, head = q.shape
@@ -111,8 +117,9 @@ def _statistics(
     for n in range(batch):
         for start in range(0, rows, together):
             some = slice(start, start + together)
-            its_bias = bias[n] if bias.shape[1] == 1 else bias[n, some]
-            scores = (q[n, some].float() @ k[n, some].float().mT) * factor + its_bias.float()
+            scores = (q[n, some].float() @ k[n, some].float().mT) * factor
+            if bias is not None:
+                scores = scores + (bias[n] if bias.shape[1] == 1 else bias[n, some]).float()
             if seen is not None:
                 scores = scores.masked_fill(~seen[n, some, None, None], MASKED)
             total[n, some], largest[n, some] = scores.logsumexp(-1), scores.amax(-1)
