@@ -17,7 +17,7 @@ SOURCE = Path(tilesmith.__file__).parent
 FLOORS = (
     {"spec", "storage", "toolchain", "hardware"},
     {"ops", "lab"},
-    {"nn", "optim"},
+    {"nn", "optim", "fold"},
     {"models", "patch"},
     {"training", "workshop"},
     {"cli", "__main__"},

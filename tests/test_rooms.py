@@ -130,7 +130,11 @@ def may_be_long(function: ast.FunctionDef, path: Path) -> bool:
     """Whether something else fixes the signature: a launch, a schema, a public operator, module or command."""
     decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
     of_schema = any(re.match(r"(kernels|operator)\(|\w+\.(plan|composed)$", one) for one in decorators)
-    public = path.is_relative_to(SOURCE / "cli") or (path.is_relative_to(SOURCE / "nn") and function.name == "__init__")
+    public = (
+        path.is_relative_to(SOURCE / "fold")
+        or path.is_relative_to(SOURCE / "cli")
+        or (path.is_relative_to(SOURCE / "nn") and function.name == "__init__")
+    )
     return function.name.endswith("_kernel") or of_schema or public or function.name in LIKE_THE_OPERATOR
 
 

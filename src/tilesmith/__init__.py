@@ -10,6 +10,7 @@ Files, in reading order:
 - `lab/`: checking, inspecting, benchmarking and profiling kernels, and reports.
 - `nn/`: torch modules on the operators.
 - `optim/`: optimisers.
+- `fold/`: cuEquivariance's functions for AlphaFold-style models.
 - `models/`: Tiny LLaMA and Tiny OpenFold in versions v1 to v4.
 - `patch/`: the operators inside Hugging Face models.
 - `training/`: training runs of the models.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tilesmith import lab, nn, ops, optim, patch
+    from tilesmith import fold, lab, nn, ops, optim, patch
     from tilesmith.ops.runtime.dispatch import debug, use
     from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
@@ -38,6 +39,7 @@ __all__ = [
     "Work",
     "__version__",
     "debug",
+    "fold",
     "lab",
     "nn",
     "ops",
@@ -52,7 +54,7 @@ _HOMES |= dict.fromkeys(("debug", "use"), "tilesmith.ops.runtime.dispatch")
 
 def __getattr__(name: str) -> Any:
     """Import a subpackage on first use: PyTorch takes seconds to import, and `tilesmith --help` does not need it."""
-    if name in ("lab", "nn", "ops", "optim", "patch"):
+    if name in ("fold", "lab", "nn", "ops", "optim", "patch"):
         return importlib.import_module(f"tilesmith.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)

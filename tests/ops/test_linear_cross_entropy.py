@@ -167,9 +167,9 @@ class TestMemory:
         inputs = made()
         wanted = (reduction != "none",) * 3
         with Watching() as watching:
-            _, kept, *_ = compute_forward(*inputs.values(), -100, 0.0, reduction, *wanted)
+            _, kept, *_ = compute_forward(*inputs.values(), -100, 0.0, reduction, 0.0, 1.0, *wanted)
             if reduction == "none":
-                compute_backward(torch.ones(ROWS), *inputs.values(), kept, -100, 0.0, True, True, True)
+                compute_backward(torch.ones(ROWS), *inputs.values(), kept, -100, 0.0, 0.0, 1.0, True, True, True)
         assert watching.products == self.CHUNKS * (3 if reduction != "none" else 4)
         row_length = 32  # 24 logits padded to 128 bytes
         assert watching.largest == 128 * row_length < ROWS * CLASSES
@@ -177,7 +177,7 @@ class TestMemory:
     def test_without_gradients_only_one_gemm_runs(self) -> None:
         inputs = made()
         with Watching() as watching:
-            compute_forward(*inputs.values(), -100, 0.0, "mean", False, False, False)
+            compute_forward(*inputs.values(), -100, 0.0, "mean", 0.0, 1.0, False, False, False)
         assert watching.products == self.CHUNKS
 
     @pytest.mark.parametrize("wanted", ["hidden", "weight", "bias"])
@@ -279,7 +279,7 @@ class TestLossAndGradientKernel:
 
     def test_forward_refuses_gradients_for_reduction_none(self) -> None:
         with pytest.raises(AssertionError, match="only the backward knows"):
-            compute_forward(*made().values(), -100, 0.0, "none", True, False, False)
+            compute_forward(*made().values(), -100, 0.0, "none", 0.0, 1.0, True, False, False)
 
 
 class TestBackward:
@@ -338,7 +338,7 @@ class TestBackward:
     def test_backward_of_the_torch_operator_keeps_its_outputs(self) -> None:
         leaves = leaves_of(made())
         loss, *kept = torch.ops.tilesmith.linear_cross_entropy_forward(
-            *leaves.values(), -100, 0.0, "mean", True, True, True
+            *leaves.values(), -100, 0.0, "mean", 0.0, 1.0, True, True, True
         )
         before = [one.clone() for one in kept]
         loss.backward(torch.tensor(3.0))
@@ -502,3 +502,33 @@ def test_peak_memory_on_a_gpu_is_gradients_and_one_chunk(monkeypatch: pytest.Mon
     taken = torch.cuda.max_memory_allocated() - before
     assert taken < hidden.nbytes + weight.nbytes + (64 << 20) + (4 << 20)
     assert "loss_and_gradient_kernel" in launched
+
+
+class TestCappedAndScaledLogits:
+    @BOTH_WAYS
+    @REDUCTIONS
+    @pytest.mark.parametrize("options", [{"softcap": 2.0}, {"scale": 0.4}, {"softcap": 3.0, "scale": -1.7}], ids=str)
+    def test_loss_and_gradients_as_reference(self, options: dict[str, float], reduction: str, mode: str) -> None:
+        inputs: dict[str, Any] = {
+            "hidden": torch.randn(ROWS, FEATURES), "weight": torch.randn(CLASSES, FEATURES),
+            "target": torch.randint(CLASSES, (ROWS,)), "bias": torch.randn(CLASSES),
+        }  # fmt: skip
+        inputs["target"][:3] = -100
+
+        def found(function: Any) -> list[Tensor]:
+            leaves = leaves_of(inputs)
+            loss = function(**leaves, reduction=reduction, **options)
+            weights = torch.arange(loss.numel()).mul(1.3).cos().view(loss.shape)
+            wanted = [leaves[name] for name in ("hidden", "weight", "bias")]
+            return [loss.detach(), *torch.autograd.grad(loss, wanted, weights)]
+
+        with ts.use(mode):
+            ours = found(linear_cross_entropy)
+        torch.testing.assert_close(ours, found(SPEC.reference), rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize(("option", "value"), [("softcap", -1.0), ("scale", NAN)])
+    def test_rejects_numbers_that_make_no_sense(self, option: str, value: float) -> None:
+        with pytest.raises(ValueError, match=f"linear_cross_entropy: {option} is"):
+            linear_cross_entropy(
+                torch.ones(2, 3), torch.ones(4, 3), torch.zeros(2, dtype=torch.int64), **{option: value}
+            )

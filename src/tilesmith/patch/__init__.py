@@ -1,4 +1,4 @@
-"""Tilesmith's operators inside a Hugging Face model: `patch(model)`, and `unpatch(model)` to go back.
+"""Tilesmith's operators inside other people's models: `patch(model)` and `fold(model)`; `unpatch(model)` to go back.
 
 Files, in reading order:
 
@@ -8,9 +8,11 @@ Files, in reading order:
 - `rewriting.py`: copies of transformers' methods with some statements replaced.
 - `parts/`: the replacements for norms, attention, feed-forward blocks and the loss.
 - `gradients/`: autograd functions that join several gradients, and the checks of when these apply.
+- `folding/`: `fold`, for models of proteins: Boltz, OpenFold, OpenFold3, Protenix.
 """
 
+from tilesmith.patch.folding.fold_model import FoldReport, fold
 from tilesmith.patch.patching import patch, report, unpatch
 from tilesmith.patch.report import Report
 
-__all__ = ["Report", "patch", "report", "unpatch"]
+__all__ = ["FoldReport", "Report", "fold", "patch", "report", "unpatch"]

@@ -86,7 +86,7 @@ def patch(
 
 def unpatch(model: Model) -> Model:
     """Undo `patch`, in place; return the model. A model that is not patched stays unchanged."""
-    _require_module("unpatch", model)
+    require_module("unpatch", model)
     patched = [module for module in model.modules() if FORWARD in vars(module)]
     for module in patched:
         if vars(module).get("forward") is not vars(module)[FORWARD]:
@@ -107,14 +107,13 @@ def unpatch(model: Model) -> Model:
     return model
 
 
-def report(model: nn.Module) -> Report | None:
-    """Return what `patch` did to the model, or None for a model that is not patched."""
-    _require_module("report", model)
-    found: Report | None = vars(model).get(REPORT)
-    return found
+def report(model: nn.Module) -> Any:
+    """Return what `patch` or `fold` did to the model, or None for a model that is not patched."""
+    require_module("report", model)
+    return vars(model).get(REPORT)
 
 
-def _require_module(function: str, model: object) -> None:
+def require_module(function: str, model: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"{function}: model is a {type(model).__name__}, but must be a torch.nn.Module")
 

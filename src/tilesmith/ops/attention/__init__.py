@@ -7,6 +7,7 @@ the same bits at every run.
 
 Files, in reading order:
 
+- `masks.py`: the masks that callers have, as the forms that kernels take.
 - `reference.py`: the meaning, in plain PyTorch.
 - `operator.py`: what users call, its checks and its gradient.
 - `spec.py`: sizes that the operator is tried on, what it must cost, and what else a user could call.

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.attention.forms import plan_backward, plan_forward
+from tilesmith.ops.attention.masks import require_mask, with_simple_mask
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import UNBOUNDED, AttentionOptions, bounds, default_scale, reference, seed_tensor
 from tilesmith.ops.runtime.arguments import (
@@ -185,6 +186,14 @@ def with_seed_tensor(q: Any, *others: Any) -> tuple[Any, ...]:
     return q, *others[:-1], seed_tensor(seed, q.device)
 
 
+def completed(q: Any, k: Any, v: Any, causal: Any, bias: Any, mask: Any, *options: Any) -> tuple[Any, ...]:
+    """Return the arguments with a simple mask and with a seed. Arguments of a wrong type stay for the checks."""
+    are_tensors = isinstance(mask, Tensor) and (bias is None or isinstance(bias, Tensor))
+    if are_tensors and all(isinstance(one, Tensor) and one.ndim == 4 for one in (q, k)):
+        bias, mask = with_simple_mask(q, k, bias, mask)
+    return with_seed_tensor(q, k, v, causal, bias, mask, *options)
+
+
 ATTENTION = Options(
     takes=takes, switches=tf32_allowed, complete=with_seed_tensor, autocasts=True, returns="first"
 )  # fmt: skip
@@ -192,7 +201,7 @@ ATTENTION = Options(
 
 @operator(
     "attention", reference=reference, native=native, forward=forward, prepare=prepare,
-    save=save, gradient=gradient, options=replace(ATTENTION, sizes=sizes),
+    save=save, gradient=gradient, options=replace(ATTENTION, complete=completed, sizes=sizes),
 )  # fmt: skip
 def attention(
     q: Tensor,
@@ -217,7 +226,10 @@ def attention(
     - `causal`: a query sees no key after its own position. The last query has the position of the last key. So with
       more keys than queries, the first query sees all earlier keys too.
     - `window=(left, right)`: how many keys a query sees before and after its own position; −1 for no limit on a side.
-    - `mask`: boolean [batch, keys], true for keys that may be attended to.
+    - `mask`: boolean, true for keys that may be attended to: [batch, keys], or any shape that broadcasts to
+      [batch, heads, queries, keys], as [queries, keys] and [batch, 1, 1, keys]. A mask with a floating-point dtype is
+      added to the scores, as in `scaled_dot_product_attention`. A boolean [n, keys] with as many sequences as queries
+      is [batch, keys]. Only the mask's own elements are stored: fastest without queries and heads.
     - `bias`: added to the scores; broadcasts to [batch, heads, queries, keys] along all but the keys, and has a
       gradient. Of any dtype.
     - `scale`: 1/√(head size) unless given; positive.
@@ -233,7 +245,7 @@ def attention(
         if tensor.shape[0] != q.shape[0]:
             raise ValueError(f"attention: {name} has a batch of {tensor.shape[0]}, but q of {q.shape[0]}")
     require_bias(bias, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
-    require_mask(mask, (q.shape[0], k.shape[2]))
+    require_mask(mask, q, k)
     require_same_device("attention", q=q, k=k, v=v, bias=bias, mask=mask)
     return q
 
@@ -292,16 +304,3 @@ def require_bias(bias: Tensor | None, scores: tuple[int, int, int, int]) -> None
             f"attention: bias has shape {tuple(bias.shape)}, but must end in the {scores[3]} keys and broadcast to "
             f"[batch, heads, queries, keys], here {scores}"
         )
-
-
-def require_mask(mask: Tensor | None, wanted: tuple[int, int]) -> None:
-    if mask is None:
-        return
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"attention: mask is a {type(mask).__name__}, but must be a tensor")
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"attention: mask has dtype {dtype_name(mask)}, but must be bool: true where a key is attended to"
-        )
-    if tuple(mask.shape) != wanted:
-        raise ValueError(f"attention: mask has shape {tuple(mask.shape)}, but must have [batch, keys], here {wanted}")

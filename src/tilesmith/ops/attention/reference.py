@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tilesmith.ops.attention.masks import with_simple_mask
+
 UNBOUNDED = -1
 Window = tuple[int, int]
 
@@ -40,6 +42,7 @@ def reference(
     causal: bool = False, bias: Tensor | None = None, mask: Tensor | None = None, scale: float | None = None,
     window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0, seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
+    bias, mask = with_simple_mask(q, k, bias, mask)
     if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
         return _in_pieces(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap))
     return _in_one_piece(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap, dropout, seed))

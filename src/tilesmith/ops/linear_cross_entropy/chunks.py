@@ -85,18 +85,37 @@ def logits_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Ite
         yield chunk, logits
 
 
+class Logits(NamedTuple):
+    """What is done to the logits: times `scale`, then softcap · tanh(logits / softcap) where `softcap` is positive."""
+
+    softcap: float
+    scale: float
+
+    def capped_(self, logits: Tensor) -> Tensor | None:
+        """Cap the logits in place. Return the slope of the cap at each logit; None without a cap."""
+        if not self.softcap:
+            return None
+        fraction = logits.mul_(1 / self.softcap).tanh_()
+        slope = 1 - fraction * fraction
+        logits.mul_(self.softcap)
+        return slope
+
+
 class Gradients:
     """The gradients of hidden, weight and bias, added up chunk by chunk. Those that are not wanted stay empty."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, wanted: Wanted) -> None:
-        self._hidden, self._weight, self.wanted = hidden, weight, wanted
+    def __init__(self, hidden: Tensor, weight: Tensor, wanted: Wanted, scale: float = 1.0) -> None:
+        """`hidden` is scaled already."""
+        self._hidden, self._weight, self.wanted, self._scale = hidden, weight, wanted, scale
         self.dhidden, self.dweight, _ = empty_gradients(hidden, weight, wanted)
         self.dbias = hidden.new_zeros(len(weight) if wanted.bias_gradient else 0, dtype=loss_dtype(hidden))
         if not len(hidden):  # no chunk will write the first values
             self.dweight.zero_()
 
-    def add(self, chunk: slice, dlogits: Tensor) -> None:
-        """Add the part of one chunk. dlogits is [rows, classes]."""
+    def add(self, chunk: slice, dlogits: Tensor, slope: Tensor | None) -> None:
+        """Add the part of one chunk. dlogits and the slope of their cap are [rows, classes]."""
+        if slope is not None:
+            dlogits.mul_(slope)
         rows = self._hidden[chunk]
         if self.wanted.hidden_gradient:
             _sum_over_classes(dlogits, self._weight, self.dhidden[chunk])
@@ -107,6 +126,9 @@ class Gradients:
 
     def shaped(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradients in the shapes of the arguments, all in hidden's dtype."""
+        if self._scale != 1:
+            self.dhidden.mul_(self._scale)
+            self.dbias.mul_(self._scale)
         dhidden = self.dhidden.view(hidden.shape) if self.wanted.hidden_gradient else self.dhidden
         return dhidden, self.dweight, self.dbias.to(hidden.dtype)
 
@@ -129,10 +151,10 @@ def empty_gradients(hidden: Tensor, weight: Tensor, wanted: Wanted) -> tuple[Ten
     return dhidden, dweight, dbias
 
 
-def as_matrices(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return hidden as [rows, features], the weight, and the class of each row, in layouts that the BLAS takes."""
+def as_matrices(hidden: Tensor, weight: Tensor, target: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return hidden as scaled [rows, features], the weight, and the class of each row, in layouts of the BLAS."""
     rows = hidden.reshape(target.numel(), hidden.shape[-1])
-    return for_blas(rows), for_blas(weight), target.reshape(-1)
+    return for_blas(rows if scale == 1 else rows * scale), for_blas(weight), target.reshape(-1)
 
 
 def for_blas(matrix: Tensor) -> Tensor:
@@ -146,7 +168,7 @@ def for_blas(matrix: Tensor) -> Tensor:
 @flat_arguments
 def forward(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
-    reduction: str, wanted: Wanted,
+    reduction: str, made: Logits, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the loss, what the backward needs, and the gradients, empty where not wanted.
 
@@ -164,11 +186,12 @@ def forward(
 @flat_arguments
 def compute_forward(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
-    reduction: str, wanted: Wanted,
+    reduction: str, made: Logits, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     assert reduction != "none" or not any(wanted), "only the backward knows the factor of each row's gradient"
-    rows, matrix, classes = as_matrices(hidden, weight, target)
-    gradients = Gradients(rows, matrix, wanted)
+    rows, matrix, classes = as_matrices(hidden, weight, target, made.scale)
+    bias = bias if bias is None or made.scale == 1 else bias * made.scale
+    gradients = Gradients(rows, matrix, wanted, made.scale)
     losses, kept = logits_forward.fake(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
     count = (classes != ignore_index).sum() if reduction == "mean" else None
@@ -177,9 +200,10 @@ def compute_forward(
     now, later = (one, share) if rows.dtype == torch.float16 else (share, one)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         options = ignore_index, label_smoothing
+        slope = made.capped_(logits)
         if any(wanted):
             dlogits = losses_and_gradient_over_logits_(losses[chunk], logits, classes[chunk], now, *options)
-            gradients.add(chunk, dlogits)
+            gradients.add(chunk, dlogits, slope)
         else:
             losses[chunk], of_rows = logits_forward(logits, classes[chunk], *options, "none")
             kept[2 * chunk.start : 2 * chunk.stop] = of_rows
@@ -193,7 +217,7 @@ def compute_forward(
 @flat_arguments
 def backward(
     dloss: Tensor, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, kept: Tensor,
-    ignore_index: int, label_smoothing: float, wanted: Wanted,
+    ignore_index: int, label_smoothing: float, made: Logits, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients for reduction="none", empty where not wanted."""
     return empty_gradients(hidden, weight, wanted)
@@ -203,13 +227,15 @@ def backward(
 @flat_arguments
 def compute_backward(
     dloss: Tensor, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, kept: Tensor,
-    ignore_index: int, label_smoothing: float, wanted: Wanted,
+    ignore_index: int, label_smoothing: float, made: Logits, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    rows, matrix, classes = as_matrices(hidden, weight, target)
-    gradients = Gradients(rows, matrix, wanted)
+    rows, matrix, classes = as_matrices(hidden, weight, target, made.scale)
+    bias = bias if bias is None or made.scale == 1 else bias * made.scale
+    gradients = Gradients(rows, matrix, wanted, made.scale)
     dlosses = dloss.reshape(-1)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         of_rows = kept[2 * chunk.start : 2 * chunk.stop]
         options = ignore_index, label_smoothing, "none"
-        gradients.add(chunk, gradient_over_logits_(dlosses[chunk], logits, classes[chunk], of_rows, *options))
+        slope = made.capped_(logits)
+        gradients.add(chunk, gradient_over_logits_(dlosses[chunk], logits, classes[chunk], of_rows, *options), slope)
     return gradients.shaped(hidden)

@@ -14,12 +14,13 @@ from tilesmith.ops.cross_entropy.loss import (
     require_target,
     save_for_backward,
 )
-from tilesmith.ops.linear_cross_entropy.chunks import Wanted, backward, forward
+from tilesmith.ops.linear_cross_entropy.chunks import Logits, Wanted, backward, forward
 from tilesmith.ops.linear_cross_entropy.scaling import scale_, scaled
 from tilesmith.ops.runtime.arguments import (
     dtype_name,
     require_dimensions,
     require_floating,
+    require_number,
     require_same_device,
 )
 from tilesmith.ops.runtime.operator import operator
@@ -37,30 +38,42 @@ def reference(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
+    softcap: float = 0.0,
+    scale: float = 1.0,
 ) -> Tensor:
-    logits = F.linear(hidden, weight, bias)
+    logits = logits_of(hidden, weight, bias, softcap, scale)
     return cross_entropy.reference(logits, target, ignore_index, label_smoothing, reduction)
 
 
+def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float, scale: float) -> Tensor:
+    logits = F.linear(hidden, weight, bias)
+    logits = logits if scale == 1 else logits * scale
+    return softcap * torch.tanh(logits / softcap) if softcap else logits
+
+
 def native(
-    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *options: Any, **named_options: Any
-) -> Tensor:
-    return cross_entropy.native(F.linear(hidden, weight, bias), target, *options, **named_options)
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
+    label_smoothing: float = 0.0, reduction: str = "mean", softcap: float = 0.0, scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    logits = logits_of(hidden, weight, bias, softcap, scale)
+    return cross_entropy.native(logits, target, ignore_index, label_smoothing, reduction)
 
 
 def prepare(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int, label_smoothing: float,
-    reduction: str,
+    reduction: str, softcap: float, scale: float,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the arguments, and which gradients the forward computes."""
     fused = torch.is_grad_enabled() and reduction != "none"
     wanted = (fused and one is not None and one.requires_grad for one in (hidden, weight, bias))
-    return hidden, weight, target, bias, ignore_index, label_smoothing, reduction, *wanted
+    return (
+        hidden, weight, target, bias, ignore_index, label_smoothing, reduction, float(softcap), float(scale), *wanted
+    )  # fmt: skip
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     hidden, weight, target, bias, *options = inputs
-    context.ignore_index, context.label_smoothing, context.reduction = options[:3]
+    context.ignore_index, context.label_smoothing, context.reduction, *context.logits = options[:5]
     # A gradient that the forward computed needs no arguments, but autograd must know that it depends on them.
     save_for_backward(context, (hidden, weight, target, bias), output[1:])
 
@@ -73,7 +86,7 @@ def gradient(context: Any, dloss: Tensor | None, *_: None) -> tuple[Tensor | Non
     wanted = Wanted(to_hidden, to_weight, to_bias)
     if context.reduction == "none":
         options = context.ignore_index, context.label_smoothing
-        gradients = backward(dloss, hidden, weight, target, bias, kept, *options, *wanted)
+        gradients = backward(dloss, hidden, weight, target, bias, kept, *options, *context.logits, *wanted)
     else:
         scale = scale_ if may_overwrite_kept(context) else scaled
         factor = dloss * kept
@@ -87,7 +100,7 @@ def gradients_of_inputs(
     dhidden: Tensor | None, dweight: Tensor | None, dbias: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """Return one gradient for each input of the forward, None for the target and the options."""
-    options = (None for _ in ("ignore_index", "label_smoothing", "reduction", *Wanted._fields))
+    options = (None for _ in ("ignore_index", "label_smoothing", "reduction", *Logits._fields, *Wanted._fields))
     return dhidden, dweight, None, dbias, *options
 
 
@@ -109,12 +122,17 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
+    softcap: float = 0.0,
+    scale: float = 1.0,
 ) -> Tensor:
     """cross_entropy(hidden · weightᵀ + bias, target, …), without holding all logits in memory.
 
     `hidden` has the features in its last dimension. `weight` has one row of features for each class, as torch.nn.Linear
     has it. `target` has one class as int64 for each row of `hidden`. The other arguments and the dtype of the loss are
     those of `cross_entropy`.
+
+    - `scale`: the logits are multiplied by it.
+    - `softcap`: where positive, logits become softcap · tanh(logits / softcap), after `scale`.
 
     Logits take 512 MiB at a time, or as much as `tilesmith.ops.configured(chunk_mebibytes=…)` sets. With "mean" and
     "sum" the forward computes the gradients and keeps them for the backward. Products follow PyTorch's settings for
@@ -140,6 +158,8 @@ def linear_cross_entropy(
     require_target(NAME, target, hidden.shape[:-1], of="hidden")
     require_same_device(NAME, hidden=hidden, weight=weight, target=target, bias=bias)
     require_loss_options(NAME, ignore_index, label_smoothing, reduction)
+    require_number(NAME, "softcap", softcap, at_least=0.0)
+    require_number(NAME, "scale", scale, at_least=-float("inf"))
     return hidden
 
 

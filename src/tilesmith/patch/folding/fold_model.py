@@ -1,0 +1,160 @@
+"""`fold`: our operators in a model of proteins, in place."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tilesmith.patch.folding.grid_attention import Layers
+from tilesmith.patch.folding.recognising import HARMLESS, Recognised, recognised, without_trailing_nones
+from tilesmith.patch.patching import FORWARD, REPORT, require_module, unpatch
+
+Model = TypeVar("Model", bound=nn.Module)
+WORDS = ("triangle", "outerproduct", "transition", "pairbias", "msaattention", "msarow", "msacolumn", "pairweighted")
+"""What names of classes contain that a user would expect to be replaced."""
+
+
+@dataclass
+class FoldReport:
+    """What `fold` did to a model: how many modules of each kind it replaced, and for each class it left, the reason."""
+
+    model: str
+    replaced: dict[str, int] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{kind} ({count})" for kind, count in self.replaced.items()) or "nothing"
+        return "\n".join([
+            f"{self.model}: {counted} by Tilesmith", *(f"{name} left: {reason}" for name, reason in self.left.items()),
+        ])  # fmt: skip
+
+
+def fold(model: Model) -> Model:
+    """Run the triangle updates, attentions, outer products and transitions of a model on our operators, in place.
+
+    Modules of Boltz, OpenFold, OpenFold3 and Protenix, of any version, are recognised by the names and shapes of their
+    parameters, and tried with random numbers first. Parameters and state dict stay unchanged. `report(model)` returns
+    what was replaced, and `unpatch(model)` undoes it. Calls with arguments that ask for anything else run the module's
+    own forward.
+    """
+    require_module("fold", model)
+    unpatch(model)
+    done = FoldReport(type(model).__name__)
+    replaced: Counter[str] = Counter()
+    inside: set[nn.Module] = set()
+    known: dict[Any, Recognised | str | None] = {}
+    for module in model.modules():
+        if module in inside:
+            continue
+        key = _looks(module)
+        if key not in known:
+            known[key] = recognised(module)
+        found = known[key]
+        name = type(module).__name__
+        if isinstance(found, Recognised):
+            _replace(module, found)
+            replaced[found.kind.name] += 1
+            inside.update(module.modules())
+        elif found is not None:
+            done.left[name] = found
+        elif any(word in name.lower() for word in WORDS) and not _holds_known(module, known):
+            done.left[name] = "its parameters are none that Tilesmith knows"
+    done.replaced = dict(replaced)
+    setattr(model, REPORT, done)
+    return model
+
+
+def _looks(module: nn.Module) -> Any:
+    """Return everything that decides what a module is: its class, its parameters' shapes and its plain attributes."""
+    shapes = tuple((name, tuple(one.shape)) for name, one in module.named_parameters())
+    plain = tuple((key, one) for key, one in vars(module).items() if isinstance(one, (bool, int, float, str)))
+    own = "forward" in vars(module)
+    return type(module), shapes, tuple(one for one in plain if one[0] != "training"), own
+
+
+def _holds_known(module: nn.Module, known: dict[Any, Recognised | str | None]) -> bool:
+    """Return whether a module only wraps others that are recognised, or will be."""
+    for one in module.modules():
+        if one is module:
+            continue
+        key = _looks(one)
+        if key not in known:
+            known[key] = recognised(one)
+        if known[key] is not None:
+            return True
+    return False
+
+
+def _replace(module: nn.Module, found: Recognised) -> None:
+    method = MethodType(_forward(type(module).forward, found), module)
+    setattr(module, FORWARD, method)
+    setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
+
+
+def _forward(original: Callable[..., Any], found: Recognised) -> Callable[..., Any]:
+    """Return a `forward` with the signature of the original."""
+    signature = inspect.signature(original)
+    names = list(signature.parameters)[1:]
+    kind = found.kind
+    ours = [names[0], *list(kind.inputs)[1:]]
+    others = [name for name in names if name not in ours]
+    unused = [name for name, shape in kind.inputs.items() if not shape]
+
+    @functools.wraps(original)
+    def forward(self: nn.Module, *arguments: Any, **named: Any) -> Any:
+        bound = signature.bind(self, *arguments, **named)
+        bound.apply_defaults()
+        given = bound.arguments
+        x = given[names[0]]
+        asks_more = any(
+            name not in HARMLESS and not _is_default(signature.parameters[name], given[name]) for name in others
+        )
+        asks_more = asks_more or any(isinstance(given.get(name), Tensor) for name in unused)
+        if asks_more or not isinstance(x, Tensor) or not x.is_floating_point():
+            return original(self, *arguments, **named)
+        update = _computed(self, found, [given.get(name) for name in ours])
+        if kind.adds_in_place and given.get("inplace_safe") and given.get("_add_with_inplace"):
+            return x + update
+        return update
+
+    return forward
+
+
+def _is_default(parameter: inspect.Parameter, value: Any) -> bool:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return not value
+    return value is parameter.default or (not isinstance(value, Tensor) and value == parameter.default)
+
+
+def _computed(module: nn.Module, found: Recognised, given: list[Any]) -> Tensor:
+    """Return the update in autocast's dtype, if autocast is on."""
+    kind, x = found.kind, given[0]
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    cast = [
+        one.to(dtype) if isinstance(one, Tensor) and name != "mask" else one
+        for name, one in zip(kind.inputs, given, strict=True)
+    ]
+    layers = Layers(module, found.paths, dtype)
+    if kind.any_rank:
+        return kind.compute(layers, found.variant, *without_trailing_nones(cast))
+    ranks = [len(shape) for shape in kind.inputs.values()]
+    lead = x.shape[: x.ndim - ranks[0] + 1]
+    joined = [_one_batch(one, rank, lead) for one, rank in zip(cast, ranks, strict=True)]
+    update = kind.compute(layers, found.variant, *without_trailing_nones(joined))
+    return update.reshape(*lead, *update.shape[1:])
+
+
+def _one_batch(one: Any, rank: int, lead: tuple[int, ...]) -> Any:
+    """Return a tensor of this rank with its batch dimensions joined to one; a missing batch is that of the input."""
+    if not isinstance(one, Tensor) or not rank:
+        return one
+    own = tuple(one.shape[one.ndim - rank + 1 :])
+    return (one if one.ndim >= len(own) + len(lead) else one.expand(*lead, *own)).reshape(-1, *own)

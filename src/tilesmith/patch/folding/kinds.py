@@ -1,0 +1,195 @@
+"""The kinds of modules: the names of their layers in each project, their arguments, and what they compute.
+
+To add a project, add the names of its layers to a kind. To add a kind, write what it computes. A module is replaced
+only if it computes the same as the kind on random numbers, so a wrong entry changes no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilesmith.fold import triangle_multiplicative_update
+from tilesmith.ops.outer_product_mean import outer_product_mean
+from tilesmith.ops.swiglu import swiglu
+from tilesmith.ops.transition import transition
+from tilesmith.patch.folding.grid_attention import Layers, along_rows, triangle, with_pair_bias
+
+Paths = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Modules that compute the same.
+
+    - `layouts`: for each project that names its layers differently, the path of the layer for each role.
+    - `inputs`: the arguments, the first whatever its name, with a shape each, in named sizes.
+    - `compute(layers, variant, *inputs)`: the update. Modules of one structure may differ in a variant.
+    - `any_rank`: the input may have any number of dimensions.
+    - `adds_in_place`: the arguments `inplace_safe` and `_add_with_inplace` together ask for input plus update.
+    """
+
+    name: str
+    layouts: tuple[Paths, ...]
+    inputs: dict[str, tuple[str, ...]]
+    compute: Callable[..., Tensor]
+    variants: tuple[str, ...] = ("",)
+    adds_in_place: bool = False
+    any_rank: bool = False
+
+
+def multiplied(layers: Layers, variant: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def joined(role: str) -> tuple[Tensor, Tensor | None]:
+        if role in layers.paths:
+            return layers.weight(role), layers.bias(role)
+        roles = [f"{side} {role}" for side in ("left", "right")]
+        biases = [one for one in map(layers.bias, roles) if one is not None]
+        return torch.cat([layers.weight(one) for one in roles]), torch.cat(biases) if biases else None
+
+    (p_weight, p_bias), (g_weight, g_bias) = joined("projection"), joined("gate")
+    return triangle_multiplicative_update(
+        x, variant, mask, layers.weight("norm"), layers.bias("norm"), p_weight, p_bias, g_weight, g_bias,
+        layers.weight("output norm"), layers.bias("output norm"), layers.weight("output"), layers.bias("output"),
+        layers.weight("output gate"), layers.bias("output gate"), layers.eps("norm"),
+    )  # fmt: skip
+
+
+def swiglu_transition(layers: Layers, variant: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    gate, up = layers.joined(layers.normed("norm", x), "gate", "up")
+    return _masked(layers.linear("output", swiglu(gate, up)), mask)
+
+
+def relu_transition(layers: Layers, variant: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    parameters = [one(role) for role in ("norm", "expand", "contract") for one in (layers.weight, layers.bias)]
+    if all(one is not None for one in parameters):
+        return _masked(transition(x, *parameters, layers.eps("norm")), mask)  # type: ignore[arg-type]  # none is None
+    hidden = layers.linear("expand", layers.normed("norm", x))
+    return _masked(layers.linear("contract", F.relu(hidden)), mask)
+
+
+def _masked(update: Tensor, mask: Tensor | None) -> Tensor:
+    return update if mask is None else update * mask[..., None].to(update.dtype)
+
+
+def outer_product(layers: Layers, variant: str, m: Tensor, mask: Tensor | None = None) -> Tensor:
+    """OpenFold divides the biased projection by eps + count, Boltz the sum by the count, before the projection."""
+    a, b = layers.joined(layers.normed("norm", m), "left", "right")
+    exists = None if mask is None else mask != 0
+    weight, bias = layers.weight("output"), layers.bias("output")
+    if variant == "with eps":
+        eps = float(getattr(layers.module, "eps", 1e-3))
+        update = outer_product_mean(a, b, exists, weight, bias, eps=eps)
+        if exists is None or bias is None or not eps:
+            return update
+        counts = exists.to(update.dtype)
+        is_missing = torch.einsum("bsi,bsj->bij", counts, counts) == 0  # a pair that no sequence has: the bias over eps
+        return torch.where(is_missing[..., None], bias / eps, update)
+    update = outer_product_mean(a, b, exists, weight, eps=1e-20)  # too small to change a count of one or more
+    return update if bias is None else update + bias
+
+
+_MHA = {
+    "query": "mha.linear_q", "key": "mha.linear_k", "value": "mha.linear_v", "gate": "mha.linear_g",
+    "output": "mha.linear_o",
+}  # fmt: skip
+_OPENFOLD_MULTIPLICATION = {
+    "norm": "layer_norm_in", "output norm": "layer_norm_out", "output": "linear_z", "output gate": "linear_g",
+}  # fmt: skip
+PAIRS = {"x": ("batch", "n", "n", "norm"), "mask": ("batch", "n", "n")}
+ALIGNMENT = ("batch", "sequences", "n", "norm")
+
+KINDS = (
+    Kind(
+        "triangle multiplication",
+        layouts=(
+            {"norm": "norm_in", "projection": "p_in", "gate": "g_in", "output norm": "norm_out", "output": "p_out",
+             "output gate": "g_out"},  # Boltz
+            {**_OPENFOLD_MULTIPLICATION, "left projection": "linear_a_p", "right projection": "linear_b_p",
+             "left gate": "linear_a_g", "right gate": "linear_b_g"},  # OpenFold, OpenFold3, Protenix
+            {**_OPENFOLD_MULTIPLICATION, "projection": "linear_ab_p", "gate": "linear_ab_g"},  # OpenFold's fused one
+        ),
+        inputs=PAIRS, compute=multiplied, variants=("outgoing", "incoming"), adds_in_place=True,
+    ),
+    Kind(
+        "triangle attention",
+        layouts=(
+            {"norm": "layer_norm", "edge": "linear", **_MHA},  # Boltz, OpenFold, Protenix
+            {"norm": "layer_norm", "edge": "linear_z", **_MHA},  # OpenFold3
+        ),
+        inputs=PAIRS, compute=triangle, variants=("starting", "ending"),
+    ),
+    Kind(
+        "MSA row attention",
+        layouts=({"norm": "layer_norm_m", "pair_norm": "layer_norm_z", "edge": "linear_z", **_MHA},),
+        inputs={"m": ALIGNMENT, "z": ("batch", "n", "n", "pair_norm"), "mask": ("batch", "sequences", "n")},
+        compute=along_rows,
+    ),
+    Kind(
+        "MSA attention",
+        layouts=({"norm": "layer_norm_m", **_MHA},),  # in OpenFold's column attention, which transposes around it
+        inputs={"m": ALIGNMENT, "z": (), "mask": ("batch", "sequences", "n")}, compute=along_rows,
+    ),
+    Kind(
+        "attention with pair bias",
+        layouts=(
+            {"query": "proj_q", "key": "proj_k", "value": "proj_v", "gate": "proj_g", "pair_norm": "proj_z.0",
+             "edge": "proj_z.1", "output": "proj_o"},  # Boltz-2
+        ),
+        inputs={"s": ("batch", "n", "query"), "z": ("batch", "n", "n", "pair_norm"), "mask": ("batch", "n"),
+                "k_in": ("batch", "n", "key"), "multiplicity": ()},
+        compute=with_pair_bias,
+    ),
+    Kind(
+        "outer product mean",
+        layouts=(
+            {"norm": "layer_norm", "left": "linear_1", "right": "linear_2", "output": "linear_out"},  # OpenFold's line
+            {"norm": "norm", "left": "proj_a", "right": "proj_b", "output": "proj_o"},  # Boltz
+        ),
+        inputs={"m": ALIGNMENT, "mask": ("batch", "sequences", "n")}, compute=outer_product,
+        variants=("with eps", "at least one"),
+    ),
+    Kind(
+        "SwiGLU transition",
+        layouts=(
+            {"norm": "norm", "gate": "fc1", "up": "fc2", "output": "fc3"},  # Boltz
+            {"norm": "layer_norm", "gate": "swiglu.linear_a", "up": "swiglu.linear_b", "output": "linear_out"},
+            {"norm": "layernorm1", "gate": "linear_no_bias_a", "up": "linear_no_bias_b", "output": "linear_no_bias"},
+        ),
+        inputs=PAIRS, compute=swiglu_transition, any_rank=True,
+    ),
+    Kind(
+        "ReLU transition",
+        layouts=(
+            {"norm": "layer_norm", "expand": "linear_1", "contract": "linear_2"},  # OpenFold
+            {"norm": "layer_norm", "expand": "transition_mlp.layers.0.0", "contract": "transition_mlp.linear_out"},
+        ),
+        inputs=PAIRS, compute=relu_transition, any_rank=True,
+    ),
+)  # fmt: skip
+
+
+def example(kind: Kind, widths: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
+    """Return random inputs of a kind; `widths` has the number of columns of each role's weight.
+
+    Masks have padding, so a row may have nothing to attend to.
+    """
+    sizes = {"batch": 2, "n": 5, "sequences": 3, **widths}
+    made: dict[str, Any] = {}
+    for name, shape in kind.inputs.items():
+        if not shape:
+            continue
+        lengths = [sizes[one] for one in shape]
+        if name == "mask":
+            exists = torch.ones(lengths)
+            exists[0, ..., -2:] = 0
+            if lengths[1:2] == lengths[2:3]:
+                exists[0, -2:] = 0
+            made[name] = exists
+        else:
+            made[name] = torch.randn(lengths, generator=generator)
+    return made
