@@ -13,8 +13,8 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops.outer_product_mean import few_sequences_backward as few_backward
-from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
-from tilesmith.ops.outer_product_mean.few_sequences_backward import turned
+from tilesmith.ops.outer_product_mean.backward_passes import scaled_gradient, transposed
+from tilesmith.ops.outer_product_mean.few_sequences_backward import scaled_transposed
 from tilesmith.ops.outer_product_mean.few_sequences_forward import is_for_few
 from tilesmith.ops.outer_product_mean.operator import outer_product_mean, reference
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -121,20 +121,20 @@ def test_float16_gradients_match_float64() -> None:
 
 @pytest.mark.parametrize("blocks", [{"BLOCK_FIRST": 2, "BLOCK_SECOND": 4}, {"BLOCK_FIRST": 16, "BLOCK_SECOND": 1}, {}])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 7, 3), (3, 4, 2, 16)], ids=str)
-def test_exchanged_equals_transpose(shape: tuple[int, ...], blocks: dict[str, int]) -> None:
+def test_transposed_equals_torch_transpose(shape: tuple[int, ...], blocks: dict[str, int]) -> None:
     source = torch.randn(shape)
     with ts.use("interpret"), ts.ops.configured(**blocks):
-        torch.testing.assert_close(exchanged(source), source.transpose(1, 2).contiguous(), rtol=0, atol=0)
+        torch.testing.assert_close(transposed(source), source.transpose(1, 2).contiguous(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("blocks", [{"BLOCK_PAIRS": 2, "BLOCK_OUTPUTS": 4, "programs_per_multiprocessor": 3}, {}])
 @pytest.mark.parametrize("strided", [False, True])
-def test_weighted_takes_any_strides_and_sums_all_pairs(strided: bool, blocks: dict[str, int]) -> None:
+def test_scaled_gradient_takes_any_strides_and_sums_all_pairs(strided: bool, blocks: dict[str, int]) -> None:
     torch.manual_seed(0)
     dz = torch.randn(6, 10, 5).transpose(0, 2)[:, ::2] if strided else torch.randn(5, 5, 6)
     factor = torch.rand(dz.shape[:2])
     with ts.use("interpret"), ts.ops.configured(**blocks):
-        found, total = weighted(dz, factor)
+        found, total = scaled_gradient(dz, factor)
     assert found.is_contiguous()
     torch.testing.assert_close(found, dz * factor[..., None])
     torch.testing.assert_close(total, (dz * factor[..., None]).sum((0, 1)))
@@ -181,10 +181,10 @@ def test_bad_input_raises_error_that_names_it(mode: Any, arguments: Inputs, kind
 
 def test_opcheck_accepts_backward_passes() -> None:
     with ts.use("interpret"):
-        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_weighted, (torch.randn(3, 4, 5), torch.rand(3, 4)))
-        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_exchanged, (torch.randn(2, 3, 4, 5),))
+        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_scaled, (torch.randn(3, 4, 5), torch.rand(3, 4)))
+        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_transposed, (torch.randn(2, 3, 4, 5),))
         given = torch.randn(2, 3, 3, 4), torch.rand(6, 3), 1.0
-        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_turned, given)
+        torch.library.opcheck(torch.ops.tilesmith.outer_product_mean_scaled_transposed, given)
 
 
 def with_gradients(function: Callable[..., Tensor], inputs: Inputs) -> list[Tensor]:
@@ -287,10 +287,10 @@ class TestFewSequences:
             z.backward(torch.empty_like(z))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         names = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
         passes = [name for name in names if name.startswith("outer_product")]
-        assert passes == ["outer_product_finish_kernel", "outer_product_turn_kernel"]
+        assert passes == ["outer_product_epilogue_kernel", "outer_product_scale_transpose_kernel"]
         products = [plan for plan in plans if plan.kernels == "matmul_forward"]
         assert len(products) == 7
-        assert not any("split_into_planes" in name or "pointers" in name for name in names)
+        assert not any("split_bf16x3" in name or "pointers" in name for name in names)
 
     @pytest.mark.parametrize("strided", [False, True])
     @pytest.mark.parametrize("blocks", [{"BLOCK_J": 2, "BLOCK_OUTPUTS": 4}, {}])
@@ -299,8 +299,8 @@ class TestFewSequences:
         dz = torch.randn(6, 5, 10, 2).permute(3, 1, 2, 0)[:, :, ::2] if strided else torch.randn(2, 5, 5, 6)
         factors = torch.rand(2, 5, 5)
         with ts.use("interpret"), ts.ops.configured(**blocks):
-            of_each, total = turned(dz, factors.flatten(0, 1), 0.0)
-            of_all, total_of_all = turned(dz, None, 0.5)
+            of_each, total = scaled_transposed(dz, factors.flatten(0, 1), 0.0)
+            of_all, total_of_all = scaled_transposed(dz, None, 0.5)
         right = dz * factors[..., None]
         torch.testing.assert_close(of_each.view(2, 5, 6, 5).mT, right)
         torch.testing.assert_close(total, right.sum((0, 1, 2)))

@@ -114,10 +114,16 @@ def test_sum_of_empty_tensors_is_zero(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 20000), (20000, 3), (60000,), (40, 9, 300)], ids=str)
 def test_sum_of_split_sums_matches_pytorch(shape: tuple[int, ...]) -> None:
-    """Sizes that are cut into shares even where few multiprocessors are counted."""
+    """Sizes that are split even where few multiprocessors are counted."""
     x = 1 + torch.rand(shape)
     for dim in (None, 0, -1):
         torch.testing.assert_close(our_sum(x, dim), torch.sum(x.double(), dim).float(), rtol=1e-6, atol=0)
+
+
+def test_split_sum_keeps_two_dimensions_that_do_not_merge() -> None:
+    """The summed dimension lies between the kept ones, so each split has several runs of partial sums."""
+    x = 1 + torch.rand(3, 20000, 5)
+    torch.testing.assert_close(our_sum(x, 1), torch.sum(x.double(), 1).float(), rtol=1e-6, atol=0)
 
 
 def launches(dim: Dim) -> list[PlannedLaunch]:

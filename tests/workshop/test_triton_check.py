@@ -100,6 +100,18 @@ def test_cached_result_fails_at_right(tmp_path: Path) -> None:
     assert "the same memory" in verdict.message
 
 
+def test_result_of_an_earlier_input_fails_at_right(tmp_path: Path) -> None:
+    """Every call has new output memory and stores by a kernel, but a second call gives the first call's result."""
+    kept = changed(
+        "    programs =",
+        "    x, y = KEPT.setdefault((x.shape, x.dtype), (x, y))\n    programs =",
+        f"KEPT = {{}}\n{SOLUTION}",
+    )
+    verdict = verdict_on(kept, tmp_path)
+    assert verdict.stage == "right"
+    assert "seems to return an earlier result" in verdict.message
+
+
 def test_reused_output_memory_fails_at_right(tmp_path: Path) -> None:
     kept = changed("torch.empty_like(x)", "KEPT.setdefault(x.shape, torch.empty_like(x))", f"KEPT = {{}}\n{SOLUTION}")
     verdict = verdict_on(kept, tmp_path)

@@ -62,6 +62,24 @@ def test_accesses_under_a_lock_are_not_a_race() -> None:
     assert total.item() == 1024
 
 
+def test_accesses_under_different_locks_are_a_race() -> None:
+    x, total, locks = torch.ones(1024), torch.zeros(1), torch.zeros(4, dtype=torch.int32)
+    found = inspect(lambda: planted.sum_under_own_lock[(4,)](x, total, locks, BLOCK=256), targets=HOPPER)
+    races = [one for one in found.findings if one.kind == "race"]
+    assert {one.severity for one in races} == {"error"}
+    assert all("total_ptr[0]" in one.message for one in races)
+
+
+def test_load_after_the_store_of_another_program_is_a_race() -> None:
+    """Programs run in order, so only the load meets the other program's access."""
+    x, y = torch.zeros(512), torch.zeros(512)
+    found = inspect(lambda: planted.reads_the_block_before[(2,)](x, y, BLOCK=256), targets=HOPPER)
+    finding = only(found, "race")
+    assert finding.severity == "error"
+    assert finding.line == line_of(planted.reads_the_block_before, "another program's")
+    assert "x_ptr[0]" in finding.message
+
+
 def test_conflicting_lanes_of_one_store_are_a_race() -> None:
     y = torch.zeros(256)
     found = inspect(lambda: planted.clashing_lanes[(1,)](y, BLOCK=256), targets=HOPPER)

@@ -132,7 +132,7 @@ class TestEveryForm:
                 if field in fields:
                     assert product.arguments[field] is fields[field]
         pointers, tma = "matmul_pointers_kernel", "matmul_descriptors_kernel"
-        split, total = "split_into_planes_kernel", "sum_shares_kernel"
+        split, total = "split_bf16x3_kernel", "sum_partial_products_kernel"
         assert names == {
             "pointers": [pointers],
             "pointers, split-K": [pointers, total],
@@ -263,7 +263,7 @@ class TestExactness:
     def test_large_products_are_split_in_memory_on_hopper(self) -> None:
         a = torch.empty(4096, 4096, device="meta")
         assert [launch.kernel.__name__ for launch in launched(a, a)][:2] == [
-            "split_into_planes_kernel",
+            "split_bf16x3_kernel",
             "matmul_descriptors_kernel",
         ]
 
@@ -272,19 +272,19 @@ class TestExactness:
         precisions = []
         for precision in ("highest", "high", "highest"):
             torch.set_float32_matmul_precision(precision)
-            precisions.append([launch.arguments["PLANES"] for launch in launched(a, a) if "PLANES" in launch.arguments])
+            precisions.append([launch.arguments["BF16X3"] for launch in launched(a, a) if "BF16X3" in launch.arguments])
         torch.set_float32_matmul_precision("highest")
         assert precisions == [[True], [False], [True]]
 
-    @pytest.mark.parametrize(("target", "planes"), [("cuda:80", "here"), ("cuda:100", "here"), ("hip:gfx942", "")])
+    @pytest.mark.parametrize(("target", "bf16x3"), [("cuda:80", "here"), ("cuda:100", "here"), ("hip:gfx942", "")])
     @pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 4096, 128)], ids=["small", "over many rows"])
     def test_few_tiles_are_split_in_each_tile_on_nvidia(
-        self, target: str, planes: str, sizes: tuple[int, int, int]
+        self, target: str, bf16x3: str, sizes: tuple[int, int, int]
     ) -> None:
         rows, depth, columns = sizes
         a, b = torch.empty(rows, depth, device="meta"), torch.empty(depth, columns, device="meta")
         launch, *_ = launched(a, b, target=target)
-        assert launch.arguments["PLANES"] == planes
+        assert launch.arguments["BF16X3"] == bf16x3
 
 
 class TestFloat8:

@@ -104,7 +104,7 @@ class TestWalkers:
     def test_no_program_of_a_split_k_is_empty(self) -> None:
         """33 programs would fit, but 512 steps, 16 each, are 32."""
         launch, total = launches_of(*operands("tn", 512, 128, 16384))
-        assert launch.arguments["steps_per_share"] == 16
+        assert launch.arguments["steps_per_split"] == 16
         assert launch.grid[0] == 4 * 32
         assert total.arguments["n_partials"] == 32
         assert total.arguments["PARTIALS"] == 32
@@ -194,7 +194,7 @@ def test_reads_nothing_beyond_the_edges(layout: str, width: int, launched: list[
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "in-shares"])
+@pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "split-k"])
 def test_bias_and_relu_match_float64(sizes: tuple[int, ...], launched: list[str]) -> None:
     a, b = operands("nt", *sizes, device="cuda")
     bias = torch.randn(sizes[1], device="cuda")

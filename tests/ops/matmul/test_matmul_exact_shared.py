@@ -57,7 +57,7 @@ class TestChoice:
     )
     def test_large_products_are_split_in_memory(self, layout: str, sizes: tuple[int, ...]) -> None:
         """A few thousand rows only where `exact_registers` cannot compute them."""
-        assert names_of(*operands(layout, *sizes)) == ["split_into_planes_kernel", "matmul_descriptors_kernel"]
+        assert names_of(*operands(layout, *sizes)) == ["split_bf16x3_kernel", "matmul_descriptors_kernel"]
 
     @pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
     def test_other_gpus_never_run_this_kernel(self, target: str) -> None:
@@ -202,7 +202,7 @@ def test_reads_nothing_beyond_the_edges(layout: str, block: int, launched: list[
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "in-shares"])
+@pytest.mark.parametrize("sizes", [(400, 136, 100), (64, 48, 4096)], ids=["at-once", "split-k"])
 def test_bias_and_relu_match_float64(sizes: tuple[int, ...], launched: list[str]) -> None:
     a, b = operands("nt", *sizes, device="cuda")
     bias = torch.randn(2 * sizes[1], device="cuda")[::2]

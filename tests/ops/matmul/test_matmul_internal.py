@@ -80,7 +80,7 @@ def test_exact_float32_never_runs_the_blas(
 ON_HOPPER = {  # rows, columns, depth: what computes them in float32
     (16384, 128, 128): ["matmul_hopper_exact_kernel"],
     (4096, 64, 256): ["matmul_hopper_rows_kernel"],
-    (64, 64, 4096): ["matmul_hopper_exact_kernel", "sum_shares_kernel"],
+    (64, 64, 4096): ["matmul_hopper_exact_kernel", "sum_partial_products_kernel"],
     (1000, 100, 84): ["matmul_hopper_exact_kernel"],
 }
 
@@ -155,6 +155,6 @@ def test_sum_over_very_many_rows_is_split() -> None:
     with recorded_plans("cuda:90") as plans:
         product(a.t(), b)
     tiles, total = [launch for plan in plans for launch in plan.launches]
-    steps, block = (cast(int, tiles.arguments[name]) for name in ("steps_per_share", "BLOCK_K"))
-    assert total.kernel.__name__ == "sum_shares_kernel"
+    steps, block = (cast(int, tiles.arguments[name]) for name in ("steps_per_split", "BLOCK_K"))
+    assert total.kernel.__name__ == "sum_partial_products_kernel"
     assert steps * block <= 4096

@@ -27,19 +27,19 @@ from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
-@triton.jit(do_not_specialize=["n_rows", "rows_per_share"])
+@triton.jit(do_not_specialize=["n_rows", "rows_per_part"])
 def finish_gradient_kernel(
-    dy_ptr, z_ptr, dz_ptr, partials_ptr, dy_strides, z_strides, dz_strides, n_rows, rows_per_share, sizes,
+    dy_ptr, z_ptr, dz_ptr, partials_ptr, dy_strides, z_strides, dz_strides, n_rows, rows_per_part, sizes,
     ACTIVATION: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Compute dz for a share of the rows of a block of columns, and the partial sum of dbias over these rows."""
+    """Compute dz for a part of the rows of a block of columns, and the partial sum of dbias over these rows."""
     n_columns = sizes[0]
     blocks_per_row = tl.cdiv(n_columns, COLUMNS)
     columns = tl.program_id(0) % blocks_per_row * COLUMNS + tl.arange(0, COLUMNS)
-    share = (tl.program_id(0) // blocks_per_row).to(tl.int64)
+    part = (tl.program_id(0) // blocks_per_row).to(tl.int64)
     total = tl.zeros([ROWS, COLUMNS], COMPUTE)
-    for start in range(0, rows_per_share, ROWS):
-        rows = share * rows_per_share + start + tl.arange(0, ROWS)
+    for start in range(0, rows_per_part, ROWS):
+        rows = part * rows_per_part + start + tl.arange(0, ROWS)
         mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
         dz = tl.load(dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED), mask=mask, other=0.0).to(COMPUTE)
         # dz: [ROWS, COLUMNS]
@@ -51,7 +51,7 @@ def finish_gradient_kernel(
             tl.store(dz_pointers, dz.to(dz_ptr.dtype.element_ty), mask=mask)
         total += dz
     if partials_ptr is not None:
-        tl.store(partials_ptr + share * n_columns + columns, tl.sum(total, axis=0), mask=columns < n_columns)
+        tl.store(partials_ptr + part * n_columns + columns, tl.sum(total, axis=0), mask=columns < n_columns)
 
 
 @dataclass(frozen=True)
@@ -116,20 +116,20 @@ def _plan_finish_gradient(
 def _plan_finish_gradient_tiles(
     plan: Plan, walk: Rows, dy: Operand, z: Operand | None, dz: Operand | None, wants_bias: bool, activation: str
 ) -> Operand | None:
-    """Put the kernel on the plan; return the partial sums of dbias, one row for each share of the rows."""
+    """Put the kernel on the plan; return the partial sums of dbias, one row for each part of the rows."""
     columns = min(bucket(walk.columns), 256)
     default = FinishGradientConfig(num_warps=4, ROWS=2048 // columns, COLUMNS=columns)
     config = plan.choose(default, "finish", walk.columns_bucket, dy.dtype)
     blocks = triton.cdiv(walk.columns, config.COLUMNS)
     groups = triton.cdiv(walk.rows, config.ROWS)
-    shares = max(plan.multiprocessors * config.programs_per_multiprocessor // max(blocks, 1), 1)
-    rows_per_share = config.ROWS * (triton.cdiv(groups, shares) if wants_bias else 1)
-    shares = triton.cdiv(walk.rows, rows_per_share) if walk.rows else 0
+    parts = max(plan.multiprocessors * config.programs_per_multiprocessor // max(blocks, 1), 1)
+    rows_per_part = config.ROWS * (triton.cdiv(groups, parts) if wants_bias else 1)
+    parts = triton.cdiv(walk.rows, rows_per_part) if walk.rows else 0
     compute = torch.float64 if dy.dtype == torch.float64 else torch.float32
-    partials = plan.empty((shares, walk.columns), compute) if wants_bias else None
+    partials = plan.empty((parts, walk.columns), compute) if wants_bias else None
     plan.launch(
-        finish_gradient_kernel, (shares * blocks,), config,
-        dy_ptr=dy, z_ptr=z, dz_ptr=dz, partials_ptr=partials, rows_per_share=rows_per_share, ACTIVATION=activation,
+        finish_gradient_kernel, (parts * blocks,), config,
+        dy_ptr=dy, z_ptr=z, dz_ptr=dz, partials_ptr=partials, rows_per_part=rows_per_part, ACTIVATION=activation,
         COMPUTE=compute_dtype(dy.dtype), **walk.arguments("dz", "dy", "z"),
     )  # fmt: skip
     return partials
@@ -154,7 +154,7 @@ def plan_finish_gradient(plan: Plan, dy: Operand, kept: Operand, activation: str
 def plan_gradient_of_left(
     plan: Plan, dz: Matrix, b: Matrix, da: Matrix, batch: tuple[int, ...], tf32: bool
 ) -> None:  # fmt: skip
-    """Put da = dz·bᵀ on the plan; a batch that shares b is one product."""
+    """Put da = dz·bᵀ on the plan; a batch that parts b is one product."""
     folded = with_batch_in_rows(batch, dz, da) if b.is_shared and not summed_dimensions(da, batch) else None
     if folded is None:
         plan_product(plan, _with_summed_first(Product(dz, b.transposed(), da, batch, tf32)))
@@ -165,7 +165,7 @@ def plan_gradient_of_left(
 def plan_gradient_of_right(
     plan: Plan, a: Matrix, dz: Matrix, db: Matrix, batch: tuple[int, ...], tf32: bool
 ) -> None:  # fmt: skip
-    """Put db = aᵀ·dz on the plan; for a batch that shares b, the sum over the batch is part of the depth."""
+    """Put db = aᵀ·dz on the plan; for a batch that parts b, the sum over the batch is part of the depth."""
     folded = with_batch_in_rows(batch, a, dz) if db.is_shared else None
     if folded is None:
         plan_product(plan, _with_summed_first(Product(a.transposed(), dz, db, batch, tf32)))

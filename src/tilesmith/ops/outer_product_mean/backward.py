@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.matmul.internal.exact_or_blas import product
-from tilesmith.ops.outer_product_mean.backward_passes import exchanged, weighted
+from tilesmith.ops.outer_product_mean.backward_passes import scaled_gradient, transposed
 from tilesmith.ops.outer_product_mean.inverse_counts import inverse_counts
 from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
@@ -98,7 +98,7 @@ class Alignments:
         if self.divisor is not None:
             divisor = self.divisor.repeat_interleave(channels, dim=1)[..., None].to(left.dtype)
             left, right = left / divisor[:, self.rows(chunk)], right / divisor
-        products: Tensor = exchanged(product(left, right.mT).view(-1, channels, self.residues, channels))
+        products: Tensor = transposed(product(left, right.mT).view(-1, channels, self.residues, channels))
         return products.view(-1, channels * channels)
 
     def rows(self, chunk: slice) -> slice:
@@ -129,21 +129,21 @@ class Gradients:
         """Add the part of one chunk of residues. dz is [members, chunk, residues, …]."""
         dz = dz.flatten(3).flatten(0, 1)
         factors = alignments.factors[:, chunk]
-        scaled, total = weighted(dz, factors.flatten(0, 1))
+        scaled, total = scaled_gradient(dz, factors.flatten(0, 1))
         if self.wanted.bias_gradient:
             self.dbias = self._sum(self.dbias, total)
         if self.wanted.weight_gradient:
             balanced = scaled
             if alignments.divisor is not None:
                 divided = factors * alignments.divisor[:, chunk, None] * alignments.divisor[:, None]
-                balanced, _ = weighted(dz, divided.flatten(0, 1))
+                balanced, _ = scaled_gradient(dz, divided.flatten(0, 1))
             self.dweight = side_stream(self._with_weight_gradient, self.dweight, balanced, alignments, chunk)
         if not (self.wanted.a_gradient or self.wanted.b_gradient):
             return
         pairs = scaled.flatten(0, 1)
         dproducts = pairs if self.weight is None else product(pairs, self.weight)
         residues, channels, rows = alignments.residues, alignments.channels, alignments.rows(chunk)
-        of_operands = exchanged(dproducts.view(-1, residues, channels, channels))
+        of_operands = transposed(dproducts.view(-1, residues, channels, channels))
         matrices = of_operands.view(alignments.members, -1, residues * channels)
         if self.wanted.a_gradient:
             self.da[members, rows] = product(matrices, alignments.right)

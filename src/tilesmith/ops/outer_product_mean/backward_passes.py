@@ -19,8 +19,8 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 
 @triton.jit(do_not_specialize=["n_pairs", "pairs_per_split"])
-def outer_product_weighted_kernel(
-    dz_ptr, factor_ptr, weighted_ptr, partials_ptr, dz_strides, n_pairs, pairs_per_split, n_second, n_outputs,
+def outer_product_scale_kernel(
+    dz_ptr, factor_ptr, scaled_ptr, partials_ptr, dz_strides, n_pairs, pairs_per_split, n_second, n_outputs,
     COMPUTE: tl.constexpr, BLOCK_PAIRS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """Write dz times the pair's factor, and its sum, for one split of the pairs and a block of outputs."""
@@ -35,15 +35,15 @@ def outer_product_weighted_kernel(
         factor = tl.load(factor_ptr + pairs, mask=pairs < last, other=0.0)  # [BLOCK_PAIRS]
         places = pairs // n_second * dz_strides[0] + pairs % n_second * dz_strides[1]
         dz = tl.load(dz_ptr + places[:, None] + (outputs * dz_strides[2])[None, :], mask=mask, other=0.0)
-        weighted = dz.to(COMPUTE) * factor[:, None]  # [BLOCK_PAIRS, BLOCK_OUTPUTS]
-        weighted_pointers = weighted_ptr + pairs[:, None] * n_outputs + outputs[None, :]
-        tl.store(weighted_pointers, weighted.to(weighted_ptr.dtype.element_ty), mask=mask)
-        total += weighted
+        scaled = dz.to(COMPUTE) * factor[:, None]  # [BLOCK_PAIRS, BLOCK_OUTPUTS]
+        scaled_pointers = scaled_ptr + pairs[:, None] * n_outputs + outputs[None, :]
+        tl.store(scaled_pointers, scaled.to(scaled_ptr.dtype.element_ty), mask=mask)
+        total += scaled
     tl.store(partials_ptr + split * n_outputs + outputs, tl.sum(total, axis=0), mask=is_output)
 
 
 @triton.jit
-def outer_product_exchange_kernel(
+def outer_product_transpose_kernel(
     source_ptr, result_ptr, n_first, n_second,
     INNER: tl.constexpr, BLOCK_INNER: tl.constexpr, BLOCK_FIRST: tl.constexpr, BLOCK_SECOND: tl.constexpr,
 ):  # fmt: skip
@@ -73,29 +73,29 @@ class WeightedConfig(Config):
 
 
 @dataclass(frozen=True)
-class ExchangeConfig(Config):
+class TransposeConfig(Config):
     """Each program takes a tile of BLOCK_FIRST × BLOCK_SECOND rows of INNER elements."""
 
     BLOCK_FIRST: int = 16
     BLOCK_SECOND: int = 16
 
 
-def exchange_config(first: int, second: int, inner: int) -> ExchangeConfig:
+def transpose_config(first: int, second: int, inner: int) -> TransposeConfig:
     """Return a square tile of 8192 elements: 32 for each thread of eight warps."""
     runs = max(8192 // bucket(inner), 1)
     side = 1 << (runs.bit_length() // 2)
     block_first = min(side, bucket(first))
-    return ExchangeConfig(num_warps=8, BLOCK_FIRST=block_first, BLOCK_SECOND=min(runs // block_first, bucket(second)))
+    return TransposeConfig(num_warps=8, BLOCK_FIRST=block_first, BLOCK_SECOND=min(runs // block_first, bucket(second)))
 
 
-@kernels("outer_product_mean_weighted")
-def weighted(dz: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+@kernels("outer_product_mean_scaled")
+def scaled_gradient(dz: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     """Return dz, [first, second, outputs], times a contiguous factor, [first, second], and the sum over all pairs."""
     return dz.new_empty(dz.shape), factor.new_empty(dz.shape[-1])
 
 
-@weighted.plan
-def plan_weighted(plan: Plan, dz: Operand, factor: Operand) -> tuple[Operand, Operand]:
+@scaled_gradient.plan
+def plan_scaled_gradient(plan: Plan, dz: Operand, factor: Operand) -> tuple[Operand, Operand]:
     first, second, outputs = dz.shape
     result, total = plan.empty(dz.shape, dz.dtype), plan.empty((outputs,), factor.dtype)
     block_outputs = min(bucket(outputs), 128)
@@ -109,30 +109,30 @@ def plan_weighted(plan: Plan, dz: Operand, factor: Operand) -> tuple[Operand, Op
     partials = plan.empty((splits, outputs), factor.dtype)
     compute = compute_dtype(factor.dtype)
     plan.launch(
-        outer_product_weighted_kernel, (splits, blocks), config,
-        dz_ptr=dz, factor_ptr=factor, weighted_ptr=result, partials_ptr=partials, dz_strides=dz.strides,
+        outer_product_scale_kernel, (splits, blocks), config,
+        dz_ptr=dz, factor_ptr=factor, scaled_ptr=result, partials_ptr=partials, dz_strides=dz.strides,
         n_pairs=first * second, pairs_per_split=pairs_per_split, n_second=second, n_outputs=outputs, COMPUTE=compute,
     )  # fmt: skip
     plan_sum_of_partials(plan, partials, total, compute)
     return result, total
 
 
-@kernels("outer_product_mean_exchanged")
-def exchanged(source: Tensor) -> Tensor:
+@kernels("outer_product_mean_transposed")
+def transposed(source: Tensor) -> Tensor:
     """Return contiguous [outer, first, second, inner] as [outer, second, first, inner]."""
     outer, first, second, inner = source.shape
     return source.new_empty(outer, second, first, inner)
 
 
-@exchanged.plan
-def plan_exchanged(plan: Plan, source: Operand) -> Operand:
+@transposed.plan
+def plan_transposed(plan: Plan, source: Operand) -> Operand:
     outer, first, second, inner = source.shape
     result = plan.empty((outer, second, first, inner), source.dtype)
-    default = exchange_config(first, second, inner)
+    default = transpose_config(first, second, inner)
     config = plan.choose(default, bucket(first), bucket(second), bucket(inner), source.dtype)
     tiles = triton.cdiv(first, config.BLOCK_FIRST) * triton.cdiv(second, config.BLOCK_SECOND)
     plan.launch(
-        outer_product_exchange_kernel, (outer * tiles,), config,
+        outer_product_transpose_kernel, (outer * tiles,), config,
         source_ptr=source, result_ptr=result, n_first=first, n_second=second, INNER=inner, BLOCK_INNER=bucket(inner),
     )  # fmt: skip
     return result

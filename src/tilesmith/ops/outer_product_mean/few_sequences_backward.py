@@ -26,7 +26,7 @@ from tilesmith.ops.outer_product_mean.backward import Wanted
 from tilesmith.ops.outer_product_mean.few_sequences_forward import (
     MOST_PROJECTED_B,
     Operands,
-    finish_config,
+    epilogue_config,
     is_possible,
     times_factor,
 )
@@ -51,8 +51,8 @@ def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
 
 
 @triton.jit
-def outer_product_turn_kernel(
-    dz_ptr, factors_ptr, turned_ptr, partials_ptr, dz_strides, common_factor, n_residues, n_outputs,
+def outer_product_scale_transpose_kernel(
+    dz_ptr, factors_ptr, transposed_ptr, partials_ptr, dz_strides, common_factor, n_residues, n_outputs,
     COMPUTE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """Write […, j, outputs] as […, outputs, j], times the factor of each pair, and partial sums over j."""
@@ -66,13 +66,13 @@ def outer_product_turn_kernel(
     scaled = times_factor(scaled, factors_ptr, common_factor, row, j, n_residues)
     partial = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(partials_ptr + partial * n_outputs + outputs, tl.sum(scaled, axis=0), mask=is_output)
-    pointers = turned_ptr + row * n_residues * n_outputs + outputs[:, None] * n_residues + j[None, :]
-    turned = tl.trans(scaled).to(turned_ptr.dtype.element_ty)  # [BLOCK_OUTPUTS, BLOCK_J]
-    tl.store(pointers, turned, mask=is_output[:, None] & is_j[None, :])
+    pointers = transposed_ptr + row * n_residues * n_outputs + outputs[:, None] * n_residues + j[None, :]
+    transposed = tl.trans(scaled).to(transposed_ptr.dtype.element_ty)  # [BLOCK_OUTPUTS, BLOCK_J]
+    tl.store(pointers, transposed, mask=is_output[:, None] & is_j[None, :])
 
 
-@kernels("outer_product_mean_turned")
-def turned(dz: Tensor, factors: Tensor | None, common_factor: float) -> tuple[Tensor, Tensor]:
+@kernels("outer_product_mean_scaled_transposed")
+def scaled_transposed(dz: Tensor, factors: Tensor | None, common_factor: float) -> tuple[Tensor, Tensor]:
     """Return dz, [batch, residues, residues, outputs], times contiguous factors, [batch · residues, residues], as
     [batch, residues, outputs · residues], and the sum over all pairs. Without factors, all pairs have the common
     factor."""
@@ -80,17 +80,20 @@ def turned(dz: Tensor, factors: Tensor | None, common_factor: float) -> tuple[Te
     return dz.new_empty(batch, residues, outputs * residues), dz.new_empty(outputs)
 
 
-@turned.plan
-def plan_turned(plan: Plan, dz: Operand, factors: Operand | None, common_factor: float) -> tuple[Operand, Operand]:
+@scaled_transposed.plan
+def plan_scaled_transposed(
+    plan: Plan, dz: Operand, factors: Operand | None, common_factor: float
+) -> tuple[Operand, Operand]:
     batch, residues, _, outputs = dz.shape
     result, total = plan.empty((batch, residues, outputs * residues), dz.dtype), plan.empty((outputs,), dz.dtype)
-    config = plan.choose(finish_config(residues, outputs), bucket(residues), bucket(outputs), dz.dtype)
+    config = plan.choose(epilogue_config(residues, outputs), bucket(residues), bucket(outputs), dz.dtype)
     blocks_of_j = triton.cdiv(residues, config.BLOCK_J)
     compute = compute_dtype(dz.dtype)
     partials = plan.empty((batch * residues * blocks_of_j, outputs), dz.dtype)
+    grid = (batch * residues, blocks_of_j, triton.cdiv(outputs, config.BLOCK_OUTPUTS))
     plan.launch(
-        outer_product_turn_kernel, (batch * residues, blocks_of_j, triton.cdiv(outputs, config.BLOCK_OUTPUTS)), config,
-        dz_ptr=dz, factors_ptr=factors, turned_ptr=result, partials_ptr=partials, dz_strides=dz.strides,
+        outer_product_scale_transpose_kernel, grid, config,
+        dz_ptr=dz, factors_ptr=factors, transposed_ptr=result, partials_ptr=partials, dz_strides=dz.strides,
         common_factor=common_factor, n_residues=residues, n_outputs=outputs, COMPUTE=compute,
     )  # fmt: skip
     plan_sum_of_partials(plan, partials, total, compute)
@@ -125,7 +128,7 @@ def compute_backward(
     da, db, dweight, dbias = (a.new_empty(0) for _ in range(4))
     with without_autocast(a), SideStream(a) as side_stream:
         operands = Operands(a, b, mask, weight, eps)
-        scaled, total = turned(dz, operands.factors, operands.common_factor)
+        scaled, total = scaled_transposed(dz, operands.factors, operands.common_factor)
         if wanted.bias_gradient:
             dbias = total
         if wanted.b_gradient or wanted.weight_gradient:

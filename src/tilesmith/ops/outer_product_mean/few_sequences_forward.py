@@ -53,7 +53,7 @@ def times_factor(values, factors_ptr, common_factor, row, j, n_residues):
 
 
 @triton.jit
-def outer_product_finish_kernel(
+def outer_product_epilogue_kernel(
     source_ptr, factors_ptr, bias_ptr, z_ptr, common_factor, n_residues, n_outputs,
     COMPUTE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
@@ -74,34 +74,34 @@ def outer_product_finish_kernel(
 
 
 @dataclass(frozen=True)
-class FinishConfig(Config):
+class EpilogueConfig(Config):
     """Each program takes BLOCK_J pairs of one residue, and BLOCK_OUTPUTS of their outputs."""
 
     BLOCK_J: int = 64
     BLOCK_OUTPUTS: int = 64
 
 
-def finish_config(residues: int, outputs: int) -> FinishConfig:
-    return FinishConfig(num_warps=8, BLOCK_J=min(bucket(residues), 64), BLOCK_OUTPUTS=min(bucket(outputs), 64))
+def epilogue_config(residues: int, outputs: int) -> EpilogueConfig:
+    return EpilogueConfig(num_warps=8, BLOCK_J=min(bucket(residues), 64), BLOCK_OUTPUTS=min(bucket(outputs), 64))
 
 
-@kernels("outer_product_mean_finished")
-def finished(source: Tensor, factors: Tensor | None, bias: Tensor | None, common_factor: float) -> Tensor:
+@kernels("outer_product_mean_epilogue")
+def with_epilogue(source: Tensor, factors: Tensor | None, bias: Tensor | None, common_factor: float) -> Tensor:
     """Return sums, [rows, outputs, residues], plus the bias, times factors, [rows, residues], as [rows, residues,
     outputs]. All are contiguous. Without factors, all pairs have the common factor."""
     rows, outputs, residues = source.shape
     return source.new_empty(rows, residues, outputs)
 
 
-@finished.plan
-def plan_finished(
+@with_epilogue.plan
+def plan_epilogue(
     plan: Plan, source: Operand, factors: Operand | None, bias: Operand | None, common_factor: float
 ) -> Operand:
     rows, outputs, residues = source.shape
     z = plan.empty((rows, residues, outputs), source.dtype)
-    config = plan.choose(finish_config(residues, outputs), bucket(residues), bucket(outputs), source.dtype)
+    config = plan.choose(epilogue_config(residues, outputs), bucket(residues), bucket(outputs), source.dtype)
     plan.launch(
-        outer_product_finish_kernel,
+        outer_product_epilogue_kernel,
         (rows, triton.cdiv(residues, config.BLOCK_J), triton.cdiv(outputs, config.BLOCK_OUTPUTS)), config,
         source_ptr=source, factors_ptr=factors, bias_ptr=bias, z_ptr=z, common_factor=common_factor,
         n_residues=residues, n_outputs=outputs, COMPUTE=compute_dtype(source.dtype),
@@ -128,7 +128,7 @@ def compute_forward(
         operands = Operands(a, b, mask, weight, eps)
         projected_b = operands.projected_b().view(batch, sequences * channels, outputs * residues)
         sums = product(operands.left, projected_b).view(batch * residues, outputs, residues)
-        z = finished(sums, operands.factors, None if bias is None else bias.contiguous(), operands.common_factor)
+        z = with_epilogue(sums, operands.factors, None if bias is None else bias.contiguous(), operands.common_factor)
     return z.view(batch, residues, residues, outputs)  # type: ignore[no-any-return]  # Kernels return what they say
 
 

@@ -9,18 +9,8 @@ from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, row_sum, tile_
 from tilesmith.ops.device.runs import run_size
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.softmax.rows import (
-    Blocks,
-    Kernels,
-    RowConfig,
-    Rows,
-    plan_rows,
-    row_config,
-    row_pointers,
-    rows_along,
-    rows_exist,
-    statistics_places,
-)
+from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
+from tilesmith.ops.softmax.rows import Blocks, Kernels, RowConfig, Rows, plan_rows, row_config, rows_along
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_groups"])

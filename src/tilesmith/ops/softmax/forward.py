@@ -10,18 +10,8 @@ from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.runs import run_size
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.softmax.rows import (
-    Blocks,
-    Kernels,
-    RowConfig,
-    Rows,
-    plan_rows,
-    row_config,
-    row_pointers,
-    rows_along,
-    rows_exist,
-    statistics_places,
-)
+from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
+from tilesmith.ops.softmax.rows import Blocks, Kernels, RowConfig, Rows, plan_rows, row_config, rows_along
 
 # Below every number but −∞, so that x − LOWEST is never NaN for an x that is not.
 LOWEST = tl.constexpr(-3.4028234663852886e38)

@@ -61,9 +61,9 @@ def attention_dq_of_chunk_kernel(
     store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
 
-@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "per_share", "share_size"])
+@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "per_split", "split_size"])
 def attention_dbias_of_chunk_kernel(
-    dscores_ptr, sums_ptr, first_sequence, n_sequences, per_bias, per_share, n_heads, query_rows, key_rows, share_size,
+    dscores_ptr, sums_ptr, first_sequence, n_sequences, per_bias, per_split, n_heads, query_rows, key_rows, split_size,
     COMPUTE: tl.constexpr,
     BLOCK_SEQUENCES: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -73,13 +73,13 @@ def attention_dbias_of_chunk_kernel(
     """
     key_blocks = tl.cdiv(key_rows, BLOCK_KEYS)
     query_blocks = tl.cdiv(query_rows, BLOCK_QUERIES)
-    program, share = tl.program_id(0), tl.program_id(1)
+    program, split = tl.program_id(0), tl.program_id(1)
     query = program % query_blocks * BLOCK_QUERIES
     key = program // query_blocks % key_blocks * BLOCK_KEYS
     head = program // query_blocks // key_blocks % n_heads
     bias = program // query_blocks // key_blocks // n_heads
-    begin = bias * per_bias + share * per_share
-    end = tl.minimum(tl.minimum(begin + per_share, (bias + 1) * per_bias), n_sequences)
+    begin = bias * per_bias + split * per_split
+    end = tl.minimum(tl.minimum(begin + per_split, (bias + 1) * per_bias), n_sequences)
     sizes = ScoreSizes(n_heads, query_rows, key_rows)
     total = tl.zeros([BLOCK_KEYS, BLOCK_QUERIES], COMPUTE)  # [BLOCK_KEYS, BLOCK_QUERIES]
     for start in tl.range(begin, end, BLOCK_SEQUENCES):
@@ -89,7 +89,7 @@ def attention_dbias_of_chunk_kernel(
     keys = (key + tl.arange(0, BLOCK_KEYS))[:, None]
     queries = (query + tl.arange(0, BLOCK_QUERIES))[None, :]
     row = (first_sequence // per_bias + bias).to(tl.int64) * n_heads + head
-    pointers = sums_ptr + share.to(tl.int64) * share_size + ((row * query_rows + queries) * key_rows + keys)
+    pointers = sums_ptr + split.to(tl.int64) * split_size + ((row * query_rows + queries) * key_rows + keys)
     inside = (keys < key_rows) & (queries < query_rows)
     total += tl.load(pointers, mask=inside & (first_sequence % per_bias != 0), other=0.0)
     tl.store(pointers, total, mask=inside)
@@ -161,8 +161,8 @@ def plan_chunked_backward(task: Gradients) -> tuple[Operand, ...]:
     room = plan.empty((max(count for _, count in chunks), *dscores_shape(problem)), problem.q.dtype)
     queries_config = plan.choose(chunk_queries_config(problem.describable()), "chunk queries", *problem.sizes)
     bias_config = plan.choose(ChunkBiasConfig(), "chunk bias", *problem.sizes)
-    shares = _shares(plan, problem, bias_config, chunks[0][1])
-    sums = plan.empty((shares, math.prod(dbias.shape)), problem.statistics_dtype)
+    splits = _splits(plan, problem, bias_config, chunks[0][1])
+    sums = plan.empty((splits, math.prod(dbias.shape)), problem.statistics_dtype)
     parts = StoredParts(plan, problem)
     for first, count in chunks:
         chunk = Chunk(room, first, count)
@@ -187,7 +187,7 @@ def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Ch
     )  # fmt: skip
 
 
-def _shares(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
+def _splits(plan: Plan, problem: Problem, config: ChunkBiasConfig, sequences: int) -> int:
     """Return how many partial sums over the sequences of a chunk to make."""
     assert problem.bias is not None
     programs = plan.multiprocessors * config.programs_per_multiprocessor
@@ -204,13 +204,13 @@ def _tiles_of_sums(problem: Problem, config: ChunkBiasConfig, sequences: int) ->
 
 
 def _plan_dbias(plan: Plan, problem: Problem, config: ChunkBiasConfig, chunk: Chunk, sums: Operand) -> None:
-    shares, share_size = sums.shape
-    per_share = triton.cdiv(min(problem.sequences_per_bias, chunk.count), shares)
+    splits, split_size = sums.shape
+    per_split = triton.cdiv(min(problem.sequences_per_bias, chunk.count), splits)
     plan.launch(
-        attention_dbias_of_chunk_kernel, (_tiles_of_sums(problem, config, chunk.count), shares), config,
+        attention_dbias_of_chunk_kernel, (_tiles_of_sums(problem, config, chunk.count), splits), config,
         dscores_ptr=chunk.dscores, sums_ptr=sums, first_sequence=chunk.first, n_sequences=chunk.count,
-        per_bias=problem.sequences_per_bias, per_share=per_share, n_heads=problem.heads,
-        query_rows=problem.queries, key_rows=problem.keys, share_size=share_size, COMPUTE=problem.compute,
+        per_bias=problem.sequences_per_bias, per_split=per_split, n_heads=problem.heads,
+        query_rows=problem.queries, key_rows=problem.keys, split_size=split_size, COMPUTE=problem.compute,
     )  # fmt: skip
 
 

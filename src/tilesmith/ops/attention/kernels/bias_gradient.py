@@ -33,13 +33,13 @@ from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
 
 
-@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "n_repeats", "repeats_per_share", "share_size"])
+@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "n_repeats", "repeats_per_split", "split_size"])
 def attention_dbias_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
     doutput_ptr, statistics_ptr, dbias_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, doutput_strides,
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
-    bias_heads, n_repeats, repeats_per_share, share_size,
+    bias_heads, n_repeats, repeats_per_split, split_size,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BF16X3: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, ONE_ROW: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -56,8 +56,8 @@ def attention_dbias_kernel(
     first_query = program // key_blocks % blocks * BLOCK_QUERIES
     bias_head = program // key_blocks // blocks % bias_heads
     bias_sequence = program // key_blocks // blocks // bias_heads
-    repeat = tl.program_id(1) * repeats_per_share
-    last_repeat = tl.minimum(repeat + repeats_per_share, n_repeats)
+    repeat = tl.program_id(1) * repeats_per_split
+    last_repeat = tl.minimum(repeat + repeats_per_split, n_repeats)
     if not ONE_ROW:  # a tile that no query sees has no gradient
         shift = key_rows - query_rows
         if left is not None:
@@ -106,7 +106,7 @@ def attention_dbias_kernel(
             dweights = tl.where(kept, dweights * keep_scale, 0.0)
         dbias += weights * (dweights - delta[:, None])
 
-    dbias_ptr += tl.program_id(1).to(tl.int64) * share_size
+    dbias_ptr += tl.program_id(1).to(tl.int64) * split_size
     row = bias_sequence.to(tl.int64) * bias_heads + bias_head
     keys = first_key + columns
     if ONE_ROW:
@@ -164,11 +164,11 @@ def plan_bias_gradient(plan: Plan, task: Gradients, parts: StoredParts, statisti
     repeats = problem.sequences // max(sequences, 1) * (problem.heads // max(heads, 1))
     repeats *= query_blocks if one_row else 1
     programs = plan.multiprocessors * config.programs_per_multiprocessor
-    shares = min(max(programs // max(tiles, 1), 1), max(repeats, 1))
-    repeats_per_share = max(triton.cdiv(repeats, shares), 1)
-    shares = max(triton.cdiv(repeats, repeats_per_share), 1)  # an empty sum too: it is zero
+    splits = min(max(programs // max(tiles, 1), 1), max(repeats, 1))
+    repeats_per_split = max(triton.cdiv(repeats, splits), 1)
+    splits = max(triton.cdiv(repeats, repeats_per_split), 1)  # an empty sum too: it is zero
     size = sequences * heads * rows * keys
-    found = plan.empty((shares, size), problem.statistics_dtype) if shares > 1 else dbias
+    found = plan.empty((splits, size), problem.statistics_dtype) if splits > 1 else dbias
     blocks = {
         "q": config.BLOCK_QUERIES,
         "doutput": config.BLOCK_QUERIES,
@@ -177,12 +177,12 @@ def plan_bias_gradient(plan: Plan, task: Gradients, parts: StoredParts, statisti
     }
     tensors, walk = problem.tiles(blocks, config.described, **{"doutput": doutput, **parts.stored_for(config)})
     plan.launch(
-        attention_dbias_kernel, (tiles, shares), config,
+        attention_dbias_kernel, (tiles, splits), config,
         **problem.arguments(), **tensors, **problem.bias_tiles(config), statistics_ptr=statistics, dbias_ptr=found,
         bias_heads=heads,
-        n_repeats=repeats, repeats_per_share=repeats_per_share, share_size=size,
+        n_repeats=repeats, repeats_per_split=repeats_per_split, split_size=size,
         WALK=walk, BF16X3=parts.source(config), ONE_ROW=one_row, PRECISION=problem.precision,
     )  # fmt: skip
-    if shares > 1:
+    if splits > 1:
         plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)
     return dbias

@@ -95,16 +95,16 @@ def attention_short_forward_kernel(
     tl.store(lse_ptr + rows, lse, mask=rows < query_rows)
 
 
-@triton.jit(do_not_specialize=[*_NOT_SPECIALISED, "bias_heads", "n_sharers", "per_share", "share_size"])
+@triton.jit(do_not_specialize=[*_NOT_SPECIALISED, "bias_heads", "n_sharers", "per_split", "split_size"])
 def attention_short_backward_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, doutput_ptr, lse_ptr, dq_ptr, dk_ptr, dv_ptr, dbias_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, doutput_strides, dq_strides, dk_strides, dv_strides,
-    per_member, n_heads, query_rows, key_rows, left, right, scale, bias_heads, n_sharers, per_share, share_size,
+    per_member, n_heads, query_rows, key_rows, left, right, scale, bias_heads, n_sharers, per_split, split_size,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BF16X3: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, CHECKED: tl.constexpr,
     ONE_ROW: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq, dk and dv of `per_share` of the `n_sharers`: sequences and heads that share one matrix of the bias.
+    """Compute dq, dk and dv of `per_split` of the `n_sharers`: sequences and heads that share one matrix of the bias.
 
     dbias is [partial sums, bias sequences, bias heads, bias rows, keys]. ONE_ROW where all queries share the bias.
     Without dbias every head of every sequence is its own only sharer.
@@ -112,8 +112,8 @@ def attention_short_backward_kernel(
     program = tl.program_id(0)
     bias_head = program % bias_heads
     bias_sequence = program // bias_heads
-    begin = tl.program_id(1) * per_share
-    end = tl.minimum(begin + per_share, n_sharers)
+    begin = tl.program_id(1) * per_split
+    end = tl.minimum(begin + per_split, n_sharers)
     q_rows = HeadRows(q_ptr, q_strides, 0, query_rows)
     k_rows = HeadRows(k_ptr, k_strides, 0, key_rows)
     v_rows = HeadRows(v_ptr, v_strides, 0, key_rows)
@@ -171,7 +171,7 @@ def attention_short_backward_kernel(
         store_tile(dq_rows, place, head, 0, dq, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
     if dbias_ptr is not None:
-        dbias_ptr += tl.program_id(1).to(tl.int64) * share_size
+        dbias_ptr += tl.program_id(1).to(tl.int64) * split_size
         row = program.to(tl.int64)
         if ONE_ROW:
             sums = tl.sum(dbias, axis=1).to(dbias_ptr.dtype.element_ty)
@@ -271,24 +271,24 @@ def plan_short_backward(task: Gradients) -> tuple[Operand, ...]:
     if problem.bias is None or not task.wants_dbias:
         plan.launch(
             attention_short_backward_kernel, (problem.sequences * problem.heads, 1), config, **arguments, lse_ptr=lse,
-            dbias_ptr=None, bias_heads=problem.heads, n_sharers=1, per_share=1, share_size=0, ONE_ROW=False,
+            dbias_ptr=None, bias_heads=problem.heads, n_sharers=1, per_split=1, split_size=0, ONE_ROW=False,
         )  # fmt: skip
         return dq, dk, dv
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     sequences, heads, rows, keys = problem.bias_shape
     sharers = problem.sequences * problem.heads // max(sequences * heads, 1)
     programs = plan.multiprocessors * config.programs_per_multiprocessor
-    shares = min(max(programs // max(sequences * heads, 1), 1), max(sharers, 1))
-    per_share = max(triton.cdiv(sharers, shares), 1)
-    shares = max(triton.cdiv(sharers, per_share), 1)  # an empty sum too: it is zero
+    splits = min(max(programs // max(sequences * heads, 1), 1), max(sharers, 1))
+    per_split = max(triton.cdiv(sharers, splits), 1)
+    splits = max(triton.cdiv(sharers, per_split), 1)  # an empty sum too: it is zero
     size = sequences * heads * rows * keys
-    found = plan.empty((shares, size), problem.statistics_dtype) if shares > 1 else dbias
+    found = plan.empty((splits, size), problem.statistics_dtype) if splits > 1 else dbias
     plan.launch(
-        attention_short_backward_kernel, (sequences * heads, shares), config, **arguments, lse_ptr=lse,
-        dbias_ptr=found, bias_heads=heads, n_sharers=sharers, per_share=per_share, share_size=size,
+        attention_short_backward_kernel, (sequences * heads, splits), config, **arguments, lse_ptr=lse,
+        dbias_ptr=found, bias_heads=heads, n_sharers=sharers, per_split=per_split, split_size=size,
         ONE_ROW=rows == 1 and problem.queries > 1,
     )  # fmt: skip
-    if shares > 1:
+    if splits > 1:
         plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)
     return dq, dk, dv, dbias
 

@@ -2,6 +2,7 @@
 
 Files, in reading order:
 
+- `sizes.py`: tiles, steps and registers of the half-precision kernels.
 - `ring.py`: what half-precision kernels share: a ring of stages in shared memory, tiles, rounding.
 - `half.py`: sums of up to three products in half precision.
 - `gated_tiles.py`: what both kernels with SwiGLU share, and when they suit.

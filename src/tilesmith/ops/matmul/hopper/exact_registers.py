@@ -36,26 +36,26 @@ REGISTERS = gl.constexpr(216)  # per thread that multiplies
 SPLITTING_REGISTERS = gl.constexpr(72)
 
 
-@gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "steps_per_share", "n_walkers"])
+@gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "steps_per_split", "n_walkers"])
 def matmul_hopper_rows_kernel(
     a, a_ptr, b_ptr, y_ptr, addend_ptr, bias_ptr, a_stride, b_stride, y_row_stride,
-    n_rows, n_columns, depth, steps_per_share, n_walkers,
+    n_rows, n_columns, depth, steps_per_split, n_walkers,
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, ACTIVATION: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, A_SLOTS: gl.constexpr, B_SLOTS: gl.constexpr, HELD: gl.constexpr,
 ):  # fmt: skip
     """Compute one column of tiles for every n_walkers-th block of rows.
 
     `a` is a descriptor of ROWS × BLOCK_K, or transposed as a lies in memory; a_ptr points to the same memory. Strides,
-    ALONG and shares: as in `exact_shared`. y has contiguous rows of whole UNITs. HELD: all steps of a share fit into
+    ALONG and splits: as in `exact_shared`. y has contiguous rows of whole UNITs. HELD: all steps of a split fit into
     the B_SLOTS stages of b.
     """
     n_column_tiles = (n_columns + BLOCK_N - 1) // BLOCK_N
     n_blocks = (n_rows + GROUPS * ROWS - 1) // (GROUPS * ROWS)
     outer = gl.program_id(0) // n_column_tiles
     first_column = gl.program_id(0) % n_column_tiles * BLOCK_N
-    walker, share = outer % n_walkers, outer // n_walkers
-    start = share * steps_per_share * BLOCK_K
-    remaining = gl.maximum(gl.minimum(depth - start, steps_per_share * BLOCK_K), 0)
+    walker, split = outer % n_walkers, outer // n_walkers
+    start = split * steps_per_split * BLOCK_K
+    remaining = gl.maximum(gl.minimum(depth - start, steps_per_split * BLOCK_K), 0)
     if A_ALONG or B_ALONG:
         remaining = remaining // UNIT * UNIT
     steps = (remaining + BLOCK_K - 1) // BLOCK_K
@@ -72,7 +72,7 @@ def matmul_hopper_rows_kernel(
     b_free = barriers(B_SLOTS, GROUPS)
     fence_async_shared()
     b_parts = (high, middle, low)
-    y_ptr += gl.cast(share, gl.int64) * n_rows * (n_columns // UNIT * UNIT)
+    y_ptr += gl.cast(split, gl.int64) * n_rows * (n_columns // UNIT * UNIT)
     work = (walker, n_walkers, turns, start, steps, remaining)
     memory = (a_tiles, b_parts, a_ready, b_ready, b_free)
     epilogue = (bias_ptr, addend_ptr, n_rows, n_columns, y_row_stride)

@@ -1,6 +1,6 @@
 """Exact float32 GEMM on Hopper: operands are split into bf16x3 in shared memory, one step ahead of the tensor cores.
 
-Same computation as the pointer kernel with PLANES="here" (read that first). There the tensor cores wait while a tile is
+Same computation as the pointer kernel with BF16X3="here" (read that first). There the tensor cores wait while a tile is
 split. Here a program starts the six products of a step, and while they run it splits the next step into the other half
 of the shared memory and loads the step after that.
 
@@ -166,15 +166,15 @@ def of_high_parts(
     return total
 
 
-@gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "n_matrices", "steps_per_share"])
+@gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth", "n_matrices", "steps_per_split"])
 def matmul_hopper_exact_kernel(
     a_ptr, b_ptr, y_ptr, addend_ptr, bias_ptr, a_batch_stride, a_stride, b_batch_stride, b_stride,
     y_batch_stride, y_row_stride, y_column_stride, bias_stride,
-    n_rows, n_columns, depth, n_matrices, steps_per_share,
+    n_rows, n_columns, depth, n_matrices, steps_per_split,
     A_ALONG: gl.constexpr, B_ALONG: gl.constexpr, COLUMNS_MULTIPLE: gl.constexpr, ACTIVATION: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """Compute one tile. A share is the part of the depth that one program of a split-K sums.
+    """Compute one tile. A split is the part of the depth that one program of a split-K sums.
 
     Strides of a and b are of the batch, and of the dimension that is not contiguous. ALONG: depth is contiguous. The
     contiguous dimension has a multiple of UNIT elements.
@@ -190,10 +190,10 @@ def matmul_hopper_exact_kernel(
     n_column_tiles = (n_columns + BLOCK_N - 1) // BLOCK_N
     tiles_per_matrix = (n_rows + BLOCK_M - 1) // BLOCK_M * n_column_tiles
     tile, outer = gl.program_id(0) % tiles_per_matrix, gl.program_id(0) // tiles_per_matrix
-    share, matrix = outer // n_matrices, gl.cast(outer % n_matrices, gl.int64)
+    split, matrix = outer // n_matrices, gl.cast(outer % n_matrices, gl.int64)
     first_row, first_column = tile // n_column_tiles * BLOCK_M, tile % n_column_tiles * BLOCK_N
-    start = share * steps_per_share * BLOCK_K
-    remaining = gl.minimum(depth - start, steps_per_share * BLOCK_K)
+    start = split * steps_per_split * BLOCK_K
+    remaining = gl.minimum(depth - start, steps_per_split * BLOCK_K)
     if A_ALONG or B_ALONG:
         remaining = remaining // UNIT * UNIT
     steps = (remaining + BLOCK_K - 1) // BLOCK_K
@@ -226,5 +226,5 @@ def matmul_hopper_exact_kernel(
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
     if addend_ptr is not None:  # has the layout of y; never with split-K
         total += gl.load(addend_ptr + matrix * y_batch_stride + offsets, mask=mask, other=0.0).to(gl.float32)
-    y_ptr += gl.cast(share, gl.int64) * n_matrices * n_rows * n_columns + matrix * y_batch_stride
+    y_ptr += gl.cast(split, gl.int64) * n_matrices * n_rows * n_columns + matrix * y_batch_stride
     gl.store(y_ptr + offsets, total, mask=mask)

@@ -9,23 +9,11 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
 from tilesmith.ops.matmul.hopper.gated_tiles import GatedConfig, of_pair, opened
 from tilesmith.ops.matmul.hopper.ring import (
-    COLUMNS,
-    DEPTH,
-    FETCHING_REGISTERS,
-    GROUPS,
-    REGISTERS,
-    ROWS,
-    STEP_BYTES,
-    SUMS,
     corner_of,
     end_of_product,
     halves,
@@ -35,6 +23,7 @@ from tilesmith.ops.matmul.hopper.ring import (
     rounded_pair,
     step_of_product,
 )
+from tilesmith.ops.matmul.hopper.sizes import COLUMNS, DEPTH, GROUPS, LOAD_REGISTERS, REGISTERS, ROWS, STEP_BYTES, SUMS
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain.gluon import fetch, put
@@ -76,7 +65,7 @@ def gated_backward_hopper_kernel(
             (fetch_steps, (dy, weight, memory, sizes, TOGETHER)),
         ],
         [GROUP_WARPS, 1],
-        [REGISTERS, FETCHING_REGISTERS],
+        [REGISTERS, LOAD_REGISTERS],
     )
 
 

@@ -16,22 +16,10 @@ import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from tilesmith.ops.device.hopper import GROUP_WARPS, barriers, runs_on_hopper
 from tilesmith.ops.matmul.hopper.ring import (
-    COLUMNS,
-    DEPTH,
-    FETCHING_REGISTERS,
-    GROUPS,
-    REGISTERS,
-    ROWS,
-    STEP_BYTES,
-    SUMS,
     RingConfig,
     corner_of,
     end_of_product,
@@ -41,6 +29,7 @@ from tilesmith.ops.matmul.hopper.ring import (
     step_of_product,
     tiles,
 )
+from tilesmith.ops.matmul.hopper.sizes import COLUMNS, DEPTH, GROUPS, LOAD_REGISTERS, REGISTERS, ROWS, STEP_BYTES, SUMS
 from tilesmith.ops.matmul.matrices import Side
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -80,7 +69,7 @@ def matmul_hopper_kernel(
             (fetch_steps, (factors, memory, sizes, PAIRS, A_ALONG, B_ALONG, TOGETHER)),
         ],
         [GROUP_WARPS, 1],
-        [REGISTERS, FETCHING_REGISTERS],
+        [REGISTERS, LOAD_REGISTERS],
     )
 
 

@@ -14,25 +14,13 @@ from dataclasses import dataclass
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from tilesmith.ops.device.hopper import GROUP_WARPS
+from tilesmith.ops.matmul.hopper.sizes import COLUMNS, GROUPS, ROWS
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.toolchain.gluon import reinterpreted
-
-GROUPS = gl.constexpr(2)  # warpgroups that multiply
-ROWS = gl.constexpr(64)  # rows of a warpgroup
-COLUMNS = gl.constexpr(256)  # columns of a tile
-DEPTH = gl.constexpr(64)  # depth of a step
-REGISTERS = gl.constexpr(240)  # per thread that multiplies; the loading warp gives up its own
-FETCHING_REGISTERS = gl.constexpr(24)
-STEP_BYTES = gl.constexpr((2 * 64 + 256) * 64 * 2)
-SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16]))
 
 
 @gluon.jit

@@ -11,7 +11,7 @@ from tilesmith.ops.matmul.kernels.tiles import batch_start, known_multiple, tile
 
 @triton.jit
 def accumulated(
-    total, a_side, b_side, steps, PASSES: tl.constexpr, PLANES: tl.constexpr, PRECISION: tl.constexpr,
+    total, a_side, b_side, steps, PASSES: tl.constexpr, BF16X3: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Return the total plus the products of all steps of depth, PASSES times, each time of other parts of bf16x3.
@@ -21,7 +21,7 @@ def accumulated(
     """
     a_ptr, a_offsets, a_depth_stride, in_rows = a_side  # offsets: [BLOCK_M, BLOCK_K]
     b_ptr, b_offsets, b_depth_stride, in_columns = b_side  # offsets: [BLOCK_K, BLOCK_N]
-    first_step, n_steps, depth, plane_columns = steps
+    first_step, n_steps, depth, part_columns = steps
     depths = tl.arange(0, BLOCK_K)
     step, number = first_step, 0
     for _ in range(n_steps * PASSES):
@@ -29,16 +29,16 @@ def accumulated(
         a_start, b_start = start, start
         if PASSES > 1:
             a_part, b_part = parts_of_pass(number)
-            whole = known_multiple(plane_columns, BLOCK_K)
+            whole = known_multiple(part_columns, BLOCK_K)
             a_start, b_start = start + a_part * whole, start + b_part * whole
         in_depth = depths < depth - start
         a_pointers = a_ptr + a_start.to(tl.int64) * a_depth_stride + a_offsets
         b_pointers = b_ptr + b_start.to(tl.int64) * b_depth_stride + b_offsets
         a = tl.load(a_pointers, mask=in_rows[:, None] & in_depth[None, :], other=0.0)  # [BLOCK_M, BLOCK_K]
         b = tl.load(b_pointers, mask=in_depth[:, None] & in_columns[None, :], other=0.0)  # [BLOCK_K, BLOCK_N]
-        if PLANES == "here":
+        if BF16X3 == "here":
             total += dot_bf16_parts(bf16_parts(a), bf16_parts(b))
-        elif PLANES == "stored" and PASSES == 1:
+        elif BF16X3 == "stored" and PASSES == 1:
             total = separately_added(total, a, b, PRECISION)
         else:
             total = tl.dot(a, b, total, input_precision=PRECISION, out_dtype=total.dtype)
@@ -51,20 +51,20 @@ def accumulated(
 
 @triton.jit(
     do_not_specialize=[
-        "n_rows", "n_columns", "depth", "n_matrices", "steps_per_share", "share_stride", "plane_columns"
+        "n_rows", "n_columns", "depth", "n_matrices", "steps_per_split", "split_stride", "part_columns"
     ]
 )  # fmt: skip
 def matmul_pointers_kernel(
     a_ptr, b_ptr, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     a_strides, b_strides, y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
-    n_rows, n_columns, depth, n_matrices, steps_per_share, share_stride, plane_columns,
+    n_rows, n_columns, depth, n_matrices, steps_per_split, split_stride, part_columns,
     ROWS_MULTIPLE: tl.constexpr, COLUMNS_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PLANES: tl.constexpr, COMPUTE: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BF16X3: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile. A share is the part of the depth that one program of a split-K sums.
+    """Compute one tile. A split is the part of the depth that one program of a split-K sums.
 
-    Strides are of three batch dimensions, then of a matrix; z and the addend have y's. PLANES: "stored" where a and b
+    Strides are of three batch dimensions, then of a matrix; z and the addend have y's. BF16X3: "stored" where a and b
     hold bf16x3 already, "here" where each tile splits float32 into bf16x3, "" where nothing is split.
     """
     n_rows = known_multiple(n_rows, ROWS_MULTIPLE)
@@ -73,7 +73,7 @@ def matmul_pointers_kernel(
     outer, row_tile, column_tile = tile_place(
         tl.program_id(0), tl.cdiv(n_rows, BLOCK_M), tl.cdiv(n_columns, BLOCK_N), GROUP
     )
-    share, batch = outer // n_matrices, outer % n_matrices
+    split, batch = outer // n_matrices, outer % n_matrices
     rows = row_tile * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = column_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     depths = tl.arange(0, BLOCK_K).to(tl.int64)
@@ -81,21 +81,21 @@ def matmul_pointers_kernel(
     b_ptr += batch_start(batch, inner_sizes, b_strides)
     a_offsets = (rows.to(tl.int64) * a_strides[3])[:, None] + (depths * a_strides[4])[None, :]  # [BLOCK_M, BLOCK_K]
     b_offsets = (depths * b_strides[3])[:, None] + (columns.to(tl.int64) * b_strides[4])[None, :]  # [BLOCK_K, BLOCK_N]
-    first_step = share * steps_per_share
-    n_steps = min(tl.cdiv(depth, BLOCK_K) - first_step, steps_per_share)
-    steps = (first_step, n_steps, depth, plane_columns)
+    first_step = split * steps_per_split
+    n_steps = min(tl.cdiv(depth, BLOCK_K) - first_step, steps_per_split)
+    steps = (first_step, n_steps, depth, part_columns)
     total = tl.zeros([BLOCK_M, BLOCK_N], COMPUTE)
     a_side = (a_ptr, a_offsets, a_strides[4], rows < n_rows)
     b_side = (b_ptr, b_offsets, b_strides[3], columns < n_columns)
-    if PLANES == "stored":
-        total = accumulated(total, a_side, b_side, steps, CORRECTION_PASSES, PLANES, PRECISION, BLOCK_K)
+    if BF16X3 == "stored":
+        total = accumulated(total, a_side, b_side, steps, CORRECTION_PASSES, BF16X3, PRECISION, BLOCK_K)
         total = finite_or_zero(total)
-    total = accumulated(total, a_side, b_side, steps, 1, PLANES, PRECISION, BLOCK_K)  # [BLOCK_M, BLOCK_N]
+    total = accumulated(total, a_side, b_side, steps, 1, BF16X3, PRECISION, BLOCK_K)  # [BLOCK_M, BLOCK_N]
     place = (rows, columns, n_rows, n_columns)
     z = scaled_and_shifted(
         total, (bias_ptr, scale_a_ptr, scale_b_ptr), (bias_stride, scale_a_stride, scale_b_stride), place
     )
-    start = share.to(tl.int64) * share_stride + batch_start(batch, inner_sizes, y_strides)
+    start = split.to(tl.int64) * split_stride + batch_start(batch, inner_sizes, y_strides)
     if z_ptr is not None:
         store_tile(z_ptr, z, start, place, y_strides[3], y_strides[4])
     y = activated(z, ACTIVATION)

@@ -18,10 +18,10 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @triton.jit
 def split_tile(
-    x_ptr, planes_ptr, tile, x_strides, n_first, depth, plane_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    x_ptr, parts_ptr, tile, x_strides, n_first, depth, part_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """Split one tile. Tiles are numbered along depth first, then along rows, then over matrices."""
-    tiles_along = plane_columns // COLUMNS
+    tiles_along = part_columns // COLUMNS
     tiles_per_matrix = tl.cdiv(n_first, ROWS) * tiles_along
     matrix = (tile // tiles_per_matrix).to(tl.int64)
     rows = (tile % tiles_per_matrix // tiles_along * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -30,28 +30,28 @@ def split_tile(
     offsets = (matrix * x_strides[0] + rows * x_strides[1])[:, None] + (columns.to(tl.int64) * x_strides[2])[None, :]
     x = tl.load(x_ptr + offsets, mask=in_rows & (columns < depth)[None, :], other=0.0)  # [ROWS, COLUMNS]
     high, middle, low = bf16_parts(x)
-    places = planes_ptr + ((matrix * n_first + rows) * (PARTS * plane_columns))[:, None] + columns[None, :]
+    places = parts_ptr + ((matrix * n_first + rows) * (PARTS * part_columns))[:, None] + columns[None, :]
     tl.store(places, high, mask=in_rows)
-    tl.store(places + plane_columns, middle, mask=in_rows)
-    tl.store(places + 2 * plane_columns, low, mask=in_rows)
+    tl.store(places + part_columns, middle, mask=in_rows)
+    tl.store(places + 2 * part_columns, low, mask=in_rows)
 
 
-@triton.jit(do_not_specialize=["a_first", "b_first", "depth", "n_tiles_of_a", "plane_columns"])
-def split_into_planes_kernel(
-    a_ptr, b_ptr, a_planes_ptr, b_planes_ptr, a_strides, b_strides, a_first, b_first, depth, n_tiles_of_a,
-    plane_columns, A_MULTIPLE: tl.constexpr, B_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
+@triton.jit(do_not_specialize=["a_first", "b_first", "depth", "n_tiles_of_a", "part_columns"])
+def split_bf16x3_kernel(
+    a_ptr, b_ptr, a_parts_ptr, b_parts_ptr, a_strides, b_strides, a_first, b_first, depth, n_tiles_of_a,
+    part_columns, A_MULTIPLE: tl.constexpr, B_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Split both operands in one launch. Strides are of the batch, of a's rows or b's columns, and of depth."""
     depth = known_multiple(depth, DEPTH_MULTIPLE)
-    plane_columns = known_multiple(plane_columns, COLUMNS)
+    part_columns = known_multiple(part_columns, COLUMNS)
     program = tl.program_id(0)
     if program < n_tiles_of_a:
         a_first = known_multiple(a_first, A_MULTIPLE)
-        split_tile(a_ptr, a_planes_ptr, program, a_strides, a_first, depth, plane_columns, ROWS, COLUMNS)
+        split_tile(a_ptr, a_parts_ptr, program, a_strides, a_first, depth, part_columns, ROWS, COLUMNS)
     else:
         b_first = known_multiple(b_first, B_MULTIPLE)
-        split_tile(b_ptr, b_planes_ptr, program - n_tiles_of_a, b_strides, b_first, depth, plane_columns, ROWS, COLUMNS)
+        split_tile(b_ptr, b_parts_ptr, program - n_tiles_of_a, b_strides, b_first, depth, part_columns, ROWS, COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -70,26 +70,26 @@ def plan_split(plan: Plan, a: Matrix, b: Matrix, matrices: int, block: int) -> t
     config = plan.choose(SplitConfig(), "planes", bucket(a.columns))
     counts = [1 if side.is_shared else matrices for side in (a, b)]
     whole = max(block, config.COLUMNS)
-    plane_columns = triton.cdiv(a.columns, whole) * whole
+    part_columns = triton.cdiv(a.columns, whole) * whole
     sides = (a, b.transposed())
     parts = [
-        plan.empty((count, side.rows, PARTS.value * plane_columns), torch.bfloat16)
+        plan.empty((count, side.rows, PARTS.value * part_columns), torch.bfloat16)
         for count, side in zip(counts, sides, strict=True)
     ]
     tiles = [
-        count * triton.cdiv(side.rows, config.ROWS) * (plane_columns // config.COLUMNS)
+        count * triton.cdiv(side.rows, config.ROWS) * (part_columns // config.COLUMNS)
         for count, side in zip(counts, sides, strict=True)
     ]
     plan.launch(
-        split_into_planes_kernel, (sum(tiles),), config,
-        a_ptr=a.operand, b_ptr=b.operand, a_planes_ptr=parts[0], b_planes_ptr=parts[1],
+        split_bf16x3_kernel, (sum(tiles),), config,
+        a_ptr=a.operand, b_ptr=b.operand, a_parts_ptr=parts[0], b_parts_ptr=parts[1],
         a_strides=(a.batch_strides[0], *sides[0].strides), b_strides=(b.batch_strides[0], *sides[1].strides),
-        a_first=a.rows, b_first=b.columns, depth=a.columns, n_tiles_of_a=tiles[0], plane_columns=plane_columns,
+        a_first=a.rows, b_first=b.columns, depth=a.columns, n_tiles_of_a=tiles[0], part_columns=part_columns,
         A_MULTIPLE=multiple(a.rows, a.strides[0]), B_MULTIPLE=multiple(b.columns, b.strides[1]),
         DEPTH_MULTIPLE=multiple(a.columns, a.strides[1], b.strides[0]),
     )  # fmt: skip
     split = [_as_matrix(one) for one in parts]
-    return split[0], split[1].transposed(), plane_columns
+    return split[0], split[1].transposed(), part_columns
 
 
 def _as_matrix(parts: Operand) -> Matrix:

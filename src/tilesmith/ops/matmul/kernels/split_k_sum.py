@@ -15,7 +15,7 @@ from tilesmith.ops.runtime.config import Config, bucket
 
 
 @triton.jit(do_not_specialize=["n_partials", "partial_stride", "n_rows", "n_columns"])
-def sum_shares_kernel(
+def sum_partial_products_kernel(
     partials_ptr, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
     n_partials, partial_stride, n_rows, n_columns,

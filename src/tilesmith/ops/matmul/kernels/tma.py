@@ -44,7 +44,7 @@ def accumulated(
 ):  # fmt: skip
     """Return the total plus the products of all steps of depth, PASSES times, each time of other parts of bf16x3."""
     matrix, first_row, first_column = corner
-    first_step, n_steps, plane_columns = steps
+    first_step, n_steps, part_columns = steps
     BLOCK_M: tl.constexpr = total.shape[0]
     BLOCK_N: tl.constexpr = total.shape[1]
     BLOCK_K: tl.constexpr = WALK[4]
@@ -54,7 +54,7 @@ def accumulated(
         a_start, b_start = start, start
         if PASSES > 1:
             a_part, b_part = parts_of_pass(number)
-            a_start, b_start = start + a_part * plane_columns, start + b_part * plane_columns
+            a_start, b_start = start + a_part * part_columns, start + b_part * part_columns
         a_block = loaded(a, matrix, first_row, a_start, WALK[0], WALK[2], BLOCK_M, BLOCK_K)  # [BLOCK_M, BLOCK_K]
         b_block = loaded(b, matrix, first_column, b_start, WALK[1], WALK[3], BLOCK_N, BLOCK_K).T  # [BLOCK_K, BLOCK_N]
         if SEPARATE:
@@ -80,14 +80,14 @@ def corrections_in_halves(
     room for one, a whole tile has not.
     """
     matrix, first_row, first_column = corner
-    first_step, n_steps, plane_columns = steps
+    first_step, n_steps, part_columns = steps
     BLOCK_K: tl.constexpr = WALK[4]
     left = tl.zeros([BLOCK_M, HALF], tl.float32)
     right = tl.zeros([BLOCK_M, HALF], tl.float32)
     step, number = first_step, 0
     for _ in range(n_steps * CORRECTION_PASSES):
         a_part, b_part = parts_of_pass(number)
-        a_start, b_start = step * BLOCK_K + a_part * plane_columns, step * BLOCK_K + b_part * plane_columns
+        a_start, b_start = step * BLOCK_K + a_part * part_columns, step * BLOCK_K + b_part * part_columns
         a_block = loaded(a, matrix, first_row, a_start, WALK[0], WALK[2], BLOCK_M, BLOCK_K)  # [BLOCK_M, BLOCK_K]
         b_left = loaded(b, matrix, first_column, b_start, WALK[1], WALK[3], HALF, BLOCK_K).T  # [BLOCK_K, HALF]
         b_right = loaded(b, matrix, first_column + HALF, b_start, WALK[1], WALK[3], HALF, BLOCK_K).T
@@ -134,22 +134,22 @@ def finish_part(total, y, z, pointers, strides, corner, sizes, BATCHED: tl.const
 
 
 @triton.jit(
-    do_not_specialize=["n_rows", "n_columns", "depth", "n_matrices", "n_tiles", "steps_per_share", "plane_columns"]
+    do_not_specialize=["n_rows", "n_columns", "depth", "n_matrices", "n_tiles", "steps_per_split", "part_columns"]
 )
 def matmul_descriptors_kernel(
     a, b, y, z, y_ptr, z_ptr, addend_ptr, bias_ptr, scale_a_ptr, scale_b_ptr,
     a_stride, b_stride, y_strides, bias_stride, scale_a_stride, scale_b_stride,
-    n_rows, n_columns, depth, n_matrices, n_tiles, steps_per_share, plane_columns,
+    n_rows, n_columns, depth, n_matrices, n_tiles, steps_per_split, part_columns,
     A_ALONG_DEPTH: tl.constexpr, B_ALONG_DEPTH: tl.constexpr,
     A_BATCHED: tl.constexpr, B_BATCHED: tl.constexpr, Y_BATCHED: tl.constexpr, COLUMNS_MULTIPLE: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PLANES: tl.constexpr, SHARED: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BF16X3: tl.constexpr, SPLIT_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     FLATTEN: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, HALVES: tl.constexpr, IMPRECISE: tl.constexpr,
 ):  # fmt: skip
     """Compute tiles. a, b, y and z are descriptors; with WARP_SPECIALIZE pointers, and rows have the stride given.
 
     Where y and z are None, pointers and the strides of y store them: of a matrix, a row, a column. The addend is always
-    read by pointers. PLANES: a and b hold bf16x3. SHARED: split-K, where each program sums a share of the depth.
+    read by pointers. BF16X3: a and b hold bf16x3. SPLIT_K: split-K, where each program sums a part of the depth.
     """
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
     if WARP_SPECIALIZE:
@@ -177,13 +177,13 @@ def matmul_descriptors_kernel(
     ):
         outer, row_tile, column_tile = tile_place(tile, n_row_tiles, n_column_tiles, GROUP)
         matrix, first_step, n_steps = outer, 0, n_steps_in_all
-        if SHARED:
+        if SPLIT_K:
             matrix = outer % n_matrices
-            first_step = outer // n_matrices * steps_per_share
-            n_steps = min(n_steps_in_all - first_step, steps_per_share)
+            first_step = outer // n_matrices * steps_per_split
+            n_steps = min(n_steps_in_all - first_step, steps_per_split)
         row, column = row_tile * BLOCK_M, column_tile * BLOCK_N
-        steps = (first_step, n_steps, plane_columns)
-        if PLANES and HALVES:
+        steps = (first_step, n_steps, part_columns)
+        if BF16X3 and HALVES:
             left, right = corrections_in_halves(a, b, (matrix, row, column), steps, WALK, PRECISION, BLOCK_M, HALF)
             left = accumulated(
                 finite_or_zero(left), a, b, (matrix, row, column), steps, WALK, 1, True, PRECISION, IMPRECISE
@@ -193,12 +193,12 @@ def matmul_descriptors_kernel(
             )
         else:
             total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            if PLANES:
+            if BF16X3:
                 total = accumulated(
                     total, a, b, (matrix, row, column), steps, WALK, CORRECTION_PASSES, False, PRECISION, IMPRECISE
                 )
                 total = finite_or_zero(total)
-            total = accumulated(total, a, b, (matrix, row, column), steps, WALK, 1, PLANES, PRECISION, IMPRECISE)
+            total = accumulated(total, a, b, (matrix, row, column), steps, WALK, 1, BF16X3, PRECISION, IMPRECISE)
             if HALVES:
                 left, right = tl.split(total.reshape(BLOCK_M, 2, HALF).permute(0, 2, 1))  # [BLOCK_M, HALF] each
         if HALVES:

@@ -55,7 +55,7 @@ class _ByPointers(TiledForm[PointersType], Generic[PointersType]):
     def plan(self, plan: Plan, product: Product, config: PointersType) -> None:
         self.launch(plan, product, config, product.depth, 0)
 
-    def launch(self, plan: Plan, product: Product, config: PointersType, depth: int, plane_columns: int) -> None:
+    def launch(self, plan: Plan, product: Product, config: PointersType, depth: int, part_columns: int) -> None:
         """Put the pointer kernel on the plan.
 
         Operands that are split in memory have several times as many columns as the product has depth.
@@ -63,11 +63,11 @@ class _ByPointers(TiledForm[PointersType], Generic[PointersType]):
         a, b, y = product.a, product.b, product.y
         plan.launch(
             matmul_pointers_kernel, (tile_count(product, config),), config,
-            **shared_arguments(plan, product, config, depth), plane_columns=plane_columns, PLANES=self.split,
+            **shared_arguments(plan, product, config, depth), part_columns=part_columns, BF16X3=self.split,
             a_ptr=a.operand, b_ptr=b.operand, y_ptr=y.operand, z_ptr=product.epilogue.z,
             a_strides=(*a.batch_strides, *a.strides), b_strides=(*b.batch_strides, *b.strides),
             y_strides=(*y.batch_strides, *y.strides), inner_sizes=product.batch[1:],
-            share_stride=product.matrices * y.rows * y.columns, ROWS_MULTIPLE=multiple(y.rows, a.strides[0]),
+            split_stride=product.matrices * y.rows * y.columns, ROWS_MULTIPLE=multiple(y.rows, a.strides[0]),
             DEPTH_MULTIPLE=multiple(depth, a.strides[1], b.strides[0]), COMPUTE=compute_dtype(a.operand.dtype),
         )  # fmt: skip
 
@@ -148,5 +148,5 @@ class StoredByPointers(_ByPointers[StoredByPointersConfig]):
         return StoredByPointersConfig(num_warps=8, num_stages=3, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32)
 
     def plan(self, plan: Plan, product: Product, config: StoredByPointersConfig) -> None:
-        a, b, plane_columns = plan_split(plan, product.a, product.b, product.matrices, config.BLOCK_K)
-        self.launch(plan, replace(product, a=a, b=b), config, product.depth, plane_columns)
+        a, b, part_columns = plan_split(plan, product.a, product.b, product.matrices, config.BLOCK_K)
+        self.launch(plan, replace(product, a=a, b=b), config, product.depth, part_columns)

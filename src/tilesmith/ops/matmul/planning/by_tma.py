@@ -104,7 +104,7 @@ class _ByTma(TiledForm[TmaType], Generic[TmaType]):
     def plan(self, plan: Plan, product: Product, config: TmaType) -> None:
         self.launch(plan, product, config, product.depth, 0)
 
-    def launch(self, plan: Plan, product: Product, config: TmaType, depth: int, plane_columns: int) -> None:
+    def launch(self, plan: Plan, product: Product, config: TmaType, depth: int, part_columns: int) -> None:
         """Put the TMA kernel on the plan.
 
         Operands that are split in memory have several times as many columns as the product has depth.
@@ -116,13 +116,13 @@ class _ByTma(TiledForm[TmaType], Generic[TmaType]):
         b_columns = config.BLOCK_N // 2 if self.stored and config.HALVES else config.BLOCK_N
         plan.launch(
             matmul_descriptors_kernel, (programs,), config, **shared_arguments(plan, product, config, depth),
-            plane_columns=plane_columns, PLANES=self.stored, n_tiles=tiles,
+            part_columns=part_columns, BF16X3=self.stored, n_tiles=tiles,
             a=_descriptor(a, config, config.BLOCK_M, config.BLOCK_K, a_along),
             b=_descriptor(b, config, b_columns, config.BLOCK_K, b_along),
             **_result_descriptors(y, product.epilogue.z, outer, config),
             a_stride=a.strides[-2], b_stride=b.strides[-2], y_strides=(y.batch_strides[0], *y.strides),
             A_ALONG_DEPTH=a_along, B_ALONG_DEPTH=b_along, A_BATCHED=len(a.shape) == 3, B_BATCHED=len(b.shape) == 3,
-            Y_BATCHED=outer != 1, SHARED=config.split_k != 1,
+            Y_BATCHED=outer != 1, SPLIT_K=config.split_k != 1,
         )  # fmt: skip
 
 
@@ -151,8 +151,8 @@ class StoredByTma(_ByTma[StoredByTmaConfig]):
         return problem.on_hopper and not problem.interpreted and pays_to_split_in_memory(problem)
 
     def plan(self, plan: Plan, product: Product, config: StoredByTmaConfig) -> None:
-        a, b, plane_columns = plan_split(plan, product.a, product.b, product.matrices, config.BLOCK_K)
-        self.launch(plan, replace(product, a=a, b=b), config, product.depth, plane_columns)
+        a, b, part_columns = plan_split(plan, product.a, product.b, product.matrices, config.BLOCK_K)
+        self.launch(plan, replace(product, a=a, b=b), config, product.depth, part_columns)
 
 
 def _few_rows(problem: Problem, shared: TmaType, element_bytes: int) -> TmaType:

@@ -31,7 +31,7 @@ from tilesmith.ops.matmul.planning.exactness import (
     register_kernel_takes,
     shared_memory_kernel_takes,
 )
-from tilesmith.ops.matmul.planning.form import TileConfig, TiledForm, steps_per_share, tile_count
+from tilesmith.ops.matmul.planning.form import TileConfig, TiledForm, steps_per_split, tile_count
 from tilesmith.ops.matmul.planning.problem import Problem, Product
 from tilesmith.ops.runtime.plan import Plan
 
@@ -116,13 +116,13 @@ class ExactRegisters(TiledForm[ExactRegistersConfig]):
         block = (int(ROWS.value), config.BLOCK_K)
         row_blocks, column_tiles = triton.cdiv(y.rows, config.BLOCK_M), triton.cdiv(y.columns, config.BLOCK_N)
         walkers = min(row_blocks, max(plan.multiprocessors // (column_tiles * config.split_k), 1))
-        steps = steps_per_share(product.depth, config)
+        steps = steps_per_split(product.depth, config)
         plan.launch(
             matmul_hopper_rows_kernel, (column_tiles * walkers * config.split_k,), config,
             a=a.gluon_descriptor(block if a_along else block[::-1]), a_ptr=a, b_ptr=b, y_ptr=y.operand,
             addend_ptr=epilogue.addend, bias_ptr=epilogue.bias, ACTIVATION=epilogue.activation,
             a_stride=a.strides[-2], b_stride=b.strides[-2], y_row_stride=y.strides[0], n_rows=y.rows,
-            n_columns=y.columns, depth=product.depth, steps_per_share=steps, n_walkers=walkers,
+            n_columns=y.columns, depth=product.depth, steps_per_split=steps, n_walkers=walkers,
             A_ALONG=a_along, B_ALONG=b_along, HELD=steps <= config.B_SLOTS,
         )  # fmt: skip
 
@@ -168,7 +168,7 @@ class ExactShared(TiledForm[ExactSharedConfig]):
             a_batch_stride=product.a.batch_strides[0], b_batch_stride=product.b.batch_strides[0],
             a_stride=a.strides[-2], b_stride=b.strides[-2], y_batch_stride=y.batch_strides[0],
             y_row_stride=y.strides[0], y_column_stride=y.strides[1], n_rows=y.rows, n_columns=y.columns,
-            depth=product.depth, n_matrices=product.matrices, steps_per_share=steps_per_share(product.depth, config),
+            depth=product.depth, n_matrices=product.matrices, steps_per_split=steps_per_split(product.depth, config),
             A_ALONG=a_along, B_ALONG=b_along,
             COLUMNS_MULTIPLE=multiple(y.columns, y.strides[1], product.b.strides[1]),
         )  # fmt: skip

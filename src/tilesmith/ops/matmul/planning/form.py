@@ -98,7 +98,7 @@ def tile_count(product: Product, config: TileConfig) -> int:
     return product.tiles(config.BLOCK_M, config.BLOCK_N) * config.split_k
 
 
-def steps_per_share(depth: int, config: TileConfig) -> int:
+def steps_per_split(depth: int, config: TileConfig) -> int:
     """Return how many steps of BLOCK_K a program takes: its share of the depth."""
     steps: int = triton.cdiv(triton.cdiv(depth, config.BLOCK_K), config.split_k)
     return steps
@@ -108,7 +108,7 @@ def shared_arguments(plan: Plan, product: Product, config: TileConfig, depth: in
     """Return the arguments that the portable kernels have in common: sizes, precision, epilogue."""
     return {
         "n_rows": product.y.rows, "n_columns": product.y.columns, "depth": depth, "n_matrices": product.matrices,
-        "steps_per_share": steps_per_share(depth, config),
+        "steps_per_split": steps_per_split(depth, config),
         "COLUMNS_MULTIPLE": multiple(product.y.columns, product.y.strides[1], product.b.strides[1]),
         "PRECISION": product_precision(plan, product.a.operand.dtype, product.tf32), **product.epilogue.arguments(),
     }  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 import triton
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.matmul.kernels.split_k_sum import sum_config, sum_shares_kernel
+from tilesmith.ops.matmul.kernels.split_k_sum import sum_config, sum_partial_products_kernel
 from tilesmith.ops.matmul.matrices import Matrix, multiple
 from tilesmith.ops.matmul.planning.alignment import with_aligned_operands
 from tilesmith.ops.matmul.planning.choose import choose
@@ -46,7 +46,7 @@ def _plan_sum(plan: Plan, product: Product, sums: Operand, partials: int, kept: 
     config = sum_config(y.columns, partials)
     tiles = triton.cdiv(y.rows, config.ROWS) * triton.cdiv(y.columns, config.COLUMNS)
     plan.launch(
-        sum_shares_kernel, (tiles * prod(kept),), config,
+        sum_partial_products_kernel, (tiles * prod(kept),), config,
         partials_ptr=sums, y_ptr=y.operand, z_ptr=product.epilogue.z,
         y_strides=(*walk.strides[0], *y.strides), inner_sizes=walk.sizes[1:],
         n_partials=partials, partial_stride=prod(kept) * y.rows * y.columns, n_rows=y.rows, n_columns=y.columns,
