@@ -88,8 +88,8 @@ def logits_in_chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Ite
 class Gradients:
     """The gradients of hidden, weight and bias, added up chunk by chunk. Those that are not wanted stay empty."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, wanted: Wanted) -> None:
-        self._hidden, self._weight, self.wanted = hidden, weight, wanted
+    def __init__(self, hidden: Tensor, weight: Tensor, ignored: Tensor, wanted: Wanted) -> None:
+        self._hidden, self._weight, self._ignored, self.wanted = hidden, weight, ignored[:, None], wanted
         self.dhidden, self.dweight, _ = empty_gradients(hidden, weight, wanted)
         self.dbias = hidden.new_zeros(len(weight) if wanted.bias_gradient else 0, dtype=loss_dtype(hidden))
         if not len(hidden):  # no chunk will write the first values
@@ -97,10 +97,10 @@ class Gradients:
 
     def add(self, chunk: slice, dlogits: Tensor) -> None:
         """Add the part of one chunk. dlogits is [rows, classes]."""
-        rows = self._hidden[chunk]
         if self.wanted.hidden_gradient:
             _sum_over_classes(dlogits, self._weight, self.dhidden[chunk])
         if self.wanted.weight_gradient:
+            rows = self._hidden[chunk].masked_fill(self._ignored[chunk], 0.0)  # zero times NaN would be NaN
             torch.addmm(self.dweight, dlogits.t(), rows, beta=0 if chunk.start == 0 else 1, out=self.dweight)
         if self.wanted.bias_gradient:
             self.dbias += dlogits.sum(0, dtype=self.dbias.dtype)
@@ -168,7 +168,7 @@ def compute_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     assert reduction != "none" or not any(wanted), "only the backward knows the factor of each row's gradient"
     rows, matrix, classes = as_matrices(hidden, weight, target)
-    gradients = Gradients(rows, matrix, wanted)
+    gradients = Gradients(rows, matrix, classes == ignore_index, wanted)
     losses, kept = logits_forward.fake(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
     count = (classes != ignore_index).sum() if reduction == "mean" else None
@@ -206,7 +206,7 @@ def compute_backward(
     ignore_index: int, label_smoothing: float, wanted: Wanted,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, matrix, classes = as_matrices(hidden, weight, target)
-    gradients = Gradients(rows, matrix, wanted)
+    gradients = Gradients(rows, matrix, classes == ignore_index, wanted)
     dlosses = dloss.reshape(-1)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         of_rows = kept[2 * chunk.start : 2 * chunk.stop]

@@ -38,14 +38,16 @@ def reference(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    logits = F.linear(hidden, weight, bias)
+    logits = F.linear(cross_entropy.without_ignored(hidden, target != ignore_index), weight, bias)
     return cross_entropy.reference(logits, target, ignore_index, label_smoothing, reduction)
 
 
 def native(
-    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, *options: Any, **named_options: Any
-) -> Tensor:
-    return cross_entropy.native(F.linear(hidden, weight, bias), target, *options, **named_options)
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
+    label_smoothing: float = 0.0, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    logits = F.linear(cross_entropy.without_ignored(hidden, target != ignore_index), weight, bias)
+    return cross_entropy.native(logits, target, ignore_index, label_smoothing, reduction)
 
 
 def prepare(
