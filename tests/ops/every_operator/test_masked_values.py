@@ -37,7 +37,8 @@ def _mask(*shape: int) -> Tensor:
 def _attention(queries: int, keys: int, key_heads: int, head: int = 5, **options: Any) -> Inputs:
     """Return inputs of attention with a mask. Short, decoding, portable and grouped calls run different kernels."""
     return {
-        "q": _random(2, 2, queries, head), "k": _random(2, key_heads, keys, head), "v": _random(2, key_heads, keys, head),
+        "q": _random(2, 2, queries, head),
+        "k": _random(2, key_heads, keys, head), "v": _random(2, key_heads, keys, head),
         "bias": _random(2, queries, keys), "mask": _mask(2, keys), **options,
     }  # fmt: skip
 
