@@ -25,14 +25,14 @@ from tilesmith.ops.attention.reference import (
     Window,
     bounds,
     default_scale,
+    in_one_piece,
     kept_by_dropout,
     seed_tensor,
     weighted,
 )  # fmt: skip
-from tilesmith.ops.attention.reference import reference as attention_reference
 from tilesmith.ops.attention.spec import seen_pairs
 from tilesmith.ops.runtime.arguments import require_same_device
-from tilesmith.ops.runtime.kernels import kernels
+from tilesmith.ops.runtime.kernels import kernels, must_be_dispatched
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.spec import LAYOUTS, Case, Cost, Inputs, Layout, Spec, Work
@@ -43,14 +43,26 @@ def reference(
     scale: float | None = None, window: Window | None = None, softcap: float = 0.0, dropout: float = 0.0,
     seed: int | Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the output from one matrix of scores for all sequences, in which they do not see each other."""
-    if q.shape[1] * q.shape[0] * k.shape[0] > MOST_SCORES and not dropout and q.device.type != "meta":
-        return _one_by_one(
-            q, k, v, cu_seqlens, cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, causal, scale, window, softcap
-        )
-    group = q.shape[1] // k.shape[1]
-    sequence, place, length = _places(cu_seqlens, q.shape[0])
-    of_key, key, key_length = _places(cu_seqlens if cu_seqlens_k is None else cu_seqlens_k, k.shape[0])
+    """Return the output of one sequence after another; all at once where a tracer or transform hides the lengths."""
+    key_starts = cu_seqlens if cu_seqlens_k is None else cu_seqlens_k
+    options = AttentionOptions(scale, window, softcap, dropout, seed)
+    if must_be_dispatched() or q.device.type == "meta":
+        return _in_one_matrix(q, k, v, cu_seqlens, key_starts, causal, options)
+    check_values(q, k, v, cu_seqlens, cu_seqlens_k)
+    return _one_by_one(q, k, v, cu_seqlens.tolist(), key_starts.tolist(), causal, options)
+
+
+def _in_one_matrix(
+    q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor, causal: bool, options: AttentionOptions
+) -> Tensor:  # fmt: skip
+    """Compute one matrix of scores for all sequences, in which they do not see each other.
+
+    A NaN of one sequence reaches the others here: their weights for it are zero, and zero times NaN is NaN.
+    """
+    scale, window, softcap, dropout, seed = options
+    group = q.shape[1] // max(k.shape[1], 1)
+    sequence, place, length = _places(query_starts, q.shape[0])
+    of_key, key, key_length = _places(key_starts, k.shape[0])
     q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
     k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
@@ -71,20 +83,24 @@ def reference(
 
 
 def _one_by_one(
-    q: Tensor, k: Tensor, v: Tensor, query_starts: Tensor, key_starts: Tensor,
-    causal: bool, scale: float | None, window: Window | None, softcap: float,
+    q: Tensor, k: Tensor, v: Tensor, query_starts: list[int], key_starts: list[int], causal: bool,
+    options: AttentionOptions,
 ) -> Tensor:  # fmt: skip
-    """Compute one sequence after another, where one matrix would not fit; the gradient computes each again."""
+    """Compute one sequence after another. The gradient computes each again where all scores would not fit."""
+    heads = q.shape[1]
+    of_queries, of_keys = list(pairwise(query_starts)), list(pairwise(key_starts))
+    scores = heads * sum(
+        (end - first) * (end_key - first_key)
+        for (first, end), (first_key, end_key) in zip(of_queries, of_keys, strict=True)
+    )
     outputs = []
-    for (first, end), (first_key, end_key) in zip(
-        pairwise(query_starts.tolist()), pairwise(key_starts.tolist()), strict=True
-    ):
-        its_q, its_k, its_v = (
-            side.transpose(0, 1)[None] for side in (q[first:end], k[first_key:end_key], v[first_key:end_key])
-        )
-        made = checkpoint(
-            attention_reference, its_q, its_k, its_v, causal, None, None, scale, window, softcap, use_reentrant=False
-        )
+    for number, ((first, end), (first_key, end_key)) in enumerate(zip(of_queries, of_keys, strict=True)):
+        sides = (q[first:end], k[first_key:end_key], v[first_key:end_key])
+        arguments = (*(side.transpose(0, 1)[None] for side in sides), None, None, causal, options, number * heads)
+        if scores > MOST_SCORES:
+            made = checkpoint(in_one_piece, *arguments, use_reentrant=False)
+        else:
+            made = in_one_piece(*arguments)
         outputs.append(made[0].transpose(0, 1))
     return torch.cat(outputs)
 

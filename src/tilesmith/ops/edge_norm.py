@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tilesmith.ops.device.channels import load_vector, norm_gradient
 from tilesmith.ops.device.elementwise import compute_dtype
+from tilesmith.ops.device.norm_rows import two_row_means, without_error
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.arguments import (
     require_flag,
@@ -59,10 +60,12 @@ def load_standard_rows(x_ptr, rows, is_there, columns, n_columns, eps, COMPUTE: 
     """Return rows scaled to mean 0 and variance 1, with zeros past their end, and 1 / their standard deviation."""
     offsets = rows[:, None] * n_columns + columns[None, :]
     x = tl.load(x_ptr + offsets, mask=is_there, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
-    mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1]
-    centred = tl.where((columns < n_columns)[None, :], x - mean, 0.0)
-    inverse_deviation = tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]  # [ROWS, 1]
-    return centred * inverse_deviation, inverse_deviation
+    in_row = (columns < n_columns)[None, :]
+    mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1], rounded
+    centred = tl.where(in_row, x - mean, 0.0)
+    error, square = two_row_means(centred, centred * centred, n_columns)
+    inverse_deviation = tl.rsqrt(without_error(square, error) + eps)  # [ROWS, 1]
+    return tl.where(in_row, (x - (mean + error)) * inverse_deviation, 0.0), inverse_deviation
 
 
 @triton.jit

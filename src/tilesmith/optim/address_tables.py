@@ -81,7 +81,7 @@ class Table:
         self._aligned = aligned
         self._places = np.array(places)
         self._device = first.device
-        self._plan, firsts = plan_of(elements, height, first.device, first.dtype, aligned, dispatch.epoch)
+        self._plan, firsts = plan_of(elements, height, first.device, first.dtype, aligned, dispatch.epoch())
         self._content = np.zeros((INTEGER_COLUMNS + NUMBER_COLUMNS) * height, np.int64)
         self._height = height
         integers = self._content[: INTEGER_COLUMNS * height].reshape(INTEGER_COLUMNS, height)

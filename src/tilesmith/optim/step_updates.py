@@ -105,7 +105,7 @@ def _settings(group: Group) -> tuple[object, ...]:
     """Return the settings, apart from tensors, on which `add` depends."""
     rate = group["lr"]
     where = (rate.device, rate.dtype) if isinstance(rate, Tensor) else None
-    return dispatch.epoch, group["capturable"], group["fused"], where
+    return dispatch.epoch(), group["capturable"], group["fused"], where
 
 
 def _same(ones: Sequence[object], others: Sequence[object]) -> bool:

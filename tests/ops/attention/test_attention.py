@@ -501,14 +501,14 @@ class TestTheReferenceInPieces:
 
     def test_takes_as_many_sequences_at_once_as_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
-        plain = attention_reference._in_one_piece
+        plain = attention_reference.in_one_piece
 
         def watched(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *more: Any) -> Tensor:
             assert bias is not None
             seen.append((tuple(q.shape[:2]), tuple(bias.shape)))
             return plain(q, k, v, bias, *more)
 
-        monkeypatch.setattr(attention_reference, "_in_one_piece", watched)
+        monkeypatch.setattr(attention_reference, "in_one_piece", watched)
         monkeypatch.setattr(attention_reference, "MOST_SCORES", 2 * self.HEADS * self.QUERIES * self.KEYS)
         q, k = torch.randn(*self.SHAPE[:3], 8), torch.randn(self.SEQUENCES, self.HEADS, self.KEYS, 8)
         reference(q, k, k, bias=torch.randn(self.HEADS, self.QUERIES, self.KEYS))

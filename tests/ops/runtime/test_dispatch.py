@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -116,14 +119,119 @@ def test_mode_and_configuration_are_independent() -> None:
         assert dispatch.state() == dispatch.State("interpret", (("BLOCK_SIZE", 64),))
 
 
-def test_mode_holds_for_all_threads() -> None:
-    """Autograd computes gradients in its own threads."""
-    seen: list[str] = []
-    with ts.use("interpret"):
-        thread = threading.Thread(target=lambda: seen.append(dispatch.state().mode))
+def outside_any_block(test: Callable[[], None]) -> Callable[[], None]:
+    """Run a test in a thread of its own: the fixture above is a block."""
+
+    @wraps(test)
+    def run() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(test).result()
+
+    return run
+
+
+def _mode_in_thread() -> str:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: dispatch.state().mode).result()
+
+
+@outside_any_block
+def test_mode_of_a_call_holds_for_all_threads() -> None:
+    restore = ts.use("torch")
+    try:
+        assert _mode_in_thread() == "torch"
+    finally:
+        with restore:
+            pass
+    assert _mode_in_thread() == dispatch.state().mode == "auto"
+
+
+@outside_any_block
+def test_mode_of_a_block_holds_for_its_thread_alone() -> None:
+    with ts.use("torch"):
+        assert _mode_in_thread() == "auto"
+
+
+@outside_any_block
+def test_overlapping_blocks_of_threads_leave_the_mode_as_it_was() -> None:
+    steps = [threading.Event() for _ in range(4)]
+    modes: list[str] = []
+
+    def first() -> None:
+        with ts.use("torch"):
+            steps[0].set()
+            steps[1].wait(10)
+            modes.append(dispatch.state().mode)
+        steps[2].set()
+
+    def second() -> None:
+        steps[0].wait(10)
+        with ts.use("triton"):
+            steps[1].set()
+            steps[2].wait(10)
+            modes.append(dispatch.state().mode)
+
+    threads = [threading.Thread(target=one) for one in (first, second)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert modes == ["torch", "triton"]
+    assert dispatch.state().mode == _mode_in_thread() == "auto"
+
+
+@outside_any_block
+def test_blocks_made_in_one_order_and_entered_in_another() -> None:
+    first, second = ts.use("torch"), ts.use("triton")
+    with first:
+        assert dispatch.state().mode == "torch"
+        with second:
+            assert dispatch.state().mode == "triton"
+        with first:
+            assert dispatch.state().mode == "torch"
+    assert dispatch.state().mode == "auto"
+
+
+@outside_any_block
+def test_overlapping_blocks_of_tasks_leave_the_mode_as_it_was() -> None:
+    async def task(mode: Any, modes: list[str]) -> None:
+        with ts.use(mode):
+            await asyncio.sleep(0)
+            modes.append(dispatch.state().mode)
+
+    async def both() -> list[str]:
+        modes: list[str] = []
+        await asyncio.gather(task("torch", modes), task("triton", modes))
+        return modes
+
+    assert asyncio.run(both()) == ["torch", "triton"]
+    assert dispatch.state().mode == "auto"
+
+
+@outside_any_block
+def test_many_calls_keep_no_history() -> None:
+    for number in range(3 * dispatch.MOST_PENDING):
+        ts.use("torch" if number % 2 else "auto")
+    assert dispatch.state().mode == "torch"
+    ts.use("auto")
+    assert len(dispatch._pending) <= dispatch.MOST_PENDING
+
+
+def test_backward_runs_in_the_state_of_its_forward() -> None:
+    """As in the threads of PyTorch's own in which gradients on a GPU are computed."""
+    x = torch.randn(3, 4, requires_grad=True)
+    with ts.use("interpret"), ts.ops.configured(BLOCK_SIZE=16):
+        y = ts.ops.silu(x)
+        forward = dispatch.state()
+    seen: list[dispatch.State] = []
+    original = dispatch.entered
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "entered", lambda own: (seen.append(own.state), original(own))[1])
+        thread = threading.Thread(target=lambda: y.sum().backward())
         thread.start()
         thread.join()
-    assert seen == ["interpret"]
+    assert seen == [forward]
+    assert x.grad is not None
 
 
 def test_backward_outside_the_block_runs_the_kernels(runs: list[str]) -> None:

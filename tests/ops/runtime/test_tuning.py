@@ -81,9 +81,9 @@ class TestTable:
         assert stored() == BlockConfig(BLOCK_SIZE=2)
 
     def test_new_result_makes_later_calls_plan_again(self) -> None:
-        before = dispatch.epoch
+        before = dispatch.epoch()
         keep(DEFAULT)
-        assert dispatch.epoch != before
+        assert dispatch.epoch() != before
 
     def test_cpu_has_no_entries(self) -> None:
         keep(DEFAULT)
@@ -202,10 +202,10 @@ class TestTrying:
         assert stored() == BlockConfig(BLOCK_SIZE=1)
 
     def test_trial_makes_calls_plan_again_before_and_after(self) -> None:
-        epochs = [dispatch.epoch]
+        epochs = [dispatch.epoch()]
         with tuning.trying("silu_forward", "1024 float32", DEFAULT):
-            epochs.append(dispatch.epoch)
-        epochs.append(dispatch.epoch)
+            epochs.append(dispatch.epoch())
+        epochs.append(dispatch.epoch())
         assert len(set(epochs)) == 3
 
     def test_trial_ends_when_its_block_raises(self) -> None:

@@ -119,6 +119,8 @@ def takes(q: Tensor, *others: Any) -> bool:
     """
     if q.device.type != "cpu" and q.dtype == torch.float64:
         return False
+    if 0 in q.shape[1:2] and q.shape[1] != others[0].shape[1]:  # no head of q for a head of k
+        return False
     exact = q.device.type != "cpu" and q.dtype == torch.float32 and not others[-1]
     return q.shape[-1] <= (LARGEST_EXACT_HEAD if exact else LARGEST_HEAD)
 

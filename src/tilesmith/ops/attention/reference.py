@@ -45,7 +45,7 @@ def reference(
     bias, mask = with_simple_mask(q, k, bias, mask)
     if q.shape[:3].numel() * k.shape[2] > MOST_SCORES and not dropout:
         return _in_pieces(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap))
-    return _in_one_piece(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap, dropout, seed))
+    return in_one_piece(q, k, v, bias, mask, causal, AttentionOptions(scale, window, softcap, dropout, seed))
 
 
 MOST_SCORES = 2**28  # in one piece: 2 GiB in double precision, of which autograd keeps several
@@ -77,7 +77,7 @@ def _in_pieces(
         for its_heads, its_keys in zip(of_queries, of_keys, strict=True):
             its_bias = None if bias is None else _where_it_differs(bias, some, its_heads)
             tensors = q[some, its_heads], k[some, its_keys], v[some, its_keys]
-            pieces.append(checkpoint(_in_one_piece, *tensors, its_bias, its_mask, causal, options, use_reentrant=False))
+            pieces.append(checkpoint(in_one_piece, *tensors, its_bias, its_mask, causal, options, use_reentrant=False))
         made.append(torch.cat(pieces, dim=1))
     return torch.cat(made)
 
@@ -88,11 +88,15 @@ def _where_it_differs(bias: Tensor, sequences: slice, heads: slice) -> Tensor:
     return bias[tuple(places)]
 
 
-def _in_one_piece(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool, options: AttentionOptions
+def in_one_piece(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, causal: bool, options: AttentionOptions,
+    first_head: int = 0,
 ) -> Tensor:  # fmt: skip
+    """Return the output from one matrix of scores. Dropout counts heads of all sequences from `first_head` on."""
     scale, window, softcap, dropout, seed = options
     group = q.shape[1] // k.shape[1] if k.shape[1] else 1
+    if mask is not None:  # zeros instead of what a masked key holds: zero times NaN is NaN, here and in the gradient
+        k, v = (one.masked_fill(~mask[:, None, :, None], 0.0) for one in (k, v))
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
     if softcap:
@@ -105,7 +109,7 @@ def _in_one_piece(
     kept = None
     if dropout:
         batch, heads, n_queries, n_keys = scores.shape
-        head = torch.arange(batch * heads, device=q.device).view(batch, heads, 1, 1)
+        head = first_head + torch.arange(batch * heads, device=q.device).view(batch, heads, 1, 1)
         query, key = torch.arange(n_queries, device=q.device)[:, None], torch.arange(n_keys, device=q.device)
         kept = kept_by_dropout(seed_tensor(seed, q.device), head, query, key, dropout)
     return weighted(scores.masked_fill(hidden, -torch.inf), v, kept, dropout)

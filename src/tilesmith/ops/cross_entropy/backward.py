@@ -56,7 +56,7 @@ def factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoot
     Rows that do not count get factors of zero. Rows whose target is no class get NaN.
     """
     dloss = tl.where(counts, tl.where(is_class, dloss, float("nan")), 0.0)
-    for_others = dloss * (label_smoothing / n_classes)
+    for_others = dloss * (label_smoothing / tl.cast(n_classes, dloss.dtype))
     return dloss * inverse_sum, dloss * (1 - label_smoothing) + for_others, for_others
 
 

@@ -27,8 +27,8 @@ def reference(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    log_probabilities = torch.log_softmax(logits.to(loss_dtype(logits)), -1)
     counts = target != ignore_index
+    log_probabilities = torch.log_softmax(without_ignored(logits, counts).to(loss_dtype(logits)), -1)
     of_target = log_probabilities.gather(-1, target.where(counts, 0).unsqueeze(-1)).squeeze(-1)
     losses = -(1 - label_smoothing) * of_target
     if label_smoothing > 0:
@@ -39,6 +39,11 @@ def reference(
     return losses.sum() / counts.sum() if reduction == "mean" else losses.sum()
 
 
+def without_ignored(rows: Tensor, counts: Tensor) -> Tensor:
+    """Return the rows with zeros in place of those that do not count: zero times NaN would be NaN in the gradient."""
+    return rows.masked_fill(~counts[..., None], 0.0)
+
+
 def native(
     logits: Tensor,
     target: Tensor,
@@ -46,6 +51,7 @@ def native(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
+    logits = without_ignored(logits, target != ignore_index)
     matrix = logits.reshape(target.numel(), logits.shape[-1]).to(loss_dtype(logits))
     loss = F.cross_entropy(
         matrix, target.reshape(-1), ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction

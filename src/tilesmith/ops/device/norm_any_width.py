@@ -18,6 +18,7 @@ import triton.language as tl
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
 from tilesmith.ops.device.norm_backward import BackwardConfig, GradientProblem, pointers_to
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
+from tilesmith.ops.device.norm_rows import without_error
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.layout import Rows
 from tilesmith.ops.runtime.plan import Operand
@@ -54,9 +55,13 @@ def norm_any_width_forward_kernel(
         tl.store(sum_row + edges, total_edges, mask=is_edge)
         x, x_edges = total.to(COMPUTE), total_edges.to(COMPUTE)
     if CENTRE:
-        mean = (tl.sum(x, axis=0) + tl.sum(x_edges, axis=0)) / n_columns
-        x, x_edges = tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)
-    variance = (tl.sum(x * x, axis=0) + tl.sum(x_edges * x_edges, axis=0)) / n_columns
+        mean = (tl.sum(x, axis=0) + tl.sum(x_edges, axis=0)) / n_columns  # rounded
+        apart, apart_edges = tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)
+        error, square = _two_means(apart, apart * apart, apart_edges, apart_edges * apart_edges, n_columns)
+        x, x_edges = x - (mean + error), x_edges - (mean + error)
+        variance = without_error(square, error)
+    else:
+        variance = (tl.sum(x * x, axis=0) + tl.sum(x_edges * x_edges, axis=0)) / n_columns
     factor = tl.rsqrt(variance + eps)
     y, y_edges = x * factor, x_edges * factor
     if HAS_WEIGHT:
@@ -112,10 +117,14 @@ def norm_any_width_backward_kernel(
         scaled, scaled_edges = dy * weight, dy_edges * weight_edges
         if CENTRE:
             mean, scaled_mean = _two_means(x, scaled, x_edges, scaled_edges, n_columns)
-            x, x_edges = tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)
+            apart, apart_edges = tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)
+            error, square = _two_means(apart, apart * apart, apart_edges, apart_edges * apart_edges, n_columns)
+            projection = (tl.sum(scaled * apart, axis=0) + tl.sum(scaled_edges * apart_edges, axis=0)) / n_columns
+            x, x_edges = tl.where(mask, x - (mean + error), 0.0), tl.where(is_edge, x_edges - (mean + error), 0.0)
+            variance, projection = without_error(square, error), projection - error * scaled_mean
         else:
             scaled_mean = 0.0
-        variance, projection = _two_means(x * x, scaled * x, x_edges * x_edges, scaled_edges * x_edges, n_columns)
+            variance, projection = _two_means(x * x, scaled * x, x_edges * x_edges, scaled_edges * x_edges, n_columns)
         factor = tl.rsqrt(variance + eps)
         normed, normed_edges = x * factor, x_edges * factor
         dx = factor * (scaled - scaled_mean - normed * (factor * projection))

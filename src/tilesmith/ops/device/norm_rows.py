@@ -102,6 +102,27 @@ def two_row_means(first, second, n_columns):
 
 
 @triton.jit
+def _add_triples(first, second, third, other_first, other_second, other_third):
+    return first + other_first, second + other_second, third + other_third
+
+
+@triton.jit
+def three_row_means(first, second, third, n_columns):
+    """Return the means of three tiles along their rows, by one reduction."""
+    sums = tl.reduce((first, second, third), 1, _add_triples)
+    return (sums[0] / n_columns)[:, None], (sums[1] / n_columns)[:, None], (sums[2] / n_columns)[:, None]
+
+
+@triton.jit
+def without_error(square, error):
+    """Return the variance, from the mean square of distances to a rounded mean and that mean's error.
+
+    The mean plus its error is exact where all elements are equal: their distances are then zero, whatever their size.
+    """
+    return tl.where(square < float("inf"), tl.maximum(square - error * error, 0.0), square)  # ∞ − ∞ is NaN
+
+
+@triton.jit
 def sum_neighbours(tile, NEIGHBOURS: tl.constexpr):
     """Return sums of NEIGHBOURS columns that one thread holds: fewer registers carry the sums from block to block."""
     if NEIGHBOURS == 1:

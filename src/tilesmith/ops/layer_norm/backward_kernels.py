@@ -22,7 +22,9 @@ from tilesmith.ops.device.norm_rows import (
     load_weight,
     store_tile,
     sum_neighbours,
+    three_row_means,
     two_row_means,
+    without_error,
 )
 from tilesmith.ops.device.partial_sums import sum_partials_kernel
 from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
@@ -64,8 +66,10 @@ def layer_norm_backward_kernel(
         scaled = dy * weight
         mean, scaled_mean = two_row_means(x, scaled, n_columns)  # [ROWS, 1] each
         centred = tl.where(mask, x - mean, 0.0)
-        variance, projection = two_row_means(centred * centred, scaled * centred, n_columns)
-        inverse_deviation = tl.rsqrt(variance + eps)
+        error, square, projection = three_row_means(centred, centred * centred, scaled * centred, n_columns)
+        centred = tl.where(mask, x - (mean + error), 0.0)
+        projection -= error * scaled_mean
+        inverse_deviation = tl.rsqrt(without_error(square, error) + eps)
         normed = centred * inverse_deviation
         dx = inverse_deviation * (scaled - scaled_mean - normed * (inverse_deviation * projection))
         if SUM_GRADIENT:
@@ -144,16 +148,19 @@ def _cached_row_statistics(
     mean, scaled_mean = two_row_means(sums, scaled_sums, n_columns)  # [1, 1] each
     squares = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)
     products = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)
+    errors = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)  # of the mean, which is rounded
     for start in range(0, n_columns, BLOCK_SIZE):
         columns = start + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         tile = RowTile(group.rows, columns, in_row[None, :], group.sizes)
         x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, NESTED, COMPUTE)
         centred = tl.where(in_row[None, :], x - mean, 0.0)
+        errors += sum_neighbours(centred, NEIGHBOURS)
         squares += sum_neighbours(centred * centred, NEIGHBOURS)
         products += sum_neighbours(scaled * centred, NEIGHBOURS)
-    variance, projection = two_row_means(squares, products, n_columns)
-    return _statistics(mean, scaled_mean, variance, projection, eps)
+    error, square, projection = three_row_means(errors, squares, products, n_columns)
+    variance = without_error(square, error)
+    return _statistics(mean + error, scaled_mean, variance, projection - error * scaled_mean, eps)
 
 
 @triton.jit

@@ -8,7 +8,16 @@ from torch import Tensor
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.norm_any_width import AnyWidthForward
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, plan_rows
-from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
+from tilesmith.ops.device.norm_rows import (
+    RowTensor,
+    RowTile,
+    Vector,
+    load_tile,
+    load_weight,
+    store_tile,
+    two_row_means,
+    without_error,
+)
 from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
 from tilesmith.ops.rms_norm.forward import RmsNormRowsInBlocks, RmsNormRowsInRegisters
 from tilesmith.ops.runtime.config import bucket
@@ -43,8 +52,10 @@ def layer_norm_forward_kernel(
     tile = RowTile(rows, columns, mask, sizes)
     weight, bias = Vector(weight_ptr, weight_stride), Vector(bias_ptr, bias_stride)
     x = load_tile(RowTensor(x_ptr, x_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
-    centred = tl.where(mask, x - (tl.sum(x, axis=1) / n_columns)[:, None], 0.0)  # [ROWS, BLOCK_SIZE]
-    y = centred * tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]
+    mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1], rounded
+    centred = tl.where(mask, x - mean, 0.0)  # [ROWS, BLOCK_SIZE]
+    error, square = two_row_means(centred, centred * centred, n_columns)  # [ROWS, 1] each
+    y = (x - (mean + error)) * tl.rsqrt(without_error(square, error) + eps)
     y = _scale_and_shift(y, weight, bias, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, "")
     store_tile(RowTensor(y_ptr, y_strides), y, tile, NESTED)
 

@@ -32,5 +32,6 @@ def columns_per_lane(n_columns, BLOCK_SIZE: tl.constexpr, COMPUTE: tl.constexpr)
 @triton.jit
 def merge_lanes(means, counts, n_columns):
     """Return the mean of each row, and the distance of each lane's mean from the row's."""
-    mean = (tl.sum(counts * means, axis=1) / n_columns)[:, None]  # [ROWS, 1]
+    mean = (tl.sum(counts * means, axis=1) / n_columns)[:, None]  # [ROWS, 1], rounded
+    mean += (tl.sum(tl.where(counts > 0, counts * (means - mean), 0.0), axis=1) / n_columns)[:, None]
     return mean, tl.where(counts > 0, means - mean, 0.0)  # [ROWS, BLOCK_SIZE]

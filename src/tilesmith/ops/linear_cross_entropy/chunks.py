@@ -104,9 +104,10 @@ class Logits(NamedTuple):
 class Gradients:
     """The gradients of hidden, weight and bias, added up chunk by chunk. Those that are not wanted stay empty."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, wanted: Wanted, scale: float = 1.0) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, ignored: Tensor, wanted: Wanted, scale: float = 1.0) -> None:
         """`hidden` is scaled already."""
         self._hidden, self._weight, self.wanted, self._scale = hidden, weight, wanted, scale
+        self._ignored = ignored[:, None]
         self.dhidden, self.dweight, _ = empty_gradients(hidden, weight, wanted)
         self.dbias = hidden.new_zeros(len(weight) if wanted.bias_gradient else 0, dtype=loss_dtype(hidden))
         if not len(hidden):  # no chunk will write the first values
@@ -115,11 +116,11 @@ class Gradients:
     def add(self, chunk: slice, dlogits: Tensor, slope: Tensor | None) -> None:
         """Add the part of one chunk. dlogits and the slope of their cap are [rows, classes]."""
         if slope is not None:
-            dlogits.mul_(slope)
-        rows = self._hidden[chunk]
+            dlogits.mul_(slope).masked_fill_(self._ignored[chunk], 0.0)
         if self.wanted.hidden_gradient:
             _sum_over_classes(dlogits, self._weight, self.dhidden[chunk])
         if self.wanted.weight_gradient:
+            rows = self._hidden[chunk].masked_fill(self._ignored[chunk], 0.0)  # zero times NaN would be NaN
             torch.addmm(self.dweight, dlogits.t(), rows, beta=0 if chunk.start == 0 else 1, out=self.dweight)
         if self.wanted.bias_gradient:
             self.dbias += dlogits.sum(0, dtype=self.dbias.dtype)
@@ -191,7 +192,7 @@ def compute_forward(
     assert reduction != "none" or not any(wanted), "only the backward knows the factor of each row's gradient"
     rows, matrix, classes = as_matrices(hidden, weight, target, made.scale)
     bias = bias if bias is None or made.scale == 1 else bias * made.scale
-    gradients = Gradients(rows, matrix, wanted, made.scale)
+    gradients = Gradients(rows, matrix, classes == ignore_index, wanted, made.scale)
     losses, kept = logits_forward.fake(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
     count = (classes != ignore_index).sum() if reduction == "mean" else None
@@ -231,7 +232,7 @@ def compute_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, matrix, classes = as_matrices(hidden, weight, target, made.scale)
     bias = bias if bias is None or made.scale == 1 else bias * made.scale
-    gradients = Gradients(rows, matrix, wanted, made.scale)
+    gradients = Gradients(rows, matrix, classes == ignore_index, wanted, made.scale)
     dlosses = dloss.reshape(-1)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         of_rows = kept[2 * chunk.start : 2 * chunk.stop]

@@ -41,7 +41,8 @@ def reference(
     softcap: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    logits = logits_of(hidden, weight, bias, softcap, scale)
+    counted = cross_entropy.without_ignored(hidden, target != ignore_index)
+    logits = logits_of(counted, weight, bias, softcap, scale)
     return cross_entropy.reference(logits, target, ignore_index, label_smoothing, reduction)
 
 
@@ -55,7 +56,8 @@ def native(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
     label_smoothing: float = 0.0, reduction: str = "mean", softcap: float = 0.0, scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    logits = logits_of(hidden, weight, bias, softcap, scale)
+    counted = cross_entropy.without_ignored(hidden, target != ignore_index)
+    logits = logits_of(counted, weight, bias, softcap, scale)
     return cross_entropy.native(logits, target, ignore_index, label_smoothing, reduction)
 
 

@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.options import Gradient, Save
+
+
+def with_state(save: Save) -> Save:
+    """Return `save` such that it keeps the state of dispatch too, for the backward."""
+
+    def save_all(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        context.dispatch = dispatch.current()
+        save(context, inputs, output)
+
+    return save_all
 
 
 def once_differentiable(name: str, gradient: Gradient) -> Gradient:
@@ -19,6 +30,10 @@ def once_differentiable(name: str, gradient: Gradient) -> Gradient:
     """
 
     def backward(context: Any, *output_gradients: Tensor) -> Any:
+        state = getattr(context, "dispatch", None)
+        if state is not None and state is not dispatch.current():  # this may be a thread of PyTorch's own
+            with dispatch.entered(state):
+                return backward(context, *output_gradients)
         if not torch.is_grad_enabled():
             return gradient(context, *output_gradients)
         with torch.no_grad():

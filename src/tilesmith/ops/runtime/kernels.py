@@ -35,7 +35,7 @@ def look(arguments: Sequence[Any]) -> Hashable | None:
 
     A tensor is plain if reading memory at data_ptr() by its strides gives its values: no subclass, no lazy negation.
     """
-    key: list[object] = [dispatch.epoch, torch.is_grad_enabled(), interpreter.is_interpreting()]
+    key: list[object] = [dispatch.epoch(), torch.is_grad_enabled(), interpreter.is_interpreting()]
     try:
         for value in arguments:
             kind = type(value)

@@ -65,6 +65,8 @@ def as_rows(shape: tuple[int, ...], *strides: Strides) -> Rows:
     """Return rows along the last dimension, for operators that reduce over it. Raises NotWalkable."""
     columns = shape[-1]
     sizes, merged = _merged(shape[:-1], tuple(one[:-1] for one in strides))
+    if 0 in sizes:  # no row: strides do not matter
+        sizes, merged = (0,), ((0,),) * len(strides)
     if len(sizes) > MAX_ROW_DIMENSIONS:
         raise NotWalkable(f"shape {shape} with strides {strides} has {len(sizes)} row dimensions that do not merge")
     padding = MAX_ROW_DIMENSIONS - len(sizes)
@@ -88,6 +90,8 @@ def as_elements(shape: tuple[int, ...], *strides: Strides) -> Rows:
         tuple(shape[dimension] for dimension in order),
         tuple(tuple(one[dimension] for dimension in order) for one in strides),
     )
+    if 0 in sizes:
+        sizes, merged = (0,), ((1,),) * len(strides)
     if not sizes:
         sizes, merged = (1,), ((1,),) * len(strides)
     return as_rows(sizes, *merged)

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.auto.first_sight import measure_once
 from tilesmith.ops.runtime.auto.sides import Direction, torch_computes
-from tilesmith.ops.runtime.autograd import autograd_function, once_differentiable
+from tilesmith.ops.runtime.autograd import autograd_function, once_differentiable, with_state
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
 
@@ -51,7 +51,7 @@ class Operator(Generic[P, R]):
         self._checking = check
         self._prepare = prepare
         self._runners: dict[Hashable, Callable[[Sequence[Any]], R]] = {}
-        gradient = once_differentiable(name, gradient)
+        gradient, save = once_differentiable(name, gradient), with_state(save)
         self._function = autograd_function(name, save, gradient, private_outputs=options.private_outputs)
         # PyTorch passes these by name, and calls the first of them ctx.
         torch.library.register_autograd(

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 import torch
+import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -96,6 +97,13 @@ class PlannedLaunch:
     def on(self, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> dict[str, object]:
         """Return the arguments with real tensors, found by slot, in place of the operands."""
         return {name: _real(value, tensors) for name, value in self.arguments.items()}
+
+
+def _in_double_precision(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments with numbers as constants: Triton passes a number as float32, but keeps all its digits in a
+    constant. float64 is for checking gradients, where compiling again for another number does not matter.
+    """
+    return {name: tl.constexpr(value) if isinstance(value, float) else value for name, value in arguments.items()}
 
 
 def _real(value: object, tensors: Sequence[Tensor] | Mapping[int, Tensor]) -> object:
@@ -182,7 +190,10 @@ class Plan:
         if 0 in full:
             return
         constants = {name: value for name, value in config.constants().items() if name in kernel.arg_names}
-        self.launches.append(PlannedLaunch(kernel, full, {**arguments, **constants}, config))  # type: ignore[arg-type]
+        launch = PlannedLaunch(kernel, full, {**arguments, **constants}, config)  # type: ignore[arg-type]
+        if any(operand.dtype == torch.float64 for operand in launch.operands()):
+            launch = replace(launch, arguments=_in_double_precision(launch.arguments))
+        self.launches.append(launch)
 
     def run(self, arguments: Sequence[Any]) -> Tensor | tuple[Tensor, ...]:
         """Compute: replay compiled launches on a GPU, interpret them on a CPU."""

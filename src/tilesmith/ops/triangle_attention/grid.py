@@ -54,8 +54,13 @@ def reference(
         allowed = None if mask is None else mask[n] if along_columns else mask[n].t()
         of_member = attention_reference(queries, keys, values, bias=third, mask=allowed, scale=scale)
         members.append(as_grid(of_member, along_columns))
-    attended = torch.stack(members) if members else q * 1
+    attended = torch.stack(members) if members else _of_no_batch(q, k, v, bias)
     return attended if gate is None else gate_reference(attended, gate)
+
+
+def _of_no_batch(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """Return an empty output that depends on all arguments."""
+    return q + k + v if bias is None else q + k + v + bias.sum().to(q.dtype)
 
 
 def empty_output(

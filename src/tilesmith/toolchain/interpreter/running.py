@@ -250,6 +250,8 @@ def _device_value(name: str, value: Any, annotation: str = "") -> Any:
         return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
     if isinstance(value, TensorDescriptor):
         return _device_descriptor(name, value)
+    if isinstance(value, tl.constexpr):
+        return value.value
     if hasattr(value, "data_ptr"):
         return pointer_to(value.data_ptr(), tl.str_to_ty(mangle_type(value), None).element_ty, name)
     if isinstance(value, int | float):

@@ -45,16 +45,16 @@ def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.cons
     softmax takes 2^(scores · factor). Without bias and soft cap the factor is all that is left to do, and it fuses with
     the subtraction of the maximum into one instruction. All sequences of a member of the batch share its bias.
     """
-    softcap = scoring.softcap
-    if softcap is not None:
-        fraction = tanh(products * (scoring.scale / softcap), EXACT)
-        scores = fraction * (softcap * LOG2_E)
+    if scoring.softcap is not None:
+        fraction = tanh(products * (scoring.scale / scoring.softcap), EXACT)
+        scores = fraction * (scoring.softcap * LOG2_E)
         slope = 1 - fraction * fraction
         factor = 1.0
     else:
         scores = products
         slope = 1.0
-        factor = scoring.scale * LOG2_E
+        # Not the number alone: in double precision it is a constant, which becomes float32 when returned or assigned.
+        factor = tl.full([], scoring.scale * LOG2_E, products.dtype)
     if scoring.bias_ptr is not None:
         strides = scoring.bias_strides
         if BIAS_DESCRIBED:

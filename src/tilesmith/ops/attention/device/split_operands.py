@@ -59,6 +59,20 @@ def load_operand(
 
 
 @triton.jit
+def only_rows(operand, kept):
+    """Return the operand with zeros in the rows that are not kept, [BLOCK, 1]: zero times NaN would be NaN."""
+    if len(operand) == 3:
+        operand = (
+            tl.where(kept, operand[0], 0.0),
+            tl.where(kept, operand[1], 0.0),
+            tl.where(kept, operand[2], 0.0),
+        )
+    else:
+        operand = (tl.where(kept, operand[0], 0.0),)
+    return operand
+
+
+@triton.jit
 def operand_like(values, other):
     """Return values from registers as an operand of the same kind as the one to multiply with."""
     return bf16_parts(values) if len(other) == 3 else (values.to(other[0].dtype),)

@@ -23,6 +23,7 @@ from tilesmith.ops.attention.device.split_operands import (
     joined,
     load_operand,
     multiplied,
+    only_rows,
     operand_like,
     operand_rows,
     transposed,
@@ -108,12 +109,9 @@ def attention_dq_kernel(
             k = load_operand(k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1)
             v = load_operand(v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1)
             products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
-            attended = None
-            if mask_ptr is not None:
-                attended = is_attended(mask_ptr, mask_strides, place, key, columns[None, :], n_keys)
             weights, slope = weighed(
                 products, ScoreTile(place, head, start, key, rows[:, None], columns[None, :]), scoring,
-                lse[:, None], attended,
+                lse[:, None], None,
                 BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, part != 1,
             )  # fmt: skip
             dweights = multiplied(doutput, transposed(v), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
@@ -123,6 +121,10 @@ def attention_dq_kernel(
             dscores = weights * (dweights - delta[:, None])  # [BLOCK_QUERIES, BLOCK_KEYS]
             if softcap is not None:
                 dscores *= slope
+            if mask_ptr is not None:
+                attended = is_attended(mask_ptr, mask_strides, place, key, columns[None, :], n_keys)
+                dscores = tl.where(attended, dscores, 0.0)
+                k = only_rows(k, is_attended(mask_ptr, mask_strides, place, key, columns[:, None], n_keys))
             dq = multiplied(operand_like(dscores, k), k, dq, COMPUTE, PRECISION)
 
     store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
@@ -179,6 +181,7 @@ def attention_dkdv_kernel(
     attended = None
     if mask_ptr is not None:
         attended = is_attended(mask_ptr, mask_strides, place, start, columns[:, None], n_keys)
+        k = only_rows(k, attended)
     dk = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)  # [BLOCK_KEYS, BLOCK_HEAD]
     dv = tl.zeros([BLOCK_KEYS, BLOCK_HEAD], COMPUTE)  # [BLOCK_KEYS, BLOCK_HEAD]
 
@@ -227,6 +230,8 @@ def attention_dkdv_kernel(
             dscores = weights * (dweights - delta[None, :])  # [BLOCK_KEYS, BLOCK_QUERIES]
             if softcap is not None:
                 dscores *= slope
+            if mask_ptr is not None and (WITH_DQ or dscores_ptr is not None):
+                dscores = tl.where(attended, dscores, 0.0)
             dscores = operand_like(dscores, q)
             if dscores_ptr is not None:
                 store_dscores(
@@ -244,6 +249,9 @@ def attention_dkdv_kernel(
                 dq = multiplied(transposed(dscores), k, None, COMPUTE, PRECISION) * scale  # [BLOCK_QUERIES, BLOCK_HEAD]
                 store_tile(dq_rows, place, head, query, dq, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
+    if mask_ptr is not None:
+        dk = tl.where(attended, dk, 0.0)
+        dv = tl.where(attended, dv, 0.0)
     store_tile(dk_rows, place, key_head, start, dk * scale, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     store_tile(dv_rows, place, key_head, start, dv * keep_scale, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
 

@@ -28,7 +28,14 @@ from tilesmith.ops.attention.device.score_gradients import (
     spans,
 )
 from tilesmith.ops.attention.device.split_operands import StoredParts
-from tilesmith.ops.attention.device.tiles import HeadRows, block_of_program, load_tile, place_of, store_tile
+from tilesmith.ops.attention.device.tiles import (
+    HeadRows,
+    block_of_program,
+    is_attended,
+    load_tile,
+    place_of,
+    store_tile,
+)
 from tilesmith.ops.attention.kernels.backward import plan_key_gradients
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config
 from tilesmith.ops.attention.kernels.delta import plan_delta
@@ -42,7 +49,7 @@ NOT_SPECIALISED = ("first_sequence", "n_sequences", "per_bias", "per_member", "n
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def attention_dq_of_chunk_kernel(
-    dscores_ptr, k_ptr, dq_ptr, k_strides, dq_strides,
+    dscores_ptr, k_ptr, mask_ptr, dq_ptr, k_strides, mask_strides, dq_strides,
     first_sequence, per_member, n_heads, query_rows, key_rows, scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, WALK: tl.constexpr,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
@@ -57,6 +64,9 @@ def attention_dq_of_chunk_kernel(
     for key in tl.range(0, key_rows, BLOCK_KEYS):
         dscores = load_dscores(dscores_ptr, sizes, place_in_chunk, head, key, start, BLOCK_KEYS, BLOCK_QUERIES, WALK)
         k = load_tile(k_rows, place, head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, True)  # [BLOCK_KEYS, BLOCK_HEAD]
+        if mask_ptr is not None:
+            keys = tl.arange(0, BLOCK_KEYS)[:, None]
+            k = tl.where(is_attended(mask_ptr, mask_strides, place, key, keys, key_rows), k, 0.0)
         dq = tl.dot(tl.trans(dscores), k, dq, out_dtype=COMPUTE)
     store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
@@ -181,6 +191,7 @@ def _plan_dq(plan: Plan, problem: Problem, config: ChunkQueriesConfig, chunk: Ch
     plan.launch(
         attention_dq_of_chunk_kernel, (problem.heads * blocks,), config, **tiles,
         dscores_ptr=chunk.dscores.descriptor(block) if walk == "described" else chunk.dscores,
+        mask_ptr=problem.mask, mask_strides=problem.mask.strides if problem.mask is not None else (0, 0),
         first_sequence=chunk.first, per_member=problem.per_member, n_heads=problem.heads,
         query_rows=problem.queries, key_rows=problem.keys, scale=float(problem.scale),
         HEAD=problem.head_size, BLOCK_HEAD=problem.head_block, COMPUTE=problem.compute, WALK=walk,

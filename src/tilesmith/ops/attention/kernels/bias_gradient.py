@@ -89,12 +89,9 @@ def attention_dbias_kernel(
         lse = load_statistics(statistics, sequence, head, start, LSE, BLOCK_QUERIES, "near", True)
         delta = load_statistics(statistics, sequence, head, start, DELTA, BLOCK_QUERIES, "near", True)
         products = multiplied(q, transposed(k), None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_KEYS]
-        attended = None
-        if mask_ptr is not None:
-            attended = is_attended(mask_ptr, mask_strides, place, first_key, columns[None, :], key_rows)
         weights, _ = weighed(
             products, ScoreTile(place, head, start, first_key, rows[:, None], columns[None, :]), scoring,
-            lse[:, None], attended,
+            lse[:, None], None,
             BIAS_DESCRIBED, len(q) == 3 or q[0].dtype == tl.float32, True,
         )  # fmt: skip
         doutput = load_operand(doutput_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
@@ -104,7 +101,11 @@ def attention_dbias_kernel(
             stream = dropout_stream(seed_ptr, sequence * n_heads + head)
             kept = is_kept(stream, start + rows[:, None], first_key + columns[None, :], drop_below)
             dweights = tl.where(kept, dweights * keep_scale, 0.0)
-        dbias += weights * (dweights - delta[:, None])
+        dscores = weights * (dweights - delta[:, None])
+        if mask_ptr is not None:
+            attended = is_attended(mask_ptr, mask_strides, place, first_key, columns[None, :], key_rows)
+            dscores = tl.where(attended, dscores, 0.0)
+        dbias += dscores
 
     dbias_ptr += tl.program_id(1).to(tl.int64) * split_size
     row = bias_sequence.to(tl.int64) * bias_heads + bias_head

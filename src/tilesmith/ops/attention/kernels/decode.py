@@ -13,12 +13,13 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.device.scores import ScoreTile, Scoring
-from tilesmith.ops.attention.device.split_operands import multiplied
+from tilesmith.ops.attention.device.split_operands import multiplied, only_rows
 from tilesmith.ops.attention.device.tiles import (
     NOT_SPECIALISED,
     HeadRows,
     dropout_stream,
     head_start,
+    is_attended,
     is_kept,
     keys_seen,
     load_tile,
@@ -65,6 +66,7 @@ def attention_decode_kernel(
     v_rows = HeadRows(v_ptr, v_strides, 0, key_rows)
     scoring = Scoring(query_rows, key_rows, left, right, scale, softcap, bias_ptr, bias_strides)
     place = (sequence,)
+    keys = tl.arange(0, BLOCK_KEYS)
 
     largest = tl.full([ROWS], float("-inf"), COMPUTE)  # [ROWS]
     total = tl.zeros([ROWS], COMPUTE)
@@ -75,7 +77,7 @@ def attention_decode_kernel(
     for part in tl.static_range(3):
         begin = tl.maximum(edges[part], split_begin)
         for key in tl.range(begin, tl.minimum(edges[part + 1], split_end), BLOCK_KEYS):
-            tile = ScoreTile(place, heads[:, None], 0, key, queries[:, None], tl.arange(0, BLOCK_KEYS)[None, :])
+            tile = ScoreTile(place, heads[:, None], 0, key, queries[:, None], keys[None, :])
             k = load_tile(k_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1)
             scores, factor = visible_scores(
                 (q,), (k,), tile, scoring, mask_ptr, mask_strides, COMPUTE, PRECISION, False, part != 1
@@ -86,9 +88,11 @@ def attention_decode_kernel(
             if seed_ptr is not None:
                 kept = is_kept(stream[:, None], tile.rows, key + tile.columns, drop_below)
                 weights = tl.where(kept, weights, 0.0)
-            v = load_tile(v_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1)
+            v = (load_tile(v_rows, place, key_head, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, part != 1),)
+            if mask_ptr is not None:
+                v = only_rows(v, is_attended(mask_ptr, mask_strides, place, key, keys[:, None], key_rows))
             output *= shrink[:, None]
-            output = multiplied((weights.to(v.dtype),), (v,), output, COMPUTE, PRECISION)  # [ROWS, BLOCK_HEAD]
+            output = multiplied((weights.to(v[0].dtype),), v, output, COMPUTE, PRECISION)  # [ROWS, BLOCK_HEAD]
 
     sees_nothing = total == 0.0
     output *= (keep_scale / tl.where(sees_nothing, 1.0, total))[:, None]

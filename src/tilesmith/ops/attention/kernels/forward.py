@@ -17,6 +17,7 @@ from tilesmith.ops.attention.device.split_operands import (
     StoredParts,
     load_operand,
     multiplied,
+    only_rows,
     operand_like,
     operand_rows,
     transposed,
@@ -71,6 +72,7 @@ def attention_forward_kernel(
 
     q = load_operand(q_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     rows = tl.arange(0, BLOCK_QUERIES)
+    keys = tl.arange(0, BLOCK_KEYS)
     largest = tl.full([BLOCK_QUERIES], float("-inf"), COMPUTE)  # [BLOCK_QUERIES]
     total = tl.zeros([BLOCK_QUERIES], COMPUTE)  # [BLOCK_QUERIES]
     output = tl.zeros([BLOCK_QUERIES, BLOCK_HEAD], COMPUTE)  # [BLOCK_QUERIES, BLOCK_HEAD]
@@ -78,7 +80,7 @@ def attention_forward_kernel(
     edges = keys_seen(start, n_queries, n_keys, left, right, BLOCK_QUERIES, BLOCK_KEYS)
     for part in tl.static_range(3):
         for key in tl.range(edges[part], edges[part + 1], BLOCK_KEYS):
-            tile = ScoreTile(place, head, start, key, rows[:, None], tl.arange(0, BLOCK_KEYS)[None, :])
+            tile = ScoreTile(place, head, start, key, rows[:, None], keys[None, :])
             k = load_operand(
                 k_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
             )  # fmt: skip
@@ -94,6 +96,8 @@ def attention_forward_kernel(
             v = load_operand(
                 v_rows, place, head // group, key, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, part != 1
             )  # fmt: skip
+            if mask_ptr is not None:
+                v = only_rows(v, is_attended(mask_ptr, mask_strides, place, key, keys[:, None], n_keys))
             output *= shrink[:, None]
             output = multiplied(operand_like(weights, v), v, output, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_HEAD]
 

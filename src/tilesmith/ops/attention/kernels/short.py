@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.attention.device.scores import ScoreTile, Scoring, scored, weighed
-from tilesmith.ops.attention.device.split_operands import multiplied, operand_like, transposed
+from tilesmith.ops.attention.device.split_operands import multiplied, only_rows, operand_like, transposed
 from tilesmith.ops.attention.device.tiles import (
     HeadRows,
     is_attended,
@@ -86,6 +86,8 @@ def attention_short_forward_kernel(
     weights = tl.exp2(scores * factor - subtracted[:, None])  # [BLOCK_QUERIES, BLOCK_KEYS]
     total = tl.sum(weights, axis=1)
     v = as_operand(v, BF16X3)
+    if mask_ptr is not None:
+        v = only_rows(v, is_attended(mask_ptr, mask_strides, place, 0, columns[:, None], key_rows))
     output = multiplied(operand_like(weights, v), v, None, COMPUTE, PRECISION)  # [BLOCK_QUERIES, BLOCK_HEAD]
     sees_nothing = total == 0.0
     output *= (1.0 / tl.where(sees_nothing, 1.0, total))[:, None]
@@ -140,6 +142,7 @@ def attention_short_backward_kernel(
         attended = None
         if mask_ptr is not None:
             attended = is_attended(mask_ptr, mask_strides, place, 0, columns[:, None], key_rows)
+            k = only_rows(k, attended)
         products = multiplied(k, transposed(q), None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_QUERIES]
         weights, _ = weighed(
             products,
@@ -154,18 +157,26 @@ def attention_short_backward_kernel(
         doutput = load_tile(doutput_rows, place, head, 0, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, CHECKED)
         doutput = as_operand(doutput, BF16X3)
         dv = multiplied(operand_like(weights, doutput), doutput, None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_HEAD]
+        if mask_ptr is not None:
+            dv = tl.where(attended, dv, 0.0)
         store_tile(dv_rows, place, head, 0, dv, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
         v = load_tile(v_rows, place, head, 0, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, CHECKED)
         v = as_operand(v, BF16X3)
+        if mask_ptr is not None:
+            v = only_rows(v, attended)
         dweights = multiplied(v, transposed(doutput), None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_QUERIES]
         # From all weights, not from the output, which is rounded. So the gradients of a query's scores add up to zero,
         # which matters for a bias that is nearly the same for all keys.
         delta = tl.sum(weights * dweights, axis=0)  # [BLOCK_QUERIES]
         dscores = weights * (dweights - delta[None, :])  # [BLOCK_KEYS, BLOCK_QUERIES]
+        if mask_ptr is not None:
+            dscores = tl.where(attended, dscores, 0.0)
         if dbias_ptr is not None:
             dbias += dscores
         dscores = operand_like(dscores, q)
         dk = multiplied(dscores, q, None, COMPUTE, PRECISION) * scale  # [BLOCK_KEYS, BLOCK_HEAD]
+        if mask_ptr is not None:
+            dk = tl.where(attended, dk, 0.0)
         store_tile(dk_rows, place, head, 0, dk, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
         dq = multiplied(transposed(dscores), k, None, COMPUTE, PRECISION) * scale  # [BLOCK_QUERIES, BLOCK_HEAD]
         store_tile(dq_rows, place, head, 0, dq, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)

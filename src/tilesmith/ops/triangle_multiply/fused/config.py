@@ -40,7 +40,8 @@ class Tile(NamedTuple):
 # do not spill with any Triton release. Forward tiles take 38 µs each at 256 residues; none of five others was faster.
 # Two-byte elements are normed once and held. Hopper multiplies by weights in shared memory, transposed or not; on other
 # GPUs, and with more channels, weights and sums take too many registers for that. "wide": the fastest of eight for 256
-# channels on an H200; at 256 residues the gradients take 468 and 640 µs, 838 and 2,310 with the portable tiles; they spill 168 bytes.
+# channels on an H200; at 256 residues the gradients take 468 and 640 µs, 838 and 2,310 with the portable tiles, though
+# both spill registers, 168 bytes at most.
 TILES = {
     ("project", "two bytes"): Tile(rows=128, outputs=64, inputs=256, warps=8, stages=2),
     ("project", "more"): Tile(rows=32, outputs=32, inputs=32, warps=4, stages=2),
