@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,12 +35,12 @@ def check(
 
     Without a GPU the kernels run in the interpreter. Exit status 1 if a comparison fails.
     """
-    from tilesmith import __version__
+    from tilesmith.lab.check_call import as_json
 
     specs = chosen_specs(what or [])
     results = [result for spec in specs for result in _check_one(spec, dtype or [], case or [], layout or [])]
     if json:
-        write_json(json, {"tilesmith": __version__, "results": [asdict(result) for result in results]})
+        write_json(json, as_json(results))
     failures = sum(not result.passed for result in results)
     if failures:
         console.print(f"[bold red]{failures} of {len(results)} comparisons failed[/]")

@@ -25,6 +25,26 @@ def show(console: Console, inspection: Inspection) -> None:
         show_block(console, Paragraph(note))
 
 
+def summary(inspection: Inspection) -> str:
+    """Return the kernels and their findings as plain text, without the tables of `show`."""
+    parts = []
+    for kernel in inspection.kernels:
+        used, filled = overall_efficiency(kernel), _filled(kernel)
+        facts = [] if used is None else [f"{used:.0%} of the moved bytes are used"]
+        facts += [f"{filled.occupancy:.0%} occupancy on {filled.target}"] if filled else []
+        spilling = [one.target for one in kernel.targets.values() if one.spill_bytes]
+        facts += [f"register spills on {' and '.join(spilling)}" if spilling else "no register spills"]
+        heading = f"{kernel.name}  {Path(kernel.file).name}:{kernel.line}"
+        parts.append("\n".join([heading, lead(kernel), ", ".join(facts), *map(_sentence, kernel.findings)]))
+    trouble = [f"{inspection.script}: {inspection.ending.message}"] if inspection.ending.message else []
+    return "\n\n".join([*parts, *trouble]) or f"{inspection.script} launched no Triton kernel"
+
+
+def _filled(kernel: Kernel) -> TargetFacts | None:
+    """Return the first target whose occupancy is known."""
+    return next((one for one in kernel.targets.values() if one.occupancy is not None), None)
+
+
 def blocks(kernel: Kernel) -> Iterator[Block]:
     """Yield the parts of a kernel's report."""
     yield Facts(dict(headlines(kernel)))
@@ -52,7 +72,7 @@ def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
         yield "work", f"{work}{ratio}"
     if kernel.measured_note:
         yield "measured", kernel.measured_note
-    first = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
+    first = _filled(kernel)
     if first is not None:
         waves = "" if first.waves is None else f"; the grid has {first.waves:.2g} waves"
         yield "occupancy", f"{first.occupancy:.0%} on {first.target}, limited by {first.limited_by}{waves}"
