@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
 from tilesmith.lab.report.terminal import show_block, show_heading
 
 MOST_FINDINGS = 12
+_SUMMARY_WIDTH = 100
 
 
 def show(console: Console, inspection: Inspection) -> None:
@@ -35,9 +37,21 @@ def summary(inspection: Inspection) -> str:
         spilling = [one.target for one in kernel.targets.values() if one.spill_bytes]
         facts += [f"register spills on {' and '.join(spilling)}" if spilling else "no register spills"]
         heading = f"{kernel.name}  {Path(kernel.file).name}:{kernel.line}"
-        parts.append("\n".join([heading, lead(kernel), ", ".join(facts), *map(_sentence, kernel.findings)]))
+        parts.append("\n".join([heading, lead(kernel), ", ".join(facts), *_urgent(kernel)]))
     trouble = [f"{inspection.script}: {inspection.ending.message}"] if inspection.ending.message else []
     return "\n\n".join([*parts, *trouble]) or f"{inspection.script} launched no Triton kernel"
+
+
+def _urgent(kernel: Kernel) -> Iterator[str]:
+    """Yield the findings that need a change, and how many do not."""
+    for finding in kernel.findings:
+        if finding.severity != "info":
+            message, *more = _sentence(finding).split("\n")
+            yield from textwrap.wrap(message, _SUMMARY_WIDTH, subsequent_indent="  ")
+            yield from more
+    notes = sum(finding.severity == "info" for finding in kernel.findings)
+    if notes:
+        yield f"{notes} note{'' if notes == 1 else 's'} more in .report()"
 
 
 def _filled(kernel: Kernel) -> TargetFacts | None:
