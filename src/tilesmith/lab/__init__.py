@@ -10,6 +10,7 @@ Files, in reading order:
 - `transactions.py`: counts the memory sectors of a launch.
 - `subjects.py`: finds the spec of what a user passes to `check` or `bench`.
 - `check_call.py`: `ts.lab.check`.
+- `notebook.py`: `%%check` and `%%inspect` for Jupyter.
 - `bench/`: measures an operator beside its rivals and against the limits of the device.
 - `profile/`: runs a command under a profiler.
 - `schemas/`: JSON Schema files of what the commands write.
