@@ -12,7 +12,7 @@ from tilesmith.lab import inspect
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "lab" / "inspect"))
 
-from browser import CHROMIUM, Browser  # type: ignore[import-not-found]  # noqa: E402  # a module of the tests
+from browser import CHROMIUM, Browser  # noqa: E402  # a module of the tests
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH, HEIGHT = 1280, 830

@@ -197,8 +197,8 @@ def _provenance(newest_first: Sequence[Result]) -> Iterator[str]:
     newest = newest_first[0]
     first, last = (str(one.get("date"))[:10] for one in (newest_first[-1], newest))
     when = first if first == last else f"{first} to {last}"
-    made = f"{newest.get('device')}, PyTorch {newest.get('torch')}, models measured {when}; from benchmarks/results."
-    text = escape(f"{made} Operators and the block: CUDA-graph replays.")
+    made = f"{newest.get('device')}, PyTorch {newest.get('torch')}, {when}, from benchmarks/results."
+    text = escape(f"{made} Operators and the block are CUDA-graph replays.")
     yield f'<text class="quiet" x="24" y="{HEIGHT - 16}">{text}</text>'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import posixpath
 import re
 import sys
@@ -23,9 +24,7 @@ SITEMAKER = ROOT / "docs" / "sitemaker"
 def sitemaker() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SITEMAKER))
-        import build
-
-        yield build
+        yield importlib.import_module("build")
         for name in ("build", "commands", "navigation", "operators", "pages", "python_reference"):
             sys.modules.pop(name, None)
 
