@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test suite test-slow test-breaks test-gpu lint style types figures test-triton-versions clean
+.PHONY: help setup tour test suite test-slow test-breaks test-gpu lint style types figures pictures docs test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -54,6 +54,13 @@ figures: $(STAMP) ## regenerate the shipped dispatch tables and the tables of RE
 	$(BIN)/python -m tilesmith.cli.auto_models
 	$(BIN)/python -m tilesmith.lab.doc_tables.generate
 
+pictures: $(STAMP) ## take the screenshots of docs/images again (needs Chromium)
+	$(BIN)/python tests/pictures.py
+
+docs: $(STAMP) ## build the documentation site in site/; open site/index.html
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/sitemaker/build.py
+
 # Without dependencies, since a CUDA build of PyTorch names the one release of Triton that it was built with.
 test-triton-versions: $(STAMP) ## the toolchain, operator and inspect tests on every supported Triton release
 	for version in 3.6 3.7 3.8 3.9; do \
@@ -66,5 +73,5 @@ test-triton-versions: $(STAMP) ## the toolchain, operator and inspect tests on e
 	done
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .venv-triton-* .pytest_cache .ruff_cache .mypy_cache build dist tilesmith-tour.html
+	rm -rf $(VENV) .venv-triton-* .pytest_cache .ruff_cache .mypy_cache build dist site tilesmith-tour.html
 	find src tests -name __pycache__ -prune -exec rm -rf {} +

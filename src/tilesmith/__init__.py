@@ -26,6 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+# The module that finds our operators by name, for `ts.lab`, which imports none of them.
+OPERATOR_SOURCE = "tilesmith.cli.operator_source"
+
 if TYPE_CHECKING:
     from tilesmith import fold, lab, nn, ops, optim, patch
     from tilesmith.ops.runtime.dispatch import debug, use

@@ -242,7 +242,7 @@ class TestJson:
     def test_has_the_documented_keys(self, tmp_path: Path) -> None:
         assert checked(written(tmp_path, SIMPLE), "--json", tmp_path / "result.json").exit_code == 0
         content = strict(tmp_path / "result.json")
-        assert set(content) == {"tilesmith", "results"}
+        assert set(content) == {"tilesmith", "schema", "results"}
         assert [set(result) for result in content["results"]] == [KEYS] * 5
         assert all(result["passed"] is True and result["message"] == "" for result in content["results"])
 

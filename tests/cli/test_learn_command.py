@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tilesmith.cli.learn import learn
+from tilesmith.lab.schemas import schema
 from tilesmith.workshop.course.catalogue import BUILT_IN
 
 SOLUTION = (BUILT_IN / "vector-add" / "solution.py").read_text()
@@ -58,6 +59,7 @@ def test_exercise_from_start_to_solved(file: Path, here: Path) -> None:
     assert "✗ parses" in result.output
     assert "vector_add.py:11 is a gap to fill" in result.output
     verdict = json.loads((here / "verdict.json").read_text())
+    pytest.importorskip("jsonschema").validate(verdict, schema("learn-check"))
     assert (verdict["id"], verdict["passed"], verdict["stage"]) == ("vector-add", False, "parses")
 
     refused = run("solution")

@@ -112,7 +112,7 @@ def test_predicted_floors_are_bytes_over_the_datasheet_bandwidth() -> None:
     table = told.blocks[0]
     assert isinstance(table, Table)
     assert "predicted, not measured" in table.caption
-    assert all("predicted" in headline.meaning for headline in told.headlines)
+    assert {headline.origin for headline in told.headlines} == {table.origin} == {"predicted"}
     assert [cell.text for cell in table.rows[0]] == ["H200", "55.9 µs", "83.9 µs", "4.80"]
 
 
@@ -130,7 +130,7 @@ def test_measured_times_stand_beside_pytorch_and_a_loss_is_shown(torch_ms: float
     told = measured(timed("tilesmith", 0.063), timed("torch", torch_ms))
     assert told.passed
     assert told.headlines == [
-        Headline("63.0 µs", f"rms_norm forward on Test GPU, measured; torch takes {duration(torch_ms)}", tone)
+        Headline("63.0 µs", f"rms_norm forward on Test GPU; torch takes {duration(torch_ms)}", tone, "measured")
     ]
     table = told.blocks[0]
     assert isinstance(table, Table)
@@ -192,6 +192,40 @@ def test_a_tiny_model_learns_and_its_curve_is_on_the_page(toured: Toured) -> Non
     assert train["losses"][0] > 6.5
     assert train["best_loss"] < train["losses"][-1] < train["losses"][0] - 1
     assert f"best possible {train['best_loss']:.3f}" in toured.page
+
+
+def test_page_opens_with_lanes_and_sectors_before_and_after(toured: Toured) -> None:
+    opening, _, rest = toured.page.partition('<dl class="headlines">')
+    assert opening.count('class="panel"') == 2
+    before, after = opening.split('class="panel"')[1:]
+    assert "walk_down_kernel: 32 sectors of 32 bytes, 4 would do. 12.5% of the moved bytes are used." in before
+    assert "100.0% of the moved bytes are used" in after
+    assert (before.count('<rect class="bad"'), after.count('<rect class="bad"')) == (32, 0)
+    assert before.count('<rect class="lane"') == after.count('<rect class="lane"') == 32
+    facts = toured.found["inspect"]["walk_along_kernel"]
+    assert after.count('<rect class="good"') == facts["sectors_per_request"]
+    assert rest.partition("</dl>")[0].count("<div") <= 6, "one row of tiles"
+
+
+def test_predicted_and_measured_tiles_look_different(toured: Toured) -> None:
+    wanted = "measured" if torch.cuda.is_available() else "predicted"
+    assert f'<div class="{wanted}">' in toured.page
+    assert f'<span class="origin">{wanted}</span>' in toured.page
+
+
+def test_step_time_stands_beside_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        trained_chapter, "TIMED_SIZES", {"hidden_dim": 16, "num_layers": 1, "num_heads": 2, "seq_len": 8}
+    )
+    monkeypatch.setattr(trained_chapter, "TIMED_SETTINGS", replace(trained_chapter.TIMED_SETTINGS, num_steps=21))
+    told = trained_chapter.beside_pytorch(lambda doing: None)
+    plain, ours = told.findings["steps"]
+    assert (plain["variant"], ours["variant"]) == ("v1", "v4")
+    table, headline = told.blocks[0], told.headlines[0]
+    assert isinstance(table, Table)
+    assert [row[1].text for row in table.rows] == [duration(plain["step_ms"]), duration(ours["step_ms"])]
+    assert headline.origin == table.origin == "measured"
+    assert (headline.tone == "good") == (ours["step_ms"] < plain["step_ms"])
 
 
 def test_a_model_that_learns_nothing_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from tilesmith.cli import app
+from tilesmith.lab.schemas import schema
 from tilesmith.models.llama import parts
 
 TINY = ("--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "8")
@@ -36,6 +37,7 @@ def test_writes_json_and_html(tmp_path: Path) -> None:
     result = train(*TINY, "--num-steps", "12", "--variant", "v2", "--json", files[0], "--html", files[1])
     assert result.exit_code == 0, result.output
     content: dict[str, Any] = json.loads(files[0].read_text())
+    pytest.importorskip("jsonschema").validate(content, schema("train"))
     assert {
         "tilesmith", "model", "variant", "config", "losses", "best_loss", "step_ms", "forward_ms", "backward_ms",
         "optimizer_ms", "samples_per_s", "tokens_per_s", "peak_bytes", "parameters", "device", "driver", "torch",

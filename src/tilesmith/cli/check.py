@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,13 +43,13 @@ def check(
 
     Without a GPU the kernels run in the interpreter. Exit status 1 if a comparison fails.
     """
-    from tilesmith import __version__
+    from tilesmith.lab.check_call import as_json
 
     operators()  # refuses in one line where torch or Triton is missing
     wanted = check_child.Wanted(what or [], dtype or [], case or [], layout or [])
     results = _Run(wanted, time_limit).results()
     if json:
-        write_json(json, {"tilesmith": __version__, "results": [asdict(result) for result in results]})
+        write_json(json, as_json(results))
     failures = sum(not result.passed for result in results)
     if failures:
         console.print(f"[bold red]{failures} of {len(results)} comparisons failed[/]")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilesmith import __version__
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ def profile(
     Exit status 1 if the command fails, 2 if the command or the profiler is missing.
     """
     from tilesmith.hardware.machine import examine
+    from tilesmith.lab.profile.profile_call import Profile
     from tilesmith.lab.profile.session import choose, discard_if_empty, fresh_folder, run
     from tilesmith.lab.profile.summary import ProfileError
 
@@ -47,10 +46,11 @@ def profile(
         _say(str(error))
         _end(status or CHECK_FAILED)
     _show(summary)
+    made = Profile(summary, chosen.name, tuple(command), status)
     if json:
-        write_json(json, _findings(summary, chosen.name, command, status))
+        write_json(json, made.to_json())
     if html:
-        write_result(html, _page(summary, chosen.name, command))
+        write_result(html, made.html())
     _end(status)
 
 
@@ -75,29 +75,6 @@ def _show(summary: Summary) -> None:
         show_block(console, block)
     for path, how in summary.files:
         _say(f"{path}\n  {how}")
-
-
-def _findings(summary: Summary, tool: str, command: list[str], status: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"tilesmith": __version__, "tool": tool, "command": command, "status": status, **asdict(summary)}
-
-
-def _page(summary: Summary, tool: str, command: list[str]) -> str:
-    from tilesmith.lab.profile.summary import blocks
-    from tilesmith.lab.report.content import Facts, Section
-    from tilesmith.lab.report.page import render
-
-    return render(
-        "base.html",
-        title=f"Profile of {shlex.join(command)}",
-        summary="Where the time goes.",
-        sections=[
-            Section("Summary", f"Recorded by {tool}.", blocks(summary)),
-            Section("Recordings", "The files, and how to open them.", [Facts(dict(summary.files))]),
-        ],
-        provenance={"Made": time.strftime("%Y-%m-%d %H:%M %Z"), "By": f"tilesmith profile, version {__version__}"},
-    )
 
 
 def _say(text: str) -> None:

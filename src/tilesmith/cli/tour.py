@@ -65,6 +65,7 @@ def _page(machine: Machine, told: list[tuple[Chapter, Told]], seconds: float) ->
         "tour.html",
         title="A tour on this machine",
         summary="Whether kernels are correct, how they compile, and how fast they are or could be.",
+        picture=next((one.picture for _, one in told if one.picture), None),
         headlines=[headline for _, one in told for headline in one.headlines],
         sections=[Section(chapter.title, chapter.lead, one.blocks) for chapter, one in told],
         provenance={

@@ -14,13 +14,19 @@ Files, in reading order:
 - `store_log.py`: remembers which program stored which element.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.
+- `subjects.py`: finds the spec of what a user passes to `check` or `bench`.
+- `check_call.py`: `ts.lab.check`.
+- `notebook.py`: `%%check` and `%%inspect` for Jupyter.
 - `bench/`: measures an operator beside its rivals and against the limits of the device.
 - `profile/`: runs a command under a profiler.
+- `schemas/`: JSON Schema files of what the commands write.
 - `report/`: terminal output and HTML pages.
 - `doc_tables/`: the tables of README and docs.
 """
 
-from tilesmith.lab.check import Result, check
+from tilesmith.lab.bench.bench_call import Benchmark, bench
+from tilesmith.lab.check import Result
+from tilesmith.lab.check_call import Checked, check
 from tilesmith.lab.inspect import (
     Inspection,
     assert_coalesced,
@@ -28,13 +34,21 @@ from tilesmith.lab.inspect import (
     assert_loads_per_element,
     inspect,
 )
+from tilesmith.lab.profile.profile_call import Profile, profile
+from tilesmith.lab.schemas import schema
 
 __all__ = [
+    "Benchmark",
+    "Checked",
     "Inspection",
+    "Profile",
     "Result",
     "assert_coalesced",
     "assert_in_bounds",
     "assert_loads_per_element",
+    "bench",
     "check",
     "inspect",
+    "profile",
+    "schema",
 ]

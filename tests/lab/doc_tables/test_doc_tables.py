@@ -184,3 +184,27 @@ def test_damaged_model_result_error_names_the_file(project: Path, capsys: pytest
     store_model(project, "broken.json")
     assert main(["--root", str(project)]) == 2
     assert "broken.json is not a result of a model" in capsys.readouterr().err
+
+
+def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
+    assert main(["--root", str(project)]) == 0
+    assert not (project / "docs/images").exists(), "nothing is stored yet"
+    store(project, "h200.json")
+    row = {"version": "transformers", "milliseconds": 200.0, "peak_bytes": 2**35, "losses": [12.0]}
+    ours = {"version": "tilesmith-with-its-adamw", "milliseconds": 100.0, "peak_bytes": 2**34, "losses": [12.0]}
+    store_model(project, "new.json", model="llama-1b", commit="0" * 40, rows=[row, ours])
+    liger = {**row, "version": "liger", "milliseconds": 150.0}
+    stale = {**ours, "milliseconds": 123.0}
+    store_model(project, "old.json", model="llama-1b", commit="0" * 40, date="2026-11-01", rows=[liger, stale])
+    assert main(["--root", str(project)]) == 0
+    chart = (project / "docs/images/headline.svg").read_text()
+    assert "200 ms, 32.0 GiB" in chart
+    assert "100 ms, 16.0 GiB" in chart
+    assert "150 ms" in chart, "a version that the newest run did not measure comes from an older one"
+    assert "123 ms" not in chart
+    assert 'class="ours" x="150" y="94" width="100.0"' in chart, "half the time, half the bar"
+    drawn = chart.count('class="win"') + chart.count('class="loss"')
+    assert f"{drawn} stored cases, each beside its fastest rival" in chart
+    assert main(["--check", "--root", str(project)]) == 0
+    (project / "docs/images/headline.svg").write_text(chart.replace("100 ms", "90 ms"))
+    assert main(["--check", "--root", str(project)]) == 1

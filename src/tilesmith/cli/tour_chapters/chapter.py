@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilesmith.lab.report.content import Block, Headline
+from tilesmith.lab.report.content import Block, Headline, Picture
 
 Report = Callable[[str], None]
 """Shows a short progress message."""
@@ -14,12 +14,16 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Told:
-    """The results of a chapter: blocks, findings for `--json`, headlines. If not `passed`, the tour exits with 1."""
+    """The results of a chapter: blocks, findings for `--json`, headlines. If not `passed`, the tour exits with 1.
+
+    The page opens with the first `picture`.
+    """
 
     blocks: Sequence[Block]
     findings: Mapping[str, Any] = field(default_factory=dict)
     headlines: Sequence[Headline] = ()
     passed: bool = True
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -183,8 +183,9 @@ def _compiled(machine: Machine, report: Report) -> Told:
     blocks = (_resources(launch, case, binaries), _widths(binaries))
     spilled = sum(binary.spill_bytes for binary in binaries)
     headline = Headline(
-        f"{spilled} bytes", f"spilled by rms_norm on {' and '.join(targets)}", "bad" if spilled else "good"
-    )
+        f"{spilled} bytes", f"spilled by rms_norm on {' and '.join(targets)}", "bad" if spilled else "good",
+        minor=not spilled,
+    )  # fmt: skip
     return Told(blocks, {"compiled": found}, (headline,))
 
 
@@ -306,17 +307,19 @@ def _measured_told(result: Mapping[str, Any]) -> Told:
     met = contests(result)
     headlines = [_measured_headline(contest, result["device"]) for contest in met]
     right = all(contest.ours is not None for contest in met)
-    return Told(list(bench_blocks(result)), {"bench": [result]}, headlines, passed=right and not result["partial"])
+    blocks = [replace(one, origin="measured") if isinstance(one, Table) else one for one in bench_blocks(result)]
+    return Told(blocks, {"bench": [result]}, headlines, passed=right and not result["partial"])
 
 
 def _measured_headline(contest: Contest, gpu: str) -> Headline:
     if contest.ours is None:
         return Headline("no time", f"for {contest.name}", "bad")
-    what = f"{contest.op} {MODES[contest.mode]} on {gpu}, measured"
+    what = f"{contest.op} {MODES[contest.mode]} on {gpu}"
     rival = contest.best_rival
     beside = f"; {rival['provider']} takes {duration(rival['device_ms'])}" if rival else ""
     tones: dict[str | None, Tone] = {"faster": "good", "slower": "bad"}
-    return Headline(duration(contest.ours["device_ms"]), what + beside, tones.get(contest.standing, "plain"))
+    tone = tones.get(contest.standing, "plain")
+    return Headline(duration(contest.ours["device_ms"]), what + beside, tone, "measured", minor=contest.mode != "fwd")
 
 
 def _predicted() -> Told:
@@ -335,17 +338,21 @@ def _predicted() -> Told:
             ]
             for name, result in results.items()
         ],
+        origin="predicted",
     )
     moved = ", ".join(f"{memory(contest.rows[0]['bytes'])} {MODES[contest.mode]}" for contest in met)
     explained = Paragraph(
         f"The operator must move {moved}. The prediction divides that by the datasheet's bandwidth, which no kernel "
         "reaches; nothing was timed. On a machine with a GPU this chapter measures."
     )
-    where = f"on {PREDICTED_DEVICES[0].upper()}, predicted"
+    where = f"on {PREDICTED_DEVICES[0].upper()}"
     headlines = [
-        Headline(duration(row["floor_ms"]), f"least time of {SHOWN} {MODES[row['mode']]} {where}")
+        Headline(
+            duration(row["floor_ms"]), f"least time of {SHOWN} {MODES[row['mode']]} {where}",
+            origin="predicted", minor=row["mode"] != "fwd",
+        )
         for row in first["rows"]
-    ]
+    ]  # fmt: skip
     return Told((table, explained), {"bench": list(results.values())}, headlines)
 
 

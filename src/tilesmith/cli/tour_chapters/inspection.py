@@ -6,6 +6,7 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from tilesmith.cli.tour_chapters.chapter import Chapter, Report, Told
+from tilesmith.cli.tour_chapters.lanes_picture import lanes_picture
 from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.output.page import write_html
@@ -63,7 +64,8 @@ def _told(found: Inspection, slow: Kernel, mended: Kernel) -> Told:
     wasted = Headline(
         f"{_used(slow):.1%}", f"of the bytes that {SLOW} fetches are used; {_used(mended):.0%} in the fixed kernel"
     )
-    return Told((table, said, picture), json, (wasted,))
+    opening = lanes_picture(slow, mended, found.sector_bytes)
+    return Told((table, said, picture), json, (wasted,), picture=opening)
 
 
 def _load(kernel: Kernel) -> AccessFacts:

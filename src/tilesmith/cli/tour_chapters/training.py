@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from tilesmith.cli.tour_chapters.chapter import Chapter, Report, Told
-from tilesmith.lab.report.content import Facts, Headline, Paragraph
+from tilesmith.lab.report.content import Cell, Column, Facts, Headline, Paragraph, Table, Tone
+from tilesmith.lab.report.number_format import duration, memory
 from tilesmith.training.data.tasks import LlamaTask
 from tilesmith.training.results.report import AVERAGED, final_loss, loss_curves
 from tilesmith.training.running.distributed import alone
@@ -11,6 +15,8 @@ from tilesmith.training.running.run import Record, Run, Settings
 
 SIZES = {"hidden_dim": 128, "num_layers": 2, "num_heads": 4, "seq_len": 64}
 SETTINGS = Settings(variant="v4", batch_size=16, num_steps=120, learning_rate=3e-3)
+TIMED_SIZES: dict[str, int] = {}  # those of `tilesmith train llama`: 512 wide, 8 layers
+TIMED_SETTINGS = Settings(batch_size=8, num_steps=40)
 LEAST_FALL = 1.0
 """The loss must fall by at least this much; learning the token frequencies alone is worth 2."""
 
@@ -49,4 +55,36 @@ def _trained(report: Report) -> Told:
     curve = loss_curves([result], f"Loss of {SETTINGS.num_steps} steps")
     more = Paragraph("tilesmith train llama trains for longer; tilesmith compare llama compares v1 to v4.")
     headline = Headline(f"{first:.1f} → {last:.1f}", "loss of a tiny LLaMA in training", "good" if learned else "bad")
-    return Told((facts, curve, more), {"train": result}, (headline,), passed=learned)
+    timed = beside_pytorch(report) if run.place.device.type == "cuda" else Told(())
+    found = {"train": result, **timed.findings}
+    return Told((facts, curve, *timed.blocks, more), found, (headline, *timed.headlines), passed=learned)
+
+
+def beside_pytorch(report: Report) -> Told:
+    """Return the measured time of a training step of Tiny LLaMA: Tilesmith's version beside plain PyTorch."""
+    results = {name: _timed(name, report) for name in ("v1", "v4")}
+    plain, ours = (results[name]["step_ms"] for name in ("v1", "v4"))
+    table = Table(
+        "A training step of Tiny LLaMA on this machine",
+        [Column("version"), Column("step", "number"), Column("peak memory", "number")],
+        [
+            [Cell(f"{name}: {one['about']}"), Cell(duration(one["step_ms"])), Cell(memory(one["peak_bytes"]))]
+            for name, one in results.items()
+        ],
+        origin="measured",
+    )
+    tone: Tone = "good" if ours < plain else "bad"
+    headline = Headline(
+        f"{duration(plain)} → {duration(ours)}", "training step of Tiny LLaMA, PyTorch → Tilesmith", tone, "measured"
+    )
+    return Told((table,), {"steps": list(results.values())}, (headline,))
+
+
+def _timed(variant: str, report: Report) -> dict[str, Any]:
+    report(f"timing Tiny LLaMA {variant}")
+    run = Run(LlamaTask(TIMED_SIZES), replace(TIMED_SETTINGS, variant=variant), alone())
+    try:
+        run.train(lambda record: None)
+        return run.result({})
+    finally:
+        run.close()

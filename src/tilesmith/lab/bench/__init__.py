@@ -7,6 +7,7 @@ Files, in reading order:
 - `running/`: runs units in child processes, measured on a GPU or predicted.
 - `measuring/`: device time, host time, memory, clocks, and the check of every timed result.
 - `roofline/`: limits of the device, the floor under a time, and the verdict.
+- `bench_call.py`: `ts.lab.bench`, the function that users call.
 - `result.py`: the rows and the JSON of a result.
 - `survey/`: times cases drawn at random, and says how the times are distributed.
 - `output/`: terminal tables, HTML page, charts, and comparison with an older result.

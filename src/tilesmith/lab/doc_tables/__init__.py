@@ -1,7 +1,8 @@
-"""Tables of README and docs, generated from stored results.
+"""Tables and the chart of README and docs, generated from stored results.
 
 Files, in reading order:
 
 - `generate.py`: finds the marked places in the pages and writes the tables of operators.
 - `model_tables.py`: the tables of whole models.
+- `headline_chart.py`: README's chart.
 """

@@ -1,4 +1,6 @@
-"""Generate the tables of README and docs from stored results: `python -m tilesmith.lab.doc_tables.generate`.
+"""Generate the tables and the chart of README and docs from stored results.
+
+Run `python -m tilesmith.lab.doc_tables.generate`.
 
 Two comments in a page mark the place of a table; everything between them is replaced:
 
@@ -12,7 +14,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,14 @@ from typing import Any
 from tilesmith import storage
 from tilesmith.lab.bench.output.contests import MODES, Contest, contests, duration_with_spread, has_valid_time
 from tilesmith.lab.bench.result import OURS
+from tilesmith.lab.doc_tables.headline_chart import headline_chart, headline_list
 from tilesmith.lab.doc_tables.model_tables import PREFIX, model_tables
 from tilesmith.lab.report.number_format import duration, figure, percent
 
 RESULTS = Path("benchmarks/results")
+CHART = Path("docs/images/headline.svg")
 NOT_MEASURED = "_Not measured yet._"
+HEADLINES = "headlines"  # the marker of the chart's figures as a list
 _OPENING = re.compile(r"<!-- figures: (?P<op>[\w.-]+(?: [\w.-]+)*) -->")
 _CLOSING = "<!-- end figures -->"
 
@@ -42,7 +47,7 @@ class Stored:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="figures", description="Regenerate the tables of README.md and docs/.")
+    parser = argparse.ArgumentParser(prog="figures", description="Regenerate the figures of README.md and docs/.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     parser.add_argument("--root", type=Path, default=Path(), help="the project's folder")
     chosen = parser.parse_args(arguments)
@@ -59,12 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _outdated(root: Path) -> dict[Path, str]:
-    """Return the pages whose tables are out of date, with their new text."""
+    """Return the pages whose tables are out of date, and the chart if it is, with their new text."""
     stored = [_read(path) for path in sorted((root / RESULTS).glob("*.json"))]
     models = {path.name: _read_model(path) for path in sorted((root / RESULTS / "models").glob("*.json"))}
-    pages = [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]
+    pages = [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if path.is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
-    renewed = {page: _renewed(text, stored, models, str(page)) for page, text in texts.items()}
+    met = [contest for op in _operators(stored) for _, group in newest(op, stored) for contest in group]
+    headlines = headline_list(models, met) or NOT_MEASURED
+    renewed = {page: _renewed(text, stored, models, headlines, str(page)) for page, text in texts.items()}
+    if chart := headline_chart(models, met):
+        path = root / CHART
+        texts[path] = path.read_text(encoding="utf-8") if path.is_file() else ""
+        renewed[path] = chart
     return {page: text for page, text in renewed.items() if text != texts[page]}
 
 
@@ -84,7 +95,9 @@ def _read_model(path: Path) -> Mapping[str, Any]:
         raise FiguresError(f"{path} is not a result of a model: {error!r}") from error
 
 
-def _renewed(text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[str, Any]], page: str) -> str:
+def _renewed(
+    text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[str, Any]], headlines: str, page: str
+) -> str:
     parts, rest = [], text
     while opening := _OPENING.search(rest):
         end = rest.find(_CLOSING, opening.end())
@@ -95,7 +108,7 @@ def _renewed(text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[s
         if name.startswith(PREFIX):
             made = model_tables(name.removeprefix(PREFIX), models) or NOT_MEASURED
         else:
-            made = tables(name, stored)
+            made = headlines if name == HEADLINES else tables(name, stored)
         parts += [rest[: opening.end()], "\n", made, "\n"]
         rest = rest[end:]
     return "".join([*parts, rest])
@@ -106,8 +119,15 @@ def tables(op: str, stored: Sequence[Stored]) -> str:
 
     Cases that the newest run did not measure follow in a table of an older run.
     """
-    newest_first = sorted(stored, key=lambda one: (str(one.result.get("date")), one.name), reverse=True)
     made: dict[str, list[str]] = {}
+    for one, group in newest(op, stored):
+        made.setdefault(str(one.result.get("device")), []).append(_table(one, group))
+    return "\n\n".join(table for device in sorted(made) for table in made[device]) or NOT_MEASURED
+
+
+def newest(op: str, stored: Sequence[Stored]) -> Iterator[tuple[Stored, list[Contest]]]:
+    """Yield the runs of an operator, newest first, each with the contests that no newer run of its device has."""
+    newest_first = sorted(stored, key=lambda one: (str(one.result.get("date")), one.name), reverse=True)
     shown: set[tuple[str, str, str]] = set()
     for one in newest_first:
         if not any(row["op"] == op and has_valid_time(row) for row in one.result["rows"]):
@@ -117,8 +137,12 @@ def tables(op: str, stored: Sequence[Stored]) -> str:
         all_contests = [contest for contest in all_contests if (device, contest.size, contest.mode) not in shown]
         shown |= {(device, contest.size, contest.mode) for contest in all_contests}
         if all_contests:
-            made.setdefault(device, []).append(_table(one, all_contests))
-    return "\n\n".join(table for device in sorted(made) for table in made[device]) or NOT_MEASURED
+            yield one, all_contests
+
+
+def _operators(stored: Sequence[Stored]) -> list[str]:
+    """Return the names of all operators in the stored results."""
+    return sorted({str(row["op"]) for one in stored for row in one.result["rows"]})
 
 
 def _table(stored: Stored, all_contests: Sequence[Contest]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,35 @@ from tilesmith.toolchain.compiler import Target
 
 
 class NotebookInspection(Inspection):
-    """An inspection that a notebook shows as its HTML page."""
+    """An inspection that prints its findings, and that a notebook shows as its HTML page."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `tilesmith inspect --json` writes."""
+        from tilesmith.lab.bench.result import strict
+        from tilesmith.lab.inspect.output.json_output import as_json
+
+        made: dict[str, Any] = strict(as_json(self))
+        return made
+
+    def html(self) -> str:
+        """Return the page of `tilesmith inspect --html`."""
+        from tilesmith.lab.inspect.output.page import write_html
+
+        return write_html(self)
+
+    def report(self) -> str:
+        """Return everything that `tilesmith inspect` prints."""
+        from tilesmith.lab.inspect.output.terminal import show
+        from tilesmith.lab.report.terminal import as_text
+
+        return as_text(lambda console: show(console, self))
+
+    def __str__(self) -> str:
+        from tilesmith.lab.inspect.output.terminal import summary
+
+        return summary(self)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from tilesmith.lab.inspect.output.page import notebook_html  # needed in notebooks only
@@ -24,8 +53,9 @@ class NotebookInspection(Inspection):
 
 
 def inspect(
-    program: Callable[[], Any],
+    program: Callable[[], Any] | str | Path,
     *,
+    arguments: Sequence[str] = (),
     targets: Sequence[str] = (),
     programs: int | None = None,
     seconds: float = 3.0,
@@ -33,8 +63,9 @@ def inspect(
     device: str | None = None,
     texts: bool = False,
 ) -> NotebookInspection:
-    """Call a function and explain every Triton kernel that it launches.
+    """Call a function, or run a script, and explain every Triton kernel that it launches.
 
+    A script is a path; it runs unmodified in a process of its own, with `arguments`. How it ended is `.ending`.
     Tensors may live on a GPU, on the CPU, or be requested on a GPU that this machine does not have. `programs` is the
     number of programs to trace per launch; by default the first, the last and some between, then more for `seconds`.
     `targets` default to that of `device`, else `cuda:90`, and one of the other vendor, which only informs.
@@ -50,6 +81,8 @@ def inspect(
         device=device,
         texts=texts,
     )
+    if isinstance(program, str | Path):
+        return NotebookInspection(**vars(_inspected_script(Path(program), arguments, options)))
     session = Session(options, has_gpu=torch.cuda.is_available())
     with watching(session):
         program()
@@ -57,3 +90,11 @@ def inspect(
             session.run_deferred()
     found = inspection_of(session, script=getattr(program, "__name__", "program"))
     return NotebookInspection(**vars(found))
+
+
+def _inspected_script(script: Path, arguments: Sequence[str], options: InspectOptions) -> Inspection:
+    from tilesmith.lab.inspect.running.script import inspect_script
+
+    if not script.is_file():
+        raise FileNotFoundError(f"inspect: {script} is not a file")
+    return inspect_script(script, arguments, options)

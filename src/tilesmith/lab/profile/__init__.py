@@ -6,6 +6,7 @@ Files, in reading order:
 - `commands.py`: splits a command line into Python and its program.
 - `runner.py`: runs a Python program under PyTorch's profiler or Proton, inside the profiled process.
 - `summary.py`: kernels by time, launch overhead, busy share; as tables.
+- `profile_call.py`: `ts.lab.profile`, the function that users call.
 - `torch_trace.py`: PyTorch's profiler.
 - `proton_tree.py`: Proton, Triton's profiler.
 - `nsight.py`: Nsight Compute.

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Tone = Literal["plain", "good", "bad"]
+Origin = Literal["counted", "measured", "predicted"]
+"""How a figure was found. Pages show measured and predicted figures differently."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Table:
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
+    origin: Origin = "counted"
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,24 @@ class Frame:
     instead: str
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One drawing of a picture: a title, an SVG of this package, and the drawing in words."""
+
+    title: str
+    drawing: str
+    sentence: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Drawings side by side. A page opens with it; a terminal shows the sentences."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
 Block = Table | Facts | Points | Paragraph | Listing | Charts | Frame
 
 
@@ -170,3 +191,5 @@ class Headline:
     figure: str
     meaning: str
     tone: Tone = "plain"
+    origin: Origin = "counted"
+    minor: bool = False  # left to its section where a page has little room

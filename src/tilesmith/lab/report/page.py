@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from html import escape
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -27,6 +28,14 @@ def render(
     return _environment().get_template(template).render(
         title=title, summary=summary, sections=sections, provenance=provenance, headlines=headlines, **content
     )  # fmt: skip
+
+
+def in_notebook(page: str, title: str, height: int = 900) -> str:
+    """Return a page in an iframe, which separates its style and script from the notebook's."""
+    return (
+        f'<iframe title="{escape(title, quote=True)}" sandbox="allow-scripts" srcdoc="{escape(page, quote=True)}" '
+        f'width="100%" height="{height}" style="border: 0"></iframe>'
+    )
 
 
 @cache

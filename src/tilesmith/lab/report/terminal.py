@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
@@ -12,6 +15,18 @@ _STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red"}
 
 # Leaves room for the other columns on a terminal of 80 characters; the page shows the full code.
 _CODE_WIDTH = 36
+
+
+# The width of a result that is printed in Python: a terminal of 100 columns, and a cell of a notebook.
+_TEXT_WIDTH = 100
+
+
+def as_text(show: Callable[[Console], None]) -> str:
+    """Return what a function prints on a console, as plain text without spaces at the ends of lines."""
+    console = Console(file=io.StringIO(), width=_TEXT_WIDTH, highlight=False, color_system=None)
+    with console.capture() as captured:
+        show(console)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
 def show_heading(console: Console, title: str, lead: str) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
 
+SCHEMA = 1
+
 
 def as_json(inspection: Inspection) -> dict[str, Any]:
     """Return the inspection as JSON data, without addresses, operations and the compiler's texts."""
     return {
         "tilesmith": inspection.tilesmith,
+        "schema": SCHEMA,
         "torch": inspection.torch,
         "triton": inspection.triton,
         "script": inspection.script,

@@ -11,7 +11,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from markupsafe import Markup
@@ -24,10 +23,9 @@ from tilesmith.lab.inspect.output.roofline_chart import roofline
 from tilesmith.lab.inspect.output.terminal import access_table, bound_in_words, lead, overall_efficiency, target_table
 from tilesmith.lab.report.content import Block, Cell, Column, Headline, Paragraph, Table, Tone
 from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
-from tilesmith.lab.report.page import render, template_text
+from tilesmith.lab.report.page import in_notebook, render, template_text
 
 _SCRIPTS = ("drawing.js", "output.js", "access.js", "flow.js", "timeline.js", "page.js")
-_NOTEBOOK_HEIGHT = 900  # pixels
 _FROM_BEST_TO_WORST = ("unknown", "coalesced", "reused", "conflict", "uncoalesced")
 
 
@@ -106,11 +104,7 @@ def write_html(inspection: Inspection) -> str:
 
 def notebook_html(inspection: Inspection) -> str:
     """Return the page in an iframe, which separates its style and script from the notebook's."""
-    page = escape(write_html(inspection), quote=True)
-    return (
-        f'<iframe title="Inspection" sandbox="allow-scripts" srcdoc="{page}" width="100%" '
-        f'height="{_NOTEBOOK_HEIGHT}" style="border: 0"></iframe>'
-    )
+    return in_notebook(write_html(inspection), "Inspection")
 
 
 def _view(kernel: Kernel, label: str, sector_bytes: int) -> KernelView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
 from tilesmith.lab.report.terminal import show_block, show_heading
 
 MOST_FINDINGS = 12
+_SUMMARY_WIDTH = 100
 
 
 def show(console: Console, inspection: Inspection) -> None:
@@ -23,6 +25,38 @@ def show(console: Console, inspection: Inspection) -> None:
             show_block(console, block)
     for note in inspection.notes:
         show_block(console, Paragraph(note))
+
+
+def summary(inspection: Inspection) -> str:
+    """Return the kernels and their findings as plain text, without the tables of `show`."""
+    parts = []
+    for kernel in inspection.kernels:
+        used, filled = overall_efficiency(kernel), _filled(kernel)
+        facts = [] if used is None else [f"{used:.0%} of the moved bytes are used"]
+        facts += [f"{filled.occupancy:.0%} occupancy on {filled.target}"] if filled else []
+        spilling = [one.target for one in kernel.targets.values() if one.spill_bytes]
+        facts += [f"register spills on {' and '.join(spilling)}" if spilling else "no register spills"]
+        heading = f"{kernel.name}  {Path(kernel.file).name}:{kernel.line}"
+        parts.append("\n".join([heading, lead(kernel), ", ".join(facts), *_urgent(kernel)]))
+    trouble = [f"{inspection.script}: {inspection.ending.message}"] if inspection.ending.message else []
+    return "\n\n".join([*parts, *trouble]) or f"{inspection.script} launched no Triton kernel"
+
+
+def _urgent(kernel: Kernel) -> Iterator[str]:
+    """Yield the findings that need a change, and how many do not."""
+    for finding in kernel.findings:
+        if finding.severity != "info":
+            message, *more = _sentence(finding).split("\n")
+            yield from textwrap.wrap(message, _SUMMARY_WIDTH, subsequent_indent="  ")
+            yield from more
+    notes = sum(finding.severity == "info" for finding in kernel.findings)
+    if notes:
+        yield f"{notes} note{'' if notes == 1 else 's'} more in .report()"
+
+
+def _filled(kernel: Kernel) -> TargetFacts | None:
+    """Return the first target whose occupancy is known."""
+    return next((one for one in kernel.targets.values() if one.occupancy is not None), None)
 
 
 def blocks(kernel: Kernel) -> Iterator[Block]:
@@ -52,7 +86,7 @@ def headlines(kernel: Kernel) -> Iterator[tuple[str, str]]:
         yield "work", f"{work}{ratio}"
     if kernel.measured_note:
         yield "measured", kernel.measured_note
-    first = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
+    first = _filled(kernel)
     if first is not None:
         waves = "" if first.waves is None else f"; the grid has {first.waves:.2g} waves"
         yield "occupancy", f"{first.occupancy:.0%} on {first.target}, limited by {first.limited_by}{waves}"

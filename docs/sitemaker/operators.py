@@ -1,0 +1,212 @@
+"""One page per operator, from its spec and its docstring: formula, signature, shapes, errors, cost, measured times."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.bench.output.contests import MODES, Contest
+from tilesmith.lab.doc_tables.generate import Stored, newest
+from tilesmith.lab.doc_tables.headline_chart import speed_ratios
+from tilesmith.lab.report.number_format import in_bytes, in_figures
+from tilesmith.ops import SPECS
+from tilesmith.spec import Case, Spec
+
+FOLDER = "reference/operators"
+FAMILIES = {
+    "Norms": ("rms_norm", "add_rms_norm", "rms_norm_relu", "layer_norm"),
+    "Elementwise": ("add", "silu", "swiglu", "gate", "rope", "transpose"),
+    "Rows and losses": ("softmax", "sum", "cross_entropy", "linear_cross_entropy"),
+    "GEMM and images": ("matmul", "conv2d", "max_pool2d", "avg_pool2d"),
+}
+
+
+def operator_pages(root: Path) -> dict[str, str]:
+    """Return the pages of all operators and their index, by path."""
+    stored = [Stored(path.name, json.loads(path.read_text())) for path in (root / "benchmarks/results").glob("*.json")]
+    pages = {f"{FOLDER}/{name}.md": operator_page(spec, root, stored) for name, spec in SPECS.items()}
+    return {f"{FOLDER}/index.md": _index(), **pages}
+
+
+def family_of(name: str) -> str:
+    return next((family for family, names in FAMILIES.items() if name in names), "Attention and Evoformer")
+
+
+def operator_page(spec: Spec, root: Path, stored: list[Stored]) -> str:
+    return "\n".join(_parts(spec, root, stored)) + "\n"
+
+
+def _parts(spec: Spec, root: Path, stored: list[Stored]) -> Iterator[str]:
+    signature = f"ts.ops.{spec.name}{_signature(spec.op)}"
+    yield f"# {spec.name}\n"
+    yield f"**{_escaped(spec.formula)}**\n"
+    yield f"```python\n{signature}\n```\n"
+    yield f"{_escaped(inspect.getdoc(spec.op) or '')}\n"
+    yield "## Measured\n"
+    yield from _measured(spec.name, root, stored)
+    yield "\n## Shapes\n"
+    yield "The inputs of the cases on which Tilesmith checks and times this operator.\n"
+    yield from _shapes(spec)
+    yield "\n## Dtypes, layouts and gradient\n"
+    dtypes = ", ".join(f"`{_dtype(one)}`" for one in (*spec.dtypes, torch.float64))
+    yield f"- **Dtypes**: {dtypes}; accumulation in float32 or better."
+    yield f"- **Layouts**: any strides. Checked: {', '.join(one.name for one in spec.layouts)}."
+    yield f"- **Gradient**: {_gradient(spec)}\n"
+    yield "## Errors\n"
+    yield from _errors(spec)
+    yield "\n## Cost\n"
+    yield "The fewest bytes and flops, in bf16. A share of the limit refers to them.\n"
+    yield from _cost(spec)
+    yield "\n## Source\n"
+    module = spec.op.__module__.split(".")
+    folder = "/".join(["src", *module[:3]])
+    place = folder if (root / folder).is_dir() else f"{folder}.py"
+    yield f"`{place}`: the reference, the kernels, the operator and its `SPEC`, in that order.\n"
+    yield f"Check it yourself: `tilesmith check {spec.name}`. Time it: `tilesmith bench {spec.name}`."
+
+
+def _signature(function: Any) -> str:
+    text = str(inspect.signature(function))
+    text = re.sub(r"torch\._?\w*\.?(Tensor|dtype)", r"\1", text)
+    return text.replace("typing.", "")
+
+
+def _shapes(spec: Spec) -> Iterator[str]:
+    rows = [(case, _inputs(spec, case)) for case in spec.cases]
+    found = [name for _, inputs in rows for name, value in inputs.items() if isinstance(value, Tensor)]
+    names = list(dict.fromkeys(found))
+    yield f"| case | {' | '.join(f'`{name}`' for name in names)} |"
+    yield "|---|" + "---|" * len(names)
+    for case, inputs in rows:
+        cells = [_shape(inputs.get(name)) for name in names]
+        yield f"| {case.name} | {' | '.join(cells)} |"
+
+
+def _inputs(spec: Spec, case: Case) -> Mapping[str, Any]:
+    try:
+        return spec.inputs(case, torch.bfloat16, "meta")
+    except Exception:  # inputs with values, such as the targets of a loss
+        return spec.inputs(case, torch.bfloat16, "cpu") if _is_small(spec, case) else {}
+
+
+def _is_small(spec: Spec, case: Case) -> bool:
+    return spec.cost is not None and spec.cost(case, torch.bfloat16).forward.bytes < 1 << 24
+
+
+def _shape(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return "–"
+    dtype = "" if value.dtype == torch.bfloat16 else f" {_dtype(value.dtype)}"
+    return f"[{', '.join(map(str, value.shape))}]{dtype}"
+
+
+def _gradient(spec: Spec) -> str:
+    if not spec.differentiable:
+        return "none."
+    leaves = spec.leaves(_inputs(spec, spec.cases[0]))
+    named = ", ".join(f"`{name}`" for name in leaves)
+    return f"of {named}. The backward may run twice; a second derivative is an error."
+
+
+def _errors(spec: Spec) -> Iterator[str]:
+    """Yield what the operator answers to wrong calls; the messages are real."""
+    messages = list(dict.fromkeys(_wrong_calls(spec)))
+    yield "A `ValueError` or `TypeError` names the argument. For example:\n"
+    yield "```text"
+    yield from messages or ["no wrong call was tried"]
+    yield "```"
+
+
+def _wrong_calls(spec: Spec) -> Iterator[str]:
+    inputs = dict(spec.inputs(spec.cases[0], torch.float32, "cpu"))
+    tensors = [name for name, value in inputs.items() if isinstance(value, Tensor)]
+    for name in tensors[:3]:
+        value = inputs[name]
+        extended = torch.cat([value, value[..., :1]], -1) if value.dim() else value
+        for wrong in (value.to(torch.complex64), "a string", extended):
+            try:
+                spec.op(**{**inputs, name: wrong})
+            except (ValueError, TypeError) as error:
+                if str(error).startswith(spec.name):
+                    yield f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            except Exception:  # PyTorch's own error, which a page need not show
+                continue
+
+
+def _cost(spec: Spec) -> Iterator[str]:
+    assert spec.cost is not None
+    yield "| case | forward | backward |"
+    yield "|---|---|---|"
+    for case in spec.cases:
+        cost = spec.cost(case, torch.bfloat16)
+        cells = [
+            f"{in_bytes(work.bytes)}, {in_figures(work.flops)} flops" if work else "–"
+            for work in (cost.forward, cost.backward)
+        ]
+        yield f"| {case.name} | {' | '.join(cells)} |"
+
+
+def _measured(name: str, root: Path, stored: list[Stored]) -> Iterator[str]:
+    contests = [contest for _, group in newest(name, stored) for contest in group]
+    if not contests:
+        yield "There is no stored measurement of this operator."
+        return
+    yield "Each stored case beside its fastest rival; the dashed line is equal speed.\n"
+    yield f"{_curve(contests)}\n"
+    if (root / "docs" / "performance" / f"{name}.md").is_file():
+        yield f"[All figures, and what decides the speed](../../performance/{name}.md)."
+
+
+def _curve(contests: list[Contest]) -> str:
+    """Return bars on a logarithmic scale, the rival's time divided by ours, as SVG."""
+    met = [one for one in contests if one.ours is not None and one.best_rival is not None]
+    pairs = sorted(zip(speed_ratios(met), met, strict=True), key=lambda pair: pair[0])
+    height = 24 * len(pairs) + 8
+    parts = [f'<svg class="ratios" viewBox="0 0 720 {height}" role="img" aria-label="Speed beside the fastest rival">']
+    for number, (ratio, contest) in enumerate(pairs):
+        y = 6 + 24 * number
+        width = min(max(_across(ratio), 0.0), 220.0)
+        left, right = sorted((width, _across(1.0)))
+        kind = "win" if ratio >= 1 else "loss"
+        rival = contest.best_rival or {}
+        parts += [
+            f'<text x="0" y="{y + 12}">{contest.size} {MODES[contest.mode]}</text>',
+            f'<rect class="{kind}" x="{370 + left:.1f}" y="{y}" width="{right - left:.1f}" height="15"/>',
+            f'<text x="{378 + right:.1f}" y="{y + 12}">{ratio:.2f} × {rival.get("provider")}</text>',
+        ]
+    middle = 370 + _across(1.0)
+    parts.append(f'<line x1="{middle}" x2="{middle}" y1="0" y2="{height}"/></svg>')
+    return "".join(parts)
+
+
+def _across(ratio: float) -> float:
+    """Return the place of a ratio between 0.4 and 8 on a logarithmic axis of 220 pixels."""
+    return 220 * math.log(ratio / 0.4) / math.log(8 / 0.4)
+
+
+def _index() -> str:
+    lines = ["# Operators\n", "Every operator, by family. [Rules for every operator](../../operators.md).\n"]
+    for family in (*FAMILIES, "Attention and Evoformer"):
+        lines += [f"\n## {family}\n", "| operator | computes |", "|---|---|"]
+        for name, spec in SPECS.items():
+            if family_of(name) == family:
+                lines.append(f"| [{name}]({name}.md) | {_escaped(spec.formula)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _escaped(text: str) -> str:
+    """Return text in which Markdown sees no markup, outside of code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(one if one.startswith("`") else re.sub(r"([*_|<\[\]])", r"\\\1", one) for one in parts)

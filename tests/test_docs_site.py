@@ -1,0 +1,94 @@
+"""The pages of the site are complete, linked, and in the navigation. Building HTML is left to `make docs`."""
+
+from __future__ import annotations
+
+import importlib
+import posixpath
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tilesmith.cli import app
+from tilesmith.ops import SPECS
+
+ROOT = Path(__file__).parents[1]
+SITEMAKER = ROOT / "docs" / "sitemaker"
+
+
+@pytest.fixture(scope="module")
+def sitemaker() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SITEMAKER))
+        yield importlib.import_module("build")
+        for name in ("build", "commands", "navigation", "operators", "pages", "python_reference"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def pages(sitemaker: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    made: dict[str, str] = sitemaker.write_pages(tmp_path_factory.mktemp("site"))
+    return made
+
+
+def in_navigation(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for part in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from in_navigation(part)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_operator_page_has_every_part(name: str, pages: dict[str, str]) -> None:
+    text = pages[f"reference/operators/{name}.md"]
+    assert f"ts.ops.{name}(" in text
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings == ["Measured", "Shapes", "Dtypes, layouts and gradient", "Errors", "Cost", "Source"]
+    assert f"Error: {name}: " in text, "a real message of a wrong call"
+    assert SPECS[name].cases[-1].name in text
+
+
+def test_every_command_has_a_page_with_its_options(pages: dict[str, str]) -> None:
+    for name, command in getattr(get_command(app), "commands", {}).items():
+        text = pages[f"reference/commands/{name}.md"]
+        for one in (command, *getattr(command, "commands", {}).values()):
+            for option in one.params:
+                shown = [spelling for spelling in option.opts if spelling.startswith("--") and spelling != "--help"]
+                if not getattr(one, "commands", None) and not getattr(option, "hidden", False):
+                    assert all(spelling in text for spelling in shown), (name, shown)
+
+
+def test_every_page_is_in_the_navigation_once(sitemaker: Any, pages: dict[str, str]) -> None:
+    listed = list(in_navigation(sitemaker.settings(pages)["nav"]))
+    assert sorted(listed) == sorted(pages)
+
+
+def test_a_new_page_of_docs_joins_the_guides(sitemaker: Any, pages: dict[str, str]) -> None:
+    nav = sitemaker.settings({**pages, "judge.md": "# The judge\n"})["nav"]
+    guides = next(section["Guides"] for section in nav if "Guides" in section)
+    assert "judge.md" in guides[-1]["In depth"]
+
+
+def test_links_of_all_pages_lead_to_pages(pages: dict[str, str]) -> None:
+    images = {f"images/{path.name}" for path in (ROOT / "docs" / "images").iterdir()}
+    broken = []
+    for path, text in pages.items():
+        plain = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s#]+)", plain):
+            found = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            if not target.startswith(("https://", "mailto:")) and found not in pages and found not in images:
+                broken.append(f"{path}: {target}")
+    assert broken == []
+
+
+def test_site_asks_for_nothing_from_elsewhere(sitemaker: Any, pages: dict[str, str]) -> None:
+    settings = sitemaker.settings(pages)
+    assert settings["theme"]["font"] is False
+    assert "offline" in settings["plugins"]
+    assert all("//" not in script for script in settings["extra"]["polyfills"])
+    for asset in (SITEMAKER / "assets").iterdir():
+        assert not re.search(r"https?://", asset.read_text()), asset.name

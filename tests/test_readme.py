@@ -1,0 +1,91 @@
+"""README's examples print what README shows, and its commands, targets and links exist."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from tilesmith.cli import app
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
+# Line numbers of PyTorch's files move with its releases, and errors within their limit with the compiler.
+VARYING = re.compile(r"(?<=\w\.py:)\d+|(?<=largest error )\d+(?=% of the allowed)")
+
+
+def matches(printed: str, shown: str) -> bool:
+    """Return whether the output is what a page shows; `...` stands for any lines."""
+    printed, shown = (VARYING.sub("N", text).strip() for text in (printed, shown))
+    pattern = "\n".join("*" if line == "..." else fnmatch_escaped(line) for line in shown.splitlines())
+    return fnmatch.fnmatchcase(printed, pattern)
+
+
+def fnmatch_escaped(line: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", line)
+
+
+def test_three_examples_show_their_output() -> None:
+    assert len(EXAMPLES) == 3
+    assert len(re.findall(r"```python", README)) == 3
+
+
+@pytest.mark.parametrize(("code", "shown"), EXAMPLES, ids=["operator", "kernel", "model"])
+def test_example_prints_what_readme_shows(code: str, shown: str) -> None:
+    # Without a GPU, so that the output is the same everywhere.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert matches(ran.stdout, shown), f"README shows\n{shown}\nbut the example prints\n{ran.stdout}"
+
+
+def test_comparison_of_outputs_sees_a_difference() -> None:
+    assert matches("a.py:12 [x]\nmore\nlast", "a.py:34 [x]\n...")
+    assert not matches("a.py:12 [x]\nmore", "a.py:12 [x]")
+    assert not matches("a: 12", "a: 13")
+
+
+def test_table_of_commands_is_complete() -> None:
+    table = re.findall(r"^\| `tilesmith (\w+)", README, re.MULTILINE)
+    commands = set(getattr(get_command(app), "commands", {}))
+    assert set(table) == commands
+    assert len(table) == len(commands)
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))
+    assert {"tour", "test", "docs"} <= named <= targets
+
+
+def test_extras_exist() -> None:
+    project = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
+        (ROOT / "pyproject.toml").read_text()
+    )["project"]
+    assert set(re.findall(r"pip install '\.\[(\w+)\]'", README)) <= set(project["optional-dependencies"])
+
+
+def test_number_of_operators_is_right() -> None:
+    from tilesmith.ops import SPECS
+
+    assert f"`ts.ops` has {len(SPECS)} operators" in README
+
+
+def test_statements_agree_with_the_docs() -> None:
+    """One statement about the same thing everywhere."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = {page.name: " ".join(page.read_text().split()) for page in pages}
+    launches = {name: found for name, text in texts.items() if (found := re.findall(r"(\w+) launch\w* update", text))}
+    assert {word.lower() for found in launches.values() for word in found} <= {"two"}, launches
+    for name in ("README.md", "operators.md"):
+        assert re.search(r"PyTorch computes.{0,60}|`torch\.func` transforms", texts[name]), name
