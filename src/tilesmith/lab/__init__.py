@@ -6,6 +6,7 @@ Files, in reading order:
 - `check_context.py`: the settings under which an operator is checked.
 - `comparison.py`: the rule for how large an error may be.
 - `store_log.py`: remembers which program stored which element.
+- `judge/`: judges candidates that nobody trusts.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.
 - `bench/`: measures an operator beside its rivals and against the limits of the device.
@@ -22,6 +23,7 @@ from tilesmith.lab.inspect import (
     assert_loads_per_element,
     inspect,
 )
+from tilesmith.lab.judge import judge
 
 __all__ = [
     "Inspection",
@@ -31,4 +33,5 @@ __all__ = [
     "assert_loads_per_element",
     "check",
     "inspect",
+    "judge",
 ]

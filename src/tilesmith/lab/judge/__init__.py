@@ -16,9 +16,17 @@ Files, in reading order:
 - `recorded.py`: asks the candidate's process for one trial.
 - `replayed.py`: replays one trial and says what is wrong.
 - `judging.py`: one candidate, from its file to its verdict.
+- `explanations.py`: what each kind of reason means.
+- `bridges/`: tasks in the formats of others.
+- `judge_call.py`: `judge`, the function that users call.
+- `series.py`: many candidates: in parallel, resumable, one line of JSON each.
+- `output/`: terminal, table and HTML page.
+- `clock.py`: times that a candidate cannot forge; needs a GPU.
 """
 
+from tilesmith.lab.judge.bridges.opening import task_at
 from tilesmith.lab.judge.candidate import Candidate, CandidateError
+from tilesmith.lab.judge.judge_call import judge
 from tilesmith.lab.judge.judging import Judge, Options, default_judge
 from tilesmith.lab.judge.task import Rules, Task, TaskError
 from tilesmith.lab.judge.verdict import Reason, Reward, Verdict, schema
@@ -35,5 +43,7 @@ __all__ = [
     "TaskError",
     "Verdict",
     "default_judge",
+    "judge",
     "schema",
+    "task_at",
 ]

@@ -150,7 +150,7 @@ class _Judgement:
         recorder = Recorder(self._task, recording, self._seed)
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
-        self._asked(lambda: recorder.load(self._candidate.main, {}), "loads")
+        self._asked(lambda: recorder.load(self._candidate.main), "loads")
         replayer = Replayer(self._task, replaying, self._seed)
         facts: Future[list[dict[str, Any]]] | None = None
         judged: list[tuple[Trial, Future[None]]] = []

@@ -44,6 +44,7 @@ class Recorded:
     gradients: dict[str, Tensor] | None
     constants: dict[str, Tensor] = field(default_factory=dict)
     forward_steps: int = 0
+    own_parameters: bool = True
 
 
 class Recorder:
@@ -53,33 +54,35 @@ class Recorder:
         self._task = task
         self._child = child
         self._seed = seed
+        self.own_parameters = True
 
-    def load(self, main: str, parameters: Mapping[str, Tensor]) -> list[str]:
-        """Import the candidate. Return which parameters of the task its module took over. Raises Failure or Ended."""
-        laid = lay({"init": list(self._task.init), "parameters": dict(parameters)}, self._child.arena, COTANGENTS_AT // 2)
-        wanted = {name: one["tensor"] for name, one in laid.encoded["parameters"]["dict"].items()}
+    def load(self, main: str) -> None:
+        """Import the candidate. Raises Failure or Ended."""
+        parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
+        given = {"init": list(self._task.init), "parameters": parameters}
+        laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
         answer = self._child.ask(
             {
                 "do": "load",
                 "main": main,
                 "names": list(self._task.function_names),
                 "init": laid.encoded["init"]["list"],
-                "parameters": wanted,
+                "parameters": laid.encoded["parameters"],
                 "seed": 0,
             }
         )
         if "error" in answer:
-            stage = "loads"
-            kind = {"NoFunction": "no-function", "SyntaxError": "syntax-error"}.get(str(answer.get("kind")), "import-error")
-            raise Failure(Reason(kind, stage, str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
-        taken = answer.get("parameters")
-        return [str(one) for one in taken] if isinstance(taken, list) else []
+            known = {"NoFunction": "no-function", "SyntaxError": "syntax-error"}
+            kind = known.get(str(answer.get("kind")), "import-error")
+            raise Failure(Reason(kind, "loads", str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
+        self.own_parameters = answer.get("bound") is not True
 
     def record(self, trial: Trial) -> Recorded:
         """Record one trial. Raises Failure, or Ended where the process does."""
         wants_gradients = self._task.rules.gradients != "none"
-        warm = self._task.inputs(trial, self._seed + 1, "seen")
-        inputs = self._task.inputs(trial, self._seed, "seen")
+        own = self.own_parameters
+        warm = self._task.inputs(trial, self._seed + 1, "seen", own_parameters=own)
+        inputs = self._task.inputs(trial, self._seed, "seen", own_parameters=own)
         leaves = self._task.spec.leaves(inputs) if wants_gradients else []
         self._call(warm, leaves, record=False)
         answer, room = self._call(inputs, leaves, record=True)
@@ -104,7 +107,7 @@ class Recorder:
             references += more
         self._refuse_changes(inputs)
         constants = self._constants(tape)
-        return Recorded(trial, inputs, tape, references, outputs, gradients, constants, forward_steps)
+        return Recorded(trial, inputs, tape, references, outputs, gradients, constants, forward_steps, own)
 
     def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> tuple[dict[str, Any], int]:
         laid = self._laid = lay(inputs, self._child.arena)
@@ -210,6 +213,9 @@ def same_structure(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two draws of inputs have the same shapes, strides and plain values."""
 
     def shape(value: Any) -> Any:
+        if isinstance(value, dict | list | tuple):
+            values = value.values() if isinstance(value, dict) else value
+            return [shape(one) for one in values]
         return (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
 
     return {name: shape(value) for name, value in one.items()} == {name: shape(value) for name, value in other.items()}

@@ -42,7 +42,7 @@ class Replayer:
 
     def judge(self, recorded: Recorded, draw: Draw) -> bool:
         """Replay on one draw. Return False where the draw decides nothing. Raises Failure."""
-        inputs = self._task.inputs(recorded.trial, self._seed, draw)
+        inputs = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
         if not same_structure(inputs, recorded.inputs):
             return False  # the definition's inputs have other shapes for other values
         gradients = recorded.gradients is not None
@@ -88,7 +88,7 @@ class Replayer:
         wrong = expected.wrong(outputs, gradients)
         if wrong is not None:
             raise Failure(self._wrong(wrong, recorded, draw, answer))
-        self._refuse_aliases(answer)
+        self._refuse_aliases(answer, recorded)
         self._refuse_moved(answer, inputs, expected)
 
     def _request(self, what: str, recorded: Recorded, inputs: Inputs, expected: Expected | None) -> dict[str, Any]:
@@ -177,10 +177,14 @@ class Replayer:
         found = self._child.ask(request).get("writer")
         return {**found, "program": tuple(found["program"])} if found else {}
 
-    def _refuse_aliases(self, answer: Mapping[str, Any]) -> None:
+    def _refuse_aliases(self, answer: Mapping[str, Any], recorded: Recorded) -> None:
         if any(one["is_input"] for one in answer["outputs"]) and not self._task.rules.in_place:
             message = "an output shares memory with an input"
             raise Failure(Reason("alias", "honest", message, "Return new memory."))
+        storages = recorded.tape["storages"]
+        if any(storages[reference[0]]["kind"] == "constant" for reference in recorded.references):
+            message = "an output lies in memory from before the call, so the next call changes it"
+            raise Failure(Reason("alias", "honest", message, "Allocate the output in the call that returns it."))
 
     def _refuse_moved(self, answer: Mapping[str, Any], inputs: Inputs, expected: Expected) -> None:
         """Refuse results that PyTorch moved into place: a copy of the answer, or elements that no kernel stored."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, load_file
+from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, is_differentiable, load_file
 
 Draw = Literal["seen", "fresh", "wide"]
 LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
@@ -67,7 +67,7 @@ class Task:
 
     `function_names` are the names under which a candidate's function is looked for. `style` says how it is called: by
     name, in order, or with all arguments as one tuple. `init` are the arguments of a candidate that is a class, and
-    `parameters` its weights, which belong to the task.
+    `parameters(seed)` its weights, which belong to the task; seed 0 gives those of a new module.
     """
 
     spec: Spec
@@ -79,7 +79,7 @@ class Task:
     function_names: Sequence[str] = ()
     style: Literal["named", "positional", "packed"] = "named"
     init: Sequence[Any] = ()
-    parameters: Callable[[], Mapping[str, Tensor]] | None = None
+    parameters: Callable[[int], Mapping[str, Tensor]] | None = None
 
     @property
     def name(self) -> str:
@@ -113,16 +113,22 @@ class Task:
         trials += [Trial(typical, dtypes[0], layout, hidden=bool(hidden)) for layout in self.layouts[1:]]
         return trials
 
-    def inputs(self, trial: Trial, seed: int, draw: Draw) -> Inputs:
-        """Return new inputs. The same seed and draw give the same inputs."""
+    def inputs(self, trial: Trial, seed: int, draw: Draw, *, own_parameters: bool = False) -> Inputs:
+        """Return new inputs. The same seed and draw give the same inputs.
+
+        With `own_parameters` the candidate's module has parameters of its own, made with seed 0 like the task's.
+        """
         mixed = zlib.crc32(f"{seed} {draw} {trial.case!r} {trial.dtype} {trial.layout.name}".encode())
         with _one_at_a_time, torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed)
             inputs = self.spec.inputs(trial.case, trial.dtype, "cpu", trial.layout)
         if draw == "wide":
-            for name in self.spec.leaves(inputs):
+            floating = [name for name, value in inputs.items() if is_differentiable(value) and name not in self.spec.fixed]
+            for name in floating:
                 storage = inputs[name].untyped_storage()
                 torch.empty(0, dtype=inputs[name].dtype).set_(storage).mul_(WIDE)
+        if self.parameters is not None:
+            inputs["parameters"] = dict(self.parameters(0 if own_parameters else mixed))
         return inputs
 
     def floor_bytes(self, trial: Trial) -> int | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,10 +92,21 @@ class Verdict:
         return self.reasons[0] if self.reasons else None
 
     def as_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **json.loads(json.dumps(asdict(self), default=str))}
+        """Return the verdict as strict JSON: infinities and NaN become null."""
+        return {"schema": SCHEMA, **_strict(asdict(self))}
 
     def __str__(self) -> str:
         return f"{self.outcome}: {self.reason}" if self.reason else self.outcome
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(name): _strict(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(one) for one in value]
+    return value
 
 
 @cache

@@ -150,7 +150,8 @@ class Child:
 
     def end(self) -> None:
         """End the child and everything it started."""
-        self._read_status(0.0 if b"pid" in self._told else SECONDS_FOR_STATUS)
+        self._read_status(SECONDS_FOR_STATUS, until=(b"pid",))
+        self._read_status(0.0)
         told = self._told.split()
         if told[:1] == [b"pid"] and not {b"exit", b"signal"} & set(told):
             with suppress(ProcessLookupError, PermissionError):
@@ -174,10 +175,11 @@ class Child:
             return f"ended its process with status {told[told.index('exit') + 1]}"
         return "closed the connection to the judge"
 
-    def _read_status(self, seconds: float) -> None:
+    def _read_status(self, seconds: float, until: tuple[bytes, ...] = (b"exit", b"signal")) -> None:
+        """Read what the supervisor tells, until it tells one of these words or the time is over."""
         deadline = time.monotonic() + seconds
-        while select.select([self._status], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while not any(word in self._told for word in until) and select.select([self._status], [], [], max(0.0, deadline - time.monotonic()))[0]:
             part = os.read(self._status, 256)
             self._told += part
-            if not part or b"exit" in self._told or b"signal" in self._told:
+            if not part:
                 return

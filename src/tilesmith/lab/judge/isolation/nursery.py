@@ -27,6 +27,7 @@ from tilesmith.lab.judge.isolation.limits import Limits
 MOST_DESCRIPTORS = 8
 LONGEST_REQUEST = 1 << 16
 _POLL_SECONDS = 0.02
+_IDLE_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,6 +36,7 @@ def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[-1]))
     roles = _roles()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, which then closes the socket
+    _prepare_when_idle(requests)
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_DESCRIPTORS)
         if not data:
@@ -56,6 +58,15 @@ def _roles() -> dict[str, Callable[[socket.socket, Arena, dict[str, Any]], None]
     from tilesmith.lab.judge.replaying.worker import replay
 
     return {"record": record, "replay": replay}
+
+
+def _prepare_when_idle(requests: socket.socket) -> None:
+    """Let the compiler hash its own files once, for all children; but not while the judge waits for the first child."""
+    from tilesmith.toolchain.compiler import prepare
+
+    select.select([requests], [], [], _IDLE_SECONDS)
+    if not select.select([requests], [], [], 0)[0]:
+        prepare()
 
 
 def _start(request: dict[str, Any], descriptors: list[int], roles: dict[str, Any]) -> None:

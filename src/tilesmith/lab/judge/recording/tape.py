@@ -71,6 +71,11 @@ class Tape(TorchDispatchMode):
 
     # PyTorch's operators
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing is compiled here, and importing torch.compile's back end takes two seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

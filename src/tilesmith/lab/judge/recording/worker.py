@@ -54,7 +54,6 @@ class _Session:
         self._tape: Tape | None = None
         self._room = 0
         self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
-        self._bound: dict[str, torch.Tensor] = {}  # parameters of a module, likewise
         self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -71,32 +70,33 @@ class _Session:
         with self._watching(None):
             module = load(self._folder, self._main)
             self._function = function_of(module, request["names"], init)
-            return {"loaded": True, "parameters": self._parameters(request)}
+        parameters = plain_values.decode(request["parameters"], self._input_tensor)
+        return {"loaded": True, "bound": self._fits(parameters)}
 
-    def _parameters(self, request: dict[str, Any]) -> list[str]:
-        """Put the task's parameters into a module of the same structure. Return their names; none where it differs."""
-        wanted = request.get("parameters")
-        if not wanted or not isinstance(self._function, torch.nn.Module):
-            return []
+    def _fits(self, parameters: dict[str, torch.Tensor]) -> bool:
+        """Return whether the candidate is a module with exactly the task's parameters."""
+        if not parameters or not isinstance(self._function, torch.nn.Module):
+            return False
         own = dict([*self._function.named_parameters(), *self._function.named_buffers()])
-        given = {name: self._input_tensor(reference) for name, reference in wanted.items()}
-        if {name: one.shape for name, one in own.items()} != {name: one.shape for name, one in given.items()}:
-            return []
-        for name, one in own.items():
-            one.data = given[name]
-            self._tracker.on_gpu(given[name])
-        self._bound = {str(wanted[name][0]): one for name, one in given.items()}
-        return list(given)
+        shapes = {name: (one.shape, one.dtype) for name, one in own.items()}
+        return shapes == {name: (one.shape, one.dtype) for name, one in parameters.items()}
+
+    def _bind(self, parameters: dict[str, torch.Tensor]) -> None:
+        """Let the candidate's module use the task's parameters, in the arena."""
+        if self._fits(parameters):
+            for name, one in [*self._function.named_parameters(), *self._function.named_buffers()]:
+                one.data = parameters[name]
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call the function once. With `record`, answer with the tape and the outputs."""
         self._given = {}
         inputs = {name: plain_values.decode(value, self._input_tensor) for name, value in request["inputs"].items()}
         given = dict(self._given)
+        self._bind(inputs.pop("parameters", {}))
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in request["leaves"]}
         tape = Tape(str(self._folder), perform=request["perform"], configuration=request["configuration"])
         self._tape = tape
-        for at, tensor in [*given.items(), *self._bound.items()]:
+        for at, tensor in given.items():
             tape.add_input(tensor, at)
         self._room = aligned(request["room"])
         with self._watching(tape, list(given.values())), torch.set_grad_enabled(bool(self._leaves)):

@@ -18,13 +18,20 @@ from tilesmith.lab.judge.recording.plain_values import NotPlain
 from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, PYTORCH, BadTape, TapeMemory
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.store_log import StoreLog
-from tilesmith.toolchain.interpreter import KernelError, Launched, interpret, interpreting
+from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
 from tilesmith.toolchain.interpreter.tensor_cores import rounding_products
 from tilesmith.toolchain.portable import KernelRefused, NotPortable, RebuiltKernels
 from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
 MOST_FAULTS = 8
+
+
+class _Stores(StoreLog):
+    """A log of stores that leaves faults to the trace."""
+
+    def out_of_bounds(self, error: OutOfBounds) -> None:
+        pass
 
 
 class Stopped(Exception):
@@ -40,7 +47,7 @@ class Replay:
 
     def __init__(self, tape: Mapping[str, Any], memory: TapeMemory, folder: Path, *, allow_any: bool) -> None:
         self.memory = memory
-        self.stores = StoreLog()
+        self.stores = _Stores()
         self.faults: list[dict[str, Any]] = []
         self.digests: dict[str, str] = {}
         self._tape = tape

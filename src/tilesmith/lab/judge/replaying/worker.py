@@ -18,6 +18,7 @@ from tilesmith.lab.judge.replaying import memory as tape_memory
 from tilesmith.lab.judge.replaying.kernel_facts import facts_of
 from tilesmith.lab.judge.replaying.memory import BadTape, TapeMemory
 from tilesmith.lab.judge.replaying.replay import Replay, Stopped
+from tilesmith.spec import described
 from tilesmith.toolchain.portable import NotPortable
 
 _WRITERS = {
@@ -60,6 +61,9 @@ class _Session:
             return {"stopped": stopped.facts}
         except (BadTape, NotPlain, NotPortable) as error:
             return {"stopped": {"kind": "not-portable", "message": f"{error} cannot be replayed"}}
+        except Exception as error:  # the tape comes from the candidate: whatever it causes is a reason, not a crash
+            message = f"the replay fails: {described(error, __file__)}"
+            return {"stopped": {"kind": "replay-error", "message": message[:500]}}
 
     def _prepared(self, request: dict[str, Any]) -> Replay:
         tape = request["tape"]
