@@ -54,7 +54,7 @@ def judge(
     if gradients not in GRADIENTS:
         refuse(f"--gradients {gradients!r} is not one of {', '.join(GRADIENTS)}")
     try:
-        options = Options(targets=_targets(target) or TARGETS, seed=seed)
+        options = Options(targets=_targets(target) or TARGETS, every_target=bool(target), seed=seed)
         chosen, found = _chosen(task, candidates or [], each, _rules(gradients, torch_ops, tf32, seconds))
         chosen = _narrowed(chosen, dtype or [], layout or [])
         verdicts = _verdicts(chosen, found, options, jobs, jsonl)

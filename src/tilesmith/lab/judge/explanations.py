@@ -25,6 +25,7 @@ EXPLANATIONS: dict[str, str] = {
     "outputs for other inputs of the same shapes. So something that depends on input values was computed outside the "
     "kernels: in NumPy, on the host, in the constructor, in an earlier call, or it was stored in the file.",
     "not-by-a-kernel": "PyTorch moved elements into the output that the definition computes. Let a kernel store them.",
+    "decoy-kernel": "PyTorch may compute in this task, but every kernel only copies or fills: they contribute nothing.",
     "alias": "An output shares memory with an input. The caller may overwrite the input.",
     "constants": "The candidate keeps a large amount of values from before the call.",
     "forged": "The record of launches contradicts itself.",

@@ -40,9 +40,13 @@ _DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
 
 @dataclass(frozen=True)
 class Options:
-    """How to judge. Without a seed, the judge draws one and the verdict names it."""
+    """How to judge. Without a seed, the judge draws one and the verdict names it.
+
+    Kernels must compile for one of the targets, with `every_target` for each: a kernel may be meant for one vendor.
+    """
 
     targets: tuple[str, ...] = TARGETS
+    every_target: bool = False
     seed: int | None = None
     facts: bool = True  # compile, and count bytes and sectors
     progress: Callable[[str], None] = field(default=lambda what: None, compare=False)
@@ -236,7 +240,11 @@ class _Judgement:
             self._note(Failure(Reason("compiler", "compiles", f"the compiler {ended}")))
             return
         for kernel in self._kernels:
-            for target, error in kernel["errors"].items():
+            errors = kernel["errors"]
+            if errors and len(errors) < len(self._options.targets) and not self._options.every_target:
+                self._notes[f"{kernel['name']} does not compile for {', '.join(errors)}"] = None
+                continue
+            for target, error in errors.items():
                 reason = Reason(
                     "compile-error", "compiles", str(error)[:600], f"The kernel must compile for {target}.",
                     kernel=kernel["name"], file=self._candidate.main, line=kernel.get("line"),

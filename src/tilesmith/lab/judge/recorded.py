@@ -119,6 +119,7 @@ class Recorder:
             "record": record,
             "perform": True,
             "configuration": 0,
+            "tf32": self._task.rules.tf32,
             "room": laid.room,
         }
         answer = self._child.ask(request)

@@ -148,16 +148,19 @@ class Replayer:
                 advice += f" The host reads values: {str(recorded.tape['host_reads'][0])[:80]}."
             reason = Reason("outside-kernels", "honest", message, advice)
         else:
-            reason = Reason("wrong-value", "right", wrong.message, self._advice(wrong, draw))
+            reason = Reason("wrong-value", "right", wrong.message, self._advice(wrong, recorded, draw))
         return replace(
             reason, output=wrong.output, element=wrong.element, expected=wrong.expected, found=wrong.found, **writer
         )
 
-    def _advice(self, wrong: Wrong, draw: Draw) -> str:
+    def _advice(self, wrong: Wrong, recorded: Recorded, draw: Draw) -> str:
         if wrong.found is not None and wrong.found != wrong.found:
             if draw == "wide":
                 return "Large inputs overflow: subtract the maximum before exp, or accumulate in float32."
             return "New memory holds NaN: an element that no program stores stays NaN. Check the mask and the grid."
+        dots = any("dot(" in str(kernel.get("text")) for kernel in recorded.tape["kernels"])
+        if dots and recorded.trial.dtype_name == "float32" and not self._task.rules.tf32:
+            return 'tl.dot rounds float32 to tf32 by default: pass input_precision="ieee" or "tf32x3".'
         if draw == "wide":
             return "The error shows with large inputs: accumulate in float32, and avoid differences of large numbers."
         return "Compare the program and line above with the definition for this element."
@@ -188,6 +191,13 @@ class Replayer:
 
     def _refuse_moved(self, answer: Mapping[str, Any], inputs: Inputs, expected: Expected) -> None:
         """Refuse results that PyTorch moved into place: a copy of the answer, or elements that no kernel stored."""
+        launches = answer["launches"]
+        if self._task.rules.must_launch and not launches:
+            message = "no kernel launch contributes to the outputs"
+            raise Failure(Reason("no-launch", "honest", message, "Launch a kernel that computes the outputs."))
+        if self._task.rules.torch == "any" and self._task.rules.must_launch and all(launches):
+            message = "the kernels only copy or fill memory; PyTorch computes everything"
+            raise Failure(Reason("decoy-kernel", "honest", message, "Let kernels compute a part of the task."))
         known = {digest(one) for one in inputs.values() if isinstance(one, Tensor)}
         for number, plain in enumerate(expected.plain):
             found = digest(plain)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import triton.language as tl
 
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.portable.values import NotPortable, encode
@@ -73,7 +74,15 @@ def _globals_of(function: Any, text: str) -> list[tuple[str, Any]]:
         if name in enclosing:
             found.append((name, enclosing[name].cell_contents))
         elif name in function.__globals__:
-            found.append((name, function.__globals__[name]))
+            found.append((name, _constant_if_annotated(function, name)))
         elif not hasattr(builtins, name):
             continue  # a local name
     return found
+
+
+def _constant_if_annotated(function: Any, name: str) -> Any:
+    """Return a global value; a compile-time constant where the module annotates it so."""
+    value = function.__globals__[name]
+    annotation = function.__globals__.get("__annotations__", {}).get(name)
+    is_constant = annotation is tl.constexpr or str(annotation).endswith("constexpr")
+    return tl.constexpr(value) if is_constant and not isinstance(value, tl.constexpr) else value

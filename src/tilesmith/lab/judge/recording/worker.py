@@ -94,7 +94,8 @@ class _Session:
         given = dict(self._given)
         self._bind(inputs.pop("parameters", {}))
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in request["leaves"]}
-        tape = Tape(str(self._folder), perform=request["perform"], configuration=request["configuration"])
+        choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
+        tape = Tape(str(self._folder), **choices)
         self._tape = tape
         for at, tensor in given.items():
             tape.add_input(tensor, at)

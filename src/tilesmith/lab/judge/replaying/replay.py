@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
 MOST_FAULTS = 8
+_UNSUPPORTED = "Unsupported data type"  # what Triton's interpreter says of atomics that it lacks
 
 
 class _Stores(StoreLog):
@@ -42,6 +45,16 @@ class Stopped(Exception):
         self.facts = facts
 
 
+@dataclass(frozen=True)
+class _Flow:
+    """Which storages a step reads, writes and replaces as a whole; for a launch, whether it only copies or fills."""
+
+    reads: set[int]
+    writes: set[int]
+    replaces: set[int]
+    only_copies: bool | None
+
+
 class Replay:
     """One run of a tape. `allow_any` lets PyTorch compute; else its operators may only move and fill."""
 
@@ -50,6 +63,7 @@ class Replay:
         self.stores = _Stores()
         self.faults: list[dict[str, Any]] = []
         self.digests: dict[str, str] = {}
+        self._flows: list[_Flow] = []
         self._tape = tape
         self._allow_any = allow_any
         self._kernels = RebuiltKernels(tape["kernels"], folder)
@@ -99,23 +113,65 @@ class Replay:
         trace = Trace(launched.grid, shadows, (), ())
         programs: Any = _every_program(launched.grid)
         try:
-            with interpreting(self.stores):
-                if tf32:
-                    interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
-                else:
-                    with rounding_products():
-                        interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
+            with interpreting(self.stores), nullcontext() if tf32 else rounding_products():
+                interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
         except KernelError as error:
-            unsupported = isinstance(error.__cause__, NotImplementedError)
+            unsupported = isinstance(error.__cause__, NotImplementedError) or _UNSUPPORTED in str(error)
             kind = "needs-gpu" if unsupported else "kernel-error"
             raise Stopped(_fault(kind, str(error), step)) from None
         self._note_faults(trace, launched)
+        self._flows.append(self._launch_flow(launched, shadows))
         for start, shadow in shadows.all.items():
             number = self.memory.number_at(start)
             if number is not None:
                 touched = torch.from_numpy((shadow.writer != 0) | (shadow.updater != 0))
                 spread = touched.repeat_interleave(shadow.granule)[: self.memory.writers[number].numel()]
                 self.memory.writers[number][: spread.numel()][spread] = KERNEL
+
+    def contributing(self, outputs: Sequence[Any]) -> list[bool]:
+        """Return, for each launch that the outputs depend on, whether it only copies or fills."""
+        needed = {reference[0] for reference in outputs}
+        found = []
+        for flow in reversed(self._flows):
+            if flow.writes & needed:
+                needed = (needed - flow.replaces) | flow.reads
+                if flow.only_copies is not None:
+                    found.append(flow.only_copies)
+        return found
+
+    def _launch_flow(self, launched: Launched, shadows: ShadowMemory) -> _Flow:
+        reads, writes = set(), set()
+        for start, shadow in shadows.all.items():
+            number = self.memory.number_at(start)
+            if number is not None:
+                if shadow.reader.any() or shadow.updater.any():
+                    reads.add(number)
+                if shadow.writer.any() or shadow.updater.any():
+                    writes.add(number)
+        return _Flow(reads, writes, set(), _only_copies(launched, shadows))
+
+    def _operator_flow(self, step: Mapping[str, Any], name: str, mutable: bool) -> _Flow:
+        """Return what an operator reads and writes. A result that fills its storage replaces all of it."""
+        writes = {reference[0] for reference in step["results"]}
+        overwritten = name.split(".")[0] in ("aten::copy_", "aten::fill_", "aten::zero_")
+        targets = step["args"][:1] if overwritten else []
+        out = step["kwargs"].get("out")
+        sources = [one for one in [*step["args"], *step["kwargs"].values()] if one not in targets and one is not out]
+        reads: set[int] = set()
+
+        def note(reference: Any) -> torch.Tensor:
+            reads.add(reference[0])
+            return self.memory.tensor(reference)
+
+        for one in sources:
+            plain_values.decode(one, note)
+        whole = {
+            reference[0]
+            for reference in step["results"]
+            if self.memory.tensor(reference).nbytes >= self.memory.contents[reference[0]].numel()
+        }
+        replaces = whole - reads if overwritten or out is not None or not mutable else set()
+        return _Flow(reads, writes, replaces, None)
 
     def _note_faults(self, trace: Trace, launched: Launched) -> None:
         for incident in trace.sanitizer.incidents():
@@ -147,10 +203,12 @@ class Replay:
         if not operator._schema.is_mutable:
             for place, result in zip(step["results"], _tensors(made), strict=True):
                 self.memory.tensor(place).copy_(result)
+        self._flows.append(self._operator_flow(step, name, operator._schema.is_mutable))
         self._note_writers(step, kind, operator)
         if kind == "move":
             for place in step["results"]:
-                self.digests.setdefault(digest(self.memory.tensor(place)), name)
+                if not bool((self.memory.writer_of(place) == KERNEL).any()):
+                    self.digests.setdefault(digest(self.memory.tensor(place)), name)
 
     def _note_writers(self, step: Mapping[str, Any], kind: str, operator: Any) -> None:
         places = step["results"]
@@ -179,6 +237,19 @@ def digest(tensor: torch.Tensor) -> str:
     content = tensor.detach().contiguous().clone()
     data = torch.empty(0, dtype=torch.uint8).set_(content.untyped_storage())
     return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+
+
+def _only_copies(launched: Launched, shadows: ShadowMemory) -> bool:
+    """Return whether every tensor that a launch stored is now a copy of another argument, or one value everywhere."""
+    tensors = [one for _, one in named_tensors(launched.arguments)]
+    written = {start for start, shadow in shadows.all.items() if shadow.writer.any() or shadow.updater.any()}
+    others = {digest(one) for one in tensors if one.untyped_storage().data_ptr() not in written}
+    for one in tensors:
+        if one.untyped_storage().data_ptr() in written and one.numel():
+            flat = one.flatten()
+            if digest(one) not in others and not bool((flat == flat[0]).all()):
+                return False
+    return True
 
 
 def _fault(kind: str, message: str, step: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,7 @@ class _Session:
             "faults": run.faults,
             "changed_inputs": run.memory.changed_inputs(),
             "moved": run.digests,
+            "launches": run.contributing(request["outputs"]),
         }
 
     def _facts(self, request: dict[str, Any]) -> dict[str, Any]:
