@@ -11,6 +11,8 @@ Files, in reading order:
 - `ops.py`: `tilesmith ops`.
 - `check.py`: `tilesmith check`.
 - `check_child.py`: the part of `check` that runs in a child process.
+- `judge.py`: `tilesmith judge`.
+- `mcp.py`: `tilesmith mcp`.
 - `inspect.py`: `tilesmith inspect`.
 - `bench.py`: `tilesmith bench`.
 - `survey.py`: `tilesmith bench --draw`, cases drawn at random.
@@ -37,7 +39,9 @@ from tilesmith.cli.compare import compare
 from tilesmith.cli.debug import debug
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.inspect import inspect
+from tilesmith.cli.judge import judge
 from tilesmith.cli.learn import learn
+from tilesmith.cli.mcp import mcp
 from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.tour import tour
@@ -54,7 +58,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(print_version)
-for command in (doctor, tour, ops, check, inspect, bench, tune, profile):
+for command in (doctor, tour, ops, check, judge, inspect, bench, tune, profile, mcp):
     app.command()(command)
 for commands in (train, compare, debug, learn):
     app.add_typer(commands)

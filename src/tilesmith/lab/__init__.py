@@ -12,6 +12,7 @@ Files, in reading order:
 - `races.py`: finds races between programs.
 - `isolated.py`: runs code in a child process, and says how it ended.
 - `store_log.py`: remembers which program stored which element.
+- `judge/`: judges candidates that nobody trusts.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.
 - `subjects.py`: finds the spec of what a user passes to `check` or `bench`.
@@ -36,6 +37,7 @@ from tilesmith.lab.inspect import (
 )
 from tilesmith.lab.profile.profile_call import Profile, profile
 from tilesmith.lab.schemas import schema
+from tilesmith.lab.judge import judge
 
 __all__ = [
     "Benchmark",
@@ -51,4 +53,5 @@ __all__ = [
     "inspect",
     "profile",
     "schema",
+    "judge",
 ]

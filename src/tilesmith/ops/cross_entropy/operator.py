@@ -44,6 +44,21 @@ def without_ignored(rows: Tensor, counts: Tensor) -> Tensor:
     return rows.masked_fill(~counts[..., None], 0.0)
 
 
+def pytorch(
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return PyTorch's own loss. NaN in a row that is ignored reaches that row's gradient."""
+    matrix = logits.reshape(target.numel(), logits.shape[-1]).to(loss_dtype(logits))
+    loss = F.cross_entropy(
+        matrix, target.reshape(-1), ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+    )
+    return loss.view(target.shape) if reduction == "none" else loss
+
+
 def native(
     logits: Tensor,
     target: Tensor,
@@ -51,12 +66,8 @@ def native(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    logits = without_ignored(logits, target != ignore_index)
-    matrix = logits.reshape(target.numel(), logits.shape[-1]).to(loss_dtype(logits))
-    loss = F.cross_entropy(
-        matrix, target.reshape(-1), ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
-    )
-    return loss.view(target.shape) if reduction == "none" else loss
+    counted = without_ignored(logits, target != ignore_index)
+    return pytorch(counted, target, ignore_index, label_smoothing, reduction)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -160,5 +171,5 @@ SPEC = Spec(
     ],
     make_inputs=make_inputs,
     cost=cost,
-    rivals={"torch": native, "liger": liger, "quack": quack},
+    rivals={"torch": pytorch, "liger": liger, "quack": quack},
 )

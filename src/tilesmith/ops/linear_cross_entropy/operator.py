@@ -52,6 +52,14 @@ def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: floa
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
 
+def pytorch(
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
+    label_smoothing: float = 0.0, reduction: str = "mean", softcap: float = 0.0, scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    logits = logits_of(hidden, weight, bias, softcap, scale)
+    return cross_entropy.pytorch(logits, target, ignore_index, label_smoothing, reduction)
+
+
 def native(
     hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
     label_smoothing: float = 0.0, reduction: str = "mean", softcap: float = 0.0, scale: float = 1.0,
@@ -221,5 +229,5 @@ SPEC = Spec(
     ],
     make_inputs=make_inputs,
     cost=cost,
-    rivals={"torch": native, "liger": liger, "quack": quack},
+    rivals={"torch": pytorch, "liger": liger, "quack": quack},
 )

@@ -18,6 +18,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile, make_backend
 from triton.compiler.errors import CompilationError
+from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from tilesmith.toolchain.compiler.binary import Binary, read_binary
@@ -70,6 +71,11 @@ def _source_files(function: Any, seen: set[Any]) -> Iterator[str]:
     for value in function.fn.__globals__.values():
         if isinstance(value, JITFunction) and value not in seen:
             yield from _source_files(value, seen)
+
+
+def prepare() -> None:
+    """Let Triton hash its own files, which every first compilation of a process needs: half a second."""
+    triton_key()
 
 
 def jit_function(kernel: Any) -> Any:

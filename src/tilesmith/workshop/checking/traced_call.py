@@ -153,7 +153,8 @@ def trace_call(
     `candidate` is the index of the autotuner's configuration to use. Default: the first configuration that can run.
     """
     config = None if candidate is None else str(candidate)
-    session = _Session(InspectOptions(tuple(targets), asked=True, seconds=SECONDS_TO_TRACE, config=config), has_gpu=False)
+    options = InspectOptions(tuple(targets), asked=True, seconds=SECONDS_TO_TRACE, config=config)
+    session = _Session(options, has_gpu=False)
     calls = _TorchCalls(file, allow, forbid)
     call = TracedCall()
     try:

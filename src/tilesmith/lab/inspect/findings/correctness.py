@@ -15,6 +15,7 @@ from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.launch_metrics import element_name
 from tilesmith.lab.inspect.model import Finding, Kernel, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
+from tilesmith.lab.inspect.tracing.trace import Trace
 
 
 def kernel_error(evidence: Evidence) -> Iterator[Finding]:
@@ -26,16 +27,16 @@ def kernel_error(evidence: Evidence) -> Iterator[Finding]:
 def incidents(evidence: Evidence) -> Iterator[Finding]:
     """Yield what the sanitizer detected."""
     for incident in evidence.trace.sanitizer.incidents():
-        kind, severity, message, advice = _described(evidence, incident)
+        kind, severity, message, advice = explained(evidence.trace, incident)
         yield evidence.finding(
             kind, severity, message, advice, file=incident.file, line=incident.line, program=incident.program
         )
 
 
-def _described(evidence: Evidence, incident: Incident) -> tuple[str, Severity, str, str]:
+def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str]:
     """Return the kind, severity, message and advice for an incident."""
     name = incident.argument or "memory"
-    tensor = evidence.trace.shadows.tensors.get(incident.argument or "")
+    tensor = trace.shadows.tensors.get(incident.argument or "")
     element = name if incident.element is None or tensor is None else name + element_name(tensor, incident.element)
     count = f"{incident.elements:,} element{'' if incident.elements == 1 else 's'} in total"
     program, other = incident.program, incident.other

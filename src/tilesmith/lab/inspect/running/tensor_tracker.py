@@ -153,6 +153,10 @@ class TensorTracker(TorchFunctionMode):
         ):
             yield
 
+    def on_gpu(self, tensor: torch.Tensor) -> None:
+        """Let the program see this tensor on the GPU."""
+        self._note(tensor, on_gpu=True)
+
     def written_bytes(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
         """Return which bytes of a tensor's storage were written; None where all were, or where that is unknown."""
         storage = self._storages.get(tensor.untyped_storage()._cdata)

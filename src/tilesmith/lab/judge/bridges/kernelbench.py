@@ -1,0 +1,149 @@
+"""KernelBench's problems: a file with `Model`, `get_inputs` and `get_init_inputs`; candidates define `ModelNew`.
+
+A problem has one size, often too large for the interpreter. Then the module's integers that set the size are halved until
+the inputs fit. The candidate's module gets the weights of the problem's, and in replays other weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.judge.bridges.trusted_source import load
+from tilesmith.lab.judge.task import LARGEST_CASE_BYTES, Rules, Task, TaskError
+from tilesmith.spec import Case, Layout, Spec, described
+
+NAMES = ("Model", "get_inputs", "get_init_inputs")
+SMALLEST_SIZE = 4
+_STEPS = 64
+_ROUNDINGS = 4  # a problem is a chain of operators, each of which rounds
+
+
+def is_problem(text: str) -> bool:
+    """Whether a file's text has the parts of a problem."""
+    return "class Model(" in text and "def get_inputs(" in text
+
+
+def task_of(path: Path, rules: Rules | None = None) -> Task:
+    """Return the task of a problem file. Raises TaskError."""
+    module = load(path)
+    missing = [name for name in NAMES if not hasattr(module, name)]
+    if missing:
+        raise TaskError(f"{path}: defines no {' and no '.join(missing)}")
+    try:
+        sizes = _small_sizes(module)
+        with _sizes_set(module, sizes):
+            init = list(module.get_init_inputs())
+            model = _model(module, init, 0)
+            count = len(_flat(module.get_inputs()))
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(f"{path}: fails: {described(error, str(path))}") from None
+    names = [f"input_{number}" for number in range(count)]
+
+    def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
+        with _sizes_set(module, case.sizes):
+            return dict(zip(names, _flat(module.get_inputs()), strict=True))
+
+    def reference(parameters: Mapping[str, Tensor] | None = None, **inputs: Any) -> Any:
+        values = dict(parameters or {})
+        return torch.func.functional_call(model, values, tuple(inputs.values()))
+
+    def parameters(seed: int) -> dict[str, Tensor]:
+        with _sizes_set(module, sizes):
+            made = _model(module, init, 0)
+        values = {name: one.detach() for name, one in [*made.named_parameters(), *made.named_buffers()]}
+        return values if seed == 0 else _redrawn(values, seed)
+
+    spec = Spec(
+        name=path.stem, op=reference, reference=reference, cases=[Case("given", **sizes)], make_inputs=make_inputs,
+        dtypes=(torch.float32,), differentiable=False, roundings=_ROUNDINGS,
+    )  # fmt: skip
+    return Task(
+        spec=spec, rules=replace(rules or Rules(torch="any"), gradients="none"), given=spec.cases, hidden=(),
+        dtypes=spec.dtypes, function_names=("ModelNew",), style="positional", init=init, parameters=parameters,
+    )  # fmt: skip
+
+
+def _model(module: ModuleType, init: list[Any], seed: int) -> torch.nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: torch.nn.Module = module.Model(*init)
+        return made
+
+
+def _redrawn(values: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Return other weights of the same size: each tensor's values in another order, and scaled a little."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, one in values.items():
+        if one.is_floating_point() and one.numel():
+            order = torch.randperm(one.numel(), generator=generator)
+            factor = 0.75 + 0.5 * torch.rand((), generator=generator)
+            made[name] = (one.flatten()[order] * factor).view(one.shape).to(one.dtype)
+        else:
+            made[name] = one.clone()
+    return made
+
+
+def _small_sizes(module: ModuleType) -> dict[str, int]:
+    """Return the module's integers, halved in turn until the inputs are small."""
+    sizes = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, int) and not isinstance(value, bool) and not name.startswith("_")
+    }
+    for _ in range(_STEPS):
+        if _input_bytes(module, sizes) <= LARGEST_CASE_BYTES:
+            return sizes
+        for name in sorted(sizes, key=lambda one: -sizes[one]):
+            smaller = {**sizes, name: sizes[name] // 2}
+            if sizes[name] // 2 >= SMALLEST_SIZE and _works(module, smaller):
+                sizes = smaller
+                break
+        else:
+            break
+    if _input_bytes(module, sizes) > 64 * LARGEST_CASE_BYTES:
+        raise TaskError(f"{module.__file__}: the problem is too large for the interpreter; judge it on a GPU")
+    return sizes
+
+
+def _works(module: ModuleType, sizes: Mapping[str, int]) -> bool:
+    """Return whether the problem accepts these sizes, without computing them."""
+    try:
+        with _sizes_set(module, sizes), torch.device("meta"):
+            module.Model(*module.get_init_inputs())(*module.get_inputs())
+    except Exception:
+        return False
+    return True
+
+
+def _input_bytes(module: ModuleType, sizes: Mapping[str, int]) -> int:
+    with _sizes_set(module, sizes), torch.device("meta"):
+        model = module.Model(*module.get_init_inputs())
+        tensors = [*_flat(module.get_inputs()), *model.parameters()]
+    return sum(one.nbytes for one in tensors if isinstance(one, Tensor))
+
+
+@contextmanager
+def _sizes_set(module: ModuleType, sizes: Mapping[str, int]) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in sizes}
+    for name, value in sizes.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def _flat(inputs: Any) -> list[Any]:
+    return list(inputs) if isinstance(inputs, list | tuple) else [inputs]

@@ -1,0 +1,47 @@
+"""The task at a path, whatever its format; and a candidate for it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from tilesmith.lab.judge.bridges import gpu_mode, kernelbench
+from tilesmith.lab.judge.bridges.splitting import split
+from tilesmith.lab.judge.candidate import Candidate
+from tilesmith.lab.judge.task import Rules, Task, TaskError
+
+
+def task_at(path: Path | str, rules: Rules | None = None) -> Task:
+    """Return the task of a file with a SPEC, a KernelBench problem, or a GPU MODE folder. Raises TaskError."""
+    path = Path(path)
+    if gpu_mode.is_task(path):
+        return gpu_mode.task_of(path, rules)
+    if path.is_dir():
+        raise TaskError(f"{path}: is a folder without reference.py and task.yml")
+    if not path.is_file():
+        raise TaskError(f"{path}: no such file")
+    if kernelbench.is_problem(path.read_text(encoding="utf-8", errors="replace")):
+        return kernelbench.task_of(path, rules)
+    return Task.of(path, rules)
+
+
+def candidate_for(task_path: Path | str, candidate_path: Path | str) -> Candidate:
+    """Return the candidate at a path, with what the task's format gives every candidate."""
+    candidate = Candidate.of(candidate_path)
+    folder = Path(task_path)
+    return gpu_mode.with_neighbours(candidate, folder) if gpu_mode.is_task(folder) else candidate
+
+
+def both_of(path: Path | str, rules: Rules | None = None) -> tuple[Task, Candidate]:
+    """Split one file with a SPEC into its task and its candidate. Raises TaskError."""
+    path = Path(path)
+    if not path.is_file():
+        raise TaskError(f"{path}: no such file")
+    parts = split(path.read_text(encoding="utf-8"), str(path))
+    with tempfile.TemporaryDirectory(prefix="tilesmith-task-") as folder:
+        file = Path(folder) / path.name
+        file.write_text(parts.task, encoding="utf-8")
+        task = Task.of(file, rules)
+    task = replace(task, layouts=task.spec.layouts, function_names=(parts.function,))
+    return task, Candidate(path.stem, {path.name: parts.candidate.encode()}, path.name)

@@ -1,0 +1,90 @@
+"""Split a file with a SPEC: the task keeps the definition, the inputs and the cost; the candidate keeps the operator.
+
+The judge runs the task's part. The operator and its kernels run only in the candidate's process, which does not see the
+definition.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilesmith.lab.judge.task import TaskError
+
+_OF_THE_CANDIDATE = ("op", "rivals")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The texts of task and candidate, and the name of the candidate's function."""
+
+    task: str
+    candidate: str
+    function: str
+
+
+def split(text: str, where: str) -> Parts:
+    """Split the text of a file. Raises TaskError where SPEC is not a plain call with names."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise TaskError(f"{where}: syntax error: {error}") from None
+    spec = next((node for node in tree.body if isinstance(node, ast.Assign) and _targets(node) == {"SPEC"}), None)
+    if spec is None or not isinstance(spec.value, ast.Call):
+        raise TaskError(f"{where}: has no line SPEC = Spec(...) at the top level, so the judge cannot split it")
+    arguments = {one.arg: one.value for one in spec.value.keywords}
+    operator, reference = arguments.get("op"), arguments.get("reference")
+    if not isinstance(operator, ast.Name) or reference is None:
+        raise TaskError(f"{where}: op of SPEC is not the name of a function, so the judge cannot split the file")
+    of_task = {name for key, value in arguments.items() if key not in _OF_THE_CANDIDATE for name in _names(value)}
+    of_task |= set(_names(spec.value.func))
+    spec.value.keywords = [
+        ast.keyword("op", reference) if one.arg == "op" else one for one in spec.value.keywords if one.arg != "rivals"
+    ]
+    task = [node for node in _reached(tree, of_task) if not _is_call(node)]
+    candidate = [node for node in _reached(tree, {operator.id}) if node is not spec]
+    return Parts(_text([*task, spec]), _text(candidate), operator.id)
+
+
+def _reached(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
+    """Return imports, other statements, and the definitions that these names need, in order."""
+    defined: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        for name in _defined(node):
+            defined[name] = node
+    needed, waiting = set(), [name for name in names if name in defined]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += [one for one in _names(defined[name]) if one in defined]
+    return [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom) or (_defined(node) & needed) or _is_call(node)
+    ]
+
+
+def _is_call(node: ast.stmt) -> bool:
+    """Whether a statement only acts, such as a call; the candidate keeps those."""
+    return not isinstance(node, ast.Import | ast.ImportFrom) and not _defined(node)
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return _targets(node) - {"SPEC"}
+
+
+def _targets(node: ast.stmt) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+
+
+def _names(node: ast.AST) -> Iterable[str]:
+    return (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+
+
+def _text(statements: list[ast.stmt]) -> str:
+    return ast.unparse(ast.Module(statements, [])) + "\n"

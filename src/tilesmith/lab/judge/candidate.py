@@ -1,0 +1,111 @@
+"""A candidate: a Python file with a function, or a folder with a main file. The judge reads it and never runs it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+MAIN_FILES = ("candidate.py", "solution.py", "submission.py", "main.py", "__init__.py")
+LARGEST_CANDIDATE = 4 << 20
+MOST_FILES = 200
+_SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".json", ".txt", ".toml", ".yml", ".yaml")
+
+
+class CandidateError(Exception):
+    """There is nothing to judge at a path; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The files of a candidate by name, and the name of the one to import."""
+
+    name: str
+    files: dict[str, bytes]
+    main: str
+
+    @classmethod
+    def of(cls, path: Path | str) -> Candidate:
+        """Read a file or folder. Raises CandidateError."""
+        path = Path(path)
+        if path.is_file():
+            return cls(path.stem, {path.name: _content([path])[path]}, path.name)
+        if not path.is_dir():
+            raise CandidateError(f"{path}: no such file or folder")
+        found = [one for one in sorted(path.rglob("*")) if one.is_file() and one.suffix in _SUFFIXES]
+        if len(found) > MOST_FILES:
+            raise CandidateError(f"{path}: has {len(found)} files; a candidate has at most {MOST_FILES}")
+        files = {str(one.relative_to(path)): content for one, content in _content(found).items()}
+        python = [name for name in files if name.endswith(".py") and "/" not in name]
+        main = next((name for name in MAIN_FILES if name in files), python[0] if len(python) == 1 else None)
+        if main is None:
+            raise CandidateError(f"{path}: has none of {', '.join(MAIN_FILES)}")
+        return cls(path.name, files, main)
+
+    @classmethod
+    def of_text(cls, text: str, name: str = "candidate") -> Candidate:
+        """Return a candidate of one file with this text."""
+        if len(text) > LARGEST_CANDIDATE:
+            raise CandidateError(f"{name}: is larger than {LARGEST_CANDIDATE >> 20} MiB")
+        return cls(name, {f"{name}.py": text.encode()}, f"{name}.py")
+
+    @property
+    def digest(self) -> str:
+        """A digest of names and contents: the same candidate has the same digest everywhere."""
+        digest = hashlib.sha256()
+        for name, content in sorted(self.files.items()):
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()[:16]
+
+    @property
+    def uses_cuda_sources(self) -> bool:
+        """Whether the candidate compiles CUDA sources, which needs nvcc."""
+        text = self.files[self.main].decode(errors="replace")
+        return "cpp_extension" in text or any(name.endswith((".cu", ".cuh")) for name in self.files)
+
+    def write_to(self, folder: Path) -> None:
+        for name, content in self.files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+    def defines(self, kernel_text: str) -> bool:
+        """Whether a kernel's text stands in one of the files, apart from layout and comments."""
+        wanted = _normal(kernel_text)
+        return wanted is not None and wanted in self._functions()
+
+    def _functions(self) -> set[str]:
+        found = set()
+        for name, content in self.files.items():
+            if name.endswith(".py"):
+                try:
+                    tree = ast.parse(content)
+                except (SyntaxError, ValueError, RecursionError):
+                    continue
+                for node in ast.walk(tree):
+                    if isinstance(node, ast.FunctionDef):
+                        node.decorator_list = []
+                        found.add(ast.dump(node))
+        return found
+
+
+def _normal(text: str) -> str | None:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return ast.dump(tree.body[0]) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
+
+
+def _content(files: list[Path]) -> dict[Path, bytes]:
+    total, found = 0, {}
+    for file in files:
+        try:
+            found[file] = file.read_bytes()
+        except OSError as error:
+            raise CandidateError(f"{file}: cannot be read: {error.strerror}") from None
+        total += len(found[file])
+        if total > LARGEST_CANDIDATE:
+            raise CandidateError(f"{file}: the candidate is larger than {LARGEST_CANDIDATE >> 20} MiB")
+    return found

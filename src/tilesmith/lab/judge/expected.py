@@ -1,0 +1,169 @@
+"""What a task's definition gives for some inputs, and how a candidate's values compare with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.check_context import exact_products
+from tilesmith.lab.comparison import Comparison, compare, root_mean_square
+from tilesmith.lab.judge.task import Task, TaskError, Trial
+from tilesmith.spec import Inputs, called, described, source_of
+
+WELL_CONDITIONED = 64.0  # PyTorch's own error in units of the dtype's rounding; beyond it a draw decides nothing
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One output that is not what the definition gives. `excess` is the error over the allowed error."""
+
+    output: str
+    message: str
+    element: tuple[int, ...] | None = None
+    expected: float | None = None
+    found: float | None = None
+    excess: float = float("inf")
+
+
+class Expected:
+    """The definition's outputs and gradients: in float64, and in the dtype of the trial."""
+
+    def __init__(self, task: Task, trial: Trial, inputs: Inputs, *, gradients: bool, cotangent_seed: int = 0) -> None:
+        self._task = task
+        self._leaves = task.spec.leaves(inputs) if gradients else []
+        try:
+            with exact_products():
+                exact_outputs, exact_leaves = self._call(_converted(inputs, torch.float64))
+                plain_outputs, plain_leaves = self._call(_converted(inputs, None))
+                self.exact = [one.detach() for one in exact_outputs]
+                self.plain = [one.detach() for one in plain_outputs]
+                self.cotangents = self._drawn_cotangents(plain_outputs, cotangent_seed)
+                self.exact_gradients = _gradients(exact_outputs, exact_leaves, self.cotangents)
+                self.plain_gradients = _gradients(plain_outputs, plain_leaves, self.cotangents)
+        except Exception as error:
+            reason = described(error, source_of(task.spec.reference))
+            raise TaskError(f"{task.name}: the definition fails for {trial.case!r}, {trial.dtype}: {reason}") from error
+
+    @property
+    def is_well_conditioned(self) -> bool:
+        """Whether PyTorch itself is accurate on these inputs, so that others can be held to it."""
+        pairs = [*zip(self.plain, self.exact, strict=True)]
+        pairs += [
+            (one, exact)
+            for name, exact in self.exact_gradients.items()
+            if exact is not None and (one := self.plain_gradients[name]) is not None
+        ]
+        for plain, exact in pairs:
+            if not plain.is_floating_point() or not plain.numel():
+                continue
+            error, norm = (plain.double() - exact.double()).norm(), exact.double().norm()
+            if not bool(error <= WELL_CONDITIONED * torch.finfo(plain.dtype).eps * norm) or not bool(norm.isfinite()):
+                return False
+        return True
+
+    def misshapen(self, outputs: Sequence[Tensor]) -> Wrong | None:
+        """Return the first output of wrong number, shape or dtype."""
+        if len(outputs) != len(self.plain):
+            return Wrong("outputs", f"the candidate returns {len(outputs)} tensors, but must return {len(self.plain)}")
+        for number, (output, like) in enumerate(zip(outputs, self.plain, strict=True)):
+            name = self.output_name(number)
+            if output.shape != like.shape:
+                return Wrong(name, f"{name} has shape {tuple(output.shape)}, but must have {tuple(like.shape)}")
+            if output.dtype != like.dtype:
+                return Wrong(name, f"{name} has dtype {output.dtype}, but must have {like.dtype}")
+        return None
+
+    def output_name(self, number: int) -> str:
+        return "the output" if len(self.plain) == 1 else f"output {number}"
+
+    def wrong(self, outputs: Sequence[Tensor], gradients: Mapping[str, Tensor] | None = None) -> Wrong | None:
+        """Return the first output or gradient that is wrong."""
+        shape = self.misshapen(outputs)
+        if shape is not None:
+            return shape
+        for number, (ours, exact, plain) in enumerate(zip(outputs, self.exact, self.plain, strict=True)):
+            found = self._compared(self.output_name(number), ours, exact, plain, 0.0)
+            if found is not None:
+                return found
+        sizes = [float(root_mean_square(one)) for one in self.cotangents if one is not None]
+        for name, ours in (gradients or {}).items():
+            wanted, plain_wanted = self.exact_gradients.get(name), self.plain_gradients.get(name)
+            wanted = torch.zeros_like(ours, dtype=torch.float64) if wanted is None else wanted
+            plain_wanted = wanted.to(ours.dtype) if plain_wanted is None else plain_wanted
+            if ours.shape != wanted.shape:
+                return Wrong(f"gradient {name}", f"the gradient of {name} has shape {tuple(ours.shape)}")
+            found = self._compared(f"the gradient of {name}", ours, wanted, plain_wanted, max(sizes, default=0.0))
+            if found is not None:
+                return found
+        return None
+
+    def _compared(self, name: str, ours: Tensor, exact: Tensor, plain: Tensor, cancelling: float) -> Wrong | None:
+        comparison = compare(ours, exact, plain, self._task.spec.roundings, cancelling)
+        return None if comparison.passed else _described(name, comparison, ours, exact)
+
+    def _call(self, inputs: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
+        leaves = {name: inputs[name].detach().requires_grad_() for name in self._leaves}
+        made = called(self._task.spec.reference, {**inputs, **leaves})
+        made = list(made.values()) if isinstance(made, dict) else made
+        outputs = [made] if isinstance(made, Tensor) else list(made)
+        if not all(isinstance(one, Tensor) for one in outputs):
+            raise TypeError(f"the definition returns a {type(made).__name__}")
+        return outputs, leaves
+
+    def _drawn_cotangents(self, outputs: Sequence[Tensor], seed: int) -> list[Tensor | None]:
+        generator = torch.Generator().manual_seed(seed)
+        return [
+            torch.randn(one.shape, generator=generator, dtype=torch.float32).to(one.dtype)
+            if self._leaves and one.requires_grad
+            else None
+            for one in outputs
+        ]
+
+
+def _gradients(
+    outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], cotangents: Sequence[Tensor | None]
+) -> dict[str, Tensor | None]:
+    followed = [
+        (one, weight.to(one.dtype))
+        for one, weight in zip(outputs, cotangents, strict=True)
+        if weight is not None and one.requires_grad
+    ]
+    if not followed or not leaves:
+        return {}
+    attached, weights = zip(*followed, strict=True)
+    found = torch.autograd.grad(attached, list(leaves.values()), weights, allow_unused=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+def _described(name: str, comparison: Comparison, ours: Tensor, exact: Tensor) -> Wrong:
+    index = comparison.first
+    found, wanted = float(ours[index]), float(exact[index])
+    excess = comparison.worst_error / comparison.worst_allowed if comparison.worst_allowed else float("inf")
+    if comparison.wrong_elements == 0:
+        message = f"{name}: the norm of the error is {comparison.error:.3g}, allowed is {comparison.allowed:.3g}"
+        return Wrong(name, message, index, wanted, found, comparison.error / max(comparison.allowed, 1e-300))
+    place = f"element {list(index)} of {name}" if index else name
+    count = f"{comparison.wrong_elements} of {ours.numel()} elements are wrong"
+    message = (
+        f"{place} is {found:.6g}, but must be {wanted:.6g} (allowed error {comparison.first_allowed:.2g}); {count}"
+    )
+    return Wrong(name, message, index, wanted, found, excess)
+
+
+def _converted(inputs: Inputs, dtype: torch.dtype | None) -> Inputs:
+    """Return copies; floating-point tensors in `dtype` if given, also inside lists and dictionaries."""
+
+    def one(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.detach().clone().to(dtype if dtype and value.is_floating_point() else value.dtype)
+        if isinstance(value, list | tuple):
+            return type(value)(one(each) for each in value)
+        if isinstance(value, dict):
+            return {key: one(each) for key, each in value.items()}
+        return value
+
+    return {name: one(value) for name, value in inputs.items()}

@@ -1,0 +1,107 @@
+"""Confine a child process: namespaces, Landlock and seccomp, as far as the machine has them.
+
+Each protection is independent of the others. A confined child knows which hold, and the verdict lists them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tilesmith.lab.judge.isolation import seccomp
+
+NAMESPACES = "namespaces (user, network, processes, IPC)"
+LANDLOCK = "Landlock (files, TCP, signals)"
+SECCOMP = "seccomp (programs, processes, sockets, tracing)"
+RLIMITS = "rlimits (memory, CPU time, file size, open files)"
+ALL = (NAMESPACES, LANDLOCK, SECCOMP, RLIMITS)
+
+_NEW_USER, _NEW_NETWORK, _NEW_PROCESSES, _NEW_IPC, _NEW_UTS = 0x10000000, 0x40000000, 0x20000000, 0x08000000, 0x04000000
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_PATH_BENEATH, _VERSION_FLAG = 1, 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
+_READ = _READ_FILE | _READ_FOLDER
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def enter_namespaces() -> bool:
+    """Give the children of this process their own users, network, process numbers and IPC. Return whether it works."""
+    if sys.platform != "linux":
+        return False
+    user, group = os.getuid(), os.getgid()
+    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS
+    if _libc().unshare(flags):
+        return False
+    with suppress(OSError):  # the process keeps its privileges on files either way
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return True
+
+
+def readable_paths() -> list[str]:
+    """Return what Python, PyTorch and Triton read while they run."""
+    folders = [sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", *sys.path]
+    files = ["/etc/ld.so.cache", "/etc/passwd", "/etc/localtime", "/etc/nsswitch.conf", "/proc/self", "/proc/cpuinfo"]
+    devices = ["/dev/urandom", "/dev/zero", "/sys/devices/system/cpu", "/proc/meminfo", "/proc/stat"]
+    # A module that is installed for editing lies outside the prefix; its finder knows where.
+    packages = [str(Path(__file__).parents[3])]
+    return [path for path in dict.fromkeys([*folders, *files, *devices, *packages]) if path and os.path.exists(path)]
+
+
+def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> bool:
+    """Allow reading and writing below these paths only. Return whether Landlock holds."""
+    version = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) if sys.platform == "linux" else -1
+    if version < 1:
+        return False
+    every_access = (1 << 13) - 1
+    every_access |= (1 << 13) if version >= 2 else 0  # renaming between folders
+    every_access |= (1 << 14) if version >= 3 else 0  # truncating
+    every_access |= (1 << 15) if version >= 5 else 0  # ioctl on devices
+    network = 0b11 if version >= 4 else 0
+    scoped = 0b11 if version >= 6 else 0  # abstract sockets and signals
+    attributes = struct.pack("QQQ", every_access, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
+    rules = _libc().syscall(_CREATE_RULESET, attributes, len(attributes), 0)
+    if rules < 0:
+        return False
+    for path in readable:
+        _allow(rules, path, _READ)
+    for path in writable:
+        _allow(rules, path, every_access & ~_EXECUTE)
+    _allow(rules, "/dev/null", _READ_FILE | _WRITE_FILE)
+    _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    held = _libc().syscall(_RESTRICT_SELF, rules, 0) == 0
+    os.close(rules)
+    return held
+
+
+def _allow(rules: int, path: str, access: int) -> None:
+    with suppress(OSError):
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        if not os.path.isdir(path):
+            access &= _EXECUTE | _WRITE_FILE | _READ_FILE | (1 << 14)
+        # struct landlock_path_beneath_attr is packed: 64 bits of access, 32 bits of descriptor.
+        _libc().syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", access, handle), 0)
+        os.close(handle)
+
+
+def deny_calls() -> bool:
+    """Deny system calls by seccomp. Return whether the filter holds."""
+    return seccomp.install()
+
+
+def close_other_files(kept: Sequence[int]) -> None:
+    """Close every descriptor except these and the standard streams."""
+    for number in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else map(str, range(3, 256)):
+        if int(number) > 2 and int(number) not in kept:
+            with suppress(OSError):
+                os.close(int(number))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,342 @@
+"""Judge one candidate: record its calls in a confined process, replay them in a clean one, gather the verdict.
+
+The verdict is about the launches that the candidate makes, not about what its process says. They are replayed on inputs
+that the process never saw. So results from a cache, from NumPy or from a forged record are wrong there.
+"""
+
+from __future__ import annotations
+
+import ast
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from tilesmith.lab.judge.candidate import Candidate
+from tilesmith.lab.judge.isolation import sandbox
+from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
+from tilesmith.lab.judge.isolation.limits import Limits
+from tilesmith.lab.judge.laying import BadOutput
+from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
+from tilesmith.lab.judge.replayed import Replayer
+from tilesmith.lab.judge.tape_checks import findings, live_steps
+from tilesmith.lab.judge.task import Draw, Task, Trial
+from tilesmith.lab.judge.verdict import STAGES, Reason, Verdict, reward
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS
+
+TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
+SECONDS_FOR_FACTS = 120.0
+_DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to judge. Without a seed, the judge draws one and the verdict names it.
+
+    Kernels must compile for one of the targets, with `every_target` for each: a kernel may be meant for one vendor.
+    """
+
+    targets: tuple[str, ...] = TARGETS
+    every_target: bool = False
+    seed: int | None = None
+    facts: bool = True  # compile, and count bytes and sectors
+    progress: Callable[[str], None] = field(default=lambda what: None, compare=False)
+
+
+class Judge:
+    """Judges candidates, from one thread or several. Its nursery keeps PyTorch and Triton imported between them."""
+
+    def __init__(self) -> None:
+        self._nursery = Nursery()
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the nursery now; the first judgement then needs not wait for its imports."""
+        self._nursery.start()
+
+    def close(self) -> None:
+        self._nursery.close()
+
+    def judge(self, task: Task, candidate: Candidate, options: Options | None = None) -> Verdict:
+        """Return the verdict on one candidate. Raises TaskError where the task itself cannot be judged."""
+        self.start()
+        with tempfile.TemporaryDirectory(prefix="tilesmith-judge-", ignore_cleanup_errors=True) as scratch:
+            return _Judgement(self._nursery, task, candidate, options or Options(), Path(scratch).resolve()).verdict()
+
+
+_default: Judge | None = None
+_default_lock = threading.Lock()
+
+
+def default_judge() -> Judge:
+    """Return the judge of this process, which stays warm until the process ends."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Judge()
+        return _default
+
+
+class _Judgement:
+    """One candidate on one task."""
+
+    def __init__(self, nursery: Nursery, task: Task, candidate: Candidate, options: Options, scratch: Path) -> None:
+        self._nursery = nursery
+        self._task = task
+        self._candidate = candidate
+        self._options = options
+        self._scratch = scratch
+        self._seed = secrets.randbits(48) if options.seed is None else options.seed
+        self._started = time.perf_counter()
+        self._reasons: list[Reason] = []
+        self._open: list[Reason] = []
+        self._notes: dict[str, None] = {}
+        self._trials = task.trials(self._seed)
+        self._right = 0
+        self._kernels: list[dict[str, Any]] = []
+        self._facts_trial: Trial | None = None
+        self._facts_with_gradients = False
+        self._protections: tuple[str, ...] = ()
+        self._printed = ""
+        self._replay_lock = threading.Lock()
+
+    def verdict(self) -> Verdict:
+        try:
+            self._parse()
+            self._candidate.write_to(self._scratch)
+            with (
+                self._child("record", confined=True) as recording,
+                self._child("replay", confined=False) as replaying,
+                self._child("replay", confined=False) as describing,
+                ThreadPoolExecutor(2) as pool,
+            ):
+                try:
+                    self._judge(recording, replaying, describing, pool)
+                finally:
+                    self._printed = recording.printed()
+        except Failure as failure:
+            self._note(failure)
+        return self._summed_up()
+
+    def _parse(self) -> None:
+        main = self._candidate.main
+        try:
+            ast.parse(self._candidate.files[main])
+        except (SyntaxError, ValueError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
+
+    @contextmanager
+    def _child(self, role: str, *, confined: bool) -> Iterator[Child]:
+        rules = self._task.rules
+        limits = Limits(rules.seconds, rules.gigabytes)
+        child = self._nursery.child(role, str(self._scratch), limits, confined=confined)
+        try:
+            yield child
+        finally:
+            child.end()
+
+    def _judge(self, recording: Child, replaying: Child, describing: Child, pool: ThreadPoolExecutor) -> None:
+        recorder = Recorder(self._task, recording, self._seed)
+        self._options.progress("loading")
+        self._protections = self._asked(recording.ready, "loads")
+        self._asked(lambda: recorder.load(self._candidate.main), "loads")
+        replayer = Replayer(self._task, replaying, self._seed)
+        facts: Future[list[dict[str, Any]]] | None = None
+        judged: list[tuple[Trial, Future[None]]] = []
+        for number, trial in enumerate(self._in_order()):
+            self._options.progress(f"{trial.case.name} {trial.dtype_name}")
+            try:
+                recorded = self._asked(lambda one=trial: recorder.record(one), "runs")  # type: ignore[misc]
+                self._check_tape(recorded)
+            except Failure as failure:
+                judged.append((trial, _failed(_placed(failure, trial))))
+                if failure.reason.stage in _DECISIVE and not failure.open:
+                    break
+                continue
+            if number == 0 and self._options.facts:
+                self._facts_trial, self._facts_with_gradients = trial, recorded.gradients is not None
+                describer = Replayer(self._task, describing, self._seed)
+                facts = pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS)
+            judged.append((trial, pool.submit(self._replay, replayer, recorded)))
+            if any(one.done() and _is_decisive(one) for _, one in judged):
+                break
+        self._gather(judged)
+        if facts is not None:
+            self._gather_facts(facts)
+
+    def _in_order(self) -> list[Trial]:
+        """Return the trials with the largest given size first: it is compiled while the others run."""
+        sizes = {id(trial): self._task.floor_bytes(trial) or 0 for trial in self._trials if not trial.hidden}
+        first = max((trial for trial in self._trials if not trial.hidden), key=lambda one: sizes[id(one)], default=None)
+        if first is None:
+            return self._trials
+        return [first, *(trial for trial in self._trials if trial is not first)]
+
+    def _asked(self, ask: Callable[[], Any], stage: str) -> Any:
+        """Ask the candidate's process; its end is a reason."""
+        try:
+            return ask()
+        except Ended as ended:
+            kind = "timeout" if "still running" in str(ended) else "ended"
+            advice = "Is there a loop that never ends?" if kind == "timeout" else "Let the function return."
+            raise Failure(Reason(kind, stage, f"the candidate {ended}", advice)) from None
+        except BadOutput as error:
+            raise Failure(Reason("garbage", stage, f"the candidate's process sends {error}")) from None
+
+    def _check_tape(self, recorded: Recorded) -> None:
+        """Keep the steps that matter, and apply the rules to them."""
+        for step in recorded.tape["steps"][recorded.forward_steps :]:
+            step["backward"] = True
+        steps = live_steps(recorded.tape, recorded.references)
+        dropped = len(recorded.tape["steps"]) - len(steps)
+        if dropped:
+            self._notes[f"{dropped} operators or launches of a call do not contribute to the outputs"] = None
+        recorded.tape["steps"] = steps
+        for finding in findings(steps, recorded.tape, self._task.rules, self._candidate):
+            raise Failure(finding.reason, open=finding.open)
+
+    def _replay(self, replayer: Replayer, recorded: Recorded) -> None:
+        draws: tuple[Draw, ...] = ("fresh", "wide") if recorded.trial.dtype == self._trials[0].dtype else ("fresh",)
+        for draw in draws:
+            try:
+                with self._replay_lock:  # one child replays one trial at a time
+                    replayer.judge(recorded, draw)
+            except Failure as failure:
+                raise Failure(replace(failure.reason, draw=draw), open=failure.open) from None
+            except Ended as ended:
+                message = f"a replay of the launches {ended}"
+                raise Failure(Reason("timeout", "runs", message, "Is there a loop that never ends?")) from None
+
+    def _gather(self, judged: Sequence[tuple[Trial, Future[None]]]) -> None:
+        for trial, future in judged:
+            try:
+                future.result()
+                self._right += 1
+            except Failure as failure:
+                self._note(_placed(failure, trial))
+
+    def _gather_facts(self, facts: Future[list[dict[str, Any]]]) -> None:
+        try:
+            self._kernels = facts.result()
+        except Failure as failure:
+            self._note(_placed(failure, self._facts_trial))
+            return
+        except Ended as ended:
+            self._note(Failure(Reason("compiler", "compiles", f"the compiler {ended}")))
+            return
+        for kernel in self._kernels:
+            errors = kernel["errors"]
+            if errors and len(errors) < len(self._options.targets) and not self._options.every_target:
+                self._notes[f"{kernel['name']} does not compile for {', '.join(errors)}"] = None
+                continue
+            for target, error in errors.items():
+                reason = Reason(
+                    "compile-error", "compiles", str(error)[:600], f"The kernel must compile for {target}.",
+                    kernel=kernel["name"], file=self._candidate.main, line=kernel.get("line"),
+                )  # fmt: skip
+                self._note(Failure(reason))
+
+    def _note(self, failure: Failure) -> None:
+        place = self._open if failure.open else self._reasons
+        if failure.reason not in place:
+            place.append(failure.reason)
+
+    def _summed_up(self) -> Verdict:
+        by_stage = sorted(self._reasons, key=lambda one: STAGES.index(one.stage))
+        stages = self._stages(by_stage)
+        failed = by_stage[0].stage if by_stage else None
+        passed = [stage for stage in STAGES if stages[stage] == "passed"]
+        moved, floor = self._bytes()
+        right = self._right / max(1, len(self._trials))
+        return Verdict(
+            task=self._task.name,
+            candidate=self._candidate.name,
+            digest=self._candidate.digest,
+            outcome="fail" if by_stage else "unproven" if self._open else "pass",
+            stage=failed or (passed[-1] if passed else "loads"),
+            reasons=(*by_stage, *self._open),
+            stages=stages,
+            trials=len(self._trials),
+            trials_right=self._right,
+            kernels=self._kernels,
+            bytes=moved,
+            floor_bytes=floor,
+            facts_case=self._facts_trial.case.name if self._facts_trial else None,
+            times=None,
+            reward=reward(stages, right, floor / moved if floor and moved else 0.0),
+            seed=self._seed,
+            seconds=round(time.perf_counter() - self._started, 3),
+            protections=self._protections,
+            missing_protections=tuple(one for one in sandbox.ALL if one not in self._protections),
+            printed=self._printed[-2000:],
+            notes=tuple(self._notes),
+            versions={"torch": torch.__version__, "triton": triton.__version__},
+        )
+
+    def _stages(self, reasons: Sequence[Reason]) -> dict[str, str]:
+        failed = {reason.stage for reason in reasons}
+        left_open = {reason.stage for reason in self._open}
+        first = min((STAGES.index(stage) for stage in failed), default=len(STAGES))
+        stages = {}
+        for number, stage in enumerate(STAGES):
+            if stage in failed:
+                stages[stage] = "failed"
+            elif stage == "fast":
+                stages[stage] = "skipped"  # needs a GPU
+            elif stage == "compiles":
+                stages[stage] = "passed" if self._kernels and self._options.facts else "skipped"
+            elif number > first or (self._open and stage in ("right", "safe")):
+                stages[stage] = "skipped" if number > first else "open"
+            else:
+                stages[stage] = "open" if stage in left_open else "passed"
+        return stages
+
+    def _bytes(self) -> tuple[int | None, int | None]:
+        """Return the bytes that the launches of one call move, and the least that the task needs."""
+        if not self._kernels or self._facts_trial is None or any("bytes" not in one for one in self._kernels):
+            return None, None
+        moved = sum(kernel["bytes"] * kernel["launches"] for kernel in self._kernels)
+        cost = self._task.spec.cost
+        if cost is None:
+            return moved, None
+        least = cost(self._facts_trial.case, self._facts_trial.dtype)
+        floor = least.forward.bytes
+        if self._facts_with_gradients:
+            floor += least.backward.bytes if least.backward else 0
+        return moved, floor
+
+
+def _failed(failure: Failure) -> Future[None]:
+    future: Future[None] = Future()
+    future.set_exception(failure)
+    return future
+
+
+def _is_decisive(future: Future[None]) -> bool:
+    error = future.exception()
+    return isinstance(error, Failure) and not error.open and error.reason.stage in _DECISIVE
+
+
+def _placed(failure: Failure, trial: Trial | None) -> Failure:
+    if trial is None:
+        return failure
+    reason = replace(
+        failure.reason, case=trial.case.name, sizes=dict(trial.case.sizes), dtype=trial.dtype_name,
+        layout=trial.layout.name,
+    )  # fmt: skip
+    return Failure(reason, open=failure.open)

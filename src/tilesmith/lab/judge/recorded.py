@@ -1,0 +1,231 @@
+"""Ask the candidate's process for one trial: a call that warms up, then a call whose tape and outputs are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.judge.expected import Expected
+from tilesmith.lab.judge.isolation.arena import aligned
+from tilesmith.lab.judge.isolation.children import Child
+from tilesmith.lab.judge.laying import BadOutput, lay, read_output, unchanged
+from tilesmith.lab.judge.tape_checks import is_well_formed
+from tilesmith.lab.judge.task import Task, Trial
+from tilesmith.lab.judge.verdict import Reason
+from tilesmith.spec import Inputs
+
+COTANGENTS_AT = 384 << 20  # in every arena; inputs, outputs and constants lie before
+MOST_CONSTANT_BYTES = 64 << 20
+COTANGENT_SEED = 7
+
+
+class Failure(Exception):
+    """The candidate fails a trial, or leaves it open."""
+
+    def __init__(self, reason: Reason, *, open: bool = False) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+        self.open = open
+
+
+@dataclass
+class Recorded:
+    """One recorded call: its tape, its constants, and what the candidate's process says the outputs are."""
+
+    trial: Trial
+    inputs: Inputs
+    tape: dict[str, Any]
+    references: list[Any]  # of outputs, then of gradients
+    outputs: list[Tensor]
+    gradients: dict[str, Tensor] | None
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    forward_steps: int = 0
+    own_parameters: bool = True
+
+
+class Recorder:
+    """The candidate's process for one judgement."""
+
+    def __init__(self, task: Task, child: Child, seed: int) -> None:
+        self._task = task
+        self._child = child
+        self._seed = seed
+        self.own_parameters = True
+
+    def load(self, main: str) -> None:
+        """Import the candidate. Raises Failure or Ended."""
+        parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
+        given = {"init": list(self._task.init), "parameters": parameters}
+        laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
+        answer = self._child.ask(
+            {
+                "do": "load",
+                "main": main,
+                "names": list(self._task.function_names),
+                "init": laid.encoded["init"]["list"],
+                "parameters": laid.encoded["parameters"],
+                "seed": 0,
+            }
+        )
+        if "error" in answer:
+            known = {"NoFunction": "no-function", "SyntaxError": "syntax-error"}
+            kind = known.get(str(answer.get("kind")), "import-error")
+            raise Failure(Reason(kind, "loads", str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
+        self.own_parameters = answer.get("bound") is not True
+
+    def record(self, trial: Trial) -> Recorded:
+        """Record one trial. Raises Failure, or Ended where the process does."""
+        wants_gradients = self._task.rules.gradients != "none"
+        own = self.own_parameters
+        warm = self._task.inputs(trial, self._seed + 1, "seen", own_parameters=own)
+        inputs = self._task.inputs(trial, self._seed, "seen", own_parameters=own)
+        leaves = self._task.spec.leaves(inputs) if wants_gradients else []
+        self._call(warm, leaves, record=False)
+        answer, room = self._call(inputs, leaves, record=True)
+        described = answer.get("outputs")
+        if not isinstance(described, list):
+            raise BadOutput("an answer without outputs")
+        for one in described:
+            if one.get("type") not in ("Tensor", "Parameter"):
+                message = f"the output is a {one.get('type')}, which may compute later; it must be a plain tensor"
+                raise Failure(
+                    Reason("not-a-tensor", "honest", message, "Return torch.Tensor, computed when it returns.")
+                )
+        outputs = [read_output(one, self._child.arena) for one in described]
+        tape = self._checked_tape(answer)
+        forward_steps = len(tape["steps"])
+        references = [one["reference"] for one in described]
+        gradients = None
+        offered = any(one.get("has_gradient") for one in described)
+        if leaves and self._task.rules.gradients == "required" and not offered:
+            message = "the outputs have no gradient, but the task wants one"
+            raise Failure(Reason("no-gradient", "runs", message, "Wrap the kernels in a torch.autograd.Function."))
+        if leaves and offered:
+            gradients, more, tape = self._backward(trial, inputs, outputs)
+            references += more
+        self._refuse_changes(inputs)
+        constants = self._constants(tape)
+        return Recorded(trial, inputs, tape, references, outputs, gradients, constants, forward_steps, own)
+
+    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> tuple[dict[str, Any], int]:
+        laid = self._laid = lay(inputs, self._child.arena)
+        request = {
+            "do": "call",
+            "inputs": laid.encoded,
+            "leaves": leaves,
+            "style": self._task.style,
+            "record": record,
+            "perform": True,
+            "configuration": 0,
+            "tf32": self._task.rules.tf32,
+            "room": laid.room,
+        }
+        answer = self._child.ask(request)
+        if "error" in answer:
+            raise Failure(self._exception(answer))
+        return answer, laid.room
+
+    def _backward(
+        self, trial: Trial, inputs: Inputs, outputs: list[Tensor]
+    ) -> tuple[dict[str, Tensor], list[Any], dict[str, Any]]:
+        expected = Expected(self._task, trial, inputs, gradients=True, cotangent_seed=COTANGENT_SEED)
+        wrong = expected.misshapen(outputs)
+        if wrong is not None:
+            raise Failure(Reason("wrong-shape", "runs", wrong.message, "Return what the definition returns."))
+        given = {str(number): one for number, one in enumerate(expected.cotangents)}
+        laid = lay(given, self._child.arena, COTANGENTS_AT)
+        answer = self._child.ask({"do": "backward", "cotangents": list(laid.encoded.values())})
+        if "error" in answer:
+            raise Failure(self._exception(answer))
+        found = answer.get("gradients")
+        if not isinstance(found, dict):
+            raise BadOutput("an answer without gradients")
+        missing = [name for name, one in expected.exact_gradients.items() if one is not None and name not in found]
+        if missing:
+            message = f"no gradient reaches {', '.join(missing)}"
+            raise Failure(Reason("no-gradient", "right", message, "Return a gradient for every input in backward."))
+        gradients = {name: read_output(one, self._child.arena) for name, one in found.items()}
+        return gradients, [one["reference"] for one in found.values()], self._checked_tape(answer)
+
+    def _checked_tape(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        tape = answer.get("tape")
+        if not is_well_formed(tape):
+            raise BadOutput("a damaged record of its launches")
+        return dict(tape)  # type: ignore[arg-type]  # a dict, as is_well_formed says
+
+    def _refuse_changes(self, inputs: Inputs) -> None:
+        changed = unchanged(self._laid, inputs, self._child.arena)
+        if changed and not self._task.rules.in_place:
+            message = f"the candidate changes its input {changed[0]}"
+            raise Failure(Reason("changes-input", "safe", message, "Write results to new memory."))
+
+    def _constants(self, tape: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return copies of the memory that held values before the call: the arena is used again."""
+        found, total = {}, 0
+        for number, storage in enumerate(tape["storages"]):
+            if storage.get("kind") != "constant":
+                continue
+            at, length = storage.get("at"), storage.get("bytes")
+            if not isinstance(at, int) or not isinstance(length, int) or length < 0:
+                raise BadOutput("a constant without a place")
+            total += length
+            if total > MOST_CONSTANT_BYTES:
+                message = (
+                    f"the candidate keeps more than {MOST_CONSTANT_BYTES >> 20} MiB of values from before the call"
+                )
+                raise Failure(Reason("constants", "honest", message, "Compute from the inputs, in every call."))
+            found[str(number)] = self._child.arena.storage_at(at, length).clone()
+        return found
+
+    def _exception(self, answer: Mapping[str, Any]) -> Reason:
+        message = str(answer["error"])[:600]
+        if answer.get("kind") == "TypeError" and "returns a" in message:
+            return Reason(
+                "bad-output",
+                "runs",
+                f"the candidate {message.partition('returns')[1]}{message.partition('returns')[2]}",
+                "",
+            )
+        file, line = _place(message)
+        advice = "The candidate raised this error when it was called."
+        return Reason("exception", "runs", message, advice, file=file, line=line)
+
+
+_LOAD_ADVICE = {
+    "no-function": "Define a function with the task's name and arguments.",
+    "import-error": "The file must be importable without a GPU, network, or other files.",
+}
+
+
+def _place(message: str) -> tuple[str | None, int | None]:
+    """Return the file and line at the end of a described error."""
+    inside = message.rpartition("(")[2].rstrip(")")
+    file, _, line = inside.rpartition(":")
+    return (file, int(line)) if file.endswith(".py") and line.isdecimal() else (None, None)
+
+
+def put_constants(constants: Mapping[str, Tensor], arena: Any, start: int) -> tuple[dict[str, int], int]:
+    """Copy constants into an arena. Return their places, and the room after them."""
+    places, room = {}, aligned(start)
+    for number, content in constants.items():
+        places[number] = room
+        if content.numel():
+            arena.storage_at(room, content.numel()).copy_(content)
+        room = aligned(room + max(1, content.numel()))
+    return places, room
+
+
+def same_structure(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two draws of inputs have the same shapes, strides and plain values."""
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, dict | list | tuple):
+            values = value.values() if isinstance(value, dict) else value
+            return [shape(one) for one in values]
+        return (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+
+    return {name: shape(value) for name, value in one.items()} == {name: shape(value) for name, value in other.items()}

@@ -1,0 +1,211 @@
+"""The candidate's process: load it, call it on inputs in shared memory, answer with a tape and the outputs' bytes.
+
+The process sees one call's inputs at a time. It knows neither the task nor what is expected.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+from tilesmith.hardware.devices import device as named_device
+from tilesmith.lab.check_context import poisoned_memory
+from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
+from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
+from tilesmith.lab.judge.isolation import messages
+from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
+from tilesmith.lab.judge.recording import plain_values
+from tilesmith.lab.judge.recording.candidate_module import function_of, load
+from tilesmith.lab.judge.recording.plain_values import dtype_name, dtype_named
+from tilesmith.lab.judge.recording.tape import Tape
+from tilesmith.spec import called, described
+from tilesmith.toolchain.interpreter import handing_over
+
+PRETENDED_DEVICE = "h200"
+
+
+def record(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
+    """Answer requests until the judge closes the channel."""
+    messages.send(channel, {"ready": facts["protections"]})
+    session = _Session(arena, Path(facts["scratch"]))
+    while True:
+        try:
+            request = messages.receive(channel)
+        except messages.Closed:
+            return
+        messages.send(channel, session.answer(request))
+
+
+class _Session:
+    """One candidate: its function, and the call whose gradients may be asked for."""
+
+    def __init__(self, arena: Arena, folder: Path) -> None:
+        self._arena = arena
+        self._folder = folder
+        self._main = ""
+        self._function: Any = None
+        self._outputs: list[torch.Tensor] = []
+        self._leaves: dict[str, torch.Tensor] = {}
+        self._tape: Tape | None = None
+        self._room = 0
+        self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
+        self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return getattr(self, f"_{request['do']}")(request)  # type: ignore[no-any-return]  # dicts, all of them
+        except BaseException as error:
+            return {"error": described(error, str(self._folder / self._main)), "kind": type(error).__name__,
+                    "tape": self._written_tape()}  # fmt: skip
+
+    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._main = request["main"]
+        init = [plain_values.decode(one, self._input_tensor) for one in request["init"]]
+        torch.manual_seed(request["seed"])
+        with self._watching(None):
+            module = load(self._folder, self._main)
+            self._function = function_of(module, request["names"], init)
+        parameters = plain_values.decode(request["parameters"], self._input_tensor)
+        return {"loaded": True, "bound": self._fits(parameters)}
+
+    def _fits(self, parameters: dict[str, torch.Tensor]) -> bool:
+        """Return whether the candidate is a module with exactly the task's parameters."""
+        if not parameters or not isinstance(self._function, torch.nn.Module):
+            return False
+        own = dict([*self._function.named_parameters(), *self._function.named_buffers()])
+        shapes = {name: (one.shape, one.dtype) for name, one in own.items()}
+        return shapes == {name: (one.shape, one.dtype) for name, one in parameters.items()}
+
+    def _bind(self, parameters: dict[str, torch.Tensor]) -> None:
+        """Let the candidate's module use the task's parameters, in the arena."""
+        if self._fits(parameters):
+            for name, one in [*self._function.named_parameters(), *self._function.named_buffers()]:
+                one.data = parameters[name]
+
+    def _call(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call the function once. With `record`, answer with the tape and the outputs."""
+        self._given = {}
+        inputs = {name: plain_values.decode(value, self._input_tensor) for name, value in request["inputs"].items()}
+        given = dict(self._given)
+        self._bind(inputs.pop("parameters", {}))
+        self._leaves = {name: inputs[name].detach().requires_grad_() for name in request["leaves"]}
+        choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
+        tape = Tape(str(self._folder), **choices)
+        self._tape = tape
+        for at, tensor in given.items():
+            tape.add_input(tensor, at)
+        self._room = aligned(request["room"])
+        with self._watching(tape, list(given.values())), torch.set_grad_enabled(bool(self._leaves)):
+            made = self._called({**inputs, **self._leaves}, request)
+        form, outputs = _as_list(made)
+        self._outputs = outputs
+        if not request["record"]:
+            return {"done": True}
+        return {"form": form, "outputs": [self._written(one) for one in outputs], "tape": self._written_tape()}
+
+    def _called(self, inputs: dict[str, Any], request: dict[str, Any]) -> Any:
+        if request["style"] == "positional":
+            return self._function(*inputs.values())
+        if request["style"] == "packed":
+            return self._function(tuple(inputs.values()))
+        return called(self._function, inputs)
+
+    def _backward(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Compute the gradients of the last call's outputs."""
+        assert self._tape is not None
+        self._given = {}
+        cotangents = [plain_values.decode(one, self._input_tensor) for one in request["cotangents"]]
+        for at, tensor in self._given.items():
+            self._tape.add_input(tensor, at)
+        followed = [
+            (output, cotangent)
+            for output, cotangent in zip(self._outputs, cotangents, strict=True)
+            if output.requires_grad and cotangent is not None
+        ]
+        if not followed:
+            return {"gradients": {}, "tape": self._written_tape()}
+        outputs, weights = zip(*followed, strict=True)
+        given = [one for one in cotangents if one is not None]
+        with self._watching(self._tape, given):
+            found = torch.autograd.grad(outputs, list(self._leaves.values()), weights, allow_unused=True)
+        gradients = {name: self._written(one) for name, one in zip(self._leaves, found, strict=True) if one is not None}
+        return {"gradients": gradients, "tape": self._written_tape()}
+
+    def _watching(self, tape: Tape | None, on_gpu: list[torch.Tensor] | None = None) -> ExitStack:
+        """Return a context in which there seems to be a GPU, and the tape sees launches and operators."""
+        for tensor in on_gpu or []:
+            self._tracker.on_gpu(tensor)
+        stack = ExitStack()
+        stack.enter_context(poisoned_memory())
+        stack.enter_context(gpu_stand_in(named_device(PRETENDED_DEVICE)))
+        stack.enter_context(handing_over(tape or Tape(str(self._folder))))
+        stack.enter_context(self._tracker.watching())
+        if tape is not None:
+            stack.enter_context(tape)
+        return stack
+
+    def _input_tensor(self, reference: Any) -> torch.Tensor:
+        """Return an input in the arena. The judge knows its storage by the place in the arena."""
+        at, length, dtype, offset, size, stride = reference
+        self._given[str(at)] = tensor = view_of(
+            self._arena.storage_at(at, length), dtype_named(dtype), offset, size, stride
+        )
+        return tensor
+
+    def _written(self, output: torch.Tensor) -> dict[str, Any]:
+        """Copy an output into the arena, and say where it is."""
+        assert self._tape is not None
+        facts: dict[str, Any] = {
+            "dtype": dtype_name(output.dtype),
+            "size": list(output.size()),
+            "type": type(output).__name__,
+            "reference": self._tape.reference(output),
+            "has_gradient": _has_own_gradient(output),
+        }
+        content = output.detach().contiguous()
+        facts["at"] = self._put(torch.empty(0, dtype=torch.uint8).set_(content.clone().untyped_storage()))
+        return facts
+
+    def _written_tape(self) -> dict[str, Any] | None:
+        """Return the tape, with the constants in the arena."""
+        if self._tape is None:
+            return None
+        for number, content in self._tape.constants.items():
+            if "at" not in self._tape.storages[number]:
+                self._tape.storages[number]["at"] = self._put(content)
+        return self._tape.as_json()
+
+    def _put(self, content: torch.Tensor) -> int:
+        at, length = self._room, content.numel()
+        if length:
+            self._arena.storage_at(at, length).copy_(content)
+        self._room = aligned(at + length)
+        return at
+
+
+def _has_own_gradient(output: torch.Tensor) -> bool:
+    """Return whether a gradient of the candidate's own, not only one of PyTorch's copies, leads to this output."""
+    waiting, seen = [output.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return True
+        seen.add(node)
+        waiting.extend(one for one, _ in node.next_functions)
+    return False
+
+
+def _as_list(made: Any) -> tuple[str, list[torch.Tensor]]:
+    """Return how the outputs came, and the outputs."""
+    form = "tensor" if isinstance(made, torch.Tensor) else type(made).__name__
+    values = [made] if isinstance(made, torch.Tensor) else list(made.values()) if isinstance(made, dict) else made
+    if not isinstance(values, list | tuple) or not all(isinstance(one, torch.Tensor) for one in values):
+        raise TypeError(f"returns a {type(made).__name__}, not a tensor or a tuple of tensors")
+    return form, list(values)

@@ -1,0 +1,229 @@
+"""Replay a recorded call on inputs that the candidate never saw, and say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from tilesmith.lab.judge.expected import Expected, Wrong
+from tilesmith.lab.judge.isolation.children import Child
+from tilesmith.lab.judge.laying import lay, read_output
+from tilesmith.lab.judge.recorded import COTANGENT_SEED, COTANGENTS_AT, Failure, Recorded, put_constants, same_structure
+from tilesmith.lab.judge.replaying.memory import CONSTANT, INPUT
+from tilesmith.lab.judge.replaying.replay import digest
+from tilesmith.lab.judge.task import Draw, Task
+from tilesmith.lab.judge.verdict import Reason
+from tilesmith.spec import Inputs
+
+FAR_OFF = 16.0  # times the allowed error: no accident of rounding
+_ADVICE = {
+    "out-of-bounds": "Mask off the lanes outside the tensor, or correct the offsets.",
+    "not-a-kernel": "Write kernels in Triton's language alone.",
+    "not-portable": "Pass tensors, numbers and constants to kernels, and use names of triton.language in them.",
+    "kernel-error": "Correct the line that the message names.",
+    "needs-gpu": "Judge this candidate on a machine with a GPU.",
+    "torch-computes": "Compute it in a kernel. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
+}
+_STAGES = {"not-a-kernel": "honest", "not-portable": "honest", "torch-computes": "honest", "kernel-error": "runs"}
+_OPEN = ("needs-gpu", "not-portable")
+
+
+class Replayer:
+    """The clean process of one judgement."""
+
+    def __init__(self, task: Task, child: Child, seed: int) -> None:
+        self._task = task
+        self._child = child
+        self._seed = seed
+
+    def judge(self, recorded: Recorded, draw: Draw) -> bool:
+        """Replay on one draw. Return False where the draw decides nothing. Raises Failure."""
+        inputs = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
+        if not same_structure(inputs, recorded.inputs):
+            return False  # the definition's inputs have other shapes for other values
+        gradients = recorded.gradients is not None
+        expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=self._seed % 2**31)
+        if draw == "wide" and not expected.is_well_conditioned:
+            return False
+        try:
+            self._judged(recorded, inputs, expected, draw)
+        except Failure as failure:
+            if not self._differs_only_by_integers(recorded, inputs, failure):
+                raise
+            kept = {
+                name: inputs[name] if not isinstance(value, Tensor) or value.is_floating_point() else value
+                for name, value in recorded.inputs.items()
+            }
+            again = Expected(self._task, recorded.trial, kept, gradients=gradients, cotangent_seed=self._seed % 2**31)
+            self._judged(recorded, kept, again, draw)
+        return True
+
+    def facts(self, recorded: Recorded, targets: tuple[str, ...], seconds: float) -> list[dict[str, Any]]:
+        """Return the facts of the compiler and the memory trace about the kernels of a recorded call."""
+        request = self._request("facts", recorded, recorded.inputs, None)
+        answer = self._child.ask({**request, "targets": list(targets)}, seconds)
+        if "stopped" in answer:
+            raise Failure(self._stopped(answer["stopped"]), open=answer["stopped"].get("kind") in _OPEN)
+        kernels: list[dict[str, Any]] = answer["kernels"]
+        return kernels
+
+    def _judged(self, recorded: Recorded, inputs: Inputs, expected: Expected, draw: Draw) -> None:
+        answer = self._child.ask(self._request("replay", recorded, inputs, expected))
+        if "stopped" in answer:
+            raise Failure(self._stopped(answer["stopped"]), open=answer["stopped"].get("kind") in _OPEN)
+        faults = answer["faults"]
+        if faults:
+            raise Failure(Reason(stage="safe", **{**faults[0], "program": tuple(faults[0]["program"])}))
+        if answer["changed_inputs"] and not self._task.rules.in_place:
+            raise Failure(Reason("changes-input", "safe", "a kernel changes an input", "Write results to new memory."))
+        made = [read_output(one, self._child.arena) for one in answer["outputs"]]
+        outputs = made[: len(recorded.outputs)]
+        gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))
+        wrong = expected.wrong(outputs, gradients)
+        if wrong is not None:
+            raise Failure(self._wrong(wrong, recorded, draw, answer))
+        self._refuse_aliases(answer, recorded)
+        self._refuse_moved(answer, inputs, expected)
+
+    def _request(self, what: str, recorded: Recorded, inputs: Inputs, expected: Expected | None) -> dict[str, Any]:
+        laid = lay(inputs, self._child.arena)
+        places = dict(laid.places)
+        if recorded.gradients is not None:
+            cotangents = expected.cotangents if expected is not None else self._any_cotangents(recorded)
+            given = {str(number): one for number, one in enumerate(cotangents)}
+            places |= lay(given, self._child.arena, COTANGENTS_AT).places
+        constants, room = put_constants(recorded.constants, self._child.arena, laid.room)
+        return {
+            "do": what,
+            "tape": recorded.tape,
+            "inputs": places,
+            "constants": constants,
+            "outputs": recorded.references,
+            "allow_any": self._task.rules.torch == "any",
+            "tf32": self._task.rules.tf32,
+            "room": room,
+        }
+
+    def _any_cotangents(self, recorded: Recorded) -> list[Tensor | None]:
+        expected = Expected(
+            self._task, recorded.trial, recorded.inputs, gradients=True, cotangent_seed=COTANGENT_SEED
+        )  # fmt: skip
+        return expected.cotangents
+
+    def _differs_only_by_integers(self, recorded: Recorded, inputs: Inputs, failure: Failure) -> bool:
+        """Return whether the host read integers, such as lengths, that another draw changes."""
+        integers = any(isinstance(one, Tensor) and not one.is_floating_point() for one in inputs.values())
+        return bool(recorded.tape["host_reads"]) and integers and failure.reason.kind != "torch-computes"
+
+    def _stopped(self, fault: Mapping[str, Any]) -> Reason:
+        kind = str(fault["kind"])
+        file, line = fault.get("file") or None, fault.get("line")
+        file = str(file).rpartition("/")[2] if file else None
+        return Reason(
+            kind, _STAGES.get(kind, "safe"), str(fault["message"])[:600], _ADVICE.get(kind, ""), file=file, line=line
+        )
+
+    def _wrong(self, wrong: Wrong, recorded: Recorded, draw: Draw, answer: Mapping[str, Any]) -> Reason:
+        """Return why an output of the replay is wrong: the kernels, or work outside of them."""
+        seen = Expected(
+            self._task, recorded.trial, recorded.inputs, gradients=recorded.gradients is not None,
+            cotangent_seed=COTANGENT_SEED,
+        )  # fmt: skip
+        was_right = seen.wrong(recorded.outputs, recorded.gradients) is None
+        writer = self._writer(wrong, recorded)
+        if was_right and draw == "fresh" and wrong.excess > FAR_OFF:
+            message = (
+                "the outputs were right for the inputs that the candidate saw, but its launches give wrong outputs for "
+                f"new inputs of the same shapes: {wrong.message}"
+            )
+            advice = (
+                "Compute everything that depends on input values in kernels, in every call: no caches of results, no "
+                "NumPy, no values read on the host."
+            )
+            if recorded.tape["host_reads"]:
+                advice += f" The host reads values: {str(recorded.tape['host_reads'][0])[:80]}."
+            reason = Reason("outside-kernels", "honest", message, advice)
+        else:
+            reason = Reason("wrong-value", "right", wrong.message, self._advice(wrong, recorded, draw))
+        return replace(
+            reason, output=wrong.output, element=wrong.element, expected=wrong.expected, found=wrong.found, **writer
+        )
+
+    def _advice(self, wrong: Wrong, recorded: Recorded, draw: Draw) -> str:
+        if wrong.found is not None and wrong.found != wrong.found:
+            if draw == "wide":
+                return "Large inputs overflow: subtract the maximum before exp, or accumulate in float32."
+            return "New memory holds NaN: an element that no program stores stays NaN. Check the mask and the grid."
+        dots = any("dot(" in str(kernel.get("text")) for kernel in recorded.tape["kernels"])
+        if dots and recorded.trial.dtype_name == "float32" and not self._task.rules.tf32:
+            return 'tl.dot rounds float32 to tf32 by default: pass input_precision="ieee" or "tf32x3".'
+        if draw == "wide":
+            return "The error shows with large inputs: accumulate in float32, and avoid differences of large numbers."
+        return "Compare the program and line above with the definition for this element."
+
+    def _writer(self, wrong: Wrong, recorded: Recorded) -> dict[str, Any]:
+        """Return the kernel, program and line that stored the wrong element."""
+        if wrong.element is None:
+            return {}
+        names = [f"the gradient of {name}" for name in recorded.gradients or {}]
+        count = len(recorded.outputs)
+        outputs = ["the output"] if count == 1 else [f"output {number}" for number in range(count)]
+        try:
+            number = [*outputs, *names].index(wrong.output)
+        except ValueError:
+            return {}
+        request = {"do": "writer", "reference": recorded.references[number], "index": list(wrong.element)}
+        found = self._child.ask(request).get("writer")
+        return {**found, "program": tuple(found["program"])} if found else {}
+
+    def _refuse_aliases(self, answer: Mapping[str, Any], recorded: Recorded) -> None:
+        if any(one["is_input"] for one in answer["outputs"]) and not self._task.rules.in_place:
+            message = "an output shares memory with an input"
+            raise Failure(Reason("alias", "honest", message, "Return new memory."))
+        storages = recorded.tape["storages"]
+        if any(storages[reference[0]]["kind"] == "constant" for reference in recorded.references):
+            message = "an output lies in memory from before the call, so the next call changes it"
+            raise Failure(Reason("alias", "honest", message, "Allocate the output in the call that returns it."))
+
+    def _refuse_moved(self, answer: Mapping[str, Any], inputs: Inputs, expected: Expected) -> None:
+        """Refuse results that PyTorch moved into place: a copy of the answer, or elements that no kernel stored."""
+        launches = answer["launches"]
+        if self._task.rules.must_launch and not launches:
+            message = "no kernel launch contributes to the outputs"
+            raise Failure(Reason("no-launch", "honest", message, "Launch a kernel that computes the outputs."))
+        if self._task.rules.torch == "any" and self._task.rules.must_launch and all(launches):
+            message = "the kernels only copy or fill memory; PyTorch computes everything"
+            raise Failure(Reason("decoy-kernel", "honest", message, "Let kernels compute a part of the task."))
+        known = {digest(one) for one in inputs.values() if isinstance(one, Tensor)}
+        for number, plain in enumerate(expected.plain):
+            found = digest(plain)
+            if plain.numel() > 1 and found in answer["moved"] and found not in known:
+                message = f"PyTorch computes {expected.output_name(number)} ({answer['moved'][found]}); a kernel only copies it"
+                raise Failure(Reason("torch-computes", "honest", message, _ADVICE["torch-computes"]))
+        for number, (facts, plain) in enumerate(zip(answer["outputs"], expected.plain, strict=False)):
+            if "writers_at" not in facts or not plain.numel():
+                continue
+            at = facts["writers_at"]
+            writers = np.array(self._child.arena.bytes_at(at, plain.numel())).reshape(plain.shape)
+            moved = (writers == INPUT) | (writers == CONSTANT)
+            same = np.zeros_like(moved)
+            for one in inputs.values():
+                if isinstance(one, Tensor) and one.shape == plain.shape:
+                    same |= (one == plain).numpy() if one.dtype == plain.dtype else False
+            alone = moved & ~same
+            if alone.any():
+                index = tuple(int(one[0]) for one in np.nonzero(alone))
+                message = f"element {list(index)} of {expected.output_name(number)} was not stored by a kernel"
+                raise Failure(
+                    Reason(
+                        "not-by-a-kernel", "honest", message, "Let a kernel store every element of the output.",
+                        output=expected.output_name(number), element=index,
+                    )
+                )  # fmt: skip
+            if (writers == 0).any():
+                message = f"{expected.output_name(number)} has elements that nobody stored"
+                raise Failure(Reason("uninitialised", "safe", message, "Let a kernel store every element."))

@@ -1,0 +1,13 @@
+"""In a clean process: run a tape on inputs that the candidate never saw.
+
+This process executes none of the candidate's Python. Kernels come from their text, checked against Triton's language, and
+PyTorch's operators from a list. So what these modules report is what the kernels compute.
+
+Files, in reading order:
+
+- `operators.py`: which PyTorch operators only move data, fill memory, or compute.
+- `memory.py`: the storages of a tape, and for each byte who wrote it.
+- `replay.py`: run a tape: outputs, faults of the kernels, who wrote what.
+- `kernel_facts.py`: what the compiler and the memory trace say about each kernel.
+- `worker.py`: answer the judge's requests.
+"""

@@ -1,0 +1,265 @@
+"""Run a tape: rebuilt kernels in the interpreter, PyTorch's operators from a list. Report outputs, faults and writers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilesmith.lab.inspect.findings.correctness import explained
+from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tensors
+from tilesmith.lab.inspect.tracing.trace import Trace
+from tilesmith.lab.judge.recording import plain_values
+from tilesmith.lab.judge.recording.plain_values import NotPlain
+from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, PYTORCH, BadTape, TapeMemory
+from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
+from tilesmith.lab.store_log import StoreLog
+from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
+from tilesmith.toolchain.interpreter.tensor_cores import rounding_products
+from tilesmith.toolchain.portable import KernelRefused, NotPortable, RebuiltKernels
+from tilesmith.toolchain.portable.values import Decoder
+
+MOST_PROGRAMS = 1 << 20
+MOST_FAULTS = 8
+_UNSUPPORTED = "Unsupported data type"  # what Triton's interpreter says of atomics that it lacks
+
+
+class _Stores(StoreLog):
+    """A log of stores that leaves faults to the trace."""
+
+    def out_of_bounds(self, error: OutOfBounds) -> None:
+        pass
+
+
+class Stopped(Exception):
+    """The replay cannot go on. `facts` is the fault in the form of a reason."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        super().__init__(facts["message"])
+        self.facts = facts
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """Which storages a step reads, writes and replaces as a whole; for a launch, whether it only copies or fills."""
+
+    reads: set[int]
+    writes: set[int]
+    replaces: set[int]
+    only_copies: bool | None
+
+
+class Replay:
+    """One run of a tape. `allow_any` lets PyTorch compute; else its operators may only move and fill."""
+
+    def __init__(self, tape: Mapping[str, Any], memory: TapeMemory, folder: Path, *, allow_any: bool) -> None:
+        self.memory = memory
+        self.stores = _Stores()
+        self.faults: list[dict[str, Any]] = []
+        self.digests: dict[str, str] = {}
+        self._flows: list[_Flow] = []
+        self._tape = tape
+        self._allow_any = allow_any
+        self._kernels = RebuiltKernels(tape["kernels"], folder)
+        self._decoder = Decoder(memory.tensor, self._kernels.kernel)
+
+    def run(self, *, tf32: bool) -> None:
+        """Run every step. Raises Stopped."""
+        for step in self._tape["steps"]:
+            try:
+                if "kernel" in step:
+                    self._launch(self.launched(step), step, tf32)
+                elif "operator" in step and "opaque" not in step:
+                    self._operate(step, bool(step.get("backward")))
+                else:
+                    raise Stopped(_fault("not-portable", f"{step.get('opaque') or 'a step'} cannot be replayed", step))
+            except (BadTape, NotPlain, NotPortable, LookupError, KeyError, TypeError, ValueError) as error:
+                raise Stopped(_fault("not-portable", f"{error} cannot be replayed", step)) from None
+
+    def launched(self, step: Mapping[str, Any]) -> Launched:
+        """Return the launch of a step, with the kernel rebuilt from its text."""
+        try:
+            kernel = self._kernels.kernel(step["kernel"])
+        except KernelRefused as error:
+            description = self._kernels.descriptions[step["kernel"]]
+            place = {"file": description["file"], "line": int(description["line"]) + error.line - 1}
+            message = f"kernel {str(description['name'])[:60]} uses {error}"
+            raise Stopped({**_fault("not-a-kernel", message, step), **place}) from None
+        grid = [int(size) for size in step["grid"]]
+        if len(grid) != 3 or any(size < 0 for size in grid) or grid[0] * grid[1] * grid[2] > MOST_PROGRAMS:
+            raise BadTape(f"a grid of {str(grid)[:60]}")
+        arguments = {str(name): self._decoder.value(value) for name, value in step["arguments"].items()}
+        return Launched(kernel, (grid[0], grid[1], grid[2]), arguments, dict(step["options"]))
+
+    def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
+        if getattr(launched.kernel, "is_gluon", lambda: False)():
+            raise Stopped(_fault("needs-gpu", f"{launched.kernel.__name__} is a Gluon kernel, which needs a GPU", step))
+        numbers = {
+            name: self.memory.number_at(tensor.untyped_storage().data_ptr())
+            for name, tensor in named_tensors(launched.arguments)
+        }
+
+        def written(name: str) -> Any:
+            number = numbers.get(name)
+            return None if number is None else self.memory.written_bytes(number)
+
+        shadows = ShadowMemory(launched.arguments, written)
+        trace = Trace(launched.grid, shadows, (), ())
+        programs: Any = _every_program(launched.grid)
+        try:
+            with interpreting(self.stores), nullcontext() if tf32 else rounding_products():
+                interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
+        except KernelError as error:
+            unsupported = isinstance(error.__cause__, NotImplementedError) or _UNSUPPORTED in str(error)
+            kind = "needs-gpu" if unsupported else "kernel-error"
+            raise Stopped(_fault(kind, str(error), step)) from None
+        self._note_faults(trace, launched)
+        self._flows.append(self._launch_flow(launched, shadows))
+        for start, shadow in shadows.all.items():
+            number = self.memory.number_at(start)
+            if number is not None:
+                touched = torch.from_numpy((shadow.writer != 0) | (shadow.updater != 0))
+                spread = touched.repeat_interleave(shadow.granule)[: self.memory.writers[number].numel()]
+                self.memory.writers[number][: spread.numel()][spread] = KERNEL
+
+    def contributing(self, outputs: Sequence[Any]) -> list[bool]:
+        """Return, for each launch that the outputs depend on, whether it only copies or fills."""
+        needed = {reference[0] for reference in outputs}
+        found = []
+        for flow in reversed(self._flows):
+            if flow.writes & needed:
+                needed = (needed - flow.replaces) | flow.reads
+                if flow.only_copies is not None:
+                    found.append(flow.only_copies)
+        return found
+
+    def _launch_flow(self, launched: Launched, shadows: ShadowMemory) -> _Flow:
+        reads, writes = set(), set()
+        for start, shadow in shadows.all.items():
+            number = self.memory.number_at(start)
+            if number is not None:
+                if shadow.reader.any() or shadow.updater.any():
+                    reads.add(number)
+                if shadow.writer.any() or shadow.updater.any():
+                    writes.add(number)
+        return _Flow(reads, writes, set(), _only_copies(launched, shadows))
+
+    def _operator_flow(self, step: Mapping[str, Any], name: str, mutable: bool) -> _Flow:
+        """Return what an operator reads and writes. A result that fills its storage replaces all of it."""
+        writes = {reference[0] for reference in step["results"]}
+        overwritten = name.split(".")[0] in ("aten::copy_", "aten::fill_", "aten::zero_")
+        targets = step["args"][:1] if overwritten else []
+        out = step["kwargs"].get("out")
+        sources = [one for one in [*step["args"], *step["kwargs"].values()] if one not in targets and one is not out]
+        reads: set[int] = set()
+
+        def note(reference: Any) -> torch.Tensor:
+            reads.add(reference[0])
+            return self.memory.tensor(reference)
+
+        for one in sources:
+            plain_values.decode(one, note)
+        whole = {
+            reference[0]
+            for reference in step["results"]
+            if self.memory.tensor(reference).nbytes >= self.memory.contents[reference[0]].numel()
+        }
+        replaces = whole - reads if overwritten or out is not None or not mutable else set()
+        return _Flow(reads, writes, replaces, None)
+
+    def _note_faults(self, trace: Trace, launched: Launched) -> None:
+        for incident in trace.sanitizer.incidents():
+            kind, severity, message, advice = explained(trace, incident)
+            if severity == "error" and len(self.faults) < MOST_FAULTS:
+                self.faults.append(
+                    {
+                        "kind": kind,
+                        "message": f"{launched.kernel.__name__}: {message}",
+                        "advice": advice,
+                        "file": Path(incident.file).name,
+                        "line": incident.line,
+                        "program": list(incident.program),
+                    }
+                )
+
+    def _operate(self, step: Mapping[str, Any], in_backward: bool) -> None:
+        name = step["operator"]
+        kind = kind_of(name, in_backward=in_backward)
+        if kind == "compute" and not self._allow_any:
+            raise Stopped(_fault("torch-computes", f"PyTorch computes {name}", step))
+        operator = operator_named(name)
+        arguments = [plain_values.decode(one, self.memory.tensor) for one in step["args"]]
+        options = {key: plain_values.decode(one, self.memory.tensor) for key, one in step["kwargs"].items()}
+        try:
+            made = operator(*arguments, **options)
+        except RuntimeError as error:
+            raise BadTape(f"{name}: {str(error).splitlines()[0]}") from None
+        if not operator._schema.is_mutable:
+            for place, result in zip(step["results"], _tensors(made), strict=True):
+                self.memory.tensor(place).copy_(result)
+        self._flows.append(self._operator_flow(step, name, operator._schema.is_mutable))
+        self._note_writers(step, kind, operator)
+        if kind == "move":
+            for place in step["results"]:
+                if not bool((self.memory.writer_of(place) == KERNEL).any()):
+                    self.digests.setdefault(digest(self.memory.tensor(place)), name)
+
+    def _note_writers(self, step: Mapping[str, Any], kind: str, operator: Any) -> None:
+        places = step["results"]
+        if kind != "move" or operator.name().split(".")[0] in ("aten::add", "aten::add_"):
+            for place in places:
+                self.memory.note_writer(place, FILL if kind == "fill" else PYTORCH if kind == "compute" else KERNEL)
+            return
+        # The same move on who wrote each element tells who wrote each element of the result.
+        arguments = [plain_values.decode(one, self.memory.writer_of) for one in step["args"]]
+        if operator.name().startswith("aten::constant_pad_nd"):
+            arguments = [*arguments[:2], FILL]
+        options = {
+            key: plain_values.decode(one, self.memory.writer_of)
+            for key, one in step["kwargs"].items()
+            if key != "dtype"
+        }
+        if operator._schema.is_mutable:
+            self.memory.note_writer(places[0], arguments[1].clone().expand(places[0][3]))
+        else:
+            for place, result in zip(places, _tensors(operator(*arguments, **options)), strict=True):
+                self.memory.note_writer(place, result)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Return a digest of a tensor's values in row-major order."""
+    content = tensor.detach().contiguous().clone()
+    data = torch.empty(0, dtype=torch.uint8).set_(content.untyped_storage())
+    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+
+
+def _only_copies(launched: Launched, shadows: ShadowMemory) -> bool:
+    """Return whether every tensor that a launch stored is now a copy of another argument, or one value everywhere."""
+    tensors = [one for _, one in named_tensors(launched.arguments)]
+    written = {start for start, shadow in shadows.all.items() if shadow.writer.any() or shadow.updater.any()}
+    others = {digest(one) for one in tensors if one.untyped_storage().data_ptr() not in written}
+    for one in tensors:
+        if one.untyped_storage().data_ptr() in written and one.numel():
+            flat = one.flatten()
+            if digest(one) not in others and not bool((flat == flat[0]).all()):
+                return False
+    return True
+
+
+def _fault(kind: str, message: str, step: Mapping[str, Any]) -> dict[str, Any]:
+    file, _, line = str(step.get("line", "")).rpartition(":")
+    return {"kind": kind, "message": message, "file": file, "line": int(line) if line.isdecimal() else None}
+
+
+def _tensors(made: Any) -> Sequence[torch.Tensor]:
+    return [made] if isinstance(made, torch.Tensor) else [one for one in made if isinstance(one, torch.Tensor)]
+
+
+def _every_program(grid: Sequence[int]) -> Any:
+    return ((x, y, z) for z, y, x in product(*map(range, reversed(tuple(grid)))))

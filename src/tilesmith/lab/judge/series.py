@@ -1,0 +1,117 @@
+"""Judge many candidates on one task: in parallel, with one warm nursery, resumable, one line of JSON each."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilesmith.lab.judge.candidate import Candidate, CandidateError
+from tilesmith.lab.judge.judging import Judge, Options
+from tilesmith.lab.judge.task import Task
+
+DEFAULT_SEED = 0  # the same inputs for every candidate of a series, and for the same series tomorrow
+
+
+def candidates_in(folder: Path) -> list[Path]:
+    """Return the Python files of a folder, and its folders with a main file, by name. Raises CandidateError."""
+    if not folder.is_dir():
+        raise CandidateError(f"{folder}: no such folder")
+    found = [one for one in sorted(folder.iterdir()) if one.suffix == ".py" or (one.is_dir() and any(one.glob("*.py")))]
+    if not found:
+        raise CandidateError(f"{folder}: has no Python files")
+    return found
+
+
+def judged(path: Path, task: str, seed: int) -> dict[str, dict[str, Any]]:
+    """Return the verdicts that a file already holds, by digest: those of the same task and seed. Bad lines are skipped."""
+    found: dict[str, dict[str, Any]] = {}
+    if not path.is_file():
+        return found
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue  # the end of a run that was killed
+        if isinstance(one, dict) and one.get("task") == task and one.get("seed") == seed and "digest" in one:
+            found[str(one["digest"])] = one
+    return found
+
+
+def judge_series(
+    task: Task,
+    candidates: Iterable[Candidate],
+    *,
+    options: Options | None = None,
+    jobs: int | None = None,
+    results: Path | None = None,
+    judge: Judge | None = None,
+    finished: Callable[[dict[str, Any]], None] = lambda verdict: None,
+) -> list[dict[str, Any]]:
+    """Judge each candidate, and return the verdicts as JSON, in the order of the candidates.
+
+    Candidates of one digest are judged once. With `results`, each verdict is appended to that file as soon as it is
+    known, and candidates whose verdicts are in the file are not judged again.
+    """
+    options = options or Options()
+    seed = DEFAULT_SEED if options.seed is None else options.seed
+    options = replace(options, seed=seed)
+    chosen = list(candidates)
+    known = judged(results, task.name, seed) if results is not None else {}
+    waiting = {one.digest: one for one in chosen if one.digest not in known}
+    lock = threading.Lock()
+    own = judge is None
+    working = judge or Judge()
+
+    def work(candidate: Candidate) -> dict[str, Any]:
+        verdict = working.judge(task, candidate, options).as_json()
+        with lock:
+            if results is not None:
+                _append(results, verdict)
+            finished(verdict)
+        return verdict
+
+    try:
+        with ThreadPoolExecutor(jobs or max(1, (os.cpu_count() or 2) // 2)) as pool:
+            futures = [pool.submit(work, one) for one in waiting.values()]
+            try:
+                for future in as_completed(futures):
+                    one = future.result()
+                    known[one["digest"]] = one
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
+    finally:
+        if own:
+            working.close()
+    return list(_ordered(chosen, known))
+
+
+def _ordered(candidates: Sequence[Candidate], known: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for one in candidates:
+        yield {**known[one.digest], "candidate": one.name}
+
+
+def _append(path: Path, verdict: dict[str, Any]) -> None:
+    """Add one line. A single write keeps lines whole when several processes share the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(verdict) + "\n").encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        if os.fstat(descriptor).st_size and not _ends_with_newline(path):
+            line = b"\n" + line
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

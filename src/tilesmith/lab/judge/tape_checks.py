@@ -1,0 +1,124 @@
+"""What the judge concludes from a tape alone: which steps matter, who computes, and where kernels come from.
+
+The tape comes from the candidate's process and may be forged. A forged tape is still a program of kernels and operators:
+whatever it says is what the replay runs and what the verdict is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilesmith.lab.judge.candidate import Candidate
+from tilesmith.lab.judge.replaying.operators import kind_of
+from tilesmith.lab.judge.task import Rules
+from tilesmith.lab.judge.verdict import Reason
+
+MOST_STEPS = 20_000
+MOST_STORAGES = 50_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something on the tape that decides the outcome. `open` findings make it unproven, others make it fail."""
+
+    reason: Reason
+    open: bool = False
+
+
+def is_well_formed(tape: Any) -> bool:
+    """Return whether a tape has the parts that the judge reads."""
+    if not isinstance(tape, dict) or set(tape) != {"storages", "steps", "kernels", "host_reads"}:
+        return False
+    lists = [tape[name] for name in ("storages", "steps", "kernels", "host_reads")]
+    if not all(isinstance(one, list) for one in lists):
+        return False
+    if len(tape["steps"]) > MOST_STEPS or len(tape["storages"]) > MOST_STORAGES:
+        return False
+    return all(isinstance(one, dict) for name in ("storages", "steps", "kernels") for one in tape[name])
+
+
+def live_steps(tape: Mapping[str, Any], outputs: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the steps that the outputs depend on, in order."""
+    needed = {_storage(one) for one in outputs}
+    live = []
+    for step in reversed(tape["steps"]):
+        if "opaque" in step:
+            live.append(step)  # nobody knows what it writes
+            continue
+        touched = set(_references(step.get("arguments"))) | set(_references(step.get("args")))
+        touched |= set(_references(step.get("kwargs")))
+        written = touched if "kernel" in step else {_storage(one) for one in step.get("results") or ()}
+        if written & needed:
+            needed |= touched | written
+            live.append(step)
+    return live[::-1]
+
+
+def findings(
+    steps: Sequence[Mapping[str, Any]], tape: Mapping[str, Any], rules: Rules, candidate: Candidate
+) -> Iterator[Finding]:
+    """Yield what the rules say about the live steps of a tape."""
+    for step in steps:
+        operator = step.get("operator")
+        if isinstance(operator, str) and rules.torch == "movement":
+            in_backward = bool(step.get("backward"))
+            if kind_of(operator, in_backward=in_backward) == "compute":
+                yield Finding(
+                    _reason(
+                        step, "torch-computes", f"PyTorch computes {operator}, but the task wants kernels to compute",
+                        "Compute it in a kernel. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
+                    )
+                )  # fmt: skip
+    opaque = next((step for step in steps if "opaque" in step), None)
+    if opaque is not None:
+        advice = "Pass tensors, numbers and constants to kernels, and use names of triton.language in them."
+        message = f"{str(opaque['opaque'])[:200]}, which the judge cannot replay"
+        yield Finding(_reason(opaque, "not-portable", message, advice), open=True)
+    launches = [step for step in steps if "kernel" in step]
+    if rules.must_launch and not launches and opaque is None:
+        yield Finding(
+            Reason(
+                "no-launch", "honest", "no kernel launch contributes to the outputs",
+                "Launch a kernel that computes the outputs, in every call.",
+            )
+        )  # fmt: skip
+    for step in launches:
+        kernel = _kernel(tape, step)
+        if kernel is None:
+            yield Finding(_reason(step, "forged", "a launch names a kernel that the tape does not hold", ""))
+        elif not rules.generated_kernels and not candidate.defines(str(kernel.get("text"))):
+            name = str(kernel.get("name"))[:60]
+            message = f"kernel {name} is not in the candidate's files"
+            advice = "Write the kernel out in the candidate. Kernels of libraries and generated kernels do not count."
+            yield Finding(_reason(step, "foreign-kernel", message, advice))
+
+
+def _kernel(tape: Mapping[str, Any], step: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    number = step["kernel"]
+    known = isinstance(number, int) and 0 <= number < len(tape["kernels"])
+    return tape["kernels"][number] if known else None
+
+
+def _references(value: Any) -> Iterator[Any]:
+    """Yield the storages of all tensors inside an encoded value."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if "tensor" in one:
+                yield _storage(one["tensor"])
+            else:
+                waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+
+
+def _storage(reference: Any) -> Any:
+    return reference[0] if isinstance(reference, list) and reference and isinstance(reference[0], int) else None
+
+
+def _reason(step: Mapping[str, Any], kind: str, message: str, advice: str) -> Reason:
+    file, _, line = str(step.get("line", "")).rpartition(":")
+    return Reason(kind, "honest", message, advice, file=file or None, line=int(line) if line.isdecimal() else None)

@@ -1,0 +1,201 @@
+"""A task: what a candidate must compute, on which inputs, under which rules. It belongs to the judge alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, is_differentiable, load_file
+
+Draw = Literal["seen", "fresh", "wide"]
+LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
+WIDE = 32.0  # exp overflows float32 at this scale, unless the maximum is subtracted first
+HIDDEN_CASES = 2
+
+
+class TaskError(Exception):
+    """A task that cannot be judged; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a candidate may do.
+
+    - `torch`: with "movement", PyTorch may only allocate, fill, copy, cast, concatenate and make views; kernels compute.
+      With "any", PyTorch may compute too, and at least one kernel must contribute.
+    - `gradients`: with "offered", gradients are judged if the candidate has them; with "required", it must have them.
+    - `tf32`: products of float32 may round their operands to tf32.
+    - `generated_kernels`: kernels may come from text that the candidate makes while it runs.
+    - `in_place`: the candidate may change its inputs.
+    """
+
+    torch: Literal["movement", "any"] = "movement"
+    must_launch: bool = True
+    gradients: Literal["none", "offered", "required"] = "offered"
+    tf32: bool = False
+    generated_kernels: bool = False
+    in_place: bool = False
+    seconds: float = 20.0
+    gigabytes: float = 4.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination of case, dtype and layout. `hidden` ones are sizes that no candidate's author has seen."""
+
+    case: Case
+    dtype: torch.dtype
+    layout: Layout
+    hidden: bool = False
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A definition in plain PyTorch with inputs, sizes, dtypes, layouts, least work and rules.
+
+    `function_names` are the names under which a candidate's function is looked for. `style` says how it is called: by
+    name, in order, or with all arguments as one tuple. `init` are the arguments of a candidate that is a class, and
+    `parameters(seed)` its weights, which belong to the task; seed 0 gives those of a new module.
+    """
+
+    spec: Spec
+    rules: Rules = Rules()
+    given: Sequence[Case] = ()
+    hidden: Sequence[Case] | None = None  # None: sizes drawn for each judgement
+    dtypes: Sequence[torch.dtype] = ()
+    layouts: Sequence[Layout] = (CONTIGUOUS,)
+    function_names: Sequence[str] = ()
+    style: Literal["named", "positional", "packed"] = "named"
+    init: Sequence[Any] = ()
+    parameters: Callable[[int], Mapping[str, Tensor]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @classmethod
+    def of(cls, source: Spec | Path | str, rules: Rules | None = None, **choices: Any) -> Task:
+        """Return the task of a spec, or of a file with a SPEC. Raises TaskError."""
+        try:
+            spec = source if isinstance(source, Spec) else load_file(Path(source))
+        except SpecError as error:
+            raise TaskError(str(error)) from None
+        rules = rules or Rules()
+        if not spec.differentiable:
+            rules = replace(rules, gradients="none")
+        if spec.name.endswith("_"):
+            rules = replace(rules, in_place=True)
+        choices.setdefault("function_names", (spec.name, "candidate", "solution", "run"))
+        return cls(spec=spec, rules=rules, **choices)
+
+    def trials(self, seed: int) -> list[Trial]:
+        """Return the trials of one judgement: given sizes in every dtype, hidden sizes, other layouts."""
+        dtypes = list(self.dtypes or self.spec.dtypes)
+        given = list(self.given) or self._small_cases()
+        hidden = self._drawn_cases(given, seed) if self.hidden is None else list(self.hidden)
+        plain = self.layouts[0]
+        trials = [Trial(case, dtypes[0], plain) for case in given]
+        trials += [Trial(case, dtypes[0], plain, hidden=True) for case in hidden]
+        typical = (hidden or given)[-1]
+        trials += [Trial(typical, dtype, plain, hidden=bool(hidden)) for dtype in dtypes[1:]]
+        trials += [Trial(typical, dtypes[0], layout, hidden=bool(hidden)) for layout in self.layouts[1:]]
+        return trials
+
+    def inputs(self, trial: Trial, seed: int, draw: Draw, *, own_parameters: bool = False) -> Inputs:
+        """Return new inputs. The same seed and draw give the same inputs.
+
+        With `own_parameters` the candidate's module has parameters of its own, made with seed 0 like the task's.
+        """
+        mixed = zlib.crc32(f"{seed} {draw} {trial.case!r} {trial.dtype} {trial.layout.name}".encode())
+        with _one_at_a_time, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(mixed)
+            inputs = self.spec.inputs(trial.case, trial.dtype, "cpu", trial.layout)
+        if draw == "wide":
+            floating = [
+                name for name, value in inputs.items() if is_differentiable(value) and name not in self.spec.fixed
+            ]
+            for name in floating:
+                storage = inputs[name].untyped_storage()
+                torch.empty(0, dtype=inputs[name].dtype).set_(storage).mul_(WIDE)
+        if self.parameters is not None:
+            inputs["parameters"] = dict(self.parameters(0 if own_parameters else mixed))
+        return inputs
+
+    def floor_bytes(self, trial: Trial) -> int | None:
+        """Return the least bytes that the forward must move; None where the spec gives no cost."""
+        try:
+            return self.spec.cost(trial.case, trial.dtype).forward.bytes if self.spec.cost else None
+        except Exception:
+            return None
+
+    def _small_cases(self) -> list[Case]:
+        sized = [(self._size(case), case) for case in self.spec.cases]
+        small = [case for size, case in sized if size <= LARGEST_CASE_BYTES]
+        if not small:
+            smallest, case = min(sized, key=lambda one: one[0])
+            if smallest > 64 * LARGEST_CASE_BYTES:
+                raise TaskError(f"{self.name}: every case is too large for the interpreter; add a small one")
+            return [case]
+        return small
+
+    def _size(self, case: Case) -> int:
+        if self.spec.cost is not None:
+            try:
+                return self.spec.cost(case, self.spec.dtypes[0]).forward.bytes
+            except Exception as error:
+                raise TaskError(f"{self.name}: cost fails for {case!r}: {error}") from None
+        try:
+            inputs = self.spec.inputs(case, self.spec.dtypes[0], "meta")
+        except SpecError:
+            inputs = self.spec.inputs(case, self.spec.dtypes[0], "cpu")
+        return sum(value.nbytes for value in inputs.values() if isinstance(value, Tensor))
+
+    def _drawn_cases(self, given: Sequence[Case], seed: int) -> list[Case]:
+        """Return cases with new sizes, where the spec's own cases show that a size is free."""
+        chance = random.Random(f"{seed} {self.name}")
+        found: list[Case] = []
+        for _ in range(4 * HIDDEN_CASES):
+            like = chance.choice(list(given))
+            free = [name for name in like.sizes if self._is_free(name)]
+            if not free:
+                break
+            drawn = {name: self._drawn(name, like.sizes[name], chance) for name in free}
+            case = Case(f"hidden {len(found) + 1}", **{**like.sizes, **drawn})
+            if self._works(case) and self._size(case) <= LARGEST_CASE_BYTES:
+                found.append(case)
+            if len(found) == HIDDEN_CASES:
+                break
+        return found
+
+    def _is_free(self, name: str) -> bool:
+        """Return whether a size takes odd values above one in the spec's cases."""
+        return any(case.sizes.get(name, 1) % 2 and case.sizes.get(name, 1) > 1 for case in self.spec.cases)
+
+    @staticmethod
+    def _drawn(name: str, like: int, chance: random.Random) -> int:
+        return chance.randint(max(2, like // 2), max(9, 2 * like))
+
+    def _works(self, case: Case) -> bool:
+        """Return whether the definition takes a case."""
+        try:
+            trial = Trial(case, (self.dtypes or self.spec.dtypes)[0], self.layouts[0])
+            inputs = self.inputs(trial, 0, "seen")
+            called(self.spec.reference, inputs)
+        except Exception:
+            return False
+        return True
+
+
+_one_at_a_time = threading.Lock()  # PyTorch's generator belongs to the whole process

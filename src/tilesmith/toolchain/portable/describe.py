@@ -1,0 +1,88 @@
+"""A kernel as its text, with the values of the global names that it uses."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton.language as tl
+
+from tilesmith.toolchain.interpreter.rewriting import as_jit_function
+from tilesmith.toolchain.portable.values import NotPortable, encode
+
+MOST_KERNELS = 256
+
+
+class Kernels:
+    """The kernels that a program has launched, each described once; device functions that they call are kernels too."""
+
+    def __init__(self) -> None:
+        self.descriptions: list[dict[str, Any]] = []
+        self._numbers: dict[Any, int] = {}
+
+    def number(self, kernel: Any) -> int:
+        """Return the number of a kernel's description. Raises NotPortable."""
+        kernel = as_jit_function(getattr(kernel, "fn", kernel) if not hasattr(kernel, "src") else kernel)
+        key = (kernel.fn, kernel.src)
+        if key not in self._numbers:
+            if len(self._numbers) >= MOST_KERNELS:
+                raise NotPortable(f"more than {MOST_KERNELS} kernels")
+            self._numbers[key] = len(self.descriptions)
+            self.descriptions.append({})  # a recursive function finds its number
+            self.descriptions[self._numbers[key]] = self._described(kernel)
+        return self._numbers[key]
+
+    def encode(self, value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
+        """Return a launch's argument as JSON."""
+        return encode(value, tensor, self.number)
+
+    def _described(self, kernel: Any) -> dict[str, Any]:
+        function = kernel.fn
+        lines = kernel.raw_src
+        start = next((number for number, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
+        return {
+            "name": kernel.__name__,
+            "text": kernel.src,
+            "file": function.__code__.co_filename,
+            "line": int(kernel.starting_line_number) + start,
+            "gluon": bool(getattr(kernel, "is_gluon", lambda: False)()),
+            "options": {
+                "do_not_specialize": list(kernel.do_not_specialize or ()),
+                "do_not_specialize_on_alignment": list(kernel.do_not_specialize_on_alignment or ()),
+                "debug": bool(kernel.debug),
+                "noinline": bool(kernel.noinline),
+            },
+            "names": {name: self._named(name, value) for name, value in _globals_of(function, kernel.src)},
+        }
+
+    def _named(self, name: str, value: Any) -> Any:
+        def no_tensor(tensor: torch.Tensor) -> Any:
+            raise NotPortable(f"global tensor {name}")
+
+        return self.encode(value, no_tensor)
+
+
+def _globals_of(function: Any, text: str) -> list[tuple[str, Any]]:
+    """Return the global and enclosing names that a kernel's text uses, with their values."""
+    enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    found = []
+    for name in sorted(used):
+        if name in enclosing:
+            found.append((name, enclosing[name].cell_contents))
+        elif name in function.__globals__:
+            found.append((name, _constant_if_annotated(function, name)))
+        elif not hasattr(builtins, name):
+            continue  # a local name
+    return found
+
+
+def _constant_if_annotated(function: Any, name: str) -> Any:
+    """Return a global value; a compile-time constant where the module annotates it so."""
+    value = function.__globals__[name]
+    annotation = function.__globals__.get("__annotations__", {}).get(name)
+    is_constant = annotation is tl.constexpr or str(annotation).endswith("constexpr")
+    return tl.constexpr(value) if is_constant and not isinstance(value, tl.constexpr) else value

@@ -1,0 +1,154 @@
+"""What the text of a kernel may contain, so that running it in the interpreter cannot do anything but compute.
+
+The interpreter executes a kernel as Python. So the text is checked against a list of what is allowed: statements and
+expressions of Triton's language, names with known values, attributes of Triton's modules and of its tensors.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import triton.language as tl
+
+from tilesmith.toolchain.portable.values import is_known_module
+
+BUILTINS = frozenset(
+    {"range", "len", "min", "max", "abs", "int", "float", "bool", "str", "tuple", "list", "isinstance", "print", "zip"}
+)
+_STATEMENTS = (
+    ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.withitem, ast.Expr,
+    ast.Pass, ast.Assert,
+)  # fmt: skip
+_EXPRESSIONS = (
+    ast.BoolOp, ast.NamedExpr, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Compare, ast.Call, ast.JoinedStr,
+    ast.FormattedValue, ast.Constant, ast.Attribute, ast.Subscript, ast.Starred, ast.Name, ast.List, ast.Tuple,
+    ast.Slice, ast.ListComp, ast.comprehension, ast.keyword,
+)  # fmt: skip
+_PARTS = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.arguments, ast.arg)
+_RESERVED = "_interpreted_"
+_HIDDEN = frozenset({"handle", "data", "format"})  # numpy's arrays, and attributes by string
+
+
+def _public(*kinds: type) -> frozenset[str]:
+    names = {name for kind in kinds for name in dir(kind) if not name.startswith("_")}
+    return frozenset(names - _HIDDEN)
+
+
+# `type`, `shape` and `dtype` are set on instances.
+ATTRIBUTES = _public(tl.tensor, tl.dtype, tl.pointer_type, tl.block_type, tl.constexpr, tl.tensor_descriptor, tl.tuple)
+ATTRIBUTES |= {"type", "shape", "dtype", "T", "block_shape", "strides", "base", "element_ty", "scalar", "value"}
+
+
+class KernelRefused(Exception):
+    """The text is no kernel. `line` counts from the `def` line, which is 1."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def parsed(text: str, names: Mapping[str, Any], *, gluon: bool = False) -> ast.Module:
+    """Return the parsed text of a kernel. Raises KernelRefused for anything that is not Triton's language."""
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise KernelRefused(f"syntax error: {error}", getattr(error, "lineno", None) or 1) from None
+    if len(module.body) != 1 or not isinstance(module.body[0], ast.FunctionDef):
+        raise KernelRefused("the text is not one function", 1)
+    definition = module.body[0]
+    if definition.decorator_list:
+        raise KernelRefused("the text has a decorator", 1)
+    _Checker(definition, names, gluon).check()
+    return module
+
+
+class _Checker:
+    def __init__(self, definition: ast.FunctionDef, names: Mapping[str, Any], gluon: bool) -> None:
+        self._definition = definition
+        self._names = names
+        self._gluon = gluon
+        arguments = definition.args
+        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        given += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
+        self._parameters = {one.arg for one in given}
+        stored = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and _is_stored(node)}
+        self._locals = self._parameters | stored
+        self._fields = {name for value in names.values() for name in getattr(value, "_fields", ())}
+
+    def check(self) -> None:
+        for name in self._locals:
+            if name.startswith(("__", _RESERVED)):
+                raise KernelRefused(f"the name {name}", 1)
+        for default in [*self._definition.args.defaults, *filter(None, self._definition.args.kw_defaults)]:
+            self._is_simple(default)
+        annotated = [one.annotation for one in ast.walk(self._definition.args) if isinstance(one, ast.arg)]
+        for annotation in [*annotated, self._definition.returns]:
+            if annotation is not None:
+                self._is_simple(annotation)
+        for statement in self._definition.body:
+            for node in ast.walk(statement):
+                self._visit(node)
+
+    def _is_simple(self, expression: ast.expr) -> None:
+        """Refuse a default or annotation that would run code when the function is defined."""
+        simple = (ast.Constant, ast.Name, ast.Attribute, ast.UnaryOp, ast.Tuple, ast.Call, ast.keyword)
+        for node in ast.walk(expression):
+            if not isinstance(node, (*simple, ast.expr_context, ast.unaryop)):
+                raise KernelRefused(f"{type(node).__name__} outside the body", expression.lineno)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] != "constexpr":
+                raise KernelRefused("a call outside the body", expression.lineno)
+            if isinstance(node, ast.Name) and node.id not in {*self._names, *BUILTINS}:
+                raise KernelRefused(f"the unknown name {node.id}", expression.lineno)
+            self._visit(node)
+
+    def _visit(self, node: ast.AST) -> None:
+        line = getattr(node, "lineno", 1)
+        if not isinstance(node, (*_STATEMENTS, *_EXPRESSIONS, *_PARTS)):
+            raise KernelRefused(f"{type(node).__name__}, which is not in Triton's language", line)
+        if isinstance(node, ast.Name):
+            self._visit_name(node, line)
+        elif isinstance(node, ast.Attribute):
+            self._visit_attribute(node, line)
+
+    def _visit_name(self, node: ast.Name, line: int) -> None:
+        if node.id not in self._locals and node.id not in self._names and node.id not in BUILTINS:
+            raise KernelRefused(f"the unknown name {node.id}", line)
+
+    def _visit_attribute(self, node: ast.Attribute, line: int) -> None:
+        if node.attr.startswith("_") or not isinstance(node.ctx, ast.Load):
+            raise KernelRefused(f"the attribute {node.attr}", line)
+        owner = self._global_value(node.value)
+        if owner is not None:
+            self._global_attribute(owner, node, line)
+        elif not (node.attr in ATTRIBUTES or node.attr in self._fields or (self._gluon and node.attr not in _HIDDEN)):
+            raise KernelRefused(f"the attribute {node.attr}, which no tensor has", line)
+
+    def _global_value(self, node: ast.AST) -> Any:
+        """Return the value of a dotted name that starts with a global module; None for everything else."""
+        if isinstance(node, ast.Name):
+            value = None if node.id in self._locals else self._names.get(node.id)
+            return value if isinstance(value, ModuleType) else None
+        if isinstance(node, ast.Attribute):
+            owner = self._global_value(node.value)
+            value = getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+            return value
+        return None
+
+    @staticmethod
+    def _global_attribute(owner: Any, node: ast.Attribute, line: int) -> None:
+        value = getattr(owner, node.attr, None)
+        if isinstance(value, ModuleType):
+            allowed = is_known_module(value)
+        else:
+            home = getattr(value, "__module__", None) or type(value).__module__
+            plain = isinstance(value, int | float | str | tl.dtype | tl.constexpr)
+            allowed = plain or home.split(".")[0] in ("triton", "math")
+        if value is None or not allowed:
+            raise KernelRefused(f"{ast.unparse(node)}, which is not in Triton's language", line)
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)

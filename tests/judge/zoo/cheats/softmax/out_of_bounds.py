@@ -1,0 +1,21 @@
+# reads past the end of the tensor
+# judge: out-of-bounds
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n_cols + cols).to(tl.float32)
+    x = tl.where(cols < n_cols, x, -float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n_cols + cols, e / tl.sum(e, axis=0), mask=cols < n_cols)
+
+
+def softmax(x):
+    y = torch.empty_like(x)
+    kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=2 * triton.next_power_of_2(x.shape[1]))
+    return y

@@ -1,0 +1,21 @@
+# a Gluon kernel: it compiles, but only a GPU can run it
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def add_kernel(x_ptr, y_ptr, z_ptr, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    mask = offsets < n
+    x = gl.load(x_ptr + offsets, mask=mask)
+    y = gl.load(y_ptr + offsets, mask=mask)
+    gl.store(z_ptr + offsets, x + y, mask=mask)
+
+
+def add(x, y):
+    z = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 128),)](x, y, z, x.numel(), BLOCK=128, num_warps=4)
+    return z

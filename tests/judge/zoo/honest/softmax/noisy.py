@@ -1,0 +1,27 @@
+# prints, warns and asserts
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n_cols + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+import warnings
+
+
+def softmax(x):
+    assert x.is_cuda and x.dim() == 2, "two dimensions on a GPU"
+    warnings.warn("just saying")
+    print("rows", x.shape[0])
+    y = torch.empty(x.shape, dtype=x.dtype, device="cuda")
+    softmax_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    torch.cuda.synchronize()
+    return y

@@ -1,0 +1,25 @@
+# keeps a table that depends on the shape only
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, table_ptr, n_cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    x = tl.load(x_ptr + tl.load(table_ptr + row) + cols, mask=mask, other=-float("inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * n_cols + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+tables = {}
+
+
+def softmax(x):
+    if x.shape not in tables:
+        tables[x.shape] = torch.arange(0, x.numel(), x.shape[1], device=x.device)
+    y = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, y, tables[x.shape], x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y

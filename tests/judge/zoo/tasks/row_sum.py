@@ -1,0 +1,29 @@
+import torch
+
+from tilesmith import Case, Cost, Spec, Work
+
+
+def reference(x):
+    return x.sum(-1)
+
+
+def make_inputs(case, dtype, device):
+    return {"x": torch.randn(case.rows, case.cols, dtype=dtype, device=device)}
+
+
+def cost(case, dtype):
+    n = case.rows * case.cols
+    return Cost(Work((n + case.rows) * dtype.itemsize, n))
+
+
+SPEC = Spec(
+    name="row_sum",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32,),
+    cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)],
+    differentiable=False,
+    roundings=4,
+)
