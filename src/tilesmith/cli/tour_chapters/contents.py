@@ -358,8 +358,9 @@ def _predicted() -> Told:
 
 def _prediction(device_name: str) -> dict[str, Any]:
     """Return the prediction of `tilesmith bench`, computed in this process because it launches no kernel."""
-    job = _bench_job(partial(start_predicting, device_name=device_name), rivals=())
-    predictor, about = job.start(job.source)
+    start = partial(start_predicting, device_name=device_name)
+    job = _bench_job(start, rivals=())
+    predictor, about = start(job.source)
     return bench_result([predictor.row(unit) for unit in job.units], about=about, limits=about["limits"], partial=False)
 
 

@@ -85,7 +85,7 @@ def gpu_milliseconds(action: Callable[[], object]) -> float:
     calls = max(1, min(MOST_CALLS, int(LONGEST_SECONDS / max(host_seconds, 1e-6))))
     # The GPU sleeps while the host queues all calls, so the events do not count the host's time.
     torch.cuda._sleep(int(2 * calls * host_seconds * CYCLES_PER_SECOND))
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # untyped
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(calls):
         action()

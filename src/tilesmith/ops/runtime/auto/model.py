@@ -114,8 +114,9 @@ def model_of(device: str, operator: str, dtypes: str, direction: str) -> Model |
 @lru_cache
 def _shipped(device: str) -> dict[str, Any]:
     content = storage.read_json(SHIPPED / f"{device}.json")
-    usable = isinstance(content, dict) and content.get("schema") == SCHEMA
-    return dict(content["models"]) if usable else {}
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        return {}
+    return dict(content["models"])
 
 
 def forget() -> None:
