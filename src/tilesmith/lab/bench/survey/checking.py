@@ -84,7 +84,8 @@ class Checker:
         pieces = zip(*(_pieces(one) for one in (part(name, ours), exact, part(name, plain))), strict=True)
         allowed = 0.0
         for number, (one, wanted, torchs) in enumerate(pieces):
-            comparison = compare(one, wanted, torchs, self._subject.spec.roundings, cancelling)
+            # PyTorch's own error stands for the modelled ones, whose draws would take too long here.
+            comparison = compare(one, wanted, [torchs], self._subject.spec.roundings, cancelling, plain=torchs)
             if not comparison.passed:
                 return _explained(comparison, number, one, wanted)
             allowed = max(allowed, comparison.allowed)
