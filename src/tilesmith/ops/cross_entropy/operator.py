@@ -53,9 +53,13 @@ def native(
 ) -> Tensor:
     logits = without_ignored(logits, target != ignore_index)
     matrix = logits.reshape(target.numel(), logits.shape[-1]).to(loss_dtype(logits))
-    loss = F.cross_entropy(
-        matrix, target.reshape(-1), ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
-    )
+    try:
+        loss = F.cross_entropy(
+            matrix, target.reshape(-1), ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+        )
+    except IndexError:  # on a CPU, where PyTorch checks the targets
+        require_classes("cross_entropy", target, logits.shape[-1], ignore_index)
+        raise
     return loss.view(target.shape) if reduction == "none" else loss
 
 
@@ -93,7 +97,8 @@ def cross_entropy(
     of the target's probability over all classes. `reduction` is "mean", "sum" or "none". A mean over no rows is NaN.
 
     The loss is float32, or float64 for float64 logits, as if the logits had been cast, but without the copy. A target
-    that is no class makes the loss and the gradient of its row NaN. Inside `tilesmith.debug()` it is an error.
+    that is no class makes the loss and the gradient of its row NaN. Inside `tilesmith.debug()`, and where PyTorch
+    computes on a CPU, it is an error.
     """
     require_floating("cross_entropy", logits=logits)
     require_dimensions("cross_entropy", "logits", logits, at_least=1)

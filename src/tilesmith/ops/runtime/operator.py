@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.autograd import autograd_function, once_differentiable, with_state
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
+from tilesmith.ops.runtime.kinds import Kinds
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
 
 P = ParamSpec("P")
@@ -59,6 +60,7 @@ class Operator(Generic[P, R]):
         self.__doc__ = check.__doc__
         self.__module__ = check.__module__
         self.__signature__ = inspect.signature(check)
+        self._kinds = Kinds(name, check)
         parameters = self.__signature__.parameters
         self._defaults = {name: parameter.default for name, parameter in parameters.items()}
         self._positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters.values())
@@ -102,7 +104,11 @@ class Operator(Generic[P, R]):
                     break
             if chosen._residual_place >= 0 and chosen._must_add_residual(arguments):
                 return self._with_residual(arguments)
-            arguments = chosen._adjusted(arguments)
+            try:
+                arguments = chosen._adjusted(arguments)
+            except Exception:
+                self._kinds.require(arguments)  # says more than the error of whatever came first
+                raise
         if must_be_dispatched():
             return chosen._dispatched(arguments)
         key = look(arguments)
@@ -166,13 +172,25 @@ class Operator(Generic[P, R]):
     def _runner_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], R]:
         """Return the function that computes calls with this look at the least cost for the host."""
         if self._uses_torch(arguments):
-            return lambda arguments: self.native(*arguments)
+            return self._native_runner(arguments)
         run = self._kernels_for(arguments)
         if self.options.returns == "all":
             return run
         if self._finish:
             return lambda arguments: self._finished(run(arguments), arguments)
         return lambda arguments: _first(run(arguments))
+
+    def _native_runner(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], R]:
+        """Return the function that computes calls with this look by PyTorch, in the layout that the kernels return."""
+        tensors = [value for value in arguments if isinstance(value, Tensor)]
+        if only_pytorch_understands(tensors) or tensors[0].is_meta:
+            return lambda arguments: self.native(*arguments)
+        on_meta = [_without_memory(value) for value in arguments]
+        promised = self.forward.fake(*(self._prepare(*on_meta) if self._prepare else on_meta))
+        if self.options.returns == "first":
+            promised = _first(promised)
+        strides = [one.stride() for one in (promised if isinstance(promised, tuple) else (promised,))]
+        return lambda arguments: _laid_out(self.native(*arguments), strides)
 
     def _kernels_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """Return the function that computes calls with this look by kernels, and records the gradient."""
@@ -200,6 +218,7 @@ class Operator(Generic[P, R]):
         return not torch.compiler.is_compiling() and dispatch.state().mode == "auto" and self._torch_wins(arguments)
 
     def _check(self, arguments: Sequence[Any]) -> None:
+        self._kinds.require(arguments)
         named = dict(zip(list(self._defaults)[self._positional :], arguments[self._positional :], strict=True))
         check: Callable[..., Any] = self._checking
         check(*arguments[: self._positional], **named)
@@ -293,6 +312,22 @@ def autocast_rounds(x: object) -> bool:
     if not isinstance(x, Tensor) or x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return False
     return x.dtype != torch.get_autocast_dtype(x.device.type)
+
+
+def _without_memory(value: Any) -> Any:
+    """Return a tensor with the same look but no memory; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _laid_out(outputs: Any, strides: Sequence[tuple[int, ...]]) -> Any:
+    """Return one output or several with these strides, copied where they have others."""
+    if isinstance(outputs, tuple):
+        return tuple(_laid_out(one, [its]) for one, its in zip(outputs, strides, strict=True))
+    if outputs.stride() == strides[0]:
+        return outputs
+    return torch.empty_strided(outputs.shape, strides[0], dtype=outputs.dtype, device=outputs.device).copy_(outputs)
 
 
 def _first(outputs: Any) -> Any:
