@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -78,3 +79,36 @@ def test_add_broadcasts_a_row_over_an_empty_tensor() -> None:
     found = forward_and_backward(add, {"x": torch.randn(0, 4), "y": torch.randn(1, 4)})
     assert found["output 0"].shape == (0, 4)
     torch.testing.assert_close(found["gradient of y"], torch.zeros(1, 4), rtol=0, atol=0)
+
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("route", ["interpret", "torch"])
+def test_dtype_of_the_result_is_that_of_torch(route: Any) -> None:
+    """Tensors without dimensions and numbers do not promote."""
+    for x_dtype, y_dtype in product(DTYPES, repeat=2):
+        for x_shape, y_shape in (((3,), ()), ((), (3,)), ((), ()), ((2, 3), (3,))):
+            x, y = torch.randn(x_shape, dtype=x_dtype), torch.randn(y_shape, dtype=y_dtype)
+            x.requires_grad_(), y.requires_grad_()
+            with ts.use(route):
+                found = ts.ops.add(x, y)
+            assert found.dtype == torch.result_type(x, y), (x_dtype, x_shape, y_dtype, y_shape)
+            torch.testing.assert_close(found, x + y)
+            found.sum().backward()
+            assert x.grad is not None
+            assert x.grad.dtype == x_dtype
+            assert y.grad is not None
+            assert y.grad.dtype == y_dtype
+
+
+@pytest.mark.parametrize("route", ["interpret", "torch"])
+@pytest.mark.parametrize("number", [2, 0.1, float("inf")])
+def test_adds_a_number(number: float, route: Any) -> None:
+    for dtype in DTYPES:
+        for shape in ((3,), ()):
+            x = torch.randn(shape, dtype=dtype)
+            with ts.use(route):
+                found = ts.ops.add(x, number)
+            assert found.dtype == dtype
+            torch.testing.assert_close(found, x + number)

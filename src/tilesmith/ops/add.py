@@ -23,6 +23,7 @@ from tilesmith.ops.runtime.arguments import require_floating, require_same_devic
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_elements, tile_offsets
 from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.options import Options
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
@@ -51,7 +52,7 @@ def add_kernel(
 def forward(x: Tensor, y: Tensor) -> Tensor:
     """Return z in the layout of x, or contiguous where x is broadcast."""
     shape = torch.broadcast_shapes(x.shape, y.shape)
-    dtype = torch.promote_types(x.dtype, y.dtype)
+    dtype = _result_dtype(x, y)
     if x.shape == shape:
         return torch.empty_like(x, dtype=dtype)
     return torch.empty(shape, dtype=dtype, device=x.device)
@@ -60,16 +61,30 @@ def forward(x: Tensor, y: Tensor) -> Tensor:
 @forward.plan
 def plan_forward(plan: Plan, x: Operand, y: Operand) -> Operand:
     shape = tuple(torch.broadcast_shapes(x.shape, y.shape))
-    dtype = torch.promote_types(x.dtype, y.dtype)
+    dtype = _result_dtype(x, y)
     z = plan.empty_like(x, dtype) if x.shape == shape else plan.empty(shape, dtype)
     walk = as_elements(shape, z.strides, _broadcast_strides(x, shape), _broadcast_strides(y, shape))
     config = plan.choose(tile_config(walk, x.element_bytes + y.element_bytes), "columns", walk.columns_bucket, dtype)
     plan.launch(
         add_kernel, tile_grid(walk, config), config,
         x_ptr=x, y_ptr=y, z_ptr=z, **walk.arguments("z", "x", "y"),
-        COMPUTE=compute_dtype(x.dtype, y.dtype),
+        COMPUTE=compute_dtype(dtype),
     )  # fmt: skip
     return z
+
+
+def _result_dtype(x: Tensor | Operand, y: Tensor | Operand) -> torch.dtype:
+    """Return what torch.result_type gives for floating-point tensors: one without dimensions does not promote."""
+    if bool(x.shape) != bool(y.shape):
+        return x.dtype if x.shape else y.dtype
+    return torch.promote_types(x.dtype, y.dtype)
+
+
+def with_number_as_tensor(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the arguments with a number y as a tensor, in a dtype that does not promote x's."""
+    if isinstance(x, Tensor) and isinstance(y, (int, float)) and not isinstance(y, bool):
+        return x, torch.full((), y, dtype=torch.float64 if x.ndim else x.dtype, device=x.device)
+    return x, y
 
 
 def _broadcast_strides(operand: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -94,16 +109,23 @@ def gradient(context: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
-@operator("add", reference=reference, forward=forward, save=save, gradient=gradient)
-def add(x: Tensor, y: Tensor) -> Tensor:
-    """Return x + y, element by element, with PyTorch's rules for broadcasting and for the dtype of the result."""
-    require_floating("add", x=x, y=y)
-    require_same_device("add", x=x, y=y)
+@operator(
+    "add", reference=reference, forward=forward, save=save, gradient=gradient,
+    options=Options(complete=with_number_as_tensor),
+)  # fmt: skip
+def add(x: Tensor, y: Tensor | float) -> Tensor:
+    """Return x + y, element by element, with PyTorch's rules for broadcasting and for the dtype of the result.
+
+    y may be a number. A number, or a tensor without dimensions, leaves the dtype of the other tensor.
+    """
+    other: Any = y  # a number has become a tensor
+    require_floating("add", x=x, y=other)
+    require_same_device("add", x=x, y=other)
     try:
-        torch.broadcast_shapes(x.shape, y.shape)
+        torch.broadcast_shapes(x.shape, other.shape)
     except RuntimeError:
         raise ValueError(
-            f"add: y has shape {tuple(y.shape)}, which does not broadcast with x of shape {tuple(x.shape)}"
+            f"add: y has shape {tuple(other.shape)}, which does not broadcast with x of shape {tuple(x.shape)}"
         ) from None
     return x
 

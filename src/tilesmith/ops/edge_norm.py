@@ -211,7 +211,7 @@ def forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor | None, edge_weight: Tensor, transposed: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
     batch, residues, _, _ = x.shape
-    return x.new_empty(x.shape), x.new_empty(batch, edge_weight.shape[0], residues, residues)
+    return torch.empty_like(x), x.new_empty(batch, edge_weight.shape[0], residues, residues)
 
 
 @forward.plan

@@ -26,6 +26,7 @@ from tilesmith.ops.runtime.arguments import (
     require_same_device,
     require_same_dtype,
 )
+from tilesmith.ops.runtime.composing.laid_out import laid_out_like
 from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.kernels import kernels
@@ -53,7 +54,7 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, and two matrices for the backward: norm(x), and the hidden layer after relu."""
     rows = x.numel() // x.shape[-1]
-    return x.new_empty(x.shape), x.new_empty(rows, x.shape[-1]), x.new_empty(rows, expand_weight.shape[0])
+    return torch.empty_like(x), x.new_empty(rows, x.shape[-1]), x.new_empty(rows, expand_weight.shape[0])
 
 
 @forward.composed
@@ -66,7 +67,7 @@ def compute_forward(
         xn = norm_forward(rows, norm_weight, norm_bias, eps)
         hidden = product_with_relu(xn, expand_weight.t(), expand_bias)
         y = product_with_addend(rows if residual else None, hidden, contract_weight.t(), contract_bias)
-    return y.view(x.shape), xn, hidden
+    return laid_out_like(y.view(x.shape), x), xn, hidden
 
 
 @kernels("transition_backward")

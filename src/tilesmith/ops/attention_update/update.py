@@ -18,6 +18,7 @@ from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.backward import branch_backward as norm_branch_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.matmul.internal.exact_or_blas import product, product_with_addend
+from tilesmith.ops.runtime.composing.laid_out import laid_out_like
 from tilesmith.ops.runtime.composing.side_stream import SideStream
 from tilesmith.ops.runtime.composing.without_autocast import without_autocast
 from tilesmith.ops.runtime.kernels import Kernels, kernels
@@ -46,7 +47,7 @@ def forward(
     of_edges = (0,) if edge_weight is None else (batch, heads, length, length)
     statistics = lse_shape(torch.Size((batch, sequences, heads, length, width // heads)))
     return (
-        x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(of_edges), x.new_empty(SIDES * width, channels),
+        torch.empty_like(x), x.new_empty(x.shape), x.new_empty(of_edges), x.new_empty(SIDES * width, channels),
         x.new_empty(places, SIDES * width), x.new_empty(places, width), x.new_empty(statistics, dtype=single),
         x.new_empty(places, width),
     )  # fmt: skip
@@ -84,7 +85,7 @@ def compute_forward(*arguments: Any) -> Tensors:
         opened = gated(attended, projections, given.gate_bias.contiguous())
         added = x.flatten(0, 2) if given.residual else None
         y = product_with_addend(added, opened, given.output_weight.t(), given.output_bias).view(x.shape)
-    return y, xn, made, weights, projections, attended, statistics, opened
+    return laid_out_like(y, given.x), xn, made, weights, projections, attended, statistics, opened
 
 
 def _heads_of(projections: Tensor, x: Tensor, heads: int) -> Tensors:

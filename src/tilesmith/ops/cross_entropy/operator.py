@@ -67,7 +67,11 @@ def native(
     reduction: str = "mean",
 ) -> Tensor:
     counted = without_ignored(logits, target != ignore_index)
-    return pytorch(counted, target, ignore_index, label_smoothing, reduction)
+    try:
+        return pytorch(counted, target, ignore_index, label_smoothing, reduction)
+    except IndexError:  # on a CPU, where PyTorch checks the targets
+        require_classes("cross_entropy", target, logits.shape[-1], ignore_index)
+        raise
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -104,7 +108,8 @@ def cross_entropy(
     of the target's probability over all classes. `reduction` is "mean", "sum" or "none". A mean over no rows is NaN.
 
     The loss is float32, or float64 for float64 logits, as if the logits had been cast, but without the copy. A target
-    that is no class makes the loss and the gradient of its row NaN. Inside `tilesmith.debug()` it is an error.
+    that is no class makes the loss and the gradient of its row NaN. Inside `tilesmith.debug()`, and where PyTorch
+    computes on a CPU, it is an error.
     """
     require_floating("cross_entropy", logits=logits)
     require_dimensions("cross_entropy", "logits", logits, at_least=1)

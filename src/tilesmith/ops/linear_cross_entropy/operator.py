@@ -66,7 +66,11 @@ def native(
 ) -> Tensor:  # fmt: skip
     counted = cross_entropy.without_ignored(hidden, target != ignore_index)
     logits = logits_of(counted, weight, bias, softcap, scale)
-    return cross_entropy.native(logits, target, ignore_index, label_smoothing, reduction)
+    try:
+        return cross_entropy.native(logits, target, ignore_index, label_smoothing, reduction)
+    except ValueError:  # a target that is no class
+        require_classes(NAME, target, len(weight), ignore_index)
+        raise
 
 
 def prepare(
@@ -152,7 +156,7 @@ def linear_cross_entropy(
     if bias is not None:
         require_floating(NAME, bias=bias)
     require_dimensions(NAME, "hidden", hidden, at_least=1)
-    if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1]:
+    if weight.ndim != 2 or weight.shape[0] == 0 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(
             f"{NAME}: weight has shape {tuple(weight.shape)}, but must have one row for each class "
             f"and {hidden.shape[-1]} columns, as hidden has"

@@ -10,8 +10,9 @@ Files, in reading order:
 - `forms.py`: several kernels for one computation, as an ordered list of forms.
 - `config.py`: launch configurations and their neighbours in a search.
 - `layout.py`: tensors of any strides as rows and columns.
+- `kinds.py`: the kind of each argument, checked against the annotations.
 - `arguments.py`: checks of arguments, with errors that name the argument.
-- `dispatch.py`: `use`, `debug` and `configured`: who computes, process-wide.
+- `dispatch.py`: `use`, `debug` and `configured`: who computes, process-wide or in a block.
 - `autograd.py`: the gradient as PyTorch's autograd calls it.
 - `precision.py`: tf32 or exact products of single precision.
 - `tuning.py`: tables of measured configurations and winners, and the search that fills them.

@@ -16,6 +16,7 @@ from tilesmith.ops.runtime.auto.first_sight import measure_once
 from tilesmith.ops.runtime.auto.sides import Direction, torch_computes
 from tilesmith.ops.runtime.autograd import autograd_function, once_differentiable, with_state
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
+from tilesmith.ops.runtime.kinds import Kinds
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
 
 P = ParamSpec("P")
@@ -61,6 +62,7 @@ class Operator(Generic[P, R]):
         self.__doc__ = check.__doc__
         self.__module__ = check.__module__
         self.__signature__ = inspect.signature(check)
+        self._kinds = Kinds(name, check)
         parameters = self.__signature__.parameters
         self._defaults = {name: parameter.default for name, parameter in parameters.items()}
         self._positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters.values())
@@ -104,7 +106,11 @@ class Operator(Generic[P, R]):
                     break
             if chosen._residual_place >= 0 and chosen._must_add_residual(arguments):
                 return self._with_residual(arguments)
-            arguments = chosen._adjusted(arguments)
+            try:
+                arguments = chosen._adjusted(arguments)
+            except Exception:
+                self._kinds.require(arguments)  # says more than the error of whatever came first
+                raise
         if must_be_dispatched():
             return chosen._dispatched(arguments)
         key = look(arguments)
@@ -168,13 +174,25 @@ class Operator(Generic[P, R]):
     def _runner_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], R]:
         """Return the function that computes calls with this look at the least cost for the host."""
         if self._uses_torch(arguments):
-            return lambda arguments: self.native(*arguments)
+            return self._native_runner(arguments)
         run = self._kernels_for(arguments)
         if self.options.returns == "all":
             return run
         if self._finish:
             return lambda arguments: self._finished(run(arguments), arguments)
         return lambda arguments: _first(run(arguments))
+
+    def _native_runner(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], R]:
+        """Return the function that computes calls with this look by PyTorch, in the layout that the kernels return."""
+        tensors = [value for value in arguments if isinstance(value, Tensor)]
+        if only_pytorch_understands(tensors) or tensors[0].is_meta:
+            return lambda arguments: self.native(*arguments)
+        on_meta = [_without_memory(value) for value in arguments]
+        promised = self.forward.fake(*(self._prepare(*on_meta) if self._prepare else on_meta))
+        if self.options.returns == "first":
+            promised = _first(promised)
+        strides = [one.stride() for one in (promised if isinstance(promised, tuple) else (promised,))]
+        return lambda arguments: _laid_out(self.native(*arguments), strides)
 
     def _kernels_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """Return the function that computes calls with this look by kernels, and records the gradient."""
@@ -212,6 +230,7 @@ class Operator(Generic[P, R]):
         return dispatch.state().mode == "auto" and not torch.compiler.is_compiling()
 
     def _check(self, arguments: Sequence[Any]) -> None:
+        self._kinds.require(arguments)
         named = dict(zip(list(self._defaults)[self._positional :], arguments[self._positional :], strict=True))
         check: Callable[..., Any] = self._checking
         check(*arguments[: self._positional], **named)
@@ -339,6 +358,22 @@ def autocast_rounds(x: object) -> bool:
 
 def _wants_gradient(arguments: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
+
+
+def _without_memory(value: Any) -> Any:
+    """Return a tensor with the same look but no memory; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _laid_out(outputs: Any, strides: Sequence[tuple[int, ...]]) -> Any:
+    """Return one output or several with these strides, copied where they have others."""
+    if isinstance(outputs, tuple):
+        return tuple(_laid_out(one, [its]) for one, its in zip(outputs, strides, strict=True))
+    if outputs.stride() == strides[0]:
+        return outputs
+    return torch.empty_strided(outputs.shape, strides[0], dtype=outputs.dtype, device=outputs.device).copy_(outputs)
 
 
 def _first(outputs: Any) -> Any:

@@ -193,7 +193,7 @@ def _require_parameters(z: Tensor, parameters: Parameters[Tensor]) -> None:
     hidden = output_weight.shape[1]
     if channels == 0 or hidden == 0:
         raise ValueError(
-            f"{NAME}: there are {channels} channels and {hidden} hidden ones, but must be at least one each"
+            f"{NAME}: output_weight has shape {tuple(output_weight.shape)}, but must have at least one row and column"
         )
     wanted = shapes(channels, hidden)
     for name, tensor in parameters._asdict().items():

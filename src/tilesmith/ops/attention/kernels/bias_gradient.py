@@ -145,6 +145,7 @@ def bias_gradient_config(problem: Problem, described: bool, split: bool) -> Bias
             warps = 8
     if problem.seed is not None and problem.softcap:
         keys = 32  # 64 keys with a bias that TMA cannot load exceed Hopper's register budget
+        warps = 8 if problem.mask is not None else warps  # four spill on Ampere
     return BiasGradientConfig(
         num_warps=warps, num_stages=2, BLOCK_QUERIES=queries, BLOCK_KEYS=keys, described=described
     )  # fmt: skip

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.channels import load_vector
-from tilesmith.ops.device.norm_rows import two_row_means, without_error
 
 NOT_SPECIALISED = [
     "n_residues", "n_channels", "n_hidden",
@@ -91,8 +90,7 @@ def load_statistics(rows, columns, n_columns, eps, COMPUTE: tl.constexpr):
     x = load_rows(rows, columns, n_columns).to(COMPUTE)  # [ROWS, COLUMNS]
     mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1]
     centred = tl.where((columns < n_columns)[None, :], x - mean, 0.0)  # [ROWS, COLUMNS]
-    error, square = two_row_means(centred, centred * centred, n_columns)
-    return mean + error, tl.rsqrt(without_error(square, error) + eps)
+    return mean, tl.rsqrt(tl.sum(centred * centred, axis=1) / n_columns + eps)[:, None]
 
 
 @triton.jit

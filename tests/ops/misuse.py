@@ -1,0 +1,84 @@
+"""Wrong arguments for every operator, one at a time: tensors of other kinds, numbers out of range, other types."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.spec import Inputs, Spec
+
+Misuse = tuple[str, str, Inputs]  # the argument, what is wrong with it, all arguments
+
+
+class Labelled(Tensor):
+    """A subclass without behaviour of its own."""
+
+
+def misuses(spec: Spec, inputs: Inputs) -> Iterator[Misuse]:
+    """Yield calls that each have one wrong argument."""
+    parameters = spec.op.__signature__.parameters  # type: ignore[attr-defined]  # an Operator
+    complete = {name: inputs.get(name, one.default) for name, one in parameters.items()}
+    for name, value in complete.items():
+        for what, wrong in _instead_of(value):
+            yield name, what, {**complete, name: wrong}
+
+
+def _instead_of(value: Any) -> Iterator[tuple[str, Any]]:
+    yield "an object", object()
+    yield "a dict", {}
+    yield "a set", {1}
+    yield "a complex number", 1j
+    yield "bytes", b"a"
+    if isinstance(value, Tensor):
+        yield from _wrong_tensors(value)
+        yield "None", None
+        yield "a list", value.tolist() if value.numel() < 100 else [1.0]
+        yield "a number", 1.5
+        yield "a string", "a"
+        return
+    yield "a tensor of two", torch.zeros(2)
+    yield "a nested list", [[1], [2]]
+    yield "2**70", 2**70
+    yield "-2**70", -(2**70)
+    yield "a tuple with 2**70", (2**70, 1)
+    yield "nan", float("nan")
+    yield "a long tuple", (1,) * 7
+    yield "a tuple of strings", ("a", "b")
+    if not isinstance(value, str):
+        yield "a string", "a"
+    if isinstance(value, bool):
+        yield "1", 1
+    elif isinstance(value, (int, float)):
+        yield "True", True
+        yield "10**400", 10**400
+
+
+def _wrong_tensors(value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        detached = value.detach()
+        yield "complex", detached.to(torch.complex64)
+        if value.dtype != torch.bool:
+            yield "bool", detached.to(torch.bool)
+        yield "uint8", detached.to(torch.uint8)
+        if value.is_floating_point():
+            yield "int64", detached.to(torch.int64)
+            yield "quantized", torch.quantize_per_tensor(detached.float(), 0.1, 0, torch.qint8)
+            yield "nested", torch.nested.nested_tensor([detached, detached])
+            yield "jagged", torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(1, 3)], layout=torch.jagged)
+        yield "on meta", detached.to("meta")
+        yield "with a dimension more", detached.expand(2, *value.shape)
+        yield "with three dimensions more", detached[(None,) * 3].expand(2, 2, 2, *value.shape)
+        yield "without dimensions", torch.zeros((), dtype=value.dtype)
+        if value.ndim:
+            yield "sparse", detached.to_sparse()
+            yield "longer", torch.cat([detached, detached, detached])
+            yield "with a longer last dimension", torch.cat([detached, detached, detached], dim=-1)
+            yield "empty", detached[:0]
+            yield "empty in its last dimension", detached[..., :0]
+        if value.ndim == 2:
+            yield "sparse rows", detached.to_sparse_csr()
