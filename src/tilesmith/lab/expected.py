@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square, three_digits
-from tilesmith.lab.rounding_model import rounded
+from tilesmith.lab.rounding_model import Kinks, rounded
 from tilesmith.spec import Inputs, called
 
 # Draws of the rounding errors. The norm of many elements is nearly the same in every draw; that of a few is not.
 DRAWS = 4
 DRAWS_OF_FEW = 8
 FEW = 256  # elements of the smallest output or gradient
+DRAWS_AT_KINKS = 8  # further ones, where rounding may move a value across a threshold
 # Up to this size the draws are computed on a CPU, so that a GPU allows the same error to the last digit.
 MOST_BYTES_ON_CPU = 1 << 20
 KEPT = 8  # expectations in memory: the layouts of a case have the same numbers, except for expanded tensors
@@ -127,13 +128,21 @@ def _drawn(
     reference: Callable[..., Any], inputs: Inputs, differentiable: Sequence[str], cotangents: Sequence[Tensor | None]
 ) -> list[Values]:
     found: list[Values] = []
-    fewest = min((inputs[name].numel() for name in differentiable), default=FEW)
-    while len(found) < (DRAWS_OF_FEW if fewest < FEW else DRAWS):
+    kinks = Kinks()
+
+    def draw() -> None:
         fresh = copied(inputs, None)
-        with rounded(draw=len(found)):
+        with rounded(len(found), kinks):
             call = Call(reference, fresh, differentiable)
             found.append(Values(call.outputs, call.gradients(cotangents)))
-        fewest = min([fewest, *(one.numel() for one in call.outputs if one.numel())])
+
+    fewest = min((inputs[name].numel() for name in differentiable), default=FEW)
+    while len(found) < (DRAWS_OF_FEW if fewest < FEW else DRAWS):
+        draw()
+        fewest = min([fewest, *(one.numel() for one in found[0].outputs if one.numel())])
+    if kinks.turn():
+        for _ in range(DRAWS_AT_KINKS):
+            draw()
     return found
 
 

@@ -45,18 +45,71 @@ SUMS = PRODUCTS | {
 }
 
 
+CERTAIN = 4.0  # standard deviations: rounding does not move a value further
+# Operations that decide by a threshold, which is their second argument, or zero.
+DECISIONS = frozenset({"relu", "leaky_relu", "gt", "ge", "lt", "le", "clamp_min"})
+
+
+class Kinks:
+    """Decisions that rounding may turn: on which side of a threshold a computed value lies.
+
+    The first draws note the values before each decision. Where these values differ so much that the threshold is among
+    them, `turn` makes later draws decide at random. A gradient behind a ReLU needs that: one value that is almost zero
+    changes it more than all roundings.
+    """
+
+    def __init__(self) -> None:
+        self._noted: list[list[Tensor]] = []
+        self._turning = False
+        self._place = 0
+
+    def next_draw(self) -> None:
+        self._place = 0
+
+    def turn(self) -> bool:
+        """From now on, turn uncertain decisions. Return whether there are any."""
+        self._turning = True
+        return any(bool(self._uncertain(number).any()) for number in range(len(self._noted)))
+
+    def at(self, value: Tensor, threshold: float, random: np.random.Generator) -> Tensor:
+        """Return the value before a decision, on a random side of the threshold where the side is uncertain."""
+        place, self._place = self._place, self._place + 1
+        if not self._turning:
+            if place == len(self._noted):
+                self._noted.append([])
+            self._noted[place].append(value.detach().double() - threshold)
+            return value
+        if place >= len(self._noted):
+            return value
+        uncertain = self._uncertain(place)
+        if uncertain.shape != value.shape or not uncertain.any():
+            return value
+        side = torch.from_numpy(random.choice([-1.0, 1.0], size=tuple(value.shape))).to(value.device, value.dtype)
+        return torch.where(uncertain, threshold + side * torch.finfo(value.dtype).tiny, value)
+
+    def _uncertain(self, place: int) -> Tensor:
+        several = self._noted[place]
+        if len({one.shape for one in several}) != 1:
+            return torch.zeros(0, dtype=torch.bool)
+        values = torch.stack(several)
+        return values.mean(0).abs() < CERTAIN * values.std(0, unbiased=False)
+
+
 @contextmanager
-def rounded(draw: int) -> Iterator[None]:
+def rounded(draw: int, kinks: Kinks | None = None) -> Iterator[None]:
     """Run PyTorch operations with the modelled rounding errors of this draw."""
-    with _Rounding(draw):
+    if kinks is not None:
+        kinks.next_draw()
+    with _Rounding(draw, kinks):
         yield
 
 
 class _Rounding(TorchDispatchMode):
     """Recompute each operation in float64, and round its result at random."""
 
-    def __init__(self, draw: int) -> None:
+    def __init__(self, draw: int, kinks: Kinks | None) -> None:
         super().__init__()
+        self._kinks = kinks
         self._places = np.random.Generator(np.random.Philox(draw))
 
     def __torch_dispatch__(
@@ -68,6 +121,10 @@ class _Rounding(TorchDispatchMode):
         operands = [one for one in _leaves((args, tuple(kwargs.values()))) if _is_modelled(one)]
         if not operands:
             return func(*args, **kwargs)
+        if self._kinks is not None and func.overloadpacket.__name__ in DECISIONS and args[0] is operands[0]:
+            threshold = args[1] if len(args) > 1 and func.overloadpacket.__name__ != "leaky_relu" else 0.0
+            if isinstance(threshold, int | float):
+                args = (self._kinks.at(args[0], float(threshold), self._places), *args[1:])
         call = _Operation(func, _mapped(_doubled, args), {name: _mapped(_doubled, one) for name, one in kwargs.items()})
         nominal = func(*args, **kwargs)  # its dtypes, strides and aliases; its values only where they are not modelled
         outputs = [one for one in _leaves(nominal) if _is_modelled(one)]

@@ -14,6 +14,7 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ def found_faults(problem: Problem) -> dict[str, bool]:
     return {fault.name: not problem.verdict(fault.function, fault.mode)[0] for fault in faults(problem)}
 
 
-def measured(seeds: int, progress: bool = False) -> dict[str, Any]:
+def measured(seeds: int, only: Sequence[str] = (), progress: bool = False) -> dict[str, Any]:
     """Return both rates: of refused right implementations, and of found faults."""
-    specs = subjects()
-    share = -(-seeds // len(specs))
+    share = -(-seeds // len(subjects()))
+    specs = [spec for spec in subjects() if not only or spec.name in only]
     refused: list[str] = []
     largest: dict[str, float] = {}
     verdicts = tried = 0
@@ -77,6 +78,18 @@ def measured(seeds: int, progress: bool = False) -> dict[str, Any]:
     }
 
 
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return old rates with those subjects replaced that were measured anew, with as many seeds and faults."""
+    again = new["largest_share_of_allowed"]
+    refused = [one for one in old["refused"] if not any(one.startswith(f"{name} ") for name in again)]
+    shares = {**old["largest_share_of_allowed"], **again}
+    return {
+        **old,
+        "refused": refused + new["refused"],
+        "largest_share_of_allowed": dict(sorted(shares.items(), key=lambda one: -one[1])),
+    }
+
+
 def summary(rates: dict[str, Any]) -> str:
     """Return the table for docs/check.md."""
     subjects_tried = len(rates["largest_share_of_allowed"])
@@ -94,9 +107,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--write", action="store_true", help=f"store the rates in {RATES.name}")
+    parser.add_argument("--only", nargs="*", default=[], help="measure these subjects again, with the same --seeds")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rates = measured(options.seeds, progress=True)
+    rates = measured(options.seeds, options.only, progress=True)
+    if options.only:
+        assert not any(one["missed"] for one in rates["faults"].values()), rates["faults"]
+        rates = merged(json.loads(RATES.read_text()), rates)
     print(json.dumps(rates, indent=1))
     if options.write:
         RATES.write_text(json.dumps(rates, indent=1) + "\n")

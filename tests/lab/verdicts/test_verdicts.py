@@ -1,0 +1,114 @@
+"""Right implementations pass in every summation order, small faults fail, and limits are the same on every machine."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from measure import RATES, found_faults, measured, refusals, summary
+from subjects import Problem, problems, small_cases, subjects
+
+from tilesmith.lab.check_context import seeded
+from tilesmith.spec import Spec
+
+DOCUMENTATION = Path(__file__).parents[3] / "docs" / "check.md"
+ALLOWANCES = Path(__file__).with_name("allowances.json")
+QUICK = ("softmax", "layer_norm", "matmul", "cross_entropy", "exercise rms-norm")
+
+
+def subject(name: str) -> Spec:
+    return next(spec for spec in subjects() if spec.name == name)
+
+
+def smallest(spec: Spec, dtype: torch.dtype) -> Problem:
+    cases = small_cases(spec)
+    return Problem(spec, cases[min(1, len(cases) - 1)], dtype, 0)
+
+
+def allowances(problem: Problem) -> dict[str, float]:
+    """Return the allowed error of each output and gradient, in the norm and of the worst element."""
+    expected = problem.expected
+    found = {}
+    for number, plain in enumerate(expected.plain.outputs):
+        comparison = expected.compare_output(number, plain)
+        found[f"forward {number}"] = comparison.allowed
+    for name, gradient in expected.plain.gradients.items():
+        if gradient is not None:
+            found[f"gradient {name}"] = expected.compare_gradient(name, gradient).allowed
+    return found
+
+
+def stored_cases() -> list[tuple[str, str]]:
+    return [(name, dtype) for name in QUICK for dtype in ("float32", "bfloat16")]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_right_implementations_pass_in_every_order(name: str) -> None:
+    for problem in problems(subject(name), range(3)):
+        assert refusals(problem)[1] == []
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_small_faults_are_found(name: str) -> None:
+    spec = subject(name)
+    found: dict[str, bool] = {}
+    for case in small_cases(spec)[-3:]:
+        for fault, seen in found_faults(Problem(spec, case, torch.float32, 0)).items():
+            found[fault] = found.get(fault, False) or seen
+    assert found
+    assert [fault for fault, seen in found.items() if not seen] == []
+
+
+@pytest.mark.parametrize(("name", "dtype"), stored_cases())
+def test_allowed_errors_are_those_of_every_machine(name: str, dtype: str) -> None:
+    if dtype not in [str(one).removeprefix("torch.") for one in subject(name).dtypes]:
+        pytest.skip("the exercise has no such dtype")
+    stored: dict[str, Any] = json.loads(ALLOWANCES.read_text())
+    assert allowances(smallest(subject(name), getattr(torch, dtype))) == stored[f"{name} {dtype}"]
+
+
+def test_allowed_errors_do_not_depend_on_how_pytorch_computes() -> None:
+    problem = smallest(subject("layer_norm"), torch.float32)
+    wanted = allowances(problem)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if threads > 1 else 2)
+        with torch.backends.mkldnn.flags(enabled=False):
+            again = allowances(Problem(problem.spec, problem.case, problem.dtype, problem.seed))
+    finally:
+        torch.set_num_threads(threads)
+    assert again == wanted
+
+
+def test_random_numbers_are_those_of_every_machine() -> None:
+    with seeded("cpu", 3):
+        found = [torch.randn(20)[17].item(), torch.rand(20)[17].item(), torch.empty(20).normal_()[17].item()]
+    assert found == [pytest.approx(one, rel=0, abs=0) for one in json.loads(ALLOWANCES.read_text())["random"]]
+
+
+def test_documentation_shows_the_stored_rates() -> None:
+    rates = json.loads(RATES.read_text())
+    assert rates["seeds"] >= 10_000
+    assert rates["refused"] == []
+    assert summary(rates) in DOCUMENTATION.read_text()
+
+
+@pytest.mark.slow
+def test_no_right_implementation_is_refused_and_every_fault_found() -> None:
+    rates = measured(seeds=4 * len(subjects()))
+    assert rates["refused"] == []
+    assert {name: one["missed"] for name, one in rates["faults"].items() if one["missed"]} == {}
+
+
+if __name__ == "__main__":  # store the allowed errors
+    made: dict[str, Any] = {
+        f"{name} {dtype}": allowances(smallest(subject(name), getattr(torch, dtype)))
+        for name, dtype in stored_cases()
+        if getattr(torch, dtype) in subject(name).dtypes
+    }
+    with seeded("cpu", 3):
+        made["random"] = [torch.randn(20)[17].item(), torch.rand(20)[17].item(), torch.empty(20).normal_()[17].item()]
+    ALLOWANCES.write_text(json.dumps(made, indent=1) + "\n")
+    sys.exit()
