@@ -85,7 +85,7 @@ def triangle_multiplicative_update(
         "output_weight": _or_random(x, p_out_weight, channels, hidden), "output_bias": p_out_bias,
         "output_gate_weight": _or_random(x, g_out_weight, channels, channels), "output_gate_bias": g_out_bias,
     }  # fmt: skip
-    parameters = {name: None if one is None else one.to(x.dtype) for name, one in given.items()}
+    parameters: dict[str, Any] = {name: None if one is None else one.to(x.dtype) for name, one in given.items()}
     pairs = x.reshape(-1, *x.shape[-3:])
     exists = None if mask is None else _exists(x, mask).reshape(pairs.shape[:3])
     with _multiplying(mode):
@@ -180,7 +180,7 @@ def _multiplying(mode: str | None) -> Iterator[None]:
         products.fp32_precision = before
 
 
-def _rows_at_a_time(pairs: Tensor, parameters: dict[str, Tensor | None]) -> int | None:
+def _rows_at_a_time(pairs: Tensor, parameters: dict[str, Any]) -> int | None:
     """Return how many rows to compute at a time; None, for all, where memory has room for all.
 
     The update takes 5 times the memory of x, and 15 times with its backward. In chunks it takes 3 and 5 times.

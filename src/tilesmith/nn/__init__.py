@@ -9,6 +9,7 @@ Files, in reading order:
 - `losses.py`: CrossEntropyLoss, LinearCrossEntropyLoss.
 - `images.py`: Conv2d, MaxPool2d, AvgPool2d.
 - `evoformer.py`: the parts of the Evoformer and its block.
+- `pairformer.py`: AlphaFold 3's attention with pair bias, and its SwiGLU transition.
 - `evoformer_reference.py`: the same block in plain PyTorch.
 """
 
@@ -27,10 +28,12 @@ from tilesmith.nn.images import AvgPool2d, Conv2d, MaxPool2d
 from tilesmith.nn.linear import Linear
 from tilesmith.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
+from tilesmith.nn.pairformer import AttentionPairBias, SwiGLUTransition
 
 __all__ = [
     "AddRMSNorm",
     "Attention",
+    "AttentionPairBias",
     "AvgPool2d",
     "Conv2d",
     "CrossEntropyLoss",
@@ -47,6 +50,7 @@ __all__ = [
     "SiLU",
     "Softmax",
     "SwiGLU",
+    "SwiGLUTransition",
     "Transition",
     "TriangleAttention",
     "TriangleMultiplication",

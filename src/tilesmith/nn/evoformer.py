@@ -31,6 +31,7 @@ __all__ = [
     "TriangleAttention",
     "TriangleMultiplication",
     "from_openfold",
+    "part_from_openfold",
 ]
 
 
@@ -337,14 +338,37 @@ def from_openfold(block: Mapping[str, Tensor]) -> dict[str, Tensor]:
     given = {name.removeprefix("core.").removeprefix("pair_stack."): value for name, value in block.items()}
     found: dict[str, Tensor] = {}
     for theirs, (ours, layers, packed) in OPENFOLD.items():
-        for parameter in ("weight", "bias"):
-            for layer, name in layers.items():
-                if f"{theirs}.{layer}.{parameter}" in given:
-                    found[f"{ours}.{name}.{parameter}"] = given.pop(f"{theirs}.{layer}.{parameter}")
-            for name, members in packed.items():
-                names = [f"{theirs}.{member}.{parameter}" for member in members]
-                if all(member in given for member in names):
-                    found[f"{ours}.{name}.{parameter}"] = torch.cat([given.pop(member) for member in names])
+        found |= {f"{ours}.{name}": one for name, one in _converted(given, f"{theirs}.", layers, packed).items()}
     if given:
         raise ValueError(f"from_openfold: block has {', '.join(sorted(given))}, which EvoformerBlock does not have")
+    return found
+
+
+def part_from_openfold(part: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dict of one of our parts from that of OpenFold's module.
+
+    `part` is OpenFold's name of the module in a block: tri_mul_out, tri_mul_in, tri_att_start, tri_att_end,
+    msa_att_row, msa_att_col._msa_att, msa_transition, pair_transition or outer_product_mean.
+    """
+    if part not in OPENFOLD:
+        raise ValueError(f"part_from_openfold: part is {part!r}, but must be one of {', '.join(OPENFOLD)}")
+    given = dict(state)
+    _, layers, packed = OPENFOLD[part]
+    found = _converted(given, "", layers, packed)
+    if given:
+        raise ValueError(f"part_from_openfold: state has {', '.join(sorted(given))}, which our {part} does not have")
+    return found
+
+
+def _converted(given: dict[str, Tensor], prefix: str, layers: dict[str, str], packed: Packed) -> dict[str, Tensor]:
+    """Take the parameters of one part out of `given`; return them by our names."""
+    found: dict[str, Tensor] = {}
+    for parameter in ("weight", "bias"):
+        for layer, name in layers.items():
+            if f"{prefix}{layer}.{parameter}" in given:
+                found[f"{name}.{parameter}"] = given.pop(f"{prefix}{layer}.{parameter}")
+        for name, members in packed.items():
+            names = [f"{prefix}{member}.{parameter}" for member in members]
+            if all(member in given for member in names):
+                found[f"{name}.{parameter}"] = torch.cat([given.pop(member) for member in names])
     return found

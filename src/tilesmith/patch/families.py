@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -21,6 +22,12 @@ class Family:
     """The norm multiplies by 1 + weight and rounds only after that."""
     decoder: str = "Model"
     """The name, without the prefix, of the class under the head."""
+    tried: bool = False
+    """Norms and rotations are tried on random numbers, because their code differs from Llama's or is unknown."""
+    known: bool = True
+    """Whether the family has an entry here; else all is found by structure."""
+    note: str = ""
+    """What the documentation says about the family beyond its parts."""
 
     @property
     def modeling(self) -> Any:
@@ -40,26 +47,56 @@ FAMILIES = {
     "mistral": Family("mistral", "Mistral"),
     "qwen2": Family("qwen2", "Qwen2"),
     "qwen3": Family("qwen3", "Qwen3"),
-    "gemma": Family("gemma", "Gemma", gemma_norm=True),
-    "gemma2": Family("gemma2", "Gemma2", gemma_norm=True),
-    "gemma3_text": Family("gemma3", "Gemma3", gemma_norm=True, decoder="TextModel"),
+    "gemma": Family("gemma", "Gemma", gemma_norm=True, note="GELU in the blocks, left to transformers"),
+    "gemma2": Family("gemma2", "Gemma2", gemma_norm=True, note="as Gemma; capped logits"),
+    "gemma3_text": Family("gemma3", "Gemma3", gemma_norm=True, decoder="TextModel", note="as Gemma"),
+    "granite": Family("granite", "Granite", tried=True, note="scaled logits"),
+    "olmo2": Family("olmo2", "Olmo2", tried=True, note="norms after the branches"),
+    "olmo3": Family("olmo3", "Olmo3", tried=True, note="norms after the branches"),
+    "glm": Family("glm", "Glm", tried=True, note="half of each head rotates, by neighbours"),
+    "glm4": Family("glm4", "Glm4", tried=True, note="half of each head rotates, by neighbours"),
+    "cohere": Family("cohere", "Cohere", tried=True, note="layer norm, scaled logits, rotation by neighbours"),
+    "cohere2": Family("cohere2", "Cohere2", tried=True, note="layer norm, scaled logits, rotation by neighbours"),
+    "starcoder2": Family(
+        "starcoder2", "Starcoder2", tried=True, note="layer norm; GELU in the blocks, left to transformers"
+    ),
+    "smollm3": Family("smollm3", "SmolLM3", tried=True, note="some layers do not rotate"),
+    "phi3": Family("phi3", "Phi3", tried=True, note="one layer for q, k and v, one for gate and up"),
+    "mixtral": Family("mixtral", "Mixtral", tried=True, note="all but the experts"),
+    "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", tried=True, note="all but the experts"),
+    "gpt_oss": Family("gpt_oss", "GptOss", tried=True, note="all but the experts; sinks need the fallback attention"),
+    "gpt_neox": Family("gpt_neox", "GPTNeoX", tried=True, note="norm, rotary and attention only"),
+    "gpt2": Family("gpt2", "GPT2", tried=True, note="norm and attention only"),
 }
-"""The families by their configurations' `model_type`."""
+"""The families by their configurations' `model_type`. A model of another family is patched where it is recognised."""
+
+
+def families_table() -> str:
+    """Return the families as the table of docs/patch.md."""
+    rows = [f"| {family.prefix} | `{name}` | {family.note} |" for name, family in FAMILIES.items()]
+    return "\n".join(["| family | `model_type` | beside Llama |", "|---|---|---|", *rows])
 
 
 def family_of(model: object) -> Family:
-    """Return the family of a model; TypeError or ValueError where it has none."""
-    supported = f"supported are transformers' models of type {', '.join(FAMILIES)}"
+    """Return the family of a model; TypeError or ValueError where it is no model of transformers."""
     if not isinstance(model, nn.Module):
-        raise TypeError(f"patch: model is a {type(model).__name__}, but must be a Hugging Face model; {supported}")
+        raise TypeError(f"patch: model is a {type(model).__name__}, but must be a Hugging Face model")
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
-        found = type(model).__name__ + (f" of type {model_type!r}" if model_type else "")
-        raise ValueError(f"patch: model is a {found}, which is not supported; {supported}")
-    if not isinstance(model, family.of("PreTrainedModel")):
+        family = _by_structure(model)
+    if family is None or not isinstance(model, family.of("PreTrainedModel")):
         raise ValueError(
-            f"patch: model is a {type(model).__name__}, which is not transformers' own {family.prefix} model; "
+            f"patch: model is a {type(model).__name__}, which is not a model of transformers; "
             "patch a model before it is wrapped, or patch the model inside the wrapper"
         )
     return family
+
+
+def _by_structure(model: nn.Module) -> Family | None:
+    """Return the family of a model that has no entry: its base class in transformers names folder and prefix."""
+    for kind in type(model).__mro__:
+        match = re.fullmatch(r"transformers\.models\.(\w+)\.modeling_\1", kind.__module__)
+        if match and kind.__name__.endswith("PreTrainedModel"):
+            return Family(match[1], kind.__name__.removesuffix("PreTrainedModel"), tried=True, known=False)
+    return None

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 from torch import nn
 
 from tilesmith.patch.families import Family, family_of
-from tilesmith.patch.parts.attention_module import PROJECTIONS, ROTARY, attention_forward, require_projection
+from tilesmith.patch.parts.attention_module import (
+    PROJECTIONS,
+    ROTARY,
+    attention_forward,
+    require_projection,
+    rotation_form,
+)
+from tilesmith.patch.parts.attention_module import rotary as rotary_of_halves
 from tilesmith.patch.parts.attention_registry import (
     PREFIX,
     REGISTRY,
@@ -24,10 +31,10 @@ from tilesmith.patch.parts.attention_registry import (
     with_default_positions,
 )
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
-from tilesmith.patch.parts.feed_forward import feed_forward, require_known_block
+from tilesmith.patch.parts.feed_forward import block_forward
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
-from tilesmith.patch.parts.norms import norm_forward
-from tilesmith.patch.parts.residual import with_fused_residual
+from tilesmith.patch.parts.norms import looks_like_norm, norm_form, norm_forward
+from tilesmith.patch.parts.residual import is_ours, with_fused_residual
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -60,7 +67,8 @@ def patch(
     Parameters and state dict stay unchanged. Patching a patched model starts again with the parts named in the new
     call. `report(model)` lists the parts and fusions that were made, and the reason for each one that was not. Where
     the installed transformers is written differently from what Tilesmith knows, `patch` also logs a warning. A model
-    of another family raises a ValueError.
+    of a family without an entry in `families.py` is patched where its modules are recognised by structure. A model that
+    is not transformers' own raises a ValueError.
     """
     family = family_of(model)
     unpatch(model)
@@ -119,11 +127,48 @@ def require_module(function: str, model: object) -> None:
 
 
 def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
-    kind = family.of("RMSNorm")
-    done.record_part("norm", _swap(model, kind, norm_forward(kind.forward, family.gemma_norm)))
+    if family.tried:
+        done.record_part("norm", _swap_tried_norms(model))
+    else:
+        kind = family.of("RMSNorm")
+        done.record_part("norm", _swap(model, kind, norm_forward(kind.forward, family.gemma_norm)))
+    if family.tried and not any(is_ours(module) for module in model.modules()):
+        done.record_fusion("residual", Swapped(0, "only RMSNorm has a kernel with an addition"))
+        return
     with done.fusion("residual"):
         layer = family.of("DecoderLayer")
         done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward)))
+
+
+def _swap_tried_norms(model: nn.Module) -> Swapped:
+    """Give our forward to every class of norms that computes the same as one of our forms."""
+    examples = {type(module): module for module in model.modules() if looks_like_norm(module)}
+    count, reasons = 0, []
+    for kind, example in examples.items():
+        form = norm_form(example)
+        if form is None:
+            reasons.append(f"{kind.__name__} computes something else than RMSNorm or layer norm")
+            continue
+        swapped = _swap(model, kind, form)
+        count += swapped.modules
+        reasons += [swapped.reason] if swapped.reason else []
+    if not examples:
+        reasons.append("no module looks like a norm")
+    return Swapped(count, ", ".join(reasons) or None)
+
+
+def _rotation(model: nn.Module, family: Family, forward: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return our rotation of q and k for an attention module's `forward`; None where it has none that we know."""
+    if ROTARY not in names_in(forward):
+        return None
+    if not family.tried:
+        return rotary_of_halves
+    kind = family.of("RotaryEmbedding")
+    tables = next((module for module in model.modules() if isinstance(module, kind)), None)
+    config: Any = model.config
+    heads = getattr(config, "num_attention_heads", None) or 1
+    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", heads) // heads
+    return None if tables is None else rotation_form(getattr(family.modeling, ROTARY), tables, size)
 
 
 def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, rotary: bool, attention: bool) -> None:
@@ -136,12 +181,12 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
         with done.fusion(name):
             require_projection(kind.forward, name)
             projections.append(name)
-    rotates = rotary and ROTARY in names_in(kind.forward)
-    if rotates or projections:
-        swapped = _swap(model, kind, attention_forward(kind.forward, rotates, tuple(projections)))
+    rotation = _rotation(model, family, kind.forward) if rotary else None
+    if rotation is not None or projections:
+        swapped = _swap(model, kind, attention_forward(kind.forward, rotation, tuple(projections)))
         for name in projections:
             done.record_fusion(name, swapped)
-    if rotates:
+    if rotation is not None:
         done.record_part("rotary", swapped)
         with done.fusion("rotary tables"):
             tables = family.of("RotaryEmbedding")
@@ -157,8 +202,7 @@ def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -
         done.left["mlp"] = f"the activation is {activation}, and the operators have silu only"
         return
     kind = family.of("MLP")
-    require_known_block(kind.forward)
-    done.record_part("mlp", _swap(model, kind, feed_forward))
+    done.record_part("mlp", _swap(model, kind, block_forward(kind.forward)))
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
@@ -166,7 +210,7 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if not isinstance(model, kind):
         done.left["loss"] = f"{type(model).__name__} has no loss over a vocabulary"
         return
-    require_known_loss(kind.forward)
+    require_known_loss(kind.forward, family.known)
     reason = why_logits(model, standard_loss())
     if reason is not None:
         done.left["loss"] = reason

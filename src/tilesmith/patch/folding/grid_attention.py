@@ -51,7 +51,7 @@ class Layers(NamedTuple):
                 for weight, one in zip(weights, biases, strict=True)
             ]
             bias = torch.cat(made)
-        return F.linear(x, torch.cat(weights), bias).split([weight.shape[0] for weight in weights], dim=-1)
+        return torch.split(F.linear(x, torch.cat(weights), bias), [weight.shape[0] for weight in weights], dim=-1)
 
     def edges(self, norm: str, edge: str, x: Tensor, transposed: bool) -> tuple[Tensor, Tensor]:
         """Return the normed pairs, and a bias for each head from them, [batch, heads, n, n]."""
@@ -66,7 +66,7 @@ def attended(layers: Layers, normal: Tensor, bias: Tensor | None, mask: Tensor |
     heads = layers.weight("edge").shape[0] if "edge" in layers.paths else int(inner.no_heads)
     *qkv, gate = layers.joined(normal, "query", "key", "value", "gate")
     order = (0, 2, 3, 1, 4) if ending else (0, 1, 3, 2, 4)  # to [batch, sequences, heads, length, head size]
-    q, k, v = (one.unflatten(-1, (heads, -1)).permute(order) for one in qkv)
+    q, k, v = (one.reshape(*one.shape[:-1], heads, -1).permute(order) for one in qkv)
     if mask is not None:
         mask = (mask.transpose(1, 2) if ending else mask)[:, :, None, None, :]
     output = triangle_attention(q, k, v, None if bias is None else bias[:, None], mask)
@@ -97,7 +97,7 @@ def with_pair_bias(
     heads = layers.weight("edge").shape[0]
     q = layers.linear("query", s)
     k, v = layers.joined(k_in, "key", "value")
-    q, k, v = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in (q, k, v))
+    q, k, v = (one.reshape(*one.shape[:-1], heads, -1).transpose(1, 2) for one in (q, k, v))
     output, _ = attention_pair_bias(
         s, q, k, v, z, mask, heads, layers.weight("edge"), layers.weight("gate"), layers.weight("output"),
         layers.weight("pair_norm"), layers.bias("pair_norm"), layers.bias("edge"), layers.bias("gate"),

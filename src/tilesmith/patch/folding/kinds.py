@@ -65,9 +65,13 @@ def swiglu_transition(layers: Layers, variant: str, x: Tensor, mask: Tensor | No
 
 
 def relu_transition(layers: Layers, variant: str, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    parameters = [one(role) for role in ("norm", "expand", "contract") for one in (layers.weight, layers.bias)]
-    if all(one is not None for one in parameters):
-        return _masked(transition(x, *parameters, layers.eps("norm")), mask)  # type: ignore[arg-type]  # none is None
+    norm, expand, contract = map(layers.bias, ("norm", "expand", "contract"))
+    if norm is not None and expand is not None and contract is not None:
+        update = transition(
+            x, layers.weight("norm"), norm, layers.weight("expand"), expand, layers.weight("contract"), contract,
+            layers.eps("norm"),
+        )  # fmt: skip
+        return _masked(update, mask)
     hidden = layers.linear("expand", layers.normed("norm", x))
     return _masked(layers.linear("contract", F.relu(hidden)), mask)
 

@@ -25,6 +25,15 @@ from tilesmith.patch.report import UnknownCodeError
 PREFIX = "tilesmith_"
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 """The registry's name in transformers' modules."""
+IGNORED = (
+    "position_ids",
+    "cache_position",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "num_items_in_batch",
+    "position_embeddings",
+)
+"""Options that are tensors and that PyTorch's attention ignores too: the mask has what follows from them."""
 DEFAULTED = ("attention_mask", "position_ids", "past_key_values")
 """Arguments of a decoder; where a call gives none of them, mask and positions have default values."""
 
@@ -129,8 +138,11 @@ def attention_of_module(
     causal = options.get("is_causal", getattr(module, "is_causal", True))
     window = (options["sliding_window"] - 1, 0) if "sliding_window" in options else None
     has_full_mask = attention_mask is not None and attention_mask.ndim != 2
-    wants_weights = bool(options.get("output_attentions"))
-    if causal and not has_full_mask and not wants_weights:
+    # Tensors among the options change the scores: gpt-oss has a sink for each head.
+    wants_more = bool(options.get("output_attentions")) or any(
+        isinstance(option, Tensor) and name not in IGNORED for name, option in options.items()
+    )
+    if causal and not has_full_mask and not wants_more:
         output = attention(
             query, key, value, causal=True, mask=attention_mask, scale=scaling, window=window,
             softcap=options.get("softcap", 0.0), dropout=dropout,

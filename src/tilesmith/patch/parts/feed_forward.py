@@ -32,6 +32,20 @@ def require_known_block(forward: Callable[..., Any]) -> None:
         raise UnknownCodeError.of(forward)
 
 
+def joined_feed_forward(self: Any, hidden_states: Tensor) -> Tensor:
+    """Compute a block whose gate and up are one layer."""
+    result: Tensor = self.down_proj(swiglu(*projections(hidden_states, self.gate_up_proj)))
+    return result
+
+
+def block_forward(forward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Return the replacement for a block's `forward`; UnknownCodeError where it is written in another way."""
+    if names_in(forward) == {"activation_fn", "gate_up_proj", "chunk", "down_proj"}:
+        return joined_feed_forward
+    require_known_block(forward)
+    return feed_forward
+
+
 def feed_forward(self: Any, x: Tensor) -> Tensor:
     operands = joined_operands(x, self.gate_proj, self.up_proj, self.down_proj) if kernels_can_take(x) else None
     result: Tensor

@@ -21,16 +21,44 @@ ALONGSIDE = ("past_key_values", "hidden_states", "attentions")
 """Optional entries of a model's output beside loss and logits."""
 
 
-def require_known_loss(forward: Callable[..., Any]) -> None:
-    """Raise UnknownCodeError where a model's `forward` does not compute its loss from lm_head and loss_function."""
-    if not {"model", "lm_head", "loss_function"} <= names_in(forward):
+NEEDED = {"model", "lm_head", "loss_function"}
+PLAIN = {
+    "config", "vocab_size", "last_hidden_state", "CausalLMOutputWithPast", "slice_logits_to_keep", "use_return_dict",
+    "output_attentions", "output_hidden_states", "slice", "isinstance", "int", *ALONGSIDE,
+}  # fmt: skip
+CHANGED_LOGITS = {"final_logit_softcapping", "torch", "tanh", "logit_scale", "logits_scaling"}
+MIXTURES = {
+    "MoeCausalLMOutputWithPast", "output_router_logits", "router_logits", "load_balancing_loss_func", "device", "to",
+    "num_experts", "num_experts_per_tok", "router_aux_loss_coef",
+}  # fmt: skip
+"""What a model's `forward` may use: what it needs, plain names, caps and scales of logits, and mixtures of experts."""
+
+
+def require_known_loss(forward: Callable[..., Any], known_family: bool = True) -> None:
+    """Raise UnknownCodeError where a model's `forward` does not compute its loss from lm_head and loss_function.
+
+    The `forward` of an unknown family may use no other names than known ones: they might change the logits.
+    """
+    used = names_in(forward)
+    others = used - NEEDED - PLAIN - CHANGED_LOGITS - MIXTURES
+    if not used >= NEEDED or (others and not known_family):
         raise UnknownCodeError.of(forward)
+
+
+def logit_options(model: Any, forward: Callable[..., Any]) -> dict[str, float]:
+    """Return how a model's `forward` changes its logits, as arguments of linear_cross_entropy."""
+    used, made = names_in(forward), {}
+    if "final_logit_softcapping" in used:
+        made["softcap"] = float(getattr(model.config, "final_logit_softcapping", None) or 0.0)
+    if "logit_scale" in used:
+        made["scale"] = float(model.logit_scale)
+    if "logits_scaling" in used:
+        made["scale"] = 1.0 / model.config.logits_scaling
+    return made
 
 
 def why_logits(model: Any, standard_loss: Callable[..., Any]) -> str | None:
     """Return why the loss of this model needs logits, or None where it does not."""
-    if getattr(model.config, "final_logit_softcapping", None) is not None:
-        return "the model caps its logits (final_logit_softcapping), and linear_cross_entropy does not"
     if model.loss_function is not standard_loss:
         return "the model has its own loss function"
     if not is_linear(model.lm_head):
@@ -54,7 +82,9 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
     names = tuple(inspect.signature(original).parameters)[1:]  # without self
     # Imported here and not in `forward`: torch.compile cannot trace an import.
     standard = standard_loss()
-    make_output = import_module("transformers.modeling_outputs").CausalLMOutputWithPast
+    outputs = import_module("transformers.modeling_outputs")
+    has_experts = "MoeCausalLMOutputWithPast" in names_in(original)
+    make_output = outputs.MoeCausalLMOutputWithPast if has_experts else outputs.CausalLMOutputWithPast
 
     @functools.wraps(original)
     def forward(self: Any, *arguments: Any, skip_logits: bool | None = None, **named: Any) -> Any:
@@ -62,12 +92,15 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
         skips = self.training if skip_logits is None else skip_logits
         kept = named.get("logits_to_keep", 0)
         needs_all = named.get("labels") is not None and isinstance(kept, int) and kept == 0
-        if not (skips and needs_all) or why_logits(self, standard):
+        routed = named.get("output_router_logits")
+        routed = getattr(self.config, "output_router_logits", False) if routed is None else routed
+        if not (skips and needs_all) or (has_experts and routed) or why_logits(self, standard):
             return original(self, **named)
         if self.training and named.get("past_key_values") is None and named.get("use_cache") is None:
             named["use_cache"] = False  # a cache copies every key and value, and training never reads it
         return_dict = named.pop("return_dict", None)
-        result = make_output(**_with_loss(self, **named))
+        named.pop("output_router_logits", None)
+        result = make_output(**_with_loss(self, logit_options(self, original), **named))
         as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
         return result if as_dict else result.to_tuple()
 
@@ -76,6 +109,7 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_loss(
     model: Any,
+    logits: dict[str, float],
     *,
     labels: Tensor,
     logits_to_keep: int = 0,
@@ -92,7 +126,7 @@ def _with_loss(
     hidden = outputs.last_hidden_state
     loss = linear_cross_entropy(
         hidden, weight, shift_labels.to(hidden.device), model.lm_head.bias, ignore_index,
-        reduction="mean" if num_items_in_batch is None else "sum",
+        reduction="mean" if num_items_in_batch is None else "sum", **logits,
     )  # fmt: skip
     if num_items_in_batch is not None:
         items = num_items_in_batch

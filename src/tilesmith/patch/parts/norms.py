@@ -1,16 +1,18 @@
-"""RMSNorm in the two forms of transformers: Llama's, and Gemma's with the factor 1 + weight.
+"""RMSNorm in the two forms of transformers, Llama's, and Gemma's with the factor 1 + weight; and layer norm.
 
-Both compute in single precision and round once, where transformers rounds to the model's dtype in between.
+All compute in single precision and round once, where transformers rounds to the model's dtype in between.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
@@ -24,7 +26,11 @@ def plain_norm(self: Any, hidden_states: Tensor) -> Tensor:
 
 
 def plain_scale(norm: Any) -> tuple[Tensor, float]:
-    return norm.weight, norm.variance_epsilon
+    return norm.weight, eps_of(norm)
+
+
+def eps_of(norm: Any) -> float:
+    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
 def gemma_norm(self: Any, x: Tensor) -> Tensor:
@@ -33,7 +39,42 @@ def gemma_norm(self: Any, x: Tensor) -> Tensor:
 
 
 def gemma_scale(norm: Any) -> tuple[Tensor, float]:
-    return 1.0 + norm.weight.float(), norm.eps
+    return 1.0 + norm.weight.float(), eps_of(norm)
+
+
+def centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
+    dtype = torch.promote_types(hidden_states.dtype, self.weight.dtype)
+    normal: Tensor = layer_norm(hidden_states.to(dtype), self.weight, getattr(self, "bias", None), eps_of(self))
+    return normal
+
+
+FORMS = (plain_norm, gemma_norm, centred_norm)
+
+
+def looks_like_norm(module: Any) -> bool:
+    """Return whether a module has a weight for each feature, perhaps a bias, an epsilon, and nothing else."""
+    parameters = dict(module.named_parameters())
+    has_eps = hasattr(module, "variance_epsilon") or hasattr(module, "eps")
+    is_vector = "weight" in parameters and all(one.ndim == 1 for one in parameters.values())
+    return has_eps and is_vector and parameters.keys() <= {"weight", "bias"} and not list(module.children())
+
+
+@torch.no_grad()
+def norm_form(module: Any) -> Callable[..., Tensor] | None:
+    """Return the form that computes the same as this norm on random numbers; None where there is none."""
+    generator = torch.Generator().manual_seed(0)
+    try:
+        plain = copy.deepcopy(module).to(device="cpu", dtype=torch.float32)
+        for parameter in plain.parameters():
+            parameter.copy_(0.7 + 0.3 * torch.randn(parameter.shape, generator=generator))
+        x = torch.randn(3, 4, plain.weight.shape[0], generator=generator)
+        wanted = type(module).forward(plain, x)
+        for form in FORMS:
+            if torch.allclose(form(plain, x), wanted, rtol=1e-4, atol=1e-5):
+                return form
+    except (RuntimeError, TypeError, ValueError, AttributeError):  # takes something else than one tensor
+        return None
+    return None
 
 
 SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {plain_norm: plain_scale, gemma_norm: gemma_scale}

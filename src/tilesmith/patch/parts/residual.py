@@ -47,9 +47,11 @@ def with_fused_residual(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
     """Return norm(residual + branch), and the sum."""
+    if not is_ours(norm):
+        return norm_and_input(norm, residual + branch)
     # add_rms_norm returns the residual's dtype. PyTorch would return that only where it is the widest of the three.
     dtype = torch.promote_types(torch.promote_types(residual.dtype, branch.dtype), norm.weight.dtype)
-    if dtype != residual.dtype or not _is_ours(norm):
+    if dtype != residual.dtype:
         return norm_and_input(norm, residual + branch)
     normal, total = add_rms_norm(residual, branch, *SCALES[norm.forward.__func__](norm))
     return normal, total
@@ -57,7 +59,7 @@ def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Te
 
 def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return norm(x), and x; the norm's backward adds the gradients of both."""
-    if not torch.is_grad_enabled() or not x.requires_grad or not _is_ours(norm):
+    if not torch.is_grad_enabled() or not x.requires_grad or not is_ours(norm):
         return norm(x), x
     if not kernels_can_take(x, norm.weight) or torch.promote_types(x.dtype, norm.weight.dtype) != x.dtype:
         return norm(x), x
@@ -66,7 +68,7 @@ def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return normal, same
 
 
-def _is_ours(norm: Any) -> bool:
+def is_ours(norm: Any) -> bool:
     """Return whether a norm has our forward and no hooks."""
     return getattr(vars(norm).get("forward"), "__func__", None) in SCALES and not has_hooks(norm)
 

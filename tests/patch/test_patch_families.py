@@ -1,0 +1,97 @@
+"""Families beyond Llama's: loss and every gradient stay the same, and the report says what runs on our operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_models import CLASSES, SIZES, assert_same, batch, found, transformers
+
+from tilesmith.patch import patch, report
+from tilesmith.patch.families import FAMILIES, families_table
+
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+ALL = {"norm", "rotary", "mlp", "loss", "attention"}
+# The name before Config and ForCausalLM, options of the configuration, and the parts that run on our operators.
+FOUND: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "granite": ("Granite", {"logits_scaling": 3.0, "residual_multiplier": 0.7}, ALL),
+    "olmo2": ("Olmo2", {}, ALL),
+    "olmo3": ("Olmo3", {"sliding_window": 5}, ALL),
+    "glm": ("Glm", {}, ALL),
+    "glm4": ("Glm4", {}, ALL),
+    "cohere": ("Cohere", {"logit_scale": 0.3}, ALL),
+    "cohere2": ("Cohere2", {"logit_scale": 0.3, "sliding_window": 5}, ALL),
+    "starcoder2": ("Starcoder2", {}, ALL - {"mlp"}),
+    "smollm3": ("SmolLM3", {}, ALL),
+    "phi3": ("Phi3", {}, ALL),
+    "mixtral": ("Mixtral", EXPERTS, ALL - {"mlp"}),
+    "qwen3_moe": ("Qwen3Moe", EXPERTS, ALL - {"mlp"}),
+    "gpt_oss": ("GptOss", EXPERTS, ALL - {"mlp"}),
+    "gpt_neox": ("GPTNeoX", {}, {"norm", "rotary", "attention"}),
+    "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, {"norm", "attention"}),
+}
+UNKNOWN: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "helium": ("Helium", {}, ALL),
+    "ernie4_5": ("Ernie4_5", {}, ALL),
+    "exaone4": ("Exaone4", {"sliding_window": 5}, ALL),
+    "stablelm": ("StableLm", {}, ALL),
+    "phi": ("Phi", {}, ALL - {"mlp"}),
+    "olmo": ("Olmo", {}, ALL - {"norm"}),
+    "nemotron": ("Nemotron", {}, {"rotary", "loss", "attention"}),
+    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 16}, ALL),
+}
+
+
+def model_of(name: str) -> Any:
+    """Return a float32 model, the same at every call, with parameters that make each part matter."""
+    prefix, options, _ = {**FOUND, **UNKNOWN}[name]
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0} if name in ("gpt2", "phi", "phi3") else {}
+    rest = {"residual_dropout": 0.0, "embedding_dropout": 0.0} if name == "starcoder2" else {}
+    config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **options, **dropout, **rest})
+    model = getattr(transformers, f"{prefix}{'LMHeadModel' if name == 'gpt2' else 'ForCausalLM'}")(config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(noise * parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.8 + 0.2 * noise)
+    return model
+
+
+@pytest.mark.parametrize("name", [*FOUND, *UNKNOWN])
+def test_loss_and_gradients_stay_the_same(name: str) -> None:
+    parts = {**FOUND, **UNKNOWN}[name][2]
+    inputs = batch(padded=True)
+    wanted = found(model_of(name), **inputs)
+    model = patch(model_of(name))
+    ours = found(model, **inputs)
+    done = report(model)
+    assert set(done.swapped) == parts
+    assert parts | set(done.left) >= ALL - {"mlp"}
+    gone = {key for key, one in wanted.items() if not float(one.norm())}  # experts that no token reached
+    assert_same(*({key: one for key, one in both.items() if key not in gone} for both in (ours, wanted)), 3e-5)
+
+
+@pytest.mark.parametrize("name", ["cohere", "glm4", "gpt_oss", "helium"])
+@torch.no_grad()
+def test_generated_tokens_stay_the_same(name: str) -> None:
+    tokens = batch(length=7)["input_ids"]
+    theirs = model_of(name).eval().generate(tokens, max_new_tokens=6, do_sample=False)
+    assert torch.equal(patch(model_of(name).eval()).generate(tokens, max_new_tokens=6, do_sample=False), theirs)
+
+
+def test_table_of_the_documentation_is_the_data() -> None:
+    page = Path(__file__).parents[2] / "docs" / "patch.md"
+    assert families_table() in page.read_text(encoding="utf-8")
+
+
+def test_every_family_has_a_test() -> None:
+    assert set(FAMILIES) == {*FOUND, *CLASSES} - {"gemma3"} | {"gemma3_text"}
+
+
+def test_router_losses_run_the_models_own_forward() -> None:
+    inputs = batch()
+    wanted = found(model_of("mixtral"), **inputs, output_router_logits=True)
+    ours = found(patch(model_of("mixtral")), **inputs, output_router_logits=True)
+    torch.testing.assert_close(ours["loss"], wanted["loss"])
