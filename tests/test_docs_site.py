@@ -85,6 +85,13 @@ def test_links_of_all_pages_lead_to_pages(pages: dict[str, str]) -> None:
     assert broken == []
 
 
+def test_every_question_is_answered_with_a_link(pages: dict[str, str]) -> None:
+    _, *questions = re.split(r"^## ", pages["questions.md"], flags=re.MULTILINE)
+    assert len(questions) >= 10
+    unanswered = [one.splitlines()[0] for one in questions if "](" not in one]
+    assert unanswered == []
+
+
 def test_site_asks_for_nothing_from_elsewhere(sitemaker: Any, pages: dict[str, str]) -> None:
     settings = sitemaker.settings(pages)
     assert settings["theme"]["font"] is False

@@ -64,6 +64,7 @@ def test_custom_autograd_is_right() -> None:
     assert {one.what for one in found} == {"forward", "gradient x"}
 
 
+@pytest.mark.usefixtures("forked")
 def test_ci_example_passes() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / TESTED_BY_PYTEST)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=EXAMPLES)
