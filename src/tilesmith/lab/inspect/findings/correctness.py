@@ -15,6 +15,7 @@ from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.launch_metrics import element_name
 from tilesmith.lab.inspect.model import Finding, Kernel, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
+from tilesmith.toolchain.interpreter import OutOfBounds
 
 
 def kernel_error(evidence: Evidence) -> Iterator[Finding]:
@@ -93,6 +94,16 @@ def unwritten_result(kernel: Kernel, writer: tuple[str, str, int], elements: NDA
         f"but no program has written them",
         "Launch enough programs to cover the tensor (triton.cdiv rounds up), widen the mask of the store, or "
         "initialise the tensor.", file, line, linecache.getline(file, line).strip(),
+    )  # fmt: skip
+
+
+def late_out_of_bounds(error: OutOfBounds) -> Finding:
+    """Return the finding about a program that goes out of bounds, and was not traced."""
+    access = error.access
+    message = f"program {access.program} does an out-of-bounds {str(error).split(': ', 1)[-1]}"
+    return Finding(
+        "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets.",
+        access.file, access.line, linecache.getline(access.file, access.line).strip(), access.program,
     )  # fmt: skip
 
 
