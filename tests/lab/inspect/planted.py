@@ -229,3 +229,9 @@ def stray_in_the_middle(y_ptr, BLOCK: tl.constexpr):
 def gather_rows(index_ptr, x_ptr, y_ptr, BLOCK: tl.constexpr):
     row = tl.load(index_ptr + tl.program_id(0))
     tl.store(y_ptr + row * BLOCK + tl.arange(0, BLOCK), tl.load(x_ptr + tl.arange(0, BLOCK)))  # rows may repeat
+
+
+@triton.jit
+def descriptor_copy(x, y_ptr, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    tl.store(y_ptr + start + tl.arange(0, BLOCK), x.load([start]))

@@ -86,6 +86,7 @@ class Session:
         self._deferred = DeferredPrograms(self._marking_written)
         self._writers: dict[int, tuple[int, str, str, int]] = {}  # by storage: kernel number, argument, file and line
         self._effects: dict[int, Effects] = {}
+        self._not_interpreted: set[int | None] = set()  # kernels that fail in the interpreter
         self._unwritten_reported: defaultdict[int, set[str]] = defaultdict(set)
 
     @property
@@ -130,6 +131,9 @@ class Session:
             if self.launches[number] == 1:
                 self._before_use(tensors)
                 return self._inspect(number, launched)
+        if number in self._not_interpreted:
+            self.tensors.all_written(tensors)
+            return self._compiled_stand_in(launched)
         return self._run(launched, self._effects.get(number) if number is not None else None)
 
     def _number(self, launched: Launched) -> int | None:
@@ -167,6 +171,8 @@ class Session:
         effects = self._effects[number] = Effects.of(trace)
         if not self.has_gpu and kernel_error is None:
             self._defer(launched, rest, effects)
+        if kernel_error is not None and not self.has_gpu:
+            self._not_interpreted.add(number)
         if self.has_gpu or kernel_error is not None:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
         self._note_writers(number, launched, trace)

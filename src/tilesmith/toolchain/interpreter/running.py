@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -28,6 +29,9 @@ from tilesmith.toolchain.interpreter.patches import pointer_to
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
+
+
+UNKNOWN = "the interpreter does not know"  # how the message starts if a kernel uses an operation that is missing here
 
 
 class KernelError(RuntimeError):
@@ -197,6 +201,8 @@ def _every_program(grid: Program) -> Iterator[Program]:
 
 
 def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Sequence[Program] | None = None) -> None:
+    if kernel.is_gluon():
+        raise KernelError(f"{UNKNOWN} {_first_gluon_operation(kernel)}, an operation of Gluon")
     observers = [observer for observer in _contexts if observer is not None]
     for observer in observers:
         observer.launch(kernel, grid, arguments)
@@ -262,8 +268,20 @@ def addresses_of_all_programs(
         yield from every_address(run, launched.grid, memory.readable, seconds, wanted)
 
 
+def _first_gluon_operation(kernel: Any) -> str:
+    """Return the first name of Gluon's language that a kernel calls."""
+    for found in re.finditer(r"([A-Za-z_][\w.]*)\s*\(", kernel.src[kernel.src.index(":") :]):
+        owner = kernel.fn.__globals__.get(found[1].partition(".")[0])
+        if getattr(owner, "__name__", getattr(owner, "__module__", "")).startswith("triton.experimental.gluon"):
+            return found[1]
+    return str(kernel.__name__)
+
+
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
     """Return the error with the innermost line in the user's source."""
+    missing = re.search(r"has no attribute 'create_(\w+)'", str(error)) if isinstance(error, AttributeError) else None
+    if missing:
+        return KernelError(f"{UNKNOWN} {missing[1]}, which {kernel} uses")
     place, traceback = "", error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

@@ -16,10 +16,14 @@ from tilesmith.lab.inspect.metrics.launch_metrics import element_name
 from tilesmith.lab.inspect.model import Finding, Kernel, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
 from tilesmith.toolchain.interpreter import OutOfBounds
+from tilesmith.toolchain.interpreter.running import UNKNOWN
 
 
 def kernel_error(evidence: Evidence) -> Iterator[Finding]:
-    if evidence.kernel_error:
+    if evidence.kernel_error and evidence.kernel_error.startswith(UNKNOWN):
+        advice = "The facts of the compiled kernel follow; its accesses and results are not checked."
+        yield evidence.finding("not-interpreted", "info", evidence.kernel_error, advice, line=evidence.first_line)
+    elif evidence.kernel_error:
         advice = "Fix the line that the message names. Nothing after it was traced."
         yield evidence.finding("kernel-error", "error", evidence.kernel_error, advice)
 
