@@ -225,3 +225,31 @@ def row_sum(x_ptr, y_ptr, n_columns, DISCARD: tl.constexpr, BLOCK: tl.constexpr)
 def keep_first(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
     places = tl.arange(0, BLOCK)
     tl.store(y_ptr + places, tl.where(places < n_elements, tl.load(x_ptr + places), 0.0))
+
+
+@triton.jit
+def race_in_the_middle(y_ptr, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    owner = tl.where(program == 4711, 4710, program)
+    tl.store(y_ptr + owner * BLOCK + tl.arange(0, BLOCK), program)  # 4711 takes its neighbour's
+
+
+@triton.jit
+def stray_in_the_middle(y_ptr, BLOCK: tl.constexpr):
+    program = tl.program_id(0)
+    if program == 3334:
+        program += 1_000_000
+    for step in range(tl.program_id(0) % 3):  # three paths
+        tl.store(y_ptr + program * BLOCK + step + tl.arange(0, BLOCK), step)  # 3334 strays
+
+
+@triton.jit
+def gather_rows(index_ptr, x_ptr, y_ptr, BLOCK: tl.constexpr):
+    row = tl.load(index_ptr + tl.program_id(0))
+    tl.store(y_ptr + row * BLOCK + tl.arange(0, BLOCK), tl.load(x_ptr + tl.arange(0, BLOCK)))  # rows may repeat
+
+
+@triton.jit
+def descriptor_copy(x, y_ptr, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    tl.store(y_ptr + start + tl.arange(0, BLOCK), x.load([start]))

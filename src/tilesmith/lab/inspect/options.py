@@ -26,6 +26,7 @@ class InspectOptions:
     asked: bool = False
     programs: int | None = None  # how many programs to trace; None: as many as `seconds` allow
     seconds: float = 3.0  # time to trace one launch
+    suspects: bool = True  # compute the addresses of all programs, and trace those out of bounds or that share elements
     config: str | None = None  # an autotuner's configuration: its number, or FIELD=VALUE,…
     kernels: tuple[str, ...] = ()  # kernel names to inspect; empty: all
     device: str | None = None  # the device to predict for

@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, product
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tilesmith.hardware.devices import Device
 from tilesmith.hardware.devices import device as named_device
 from tilesmith.lab.inspect.findings.all_findings import findings
-from tilesmith.lab.inspect.findings.correctness import unwritten_result
+from tilesmith.lab.inspect.findings.correctness import late_out_of_bounds, unwritten_result
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.alignment import Alignment, alignment_of
 from tilesmith.lab.inspect.metrics.compiled_targets import (
@@ -34,11 +34,12 @@ from tilesmith.lab.inspect.metrics.compiled_targets import (
 )
 from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
 from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
-from tilesmith.lab.inspect.model import Kernel, Program, TargetFacts
+from tilesmith.lab.inspect.model import Finding, Kernel, Program, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions, chosen_configuration
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker, tensors_in
 from tilesmith.lab.inspect.running.written_memory import WrittenBytes
+from tilesmith.lab.inspect.tracing.effects import Effects, every_program, sampled_in_words
 from tilesmith.lab.inspect.tracing.launch_signature import (
     compile_signature,
     constants_of,
@@ -46,9 +47,10 @@ from tilesmith.lab.inspect.tracing.launch_signature import (
     launch_signature,
 )
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tensors
+from tilesmith.lab.inspect.tracing.suspects import suspects
 from tilesmith.lab.inspect.tracing.trace import Trace, sample
 from tilesmith.toolchain.compiler import Binary, Target, jit_function
-from tilesmith.toolchain.interpreter import KernelError, Launched, configured, interpret, launch_as_usual
+from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, configured, interpret, launch_as_usual
 from tilesmith.toolchain.interpreter.benchmarks import is_benchmarking
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of
 from tilesmith.toolchain.interpreter.host import HostCopies
@@ -83,7 +85,8 @@ class Session:
         self._binaries: dict[Any, Binary | str] = {}
         self._deferred = DeferredPrograms(self._marking_written)
         self._writers: dict[int, tuple[int, str, str, int]] = {}  # by storage: kernel number, argument, file and line
-        self._effects: dict[int, _Effects] = {}
+        self._effects: dict[int, Effects] = {}
+        self._not_interpreted: set[int | None] = set()  # kernels that fail in the interpreter
         self._unwritten_reported: defaultdict[int, set[str]] = defaultdict(set)
 
     @property
@@ -128,6 +131,9 @@ class Session:
             if self.launches[number] == 1:
                 self._before_use(tensors)
                 return self._inspect(number, launched)
+        if number in self._not_interpreted:
+            self.tensors.all_written(tensors)
+            return self._compiled_stand_in(launched)
         return self._run(launched, self._effects.get(number) if number is not None else None)
 
     def _number(self, launched: Launched) -> int | None:
@@ -162,9 +168,11 @@ class Session:
         if self.has_gpu:
             measured = measured_us(launched)
             result = launch_as_usual(launched)
-        effects = self._effects[number] = _Effects.of(trace)
+        effects = self._effects[number] = Effects.of(trace)
         if not self.has_gpu and kernel_error is None:
             self._defer(launched, rest, effects)
+        if kernel_error is not None and not self.has_gpu:
+            self._not_interpreted.add(number)
         if self.has_gpu or kernel_error is not None:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
         self._note_writers(number, launched, trace)
@@ -178,7 +186,7 @@ class Session:
     ) -> tuple[Iterator[Program], str | None]:
         """Trace the sample, then more programs while time is left. Return the untraced programs and the error."""
         chosen = set(programs)
-        rest = (program for program in _every_program(launched.grid) if program not in chosen)
+        rest = (program for program in every_program(launched.grid) if program not in chosen)
         most = self.options.programs
         deadline = time.thread_time() + self.options.seconds
 
@@ -195,14 +203,40 @@ class Session:
         except KernelError as error:
             return iter(()), str(error)
         untraced = [program for program in programs if program not in trace.traced]
-        return chain(untraced, rest), None
+        if len(trace.traced) == prod(launched.grid) or not self.options.suspects:
+            return chain(untraced, rest), None
+        return self._with_suspects(launched, trace, chain(untraced, rest))
 
-    def _marking_written(self, launched: Launched) -> WrittenBytes | None:
-        """Return an observer that marks what the programs of a launch write; None where all of it is written."""
+    def _with_suspects(
+        self, launched: Launched, trace: Trace, rest: Iterator[Program]
+    ) -> tuple[Iterator[Program], str | None]:
+        """Trace the untraced programs whose addresses are suspicious. Return the other untraced programs."""
+        effects = Effects.of(trace)
+        atomics = any(place.kind == "atomic" for place in trace.sites)
+        found = suspects(launched, effects.written or frozenset(), atomics)
+        trace.covered = (
+            "the addresses of all programs checked" if found.complete else f"no more, because {found.reason}"
+        )
+        chosen = [program for program in found.programs if program not in trace.traced]
+        try:
+            interpret(launched.kernel, launched.grid, launched.arguments, trace, chosen)
+        except KernelError as error:
+            return iter(()), str(error)
+        taken = set(chosen)
+        return (program for program in rest if program not in taken), None
+
+    def _marking_written(self, launched: Launched) -> WrittenBytes:
+        """Return an observer that marks what the programs of a launch write."""
         tensors = list(tensors_in(launched.arguments))
         self.tensors.settle(tensors)
-        marking = WrittenBytes(tensors, self.tensors.written_bytes)
-        return marking if marking.is_needed else None
+        return WrittenBytes(tensors, self.tensors.written_bytes, self._late_out_of_bounds)
+
+    def _late_out_of_bounds(self, error: OutOfBounds) -> None:
+        """Add a finding to the kernel whose untraced program goes out of bounds."""
+        access = error.access
+        for number, kernel in enumerate(self.kernels):
+            if kernel.name == access.kernel and not any(one.kind == "out-of-bounds" for one in kernel.findings):
+                self._add_finding(number, late_out_of_bounds(error))
 
     def _note_writers(self, number: int, launched: Launched, trace: Trace) -> None:
         originals = dict(named_tensors(launched.arguments))
@@ -222,18 +256,22 @@ class Session:
             finding = unwritten_result(kernel, (argument, file, line), elements, call)
             if argument not in self._unwritten_reported[number]:
                 self._unwritten_reported[number].add(argument)
-                self.kernels[number] = replace(kernel, findings=(finding, *kernel.findings))
-                self.report(number, self.kernels[number])
+                self._add_finding(number, finding)
 
-    def _run(self, launched: Launched, effects: _Effects | None) -> Any:
+    def _add_finding(self, number: int, finding: Finding) -> None:
+        kernel = self.kernels[number]
+        self.kernels[number] = replace(kernel, findings=(finding, *kernel.findings))
+        self.report(number, self.kernels[number])
+
+    def _run(self, launched: Launched, effects: Effects | None) -> Any:
         """Run a launch that is not traced. `effects` are those of an equal launch, if there was one."""
         if self.has_gpu:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
             return launch_as_usual(launched)
-        self._defer(launched, _every_program(launched.grid), effects or _Effects())
+        self._defer(launched, every_program(launched.grid), effects or Effects())
         return self._compiled_stand_in(launched)
 
-    def _defer(self, launched: Launched, programs: Iterator[Program], effects: _Effects) -> None:
+    def _defer(self, launched: Launched, programs: Iterator[Program], effects: Effects) -> None:
         if is_benchmarking() and effects.only_floats:  # integers may be indices of a later launch
             self.tensors.all_written(list(tensors_in(launched.arguments)))
             return
@@ -270,7 +308,7 @@ class Session:
             grid=launched.grid,
             programs=programs,
             programs_traced=len(trace.traced),
-            sampled=_sampled(len(trace.traced), programs),
+            sampled=sampled_in_words(len(trace.traced), programs, trace.covered),
             constants=constants_of(launched),
             options={name: value for name, value in launched.options.items() if is_plain(value)},
             arguments=metrics.arguments(),
@@ -349,30 +387,3 @@ class Session:
         target = self.options.targets[0]
         with torch._C.DisableTorchFunction():
             return facts_of(target, self._binary(launched, target), 1, None, "", texts=False)
-
-
-@dataclass(frozen=True)
-class _Effects:
-    """What a kernel writes, as far as traced: the names of arguments; None: unknown."""
-
-    written: frozenset[str] | None = None
-    only_floats: bool = False
-    reaches_others: bool = False
-
-    @classmethod
-    def of(cls, trace: Trace) -> _Effects:
-        tensors = trace.shadows.tensors
-        written = {place.argument for place in trace.sites if place.kind != "load" and place.argument in tensors}
-        floats = all(tensors[name].is_floating_point() for name in written if name)
-        parameters = frozenset(name.partition("[")[0] for name in written if name)  # a tuple is one parameter
-        return cls(parameters, floats, trace.reaches_others)
-
-
-def _every_program(grid: Program) -> Iterator[Program]:
-    return ((x, y, z) for z, y, x in product(*map(range, reversed(grid))))
-
-
-def _sampled(traced: int, programs: int) -> str:
-    if traced == programs:
-        return "all programs"
-    return f"{traced:,} of {programs:,} programs (first, last, corners of the grid, and others between)"

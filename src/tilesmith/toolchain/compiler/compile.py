@@ -64,12 +64,12 @@ def _located_here(binary: Binary, function: Any) -> Binary:
     return replace(binary, accesses=accesses)
 
 
-def _source_files(function: Any, seen: set[Any]) -> Iterator[str]:
+def _source_files(function: Any, seen: set[int]) -> Iterator[str]:
     """Yield the source files of a kernel and of the device functions in its globals."""
-    seen.add(function)
+    seen.add(id(function))  # its hash would be that of its source, which another kernel's fault makes impossible
     yield function.fn.__code__.co_filename
     for value in function.fn.__globals__.values():
-        if isinstance(value, JITFunction) and value not in seen:
+        if isinstance(value, JITFunction) and id(value) not in seen:
             yield from _source_files(value, seen)
 
 

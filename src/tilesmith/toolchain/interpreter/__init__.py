@@ -16,12 +16,12 @@ Files, in reading order:
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
 - `undefined.py`: undefined values, followed to the results that they reach.
+- `all_programs.py`: the addresses of every program, computed for many programs at once.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
-- `libdevice.py`: functions of libdevice.
-- `cuda_extras.py`: functions of `tl.extra.cuda`.
+- `libdevice.py`: functions of libdevice and of `tl.extra.cuda`.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.
 """

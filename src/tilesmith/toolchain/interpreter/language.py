@@ -22,9 +22,10 @@ from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
 from triton.runtime.jit import JITFunction
 
-from tilesmith.toolchain.interpreter import cuda_extras, libdevice
+from tilesmith.toolchain.interpreter import libdevice
 from tilesmith.toolchain.interpreter.memory import is_user_code
-from tilesmith.toolchain.interpreter.patches import Builder, numpy_dtype
+from tilesmith.toolchain.interpreter.numerics import numpy_dtype
+from tilesmith.toolchain.interpreter.patches import Builder
 from tilesmith.toolchain.interpreter.reductions import AmbiguousTruth, Reductions
 from tilesmith.toolchain.interpreter.rewriting import Rewriter
 from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes
@@ -93,6 +94,7 @@ class Language:
             self.set_attr(owner, "range", self._range)
         self.set_attr(stock, "_get_np_dtype", numpy_dtype)
         self.set_attr(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)
+        self.set_attr(tl.tensor, "__index__", lambda tensor: _number(tensor, self.builder))
         self.set_attr(tl.tensor, "__bool__", lambda tensor: _truth(tensor, self.builder))
         shapes = Shapes()
         self.set_attr(tl.block_type, "__init__", _plain_function(shapes.make_type))
@@ -116,7 +118,7 @@ class Language:
         self._replacements[id(builtins.max)] = partial(
             _least, builtins.max, partial(tl.maximum, _semantic=self.semantic)
         )
-        for owner, name, function in (*libdevice.functions(self.semantic), *cuda_extras.functions(self)):
+        for owner, name, function in libdevice.functions(self.semantic):
             self.set_attr(owner, name, function)
 
     def _range(self, first: Any, last: Any = None, step: Any = None, **hints: Any) -> Iterator[Any]:
@@ -124,7 +126,11 @@ class Language:
         start, stop = (0, first) if last is None else (first, last)
         bounds = [self.semantic.to_tensor(bound) for bound in (start, stop, 1 if step is None else step)]
         scalar = max((bound.dtype for bound in bounds), key=lambda dtype: dtype.primitive_bitwidth)
-        for value in builtins.range(*(int(bound.handle.data.item()) for bound in bounds)):
+        plain = [int(bound.handle.data.item()) for bound in bounds]
+        if self.builder.path is not None:
+            for bound, number in zip(bounds, plain, strict=True):
+                self.builder.path.branch(bound.handle, number)
+        for value in builtins.range(*plain):
             yield tl.tensor(TensorHandle(np.array([value], dtype=numpy_dtype(scalar)), scalar), scalar)
 
 
@@ -147,12 +153,22 @@ def _least(choose: Callable[..., Any], combine: Callable[[Any, Any], Any], *valu
     return result
 
 
+def _number(tensor: Any, builder: Builder) -> int:
+    number = int(tensor.handle.data.squeeze())
+    if builder.path is not None:
+        builder.path.branch(tensor.handle, number)
+    return number
+
+
 def _truth(tensor: Any, builder: Builder) -> bool:
     """Return the truth of a scalar. Triton's own code also tests blocks, only to distinguish them from None."""
     data = tensor.handle.data
     if data.size == 1:
         builder.undefined.used(tensor.handle)
-        return bool(data.item())
+        truth = bool(data.item())
+        if builder.path is not None:
+            builder.path.branch(tensor.handle, truth)
+        return truth
     if is_user_code(sys._getframe(2).f_code.co_filename):
         raise AmbiguousTruth(f"a block of shape {list(data.shape)} has no single truth value; use tl.where, & or |")
     return True

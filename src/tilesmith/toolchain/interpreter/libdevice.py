@@ -1,19 +1,26 @@
-"""The functions of `triton.language.extra.libdevice` for the interpreter; Triton's own are empty stubs."""
+"""The functions of `triton.language.extra` for the interpreter: libdevice, and `tl.extra.cuda`.
+
+Programs run one after another, so waiting for an earlier grid takes no time, and a clock counts its own reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 import triton.language as tl
-from triton.language.extra import libdevice
+from triton.language.extra import cuda, libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
 from tilesmith.toolchain.interpreter.undefined import pass_on
 
+_NANOSECONDS = 1000  # between two reads of the clock
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     **{
         name: getattr(torch, name)
@@ -62,6 +69,25 @@ def functions(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[...
         for name, function in _FUNCTIONS.items():
             if hasattr(module, name):
                 yield module, name, _on_tensors(function, semantic)
+    yield from _of_cuda(semantic)
+
+
+def _of_cuda(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    clock = count(_NANOSECONDS, _NANOSECONDS)
+    replacements: dict[str, Callable[..., Any]] = {
+        "gdc_wait": lambda **unused: None,
+        "gdc_launch_dependents": lambda **unused: None,
+        "globaltimer": lambda **unused: _scalar(next(clock), tl.int64, np.int64),
+        "smid": lambda **unused: _scalar(semantic.builder.grid_idx[0], tl.int32, np.int32),
+    }
+    for module in (cuda, *(getattr(cuda, name) for name in ("gdc", "utils") if hasattr(cuda, name))):
+        for name, function in replacements.items():
+            if hasattr(module, name):
+                yield module, name, function
+
+
+def _scalar(value: int, scalar: Any, dtype: Any) -> Any:
+    return tl.tensor(TensorHandle(np.array([value], dtype=dtype), scalar), scalar)
 
 
 def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic) -> Callable[..., Any]:
@@ -72,6 +98,8 @@ def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic)
         result = function(*(torch.from_numpy(values_of(tensor.handle).copy()) for tensor in tensors)).numpy()
         scalar = tl.int32 if result.dtype == bool else widest.dtype
         handle = handle_of(result, scalar)
+        if semantic.builder.path is not None:
+            semantic.builder.path.lose([tensor.handle for tensor in tensors], [handle], "libdevice")
         pass_on(semantic.builder, [tensor.handle for tensor in tensors], handle)
         return tl.tensor(handle, tl.block_type(scalar, list(result.shape)) if widest.shape else scalar)
 

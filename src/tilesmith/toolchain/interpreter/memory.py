@@ -231,6 +231,10 @@ class Memory:
         self._others = _live_tensors()
         return bool(self._lanes_inside(active, element_bytes, self._reachable()).all())
 
+    def readable(self, addresses: NDArray[np.uint64], element_bytes: int) -> NDArray[np.bool_]:
+        """Return the lanes inside the memory of some argument."""
+        return self._lanes_inside(addresses, element_bytes, self._regions.values())
+
     def _reachable(self) -> list[Region]:
         return [*self._regions.values(), *self._others]
 

@@ -1,4 +1,4 @@
-"""Floating-point formats that numpy lacks: bfloat16 and the 8-bit floats, as arrays of their bits.
+"""Triton's formats in numpy, also those that numpy lacks: bfloat16 and the 8-bit floats, as arrays of their bits.
 
 `widen` returns the exact float32 values of such bits. `narrow` rounds float32 values to the nearest, ties to even.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from triton.runtime.interpreter import _get_np_dtype
 
 FloatArray = NDArray[np.float32]
 BitArray = NDArray[Any]
@@ -83,3 +84,16 @@ def _float8_values(format_name: str) -> FloatArray:
     every = torch.arange(256, dtype=torch.uint8).view(_FLOAT8[format_name])
     values: FloatArray = every.to(torch.float32).numpy()
     return values
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """Return the numpy type of a Triton type's elements. The stock function takes a fifth of all time."""
+    scalar = dtype.scalar
+    if scalar.is_ptr():
+        return np.dtype(np.uint64)
+    if scalar.name not in _numpy_dtypes:
+        _numpy_dtypes[scalar.name] = _get_np_dtype(scalar)
+    return _numpy_dtypes[scalar.name]
+
+
+_numpy_dtypes: dict[str, np.dtype[Any]] = {}

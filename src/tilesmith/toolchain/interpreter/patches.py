@@ -19,14 +19,14 @@ from triton.runtime.interpreter import (
     InterpreterBuilder,
     InterpreterOptions,
     TensorHandle,
-    _get_np_dtype,
     _interpreter,
     _ir,
 )
 
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
+from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
-from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, widen
+from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.interpreter.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
@@ -34,19 +34,6 @@ from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 Array = NDArray[Any]
 Handle = Any  # Triton's TensorHandle: numpy data and a scalar Triton type
 Type = Any  # Triton's dtype
-
-
-def numpy_dtype(dtype: Type) -> np.dtype[Any]:
-    """Return the numpy type of a Triton type's elements. The stock function takes a fifth of all time."""
-    scalar = dtype.scalar
-    if scalar.is_ptr():
-        return np.dtype(np.uint64)
-    if scalar.name not in _numpy_dtypes:
-        _numpy_dtypes[scalar.name] = _get_np_dtype(scalar)
-    return _numpy_dtypes[scalar.name]
-
-
-_numpy_dtypes: dict[str, np.dtype[Any]] = {}
 
 
 def values_of(handle: Handle) -> Array:
@@ -79,6 +66,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
 
     memory: Memory
     recorder: Recorder | None = None
+    path: PathRecorder | None = None
     _bounded = False
 
     def __init__(self) -> None:

@@ -68,6 +68,7 @@ class Reductions:
             reduced = [data.reshape(kept) for data in reduced]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
+        self._lose_path(input, results)
         if following.is_following:
             following.reduced([one.handle for one in input], [one.handle for one in results], axis)
         return results
@@ -84,10 +85,16 @@ class Reductions:
         restored = [np.ascontiguousarray(np.moveaxis(data[direction], 0, axis)) for data in scanned]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(restored, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
+        self._lose_path(input, results)
         if following.is_following:
             handles = [one.handle for one in input], [one.handle for one in results]
             following.scanned(*handles, axis or 0, bool(_plain(reverse)))
         return results
+
+    def _lose_path(self, input: Sequence[Any], results: Sequence[Any]) -> None:
+        path = self._semantic.builder.path
+        if path is not None:
+            path.lose([one.handle for one in input], [one.handle for one in results], "a reduction")
 
     def _combine(self, combine_fn: Any, scalars: Sequence[Any]) -> Combine:
         def call(left: list[Array], right: list[Array]) -> list[Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,14 +19,19 @@ from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 from triton.runtime.jit import JITFunction, mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilesmith.toolchain.interpreter.all_programs import Batch, CannotFollow, PathRecorder, Recorded, every_address
 from tilesmith.toolchain.interpreter.host import HostCopies
 from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
+from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.operations import following
-from tilesmith.toolchain.interpreter.patches import numpy_dtype, pointer_to
+from tilesmith.toolchain.interpreter.patches import pointer_to
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
+
+
+UNKNOWN = "the interpreter does not know"  # how the message starts if a kernel uses an operation that is missing here
 
 
 class KernelError(RuntimeError):
@@ -195,6 +201,8 @@ def _every_program(grid: Program) -> Iterator[Program]:
 
 
 def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Sequence[Program] | None = None) -> None:
+    if kernel.is_gluon():
+        raise KernelError(f"{UNKNOWN} {_first_gluon_operation(kernel)}, an operation of Gluon")
     observers = [observer for observer in _contexts if observer is not None]
     for observer in observers:
         observer.launch(kernel, grid, arguments)
@@ -207,12 +215,7 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
     # Infinities and NaN are ordinary values for a kernel, so numpy must not warn.
     with language.in_place(), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
-        values = {
-            parameter.name: _constant(hosted[parameter.name])
-            if parameter.is_constexpr
-            else _device_value(parameter.name, hosted[parameter.name], parameter.annotation_type)
-            for parameter in kernel.params
-        }
+        values = _values(kernel, hosted)
         for program in _every_program(grid) if programs is None else programs:
             builder.grid_idx = program
             followers = [observer for observer in observers if observer.follows(program)]
@@ -228,8 +231,57 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
     copies.write_back()
 
 
+def _values(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a launch as the kernel sees them."""
+    return {
+        parameter.name: _constant(arguments[parameter.name])
+        if parameter.is_constexpr
+        else _device_value(parameter.name, arguments[parameter.name], parameter.annotation_type)
+        for parameter in kernel.params
+    }
+
+
+def addresses_of_all_programs(
+    launched: Launched, seconds: float, wanted: Callable[[Recorded], bool] = lambda access: True
+) -> Iterator[Batch]:
+    """Yield the accesses of all programs of a launch on host tensors, in batches; nothing is stored.
+
+    Raises CannotFollow where they cannot be computed for all programs, or not within `seconds`.
+    """
+    language, builder = _language(), _language().builder
+    with _lock, language.in_place(), np.errstate(all="ignore"):
+        builder.memory = memory = Memory(launched.kernel.__name__, launched.arguments, [])
+        builder.set_grid_dim(*launched.grid)
+        function, values = language.rewritten(launched.kernel), _values(launched.kernel, launched.arguments)
+
+        def run(program: Program) -> PathRecorder:
+            builder.grid_idx = program
+            with PathRecorder(builder) as path:
+                try:
+                    function(**values)
+                except CannotFollow:
+                    raise
+                except Exception as error:
+                    raise CannotFollow(f"program {program} fails: {error}") from error
+            return path
+
+        yield from every_address(run, launched.grid, memory.readable, seconds, wanted)
+
+
+def _first_gluon_operation(kernel: Any) -> str:
+    """Return the first name of Gluon's language that a kernel calls."""
+    for found in re.finditer(r"([A-Za-z_][\w.]*)\s*\(", kernel.src[kernel.src.index(":") :]):
+        owner = kernel.fn.__globals__.get(found[1].partition(".")[0])
+        if getattr(owner, "__name__", getattr(owner, "__module__", "")).startswith("triton.experimental.gluon"):
+            return found[1]
+    return str(kernel.__name__)
+
+
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
     """Return the error with the innermost line in the user's source."""
+    missing = re.search(r"has no attribute 'create_(\w+)'", str(error)) if isinstance(error, AttributeError) else None
+    if missing:
+        return KernelError(f"{UNKNOWN} {missing[1]}, which {kernel} uses")
     place, traceback = "", error.__traceback__
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

@@ -16,10 +16,15 @@ from tilesmith.lab.inspect.metrics.launch_metrics import element_name
 from tilesmith.lab.inspect.model import Finding, Kernel, Severity
 from tilesmith.lab.inspect.tracing.sanitizer import Incident
 from tilesmith.lab.inspect.tracing.trace import Trace
+from tilesmith.toolchain.interpreter import OutOfBounds
+from tilesmith.toolchain.interpreter.running import UNKNOWN
 
 
 def kernel_error(evidence: Evidence) -> Iterator[Finding]:
-    if evidence.kernel_error:
+    if evidence.kernel_error and evidence.kernel_error.startswith(UNKNOWN):
+        advice = "The facts of the compiled kernel follow; its accesses and results are not checked."
+        yield evidence.finding("not-interpreted", "info", evidence.kernel_error, advice, line=evidence.first_line)
+    elif evidence.kernel_error:
         advice = "Fix the line that the message names. Nothing after it was traced."
         yield evidence.finding("kernel-error", "error", evidence.kernel_error, advice)
 
@@ -94,6 +99,16 @@ def unwritten_result(kernel: Kernel, writer: tuple[str, str, int], elements: NDA
         f"but no program has written them",
         "Launch enough programs to cover the tensor (triton.cdiv rounds up), widen the mask of the store, or "
         "initialise the tensor.", file, line, linecache.getline(file, line).strip(),
+    )  # fmt: skip
+
+
+def late_out_of_bounds(error: OutOfBounds) -> Finding:
+    """Return the finding about a program that goes out of bounds, and was not traced."""
+    access = error.access
+    message = f"program {access.program} does an out-of-bounds {str(error).split(': ', 1)[-1]}"
+    return Finding(
+        "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets.",
+        access.file, access.line, linecache.getline(access.file, access.line).strip(), access.program,
     )  # fmt: skip
 
 

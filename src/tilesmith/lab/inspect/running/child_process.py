@@ -10,6 +10,7 @@ import sys
 if __name__ == "__main__":
     del sys.path[0]  # this folder: its modules must not shadow the script's modules
 
+import atexit
 import os
 import runpy
 import traceback
@@ -45,7 +46,9 @@ def follow_this_process(address: str) -> None:
     session = _session(options, _Line(address))
     from tilesmith.lab.inspect.running.watch import watching
 
-    watching(session).__enter__()
+    stack = watching(session)
+    stack.__enter__()
+    atexit.register(stack.close)  # also keeps the changes in place until then
 
 
 class _Line:

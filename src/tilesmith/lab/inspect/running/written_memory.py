@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch._ops import OpOverload, OpOverloadPacket
 
-from tilesmith.toolchain.interpreter import Access, Observer
+from tilesmith.toolchain.interpreter import Access, Observer, OutOfBounds
 
 # Calls that copy each element: the copy of an unwritten element is unwritten.
 COPIES = frozenset(
@@ -43,16 +43,18 @@ def unwritten_elements(tensor: torch.Tensor, written: NDArray[np.bool_]) -> NDAr
 class WrittenBytes(Observer):
     """Marks the bytes that programs of a launch store."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor], written: Callable[[torch.Tensor], NDArray[np.bool_] | None]):
+    def __init__(
+        self,
+        tensors: Iterable[torch.Tensor],
+        written: Callable[[torch.Tensor], NDArray[np.bool_] | None],
+        out_of_bounds: Callable[[OutOfBounds], None],
+    ) -> None:
+        self._out_of_bounds = out_of_bounds
         self._storages: dict[int, NDArray[np.bool_]] = {}
         for tensor in tensors:
             marks = written(tensor)
             if marks is not None:
                 self._storages[tensor.untyped_storage().data_ptr()] = marks
-
-    @property
-    def is_needed(self) -> bool:
-        return bool(self._storages)
 
     def store(self, access: Access) -> None:
         self._mark(access)
@@ -60,8 +62,8 @@ class WrittenBytes(Observer):
     def atomic(self, access: Access) -> None:
         self._mark(access)
 
-    def out_of_bounds(self, error: Any) -> None:
-        """Do nothing: the traced programs have shown it."""
+    def out_of_bounds(self, error: OutOfBounds) -> None:
+        self._out_of_bounds(error)
 
     def _mark(self, access: Access) -> None:
         addresses = access.addresses[access.mask].astype(np.int64)

@@ -101,6 +101,7 @@ class Trace(Observer):
         self.dot_flops: Counter[tuple[str, int, str]] = Counter()
         self.work: Counter[tuple[str, int, str]] = Counter()  # by file, line and kind; followed programs only
         self.followed_seen: dict[Program, None] = {}
+        self.covered = ""  # what is known of the programs that are not traced
         self.reaches_others = False  # accesses tensors that are not arguments, through a table of addresses
         self.shown = {program: Shown() for program in shown}
         self._followed = frozenset(followed)

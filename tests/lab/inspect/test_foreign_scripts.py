@@ -1,0 +1,141 @@
+"""Ways in which other people's scripts reach their kernels."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import planted
+import pytest
+import torch
+import triton
+from reading import HOPPER, kinds, only
+from test_scripts import KERNEL, run
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilesmith.lab.inspect import inspect
+
+
+@gluon.jit
+def gluon_copy(x_ptr, y_ptr, BLOCK: gl.constexpr):  # type: ignore[no-untyped-def]  # Triton ships no types
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    places = gl.arange(0, BLOCK, layout=layout)
+    gl.store(y_ptr + places, gl.load(x_ptr + places))
+
+
+def test_gluon_is_named_and_compiled() -> None:
+    def program() -> None:
+        x, y = torch.ones(64, device="cuda"), torch.empty(64, device="cuda")
+        for _ in range(2):
+            gluon_copy[(1,)](x, y, BLOCK=64)
+            y.sum()
+
+    found = inspect(program, targets=HOPPER)
+    finding = only(found, "not-interpreted")
+    assert "does not know gl.BlockedLayout" in finding.message
+    assert not found.has_errors
+    assert found.kernels[0].targets["cuda:90"].registers > 0
+
+
+def test_an_operator_for_cuda_only_is_called_on_the_pretended_gpu() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty(x.shape, device="cuda", dtype=x.dtype)
+        planted.copy[(4,)](x, y, x.numel(), BLOCK=256)
+        return y
+
+    def program() -> None:
+        operator = torch.library.custom_op(
+            "tilesmith_test::copied", double, mutates_args=(), device_types="cuda",
+            schema="(Tensor x) -> Tensor",
+        )  # fmt: skip
+        x = torch.randn(1000, device="cuda")
+        y = operator(x)
+        assert y.is_cuda
+        assert torch.equal(x, y)
+
+    assert [kernel.name for kernel in inspect(program, targets=HOPPER).kernels] == ["copy"]
+
+
+def test_launches_of_threads_are_seen() -> None:
+    def work() -> None:
+        x, y = torch.ones(512, device="cuda"), torch.empty(512, device="cuda")
+        planted.copy[(2,)](x, y, 512, BLOCK=256)
+        assert y.is_cuda
+        sums.append(y.sum().item())
+
+    def program() -> None:
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    sums: list[float] = []
+    (kernel,) = inspect(program, targets=HOPPER).kernels
+    assert kernel.launches == 2
+    assert sums == [512.0, 512.0]
+
+
+def test_a_pre_hook_sets_the_block_before_compiling() -> None:
+    def set_block(arguments: dict[str, object]) -> None:
+        arguments["x"].block_shape = [arguments["BLOCK"]]  # type: ignore[attr-defined]
+
+    configs = [triton.Config({"BLOCK": 64}, pre_hook=set_block), triton.Config({"BLOCK": 128}, pre_hook=set_block)]
+    tuned = triton.autotune(configs, key=[])(planted.descriptor_copy)
+    x, y = torch.ones(256, device="cpu"), torch.zeros(256)
+    found = inspect(
+        lambda: tuned[lambda meta: (256 // meta["BLOCK"],)](TensorDescriptor(x, [256], [1], [1]), y), targets=HOPPER
+    )
+    assert not found.has_errors, [one.message for one in found.findings]
+    assert torch.equal(x, y)
+
+
+def test_a_benchmark_computes_no_results() -> None:
+    def program() -> None:
+        x, y = torch.ones(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
+        assert triton.testing.do_bench(lambda: planted.copy[(1 << 14,)](x, y, 1 << 20, BLOCK=64)) != 0.0
+        launched.append(y.count_nonzero().item())
+
+    launched: list[float] = []
+    (kernel,) = inspect(program, targets=HOPPER, programs=4).kernels
+    assert kernel.programs_traced < kernel.programs
+    assert launched[0] < 1 << 20
+
+
+def test_a_half_precision_sum_is_rounded_once() -> None:
+    def program() -> None:
+        x = torch.full((1, 1 << 15), 0.1, device="cuda", dtype=torch.float16)
+        sums.append((x @ x.T).item())
+        planted.copy[(1,)](x, torch.empty_like(x), 16, BLOCK=16)
+
+    sums: list[float] = []
+    inspect(program, targets=HOPPER)
+    assert sums[0] == pytest.approx(327.5, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_processes_that_a_script_starts_are_inspected(tmp_path: Path) -> None:
+    text = KERNEL + (
+        "import os, subprocess\nimport torch.multiprocessing as processes\n"
+        "def work(rank): assert double(torch.ones(1000, device='cuda')).sum() == 2000\n"
+        "if __name__ == '__main__':\n"
+        "    if len(sys.argv) > 1: work(0); sys.exit()\n"
+        "    processes.spawn(work, nprocs=1)\n"
+        "    child = os.fork()\n"
+        "    if child == 0: work(0); os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    subprocess.run([sys.executable, __file__, 'again'], check=True)\n"
+    )
+    found = run(tmp_path, text)
+    assert found.ending.kind == "finished", found.ending.traceback
+    assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
+
+
+def test_the_first_reason_of_the_compiler_is_named() -> None:
+    found = inspect(lambda: planted.type_changes[(1,)](torch.zeros(1), 3), targets=HOPPER)
+    message = only(found, "compile-error").message
+    assert "^" not in message
+    assert "total" in message
+    assert "compile-error" in kinds(found)
