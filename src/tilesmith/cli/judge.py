@@ -88,14 +88,12 @@ def _targets(names: list[str] | None) -> tuple[str, ...]:
         refuse(f"--target: {error}")
 
 
-def _chosen(
-    task: str, paths: Sequence[Path], each: bool, rules: Rules | None
-) -> tuple[Task, list[Candidate]]:
+def _chosen(task: str, paths: Sequence[Path], each: bool, rules: Rules | None) -> tuple[Task, list[Candidate]]:
     from tilesmith.lab.judge import Candidate, Task
     from tilesmith.lab.judge.bridges.opening import both_of, candidate_for, task_at
     from tilesmith.lab.judge.series import candidates_in
 
-    known = operators()
+    known = {} if Path(task).exists() else operators()
     if not paths:
         if task in known:
             refuse(f"{task}: give a candidate; tilesmith check {task} checks our own")

@@ -148,7 +148,9 @@ def _described(name: str, comparison: Comparison, ours: Tensor, exact: Tensor) -
         return Wrong(name, message, index, wanted, found, comparison.error / max(comparison.allowed, 1e-300))
     place = f"element {list(index)} of {name}" if index else name
     count = f"{comparison.wrong_elements} of {ours.numel()} elements are wrong"
-    message = f"{place} is {found:.6g}, but must be {wanted:.6g} (allowed error {comparison.first_allowed:.2g}); {count}"
+    message = (
+        f"{place} is {found:.6g}, but must be {wanted:.6g} (allowed error {comparison.first_allowed:.2g}); {count}"
+    )
     return Wrong(name, message, index, wanted, found, excess)
 
 

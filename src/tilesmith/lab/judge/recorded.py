@@ -85,14 +85,16 @@ class Recorder:
         inputs = self._task.inputs(trial, self._seed, "seen", own_parameters=own)
         leaves = self._task.spec.leaves(inputs) if wants_gradients else []
         self._call(warm, leaves, record=False)
-        answer, room = self._call(inputs, leaves, record=True)
+        answer = self._call(inputs, leaves, record=True)
         described = answer.get("outputs")
         if not isinstance(described, list):
             raise BadOutput("an answer without outputs")
         for one in described:
             if one.get("type") not in ("Tensor", "Parameter"):
                 message = f"the output is a {one.get('type')}, which may compute later; it must be a plain tensor"
-                raise Failure(Reason("not-a-tensor", "honest", message, "Return torch.Tensor, computed when it returns."))
+                raise Failure(
+                    Reason("not-a-tensor", "honest", message, "Return torch.Tensor, computed when it returns.")
+                )
         outputs = [read_output(one, self._child.arena) for one in described]
         tape = self._checked_tape(answer)
         forward_steps = len(tape["steps"])
@@ -109,7 +111,7 @@ class Recorder:
         constants = self._constants(tape)
         return Recorded(trial, inputs, tape, references, outputs, gradients, constants, forward_steps, own)
 
-    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> tuple[dict[str, Any], int]:
+    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> dict[str, Any]:
         laid = self._laid = lay(inputs, self._child.arena)
         request = {
             "do": "call",
@@ -125,7 +127,7 @@ class Recorder:
         answer = self._child.ask(request)
         if "error" in answer:
             raise Failure(self._exception(answer))
-        return answer, laid.room
+        return answer
 
     def _backward(
         self, trial: Trial, inputs: Inputs, outputs: list[Tensor]
@@ -172,7 +174,9 @@ class Recorder:
                 raise BadOutput("a constant without a place")
             total += length
             if total > MOST_CONSTANT_BYTES:
-                message = f"the candidate keeps more than {MOST_CONSTANT_BYTES >> 20} MiB of values from before the call"
+                message = (
+                    f"the candidate keeps more than {MOST_CONSTANT_BYTES >> 20} MiB of values from before the call"
+                )
                 raise Failure(Reason("constants", "honest", message, "Compute from the inputs, in every call."))
             found[str(number)] = self._child.arena.storage_at(at, length).clone()
         return found
@@ -180,7 +184,7 @@ class Recorder:
     def _exception(self, answer: Mapping[str, Any]) -> Reason:
         message = str(answer["error"])[:600]
         if answer.get("kind") == "TypeError" and "returns a" in message:
-            return Reason("bad-output", "runs", f"the candidate {message.partition('returns')[1]}{message.partition('returns')[2]}", "")
+            return Reason("bad-output", "runs", f"the candidate returns{message.partition('returns')[2]}")
         file, line = _place(message)
         advice = "The candidate raised this error when it was called."
         return Reason("exception", "runs", message, advice, file=file, line=line)

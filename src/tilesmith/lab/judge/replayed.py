@@ -46,9 +46,7 @@ class Replayer:
         if not same_structure(inputs, recorded.inputs):
             return False  # the definition's inputs have other shapes for other values
         gradients = recorded.gradients is not None
-        expected = Expected(
-            self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=self._seed % 2**31
-        )
+        expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=self._seed % 2**31)
         if draw == "wide" and not expected.is_well_conditioned:
             return False
         try:
@@ -125,7 +123,9 @@ class Replayer:
         kind = str(fault["kind"])
         file, line = fault.get("file") or None, fault.get("line")
         file = str(file).rpartition("/")[2] if file else None
-        return Reason(kind, _STAGES.get(kind, "safe"), str(fault["message"])[:600], _ADVICE.get(kind, ""), file=file, line=line)
+        return Reason(
+            kind, _STAGES.get(kind, "safe"), str(fault["message"])[:600], _ADVICE.get(kind, ""), file=file, line=line
+        )
 
     def _wrong(self, wrong: Wrong, recorded: Recorded, draw: Draw, answer: Mapping[str, Any]) -> Reason:
         """Return why an output of the replay is wrong: the kernels, or work outside of them."""
@@ -202,7 +202,8 @@ class Replayer:
         for number, plain in enumerate(expected.plain):
             found = digest(plain)
             if plain.numel() > 1 and found in answer["moved"] and found not in known:
-                message = f"PyTorch computes {expected.output_name(number)} ({answer['moved'][found]}); a kernel only copies it"
+                by = answer["moved"][found]
+                message = f"PyTorch computes {expected.output_name(number)} ({by}); a kernel only copies it"
                 raise Failure(Reason("torch-computes", "honest", message, _ADVICE["torch-computes"]))
         for number, (facts, plain) in enumerate(zip(answer["outputs"], expected.plain, strict=False)):
             if "writers_at" not in facts or not plain.numel():
@@ -227,5 +228,3 @@ class Replayer:
             if (writers == 0).any():
                 message = f"{expected.output_name(number)} has elements that nobody stored"
                 raise Failure(Reason("uninitialised", "safe", message, "Let a kernel store every element."))
-
-

@@ -1,7 +1,7 @@
 """What the judge concludes from a tape alone: which steps matter, who computes, and where kernels come from.
 
-The tape comes from the candidate's process and may be forged. A forged tape is still a program of kernels and operators:
-whatever it says is what the replay runs and what the verdict is about.
+The tape comes from the candidate's process and may be forged. A forged tape is still a program of kernels and
+operators: whatever it says is what the replay runs and what the verdict is about.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def live_steps(tape: Mapping[str, Any], outputs: Sequence[Any]) -> list[dict[str
     return live[::-1]
 
 
-def findings(steps: Sequence[Mapping[str, Any]], tape: Mapping[str, Any], rules: Rules, candidate: Candidate) -> Iterator[Finding]:
+def findings(
+    steps: Sequence[Mapping[str, Any]], tape: Mapping[str, Any], rules: Rules, candidate: Candidate
+) -> Iterator[Finding]:
     """Yield what the rules say about the live steps of a tape."""
     for step in steps:
         operator = step.get("operator")

@@ -29,7 +29,7 @@ class TaskError(Exception):
 class Rules:
     """What a candidate may do.
 
-    - `torch`: with "movement", PyTorch may only allocate, fill, copy, cast, concatenate and make views; kernels compute.
+    - `torch`: with "movement", PyTorch may only allocate, fill, copy, cast, concatenate and make views.
       With "any", PyTorch may compute too, and at least one kernel must contribute.
     - `gradients`: with "offered", gradients are judged if the candidate has them; with "required", it must have them.
     - `tf32`: products of float32 may round their operands to tf32.
@@ -123,7 +123,9 @@ class Task:
             torch.manual_seed(mixed)
             inputs = self.spec.inputs(trial.case, trial.dtype, "cpu", trial.layout)
         if draw == "wide":
-            floating = [name for name, value in inputs.items() if is_differentiable(value) and name not in self.spec.fixed]
+            floating = [
+                name for name, value in inputs.items() if is_differentiable(value) and name not in self.spec.fixed
+            ]
             for name in floating:
                 storage = inputs[name].untyped_storage()
                 torch.empty(0, dtype=inputs[name].dtype).set_(storage).mul_(WIDE)

@@ -98,4 +98,6 @@ def _tests(text: str, path: Path) -> Sequence[Mapping[str, Any]]:
 def _quoted(line: str) -> str:
     """Return a mapping in YAML's short form as a Python dictionary."""
     line = re.sub(r"([{,]\s*)([A-Za-z_]\w*)\s*:", r'\1"\2":', line)
-    return re.sub(r":\s*(true|false|null)\b", lambda found: {"true": ": True", "false": ": False"}.get(found[1], ": None"), line)
+    return re.sub(
+        r":\s*(true|false|null)\b", lambda found: {"true": ": True", "false": ": False"}.get(found[1], ": None"), line
+    )

@@ -178,7 +178,10 @@ class Child:
     def _read_status(self, seconds: float, until: tuple[bytes, ...] = (b"exit", b"signal")) -> None:
         """Read what the supervisor tells, until it tells one of these words or the time is over."""
         deadline = time.monotonic() + seconds
-        while not any(word in self._told for word in until) and select.select([self._status], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while (
+            not any(word in self._told for word in until)
+            and select.select([self._status], [], [], max(0.0, deadline - time.monotonic()))[0]
+        ):
             part = os.read(self._status, 256)
             self._told += part
             if not part:

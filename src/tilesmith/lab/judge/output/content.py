@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilesmith.lab.judge.verdict import STAGES
@@ -50,7 +50,9 @@ def sections(verdict: Json) -> list[Section]:
                 blocks.append(Points([reason["advice"]]))
         found.insert(0, Section("Reasons", "What decided the verdict, and what would help.", blocks))
     if verdict["kernels"]:
-        lead = f"Without a GPU, for the case {verdict['facts_case']}: counted in the interpreter, compiled, and predicted."
+        lead = (
+            f"Without a GPU, for the case {verdict['facts_case']}: counted in the interpreter, compiled, and predicted."
+        )
         found.append(Section("Kernels", lead, [_kernels(verdict), *_advice(verdict)]))
     found.append(Section("Reward", "A number in [0, 1], the sum of its parts.", [_reward(verdict)]))
     found.append(Section("Protection", "How the candidate's process was confined.", [_protection(verdict)]))
@@ -100,7 +102,7 @@ def _title(verdict: Json) -> str:
 def _compared(one: Json, other: Json) -> list[tuple[str, str, str]]:
     pairs = [("verdict", one["outcome"], other["outcome"])]
     pairs += [(stage, one["stages"][stage], other["stages"][stage]) for stage in STAGES]
-    texts = {
+    texts: dict[str, Callable[[Json], str]] = {
         "trials right": lambda v: f"{v['trials_right']} of {v['trials']}",
         "bytes / floor": _ratio,
         "launches": lambda v: str(sum(kernel["launches"] for kernel in v["kernels"])) if v["kernels"] else "–",

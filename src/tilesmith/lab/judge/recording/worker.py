@@ -152,7 +152,9 @@ class _Session:
     def _input_tensor(self, reference: Any) -> torch.Tensor:
         """Return an input in the arena. The judge knows its storage by the place in the arena."""
         at, length, dtype, offset, size, stride = reference
-        self._given[str(at)] = tensor = view_of(self._arena.storage_at(at, length), dtype_named(dtype), offset, size, stride)
+        self._given[str(at)] = tensor = view_of(
+            self._arena.storage_at(at, length), dtype_named(dtype), offset, size, stride
+        )
         return tensor
 
     def _written(self, output: torch.Tensor) -> dict[str, Any]:
@@ -188,7 +190,8 @@ class _Session:
 
 def _has_own_gradient(output: torch.Tensor) -> bool:
     """Return whether a gradient of the candidate's own, not only one of PyTorch's copies, leads to this output."""
-    waiting, seen = [output.grad_fn], set()
+    waiting: list[Any] = [output.grad_fn]
+    seen = set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:

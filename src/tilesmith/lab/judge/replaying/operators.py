@@ -10,7 +10,18 @@ Kind = Literal["fill", "move", "compute"]
 
 _FILLS = frozenset(
     {
-        *("zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"),
+        *(
+            "zeros",
+            "zeros_like",
+            "new_zeros",
+            "zero_",
+            "ones",
+            "ones_like",
+            "new_ones",
+            "full",
+            "full_like",
+            "new_full",
+        ),
         *("fill_", "scalar_tensor", "arange", "eye", "zero", "fill"),
     }
 )
