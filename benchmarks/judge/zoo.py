@@ -25,7 +25,7 @@ def main() -> None:
             for folder in sorted(one for one in (ZOO / kind).iterdir() if one.is_dir()):
                 task = task_at(ZOO / "tasks" / f"{folder.name}.py", Rules(seconds=15.0))
                 for path in sorted(one for one in folder.iterdir() if one.name != "__pycache__"):
-                    verdict = judge.judge(task, Candidate.of(path), Options(seed=SEED))
+                    verdict = judge.judge(task, Candidate.of(path), Options(seed=SEED, facts=kind == "honest"))
                     counts[verdict.outcome] += 1
                     if (verdict.outcome == "pass") == (kind == "cheats") and verdict.outcome != "unproven":
                         refused.append(f"{kind}/{folder.name}/{path.stem}: {verdict}")

@@ -155,7 +155,8 @@ class Decoder:
 
     def _layout(self, encoded: Any) -> Any:
         made: Any = getattr(layouts, encoded["layout"])
-        if not (is_dataclass(made) and made.__module__ == layouts.__name__):
+        known = is_dataclass(made) and made.__module__ == layouts.__name__
+        if not known:
             raise NotPortable(f"layout {encoded['layout']!r}")
         return made(**{name: self.value(one) for name, one in encoded["values"].items()})
 
