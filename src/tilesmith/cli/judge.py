@@ -93,7 +93,7 @@ def _chosen(task: str, paths: Sequence[Path], each: bool, rules: Rules | None) -
     from tilesmith.lab.judge.bridges.opening import both_of, candidate_for, task_at
     from tilesmith.lab.judge.series import candidates_in
 
-    known = operators()
+    known = {} if Path(task).exists() else operators()
     if not paths:
         if task in known:
             refuse(f"{task}: give a candidate; tilesmith check {task} checks our own")

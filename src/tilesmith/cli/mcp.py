@@ -65,9 +65,9 @@ class _Tools:
         from tilesmith.lab.judge import Candidate, CandidateError, Options, Task, TaskError, default_judge
         from tilesmith.lab.judge.bridges.opening import candidate_for, task_at
 
-        known = operators()
+        path = self._folder / task
+        known = {} if path.exists() else operators()
         try:
-            path = self._folder / task
             chosen = Task.of(known[task]) if task in known else task_at(path)
             if source:
                 one = Candidate.of_text(source)

@@ -9,4 +9,5 @@ Files, in reading order:
 - `launches.py`: recording the kernels that a program launches on a GPU.
 - `compiler/`: compiling for a named GPU, and facts from the binary.
 - `interpreter/`: running kernels on CPU tensors.
+- `portable/`: launches as plain data, for another process.
 """

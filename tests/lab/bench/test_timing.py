@@ -68,8 +68,7 @@ def test_device_time_is_per_call() -> None:
     assert timing.spread_ms == pytest.approx(0.0, abs=1e-9)
     assert timing.method == "graph replay, inputs from HBM"
     assert timing.samples >= 14
-    assert stopwatch.captured[-1] % 4 == 0, "every set of inputs is used equally often"
-    assert stopwatch.captured[-1] * 0.1 >= 0.5
+    assert stopwatch.captured[-1] == 4, "a graph holds one call for each set of inputs"
     assert stopwatch.clears == 0
 
 

@@ -7,19 +7,19 @@ EXPLANATIONS: dict[str, str] = {
     "import-error": "Importing the file raises an error. A candidate has no network, no other files and no GPU then.",
     "no-function": "The file has no function with the task's name, and not exactly one public function either.",
     "exception": "Calling the function raises an error, on the case that the reason names.",
-    "timeout": "A call took longer than the task's limit. Kernels run in an interpreter: look for loops that never end.",
+    "timeout": "A call took longer than the task's limit. Look for loops that never end.",
     "ended": "The process ended during a call: os._exit, a crash, or the memory limit.",
     "garbage": "The process sent something that is no answer. Only a candidate that changes the judge's modules does.",
     "bad-output": "The function returns something other than a tensor, or a tuple, list or dict of tensors.",
     "not-a-tensor": "An output is a subclass of Tensor, which can compute later than the call. Return plain tensors.",
     "wrong-shape": "An output has another shape or dtype than the definition's.",
-    "no-launch": "No kernel launch of this call leads to the outputs: they were kept from an earlier call, or are constant.",
+    "no-launch": "No kernel launch of this call leads to the outputs: they come from an earlier call or are constant.",
     "torch-computes": "An operator of PyTorch computes something that the outputs depend on, and the task's rules want "
     "kernels to compute. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
     "foreign-kernel": "A launched kernel's text is not in the candidate's files: it comes from a library, or was made "
     "while the candidate ran.",
     "not-a-kernel": "A kernel contains Python that is not in Triton's language, such as an import or a private name.",
-    "not-portable": "The judge cannot replay a launch: an argument or a global name of the kernel is more than tensors, "
+    "not-portable": "The judge cannot replay a launch: an argument or global name of a kernel is more than tensors, "
     "numbers, constants, dtypes and functions of Triton. The verdict stays open.",
     "outside-kernels": "The outputs were right for the inputs that the candidate saw, but the same launches give wrong "
     "outputs for other inputs of the same shapes. So something that depends on input values was computed outside the "
@@ -29,8 +29,8 @@ EXPLANATIONS: dict[str, str] = {
     "alias": "An output shares memory with an input. The caller may overwrite the input.",
     "constants": "The candidate keeps a large amount of values from before the call.",
     "forged": "The record of launches contradicts itself.",
-    "wrong-value": "An element differs from the definition by more than the allowed error: twice PyTorch's own error in "
-    "that dtype plus the dtype's rounding. `draw` says on which inputs; `wide` ones are 32 times larger.",
+    "wrong-value": "An element differs from the definition by more than the allowed error: twice PyTorch's own error "
+    "in that dtype plus the dtype's rounding. `draw` says on which inputs; `wide` ones are 32 times larger.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
     "out-of-bounds": "A program accesses memory outside of a tensor's storage.",
     "race": "Two programs of one launch access the same element, one of them writes, and neither uses an atomic.",

@@ -85,7 +85,7 @@ class Recorder:
         inputs = self._task.inputs(trial, self._seed, "seen", own_parameters=own)
         leaves = self._task.spec.leaves(inputs) if wants_gradients else []
         self._call(warm, leaves, record=False)
-        answer, room = self._call(inputs, leaves, record=True)
+        answer = self._call(inputs, leaves, record=True)
         described = answer.get("outputs")
         if not isinstance(described, list):
             raise BadOutput("an answer without outputs")
@@ -111,7 +111,7 @@ class Recorder:
         constants = self._constants(tape)
         return Recorded(trial, inputs, tape, references, outputs, gradients, constants, forward_steps, own)
 
-    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> tuple[dict[str, Any], int]:
+    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> dict[str, Any]:
         laid = self._laid = lay(inputs, self._child.arena)
         request = {
             "do": "call",
@@ -127,7 +127,7 @@ class Recorder:
         answer = self._child.ask(request)
         if "error" in answer:
             raise Failure(self._exception(answer))
-        return answer, laid.room
+        return answer
 
     def _backward(
         self, trial: Trial, inputs: Inputs, outputs: list[Tensor]
@@ -184,12 +184,7 @@ class Recorder:
     def _exception(self, answer: Mapping[str, Any]) -> Reason:
         message = str(answer["error"])[:600]
         if answer.get("kind") == "TypeError" and "returns a" in message:
-            return Reason(
-                "bad-output",
-                "runs",
-                f"the candidate {message.partition('returns')[1]}{message.partition('returns')[2]}",
-                "",
-            )
+            return Reason("bad-output", "runs", f"the candidate returns{message.partition('returns')[2]}")
         file, line = _place(message)
         advice = "The candidate raised this error when it was called."
         return Reason("exception", "runs", message, advice, file=file, line=line)

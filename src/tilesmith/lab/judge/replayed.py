@@ -202,7 +202,8 @@ class Replayer:
         for number, plain in enumerate(expected.plain):
             found = digest(plain)
             if plain.numel() > 1 and found in answer["moved"] and found not in known:
-                message = f"PyTorch computes {expected.output_name(number)} ({answer['moved'][found]}); a kernel only copies it"
+                by = answer["moved"][found]
+                message = f"PyTorch computes {expected.output_name(number)} ({by}); a kernel only copies it"
                 raise Failure(Reason("torch-computes", "honest", message, _ADVICE["torch-computes"]))
         for number, (facts, plain) in enumerate(zip(answer["outputs"], expected.plain, strict=False)):
             if "writers_at" not in facts or not plain.numel():

@@ -29,7 +29,7 @@ def candidates_in(folder: Path) -> list[Path]:
 
 
 def judged(path: Path, task: str, seed: int) -> dict[str, dict[str, Any]]:
-    """Return the verdicts that a file already holds, by digest: those of the same task and seed. Bad lines are skipped."""
+    """Return the verdicts of this task and seed that a file already holds, by digest. Bad lines are skipped."""
     found: dict[str, dict[str, Any]] = {}
     if not path.is_file():
         return found

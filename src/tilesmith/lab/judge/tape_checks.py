@@ -1,7 +1,7 @@
 """What the judge concludes from a tape alone: which steps matter, who computes, and where kernels come from.
 
-The tape comes from the candidate's process and may be forged. A forged tape is still a program of kernels and operators:
-whatever it says is what the replay runs and what the verdict is about.
+The tape comes from the candidate's process and may be forged. A forged tape is still a program of kernels and
+operators: whatever it says is what the replay runs and what the verdict is about.
 """
 
 from __future__ import annotations

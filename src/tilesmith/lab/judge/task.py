@@ -29,7 +29,7 @@ class TaskError(Exception):
 class Rules:
     """What a candidate may do.
 
-    - `torch`: with "movement", PyTorch may only allocate, fill, copy, cast, concatenate and make views; kernels compute.
+    - `torch`: with "movement", PyTorch may only allocate, fill, copy, cast, concatenate and make views.
       With "any", PyTorch may compute too, and at least one kernel must contribute.
     - `gradients`: with "offered", gradients are judged if the candidate has them; with "required", it must have them.
     - `tf32`: products of float32 may round their operands to tf32.

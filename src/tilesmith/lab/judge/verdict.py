@@ -55,8 +55,8 @@ class Reward:
 class Verdict:
     """What the judge says of one candidate.
 
-    `unproven` means that nothing wrong was found, but something could not be judged here, such as a Gluon kernel without
-    a GPU. `stage` is the stage that failed, or the last one that passed.
+    `unproven` means that nothing wrong was found, but something could not be judged here, such as a Gluon kernel
+    without a GPU. `stage` is the stage that failed, or the last one that passed.
     """
 
     task: str
@@ -121,7 +121,7 @@ _RUNS, _LAUNCHES, _RIGHT, _SAFE, _COMPILES, _SPEED = 0.05, 0.10, 0.30, 0.10, 0.1
 
 
 def reward(stages: Mapping[str, str], right: float, speed: float) -> Reward:
-    """Return the reward: `right` is the share of trials that were right, `speed` the share of the floor that is reached.
+    """Return the reward: `right` is the share of trials that were right, `speed` the share of the floor reached.
 
     A dishonest candidate gets nothing. Speed counts only for a candidate that passes everything else.
     """

@@ -40,7 +40,7 @@ def rounding_products() -> Iterator[None]:
             )
         return stock(builder, a, b, d, input_precision, *rest)
 
-    Builder.create_dot = create_dot  # type: ignore[method-assign]  # restored below
+    Builder.create_dot = create_dot  # type: ignore[method-assign,assignment]  # restored below
     try:
         yield
     finally:

@@ -133,8 +133,7 @@ class _Checker:
             return value if isinstance(value, ModuleType) else None
         if isinstance(node, ast.Attribute):
             owner = self._global_value(node.value)
-            value = getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
-            return value
+            return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
         return None
 
     @staticmethod

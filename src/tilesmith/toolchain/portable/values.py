@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language import _layouts as layouts
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.runtime.jit import JITFunction, TensorWrapper
@@ -53,7 +52,7 @@ def encode(value: Any, tensor: Callable[[torch.Tensor], Any], kernel: Callable[[
     if isinstance(value, tuple | list | tl.tuple):
         names = list(getattr(value, "_fields", ()))
         return {"list" if isinstance(value, list) else "tuple": [inner(one) for one in value], "fields": names}
-    if isinstance(value, JITFunction) or hasattr(value, "fn") and hasattr(value, "arg_names"):
+    if isinstance(value, JITFunction) or (hasattr(value, "fn") and hasattr(value, "arg_names")):
         return {"kernel": kernel(value)}
     if is_dataclass(value) and type(value).__module__ == layouts.__name__:
         return {
@@ -148,15 +147,16 @@ class Decoder:
         values = [self.value(one) for one in encoded["tuple"]]
         names = [str(name) for name in encoded["fields"]]
         if names and all(name.isidentifier() and not name.startswith("_") for name in names):
-            return namedtuple("Named", names)(*values)  # noqa: PYI024  # the fields are known now only
+            return namedtuple("Named", names)(*values)  # the fields are known now only
         return tuple(values)
 
     def _list(self, encoded: Any) -> Any:
         return [self.value(one) for one in encoded["list"]]
 
     def _layout(self, encoded: Any) -> Any:
-        made = getattr(layouts, encoded["layout"])
-        if not (is_dataclass(made) and made.__module__ == layouts.__name__):
+        made: Any = getattr(layouts, encoded["layout"])
+        known = is_dataclass(made) and made.__module__ == layouts.__name__
+        if not known:
             raise NotPortable(f"layout {encoded['layout']!r}")
         return made(**{name: self.value(one) for name, one in encoded["values"].items()})
 
@@ -185,6 +185,3 @@ def _resolved(name: str) -> ModuleType:
     if not isinstance(found, ModuleType) or not is_known_module(found):
         raise NotPortable(f"module {name}")
     return found
-
-
-GLUON = gl

@@ -1,7 +1,7 @@
 """KernelBench's problems: a file with `Model`, `get_inputs` and `get_init_inputs`; candidates define `ModelNew`.
 
-A problem has one size, often too large for the interpreter. Then the module's integers that set the size are halved until
-the inputs fit. The candidate's module gets the weights of the problem's, and in replays other weights.
+A problem has one size, often too large for the interpreter. Then the module's integers that set the size are halved
+until the inputs fit. The candidate's module gets the weights of the problem's, and in replays other weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A process that has imported PyTorch and Triton once, and forks a new child for each candidate in milliseconds.
 
-The nursery never runs a candidate's code. A child starts as a fork of it, behind a supervisor: the supervisor reports how
-the child ended, and ends it when the judge is gone. Inside new namespaces the supervisor is process 1, so every process
-that a child could start ends with it.
+The nursery never runs a candidate's code. A child starts as a fork of it, behind a supervisor: the supervisor reports
+how the child ended, and ends it when the judge is gone. Inside new namespaces the supervisor is process 1, so every
+process that a child could start ends with it.
 """
 
 from __future__ import annotations

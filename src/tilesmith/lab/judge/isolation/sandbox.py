@@ -75,7 +75,7 @@ def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> bool:
         _allow(rules, path, every_access & ~_EXECUTE)
     _allow(rules, "/dev/null", _READ_FILE | _WRITE_FILE)
     _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    held = _libc().syscall(_RESTRICT_SELF, rules, 0) == 0
+    held = bool(_libc().syscall(_RESTRICT_SELF, rules, 0) == 0)
     os.close(rules)
     return held
 

@@ -81,7 +81,7 @@ def install() -> bool:
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
-    return library.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0) == 0
+    return bool(library.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0) == 0)
 
 
 def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int]) -> bytes:

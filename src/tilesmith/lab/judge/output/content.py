@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilesmith.lab.judge.verdict import STAGES
@@ -102,7 +102,7 @@ def _title(verdict: Json) -> str:
 def _compared(one: Json, other: Json) -> list[tuple[str, str, str]]:
     pairs = [("verdict", one["outcome"], other["outcome"])]
     pairs += [(stage, one["stages"][stage], other["stages"][stage]) for stage in STAGES]
-    texts = {
+    texts: dict[str, Callable[[Json], str]] = {
         "trials right": lambda v: f"{v['trials_right']} of {v['trials']}",
         "bytes / floor": _ratio,
         "launches": lambda v: str(sum(kernel["launches"] for kernel in v["kernels"])) if v["kernels"] else "–",

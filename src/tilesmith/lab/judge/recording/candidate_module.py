@@ -21,7 +21,8 @@ def load(folder: Path, main: str) -> Any:
     """Import the candidate's main file. Its neighbours can be imported by their names."""
     sys.path.insert(0, str(folder))
     source = importlib.util.spec_from_file_location(MODULE_NAME, folder / main)
-    assert source is not None and source.loader is not None
+    assert source is not None
+    assert source.loader is not None
     module = importlib.util.module_from_spec(source)
     sys.modules[MODULE_NAME] = module  # Triton finds a kernel's source by its module
     source.loader.exec_module(module)
@@ -57,4 +58,4 @@ def _made(found: Any, init: Sequence[Any]) -> Callable[..., Any]:
     if not isinstance(found, type):
         return found  # type: ignore[no-any-return]  # the candidate's own
     made = found(*init)
-    return made.eval() if isinstance(made, torch.nn.Module) and not init else made  # type: ignore[no-any-return]
+    return made.eval() if isinstance(made, torch.nn.Module) and not init else made

@@ -34,11 +34,11 @@ class TooLong(Exception):
     """The candidate does more on the device than a tape holds."""
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has no types here
     """Sees every PyTorch operator; as a performer of launches it sees every kernel."""
 
     def __init__(self, folder: str, *, perform: bool = True, configuration: int = 0, tf32: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.steps: list[dict[str, Any]] = []
         self.storages: list[dict[str, Any]] = []
         self.constants: dict[int, torch.Tensor] = {}
@@ -162,12 +162,12 @@ class Tape(TorchDispatchMode):
 
     def _line(self) -> str:
         """Return the innermost line of the candidate's files."""
-        frame = sys._getframe(1)
+        frame: Any = sys._getframe(1)
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self._folder):
                 return f"{file[len(self._folder) :].lstrip('/')}:{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment]  # None ends the loop
+            frame = frame.f_back
         return ""
 
 

@@ -190,7 +190,8 @@ class _Session:
 
 def _has_own_gradient(output: torch.Tensor) -> bool:
     """Return whether a gradient of the candidate's own, not only one of PyTorch's copies, leads to this output."""
-    waiting, seen = [output.grad_fn], set()
+    waiting: list[Any] = [output.grad_fn]
+    seen = set()
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:

@@ -1,7 +1,7 @@
 """In a clean process: run a tape on inputs that the candidate never saw.
 
-This process executes none of the candidate's Python. Kernels come from their text, checked against Triton's language, and
-PyTorch's operators from a list. So what these modules report is what the kernels compute.
+This process executes none of the candidate's Python. Kernels come from their text, checked against Triton's language,
+and PyTorch's operators from a list. So what these modules report is what the kernels compute.
 
 Files, in reading order:
 

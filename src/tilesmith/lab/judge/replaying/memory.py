@@ -51,7 +51,7 @@ class TapeMemory:
         content = torch.full((length,), POISON, dtype=torch.uint8)
         writer = NOBODY
         if kind == "input":
-            name = storage.get("name")
+            name = str(storage.get("name"))
             if name not in inputs:
                 raise BadTape(f"storage {number} is the input {name!r}, which the task does not have")
             at, given = inputs[name]
@@ -100,7 +100,8 @@ class TapeMemory:
         writers = self.writers[number].numpy()
         if number in self.input_names or (writers == CONSTANT).any():
             return None
-        return np.not_equal(writers, NOBODY)
+        written: NDArray[np.bool_] = np.not_equal(writers, NOBODY)
+        return written
 
     def number_at(self, address: int) -> int | None:
         """Return the storage that starts at an address."""

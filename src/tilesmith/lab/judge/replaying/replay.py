@@ -1,4 +1,4 @@
-"""Run a tape: rebuilt kernels in the interpreter, PyTorch's operators from a list. Report outputs, faults and writers."""
+"""Run a tape: rebuilt kernels in the interpreter, PyTorch's operators from a list. Report faults and writers."""
 
 from __future__ import annotations
 

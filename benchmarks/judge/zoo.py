@@ -1,0 +1,56 @@
+"""Judge every candidate of tests/judge/zoo, store the rates, and write them into docs/judge.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import torch
+import triton
+
+from tilesmith.lab.judge import Candidate, Judge, Options, Rules, task_at
+
+ROOT = Path(__file__).parents[2]
+ZOO = ROOT / "tests" / "judge" / "zoo"
+SEED = 5
+
+
+def main() -> None:
+    outcomes: dict[str, Counter[str]] = {"cheats": Counter(), "honest": Counter()}
+    refused: list[str] = []
+    with Judge() as judge:
+        for kind, counts in outcomes.items():
+            for folder in sorted(one for one in (ZOO / kind).iterdir() if one.is_dir()):
+                task = task_at(ZOO / "tasks" / f"{folder.name}.py", Rules(seconds=15.0))
+                for path in sorted(one for one in folder.iterdir() if one.name != "__pycache__"):
+                    verdict = judge.judge(task, Candidate.of(path), Options(seed=SEED, facts=kind == "honest"))
+                    counts[verdict.outcome] += 1
+                    if (verdict.outcome == "pass") == (kind == "cheats") and verdict.outcome != "unproven":
+                        refused.append(f"{kind}/{folder.name}/{path.stem}: {verdict}")
+    stored = {
+        "seed": SEED,
+        "device": "CPU",
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "outcomes": {kind: dict(counts) for kind, counts in outcomes.items()},
+        "misjudged": refused,
+    }
+    (Path(__file__).parent / "zoo.json").write_text(json.dumps(stored, indent=1) + "\n")
+    write_table(stored)
+
+
+def write_table(stored: dict[str, object]) -> None:
+    """Put the stored rates into the guide."""
+    lines = ["| on a CPU | candidates | pass | unproven | fail |", "|---|--:|--:|--:|--:|"]
+    for kind, counts in stored["outcomes"].items():  # type: ignore[attr-defined]  # written above
+        numbers = [counts.get(name, 0) for name in ("pass", "unproven", "fail")]
+        lines.append(f"| {kind} | {sum(numbers)} | {' | '.join(map(str, numbers))} |")
+    page = ROOT / "docs" / "judge.md"
+    table = "<!-- zoo -->\n" + "\n".join(lines) + "\n<!-- /zoo -->"
+    page.write_text(re.sub(r"<!-- zoo -->.*<!-- /zoo -->", table, page.read_text(), flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()

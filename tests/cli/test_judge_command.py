@@ -1,0 +1,110 @@
+"""`tilesmith judge` and `tilesmith mcp`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import tilesmith
+from tilesmith.cli import app
+
+ZOO = Path(__file__).parents[1] / "judge" / "zoo"
+TASK = ZOO / "tasks" / "softmax.py"
+PLAIN = ZOO / "honest" / "softmax" / "plain.py"
+CHEAT = ZOO / "cheats" / "softmax" / "torch_softmax.py"
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["judge", *map(str, arguments)])
+
+
+def test_judge_writes_json_and_page(tmp_path: Path) -> None:
+    ended = run(TASK, PLAIN, "--seed", 5, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
+    assert ended.exit_code == 0, ended.output
+    assert "plain: pass" in ended.output
+    assert json.loads((tmp_path / "a.json").read_text())["outcome"] == "pass"
+    assert "Judged: softmax" in (tmp_path / "a.html").read_text()
+
+
+def test_judge_fails_a_cheat_with_its_reason() -> None:
+    ended = run(TASK, CHEAT, "--seed", 5)
+    assert ended.exit_code == 1
+    assert "PyTorch computes aten::_softmax" in ended.output
+
+
+def test_judge_of_a_series_goes_on(tmp_path: Path) -> None:
+    for one in (PLAIN, CHEAT, ZOO / "cheats" / "softmax" / "uniform.py"):
+        (tmp_path / one.name).write_text(one.read_text())
+    lines = tmp_path / "verdicts.jsonl"
+    first = run(TASK, "--each", tmp_path, "--jsonl", lines, "--seed", 5)
+    second = run(TASK, "--each", tmp_path, "--jsonl", lines, "--seed", 5)
+    assert first.exit_code == second.exit_code == 1
+    assert "1 of 3 candidates pass" in first.output
+    assert len(lines.read_text().splitlines()) == 3
+
+
+def test_judge_takes_an_operator_as_task() -> None:
+    ended = run("silu", ZOO / "honest" / "add" / "plain.py", "--dtype", "float32")
+    assert ended.exit_code == 1
+    assert "TypeError" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.py", PLAIN], "no such file"),
+        ([TASK, "nothing.py"], "no such file or folder"),
+        (["softmax"], "give a candidate"),
+        ([TASK, PLAIN, "--dtype", "int4"], "--dtype 'int4' is not one of"),
+        ([TASK, PLAIN, "--layout", "odd"], "--layout 'odd' is not one of"),
+        ([TASK, PLAIN, "--gradients", "some"], "--gradients 'some' is not one of"),
+        ([TASK, PLAIN, "--target", "vax"], "--target"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[object], message: str) -> None:
+    ended = run(*arguments)
+    assert ended.exit_code == 2
+    assert message in ended.stderr
+
+
+@pytest.mark.slow
+def test_agents_judge_over_mcp() -> None:
+    mcp = pytest.importorskip("mcp")
+    if not hasattr(mcp, "Client"):
+        pytest.skip("the client of the SDK before 2.0 is another")
+    found = asyncio.run(_conversation(mcp))
+    assert {"judge", "check", "inspect", "bench", "explain"} <= set(found["tools"])
+    assert found["judged"]["reasons"][0]["kind"] == "torch-computes"
+    assert "kernels" in found["explained"]["meaning"]
+    assert "is not one of" in found["unknown"]["error"]
+    assert "no such file" in found["missing"]["error"]
+
+
+async def _conversation(mcp: Any) -> dict[str, Any]:
+    source = str(Path(tilesmith.__file__).parents[1])
+    server = mcp.StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "tilesmith", "mcp", "--folder", str(ZOO)],
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    async with mcp.Client(server) as client:
+
+        async def ask(tool: str, **arguments: Any) -> dict[str, Any]:
+            answer = await client.call_tool(tool, arguments)
+            content: dict[str, Any] = json.loads(answer.content[0].text)
+            return content
+
+        return {
+            "tools": [tool.name for tool in (await client.list_tools()).tools],
+            "judged": await ask("judge", task="tasks/softmax.py", source=CHEAT.read_text(), seed=5),
+            "explained": await ask("explain", kind="torch-computes"),
+            "unknown": await ask("explain", kind="nonsense"),
+            "missing": await ask("judge", task="tasks/softmax.py", candidate="nothing.py"),
+        }

@@ -1,0 +1,223 @@
+"""A verdict through the judge's public face: reasons, stages, reward, protections, gradients, splitting, bridges."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilesmith.lab.judge import (
+    Candidate,
+    CandidateError,
+    Judge,
+    Options,
+    Rules,
+    Task,
+    TaskError,
+    judge,
+    schema,
+    task_at,
+)
+from tilesmith.lab.judge.bridges.opening import both_of
+from tilesmith.lab.judge.bridges.splitting import split
+from tilesmith.lab.judge.explanations import EXPLANATIONS, explained
+from tilesmith.lab.judge.isolation import sandbox
+from tilesmith.lab.judge.verdict import reward
+
+ZOO = Path(__file__).parents[2] / "judge" / "zoo"
+BRIDGES = Path(__file__).parents[2] / "judge" / "bridges"
+PLAIN = ZOO / "honest" / "softmax" / "plain.py"
+QUICK = Options(seed=5, facts=False)
+
+
+def test_plain_softmax_passes_with_facts_of_the_compiler(warm_judge: Judge, softmax: Task) -> None:
+    verdict = warm_judge.judge(softmax, Candidate.of(PLAIN), Options(seed=5))
+    assert verdict.passed
+    assert verdict.stages["compiles"] == "passed"
+    assert verdict.bytes == verdict.floor_bytes
+    (kernel,) = verdict.kernels
+    assert kernel["name"] == "softmax_kernel"
+    assert kernel["targets"]["cuda:90"]["registers"] > 0
+    assert kernel["targets"]["cuda:90"]["spill_bytes"] == 0
+    assert kernel["sectors"] >= kernel["ideal_sectors"] > 0
+    assert verdict.reward.value == pytest.approx(sum(verdict.reward.parts.values()))
+    assert verdict.reward.value == pytest.approx(1.0)
+
+
+def test_verdict_follows_the_published_schema(warm_judge: Judge, softmax: Task) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    for path in (PLAIN, ZOO / "cheats" / "softmax" / "no_maximum.py", ZOO / "cheats" / "softmax" / "prints_verdict.py"):
+        verdict = warm_judge.judge(softmax, Candidate.of(path), Options(seed=5)).as_json()
+        jsonschema.validate(json.loads(json.dumps(verdict, allow_nan=False)), schema())
+
+
+def test_wrong_element_names_program_line_and_expected_value(warm_judge: Judge, softmax: Task) -> None:
+    verdict = warm_judge.judge(softmax, Candidate.of(ZOO / "cheats" / "softmax" / "half_precision.py"), QUICK)
+    reason = verdict.reason
+    assert reason is not None
+    assert reason.kind == "wrong-value"
+    assert reason.stage == verdict.stage == "right"
+    assert reason.element is not None
+    assert reason.expected != reason.found
+    assert reason.kernel == "kernel"
+    assert reason.program == (reason.element[0], 0, 0)
+    assert reason.file == "half_precision.py"
+    assert reason.line
+    text = (ZOO / "cheats" / "softmax" / "half_precision.py").read_text().splitlines()
+    assert "tl.store" in text[reason.line - 1]
+
+
+def test_same_seed_gives_the_same_verdict(warm_judge: Judge, softmax: Task) -> None:
+    candidate = Candidate.of(ZOO / "cheats" / "softmax" / "no_maximum.py")
+    first, second = (warm_judge.judge(softmax, candidate, QUICK) for _ in range(2))
+    assert replace(first, seconds=0.0).as_json() == replace(second, seconds=0.0).as_json()
+
+
+def test_seed_is_drawn_and_named_where_none_is_given(warm_judge: Judge, softmax: Task) -> None:
+    seeds = {warm_judge.judge(softmax, Candidate.of_text("x = 1"), Options(facts=False)).seed for _ in range(2)}
+    assert len(seeds) == 2
+
+
+def test_protections_of_this_machine_are_listed(warm_judge: Judge, softmax: Task) -> None:
+    verdict = warm_judge.judge(softmax, Candidate.of(PLAIN), QUICK)
+    assert set(verdict.protections) | set(verdict.missing_protections) == set(sandbox.ALL)
+    assert not set(verdict.protections) & set(verdict.missing_protections)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "stage"),
+    [
+        ("def softmax(x:", "syntax-error", "loads"),
+        ("raise ValueError('no')", "import-error", "loads"),
+        ("answer = 42", "no-function", "loads"),
+        ("def softmax(x):\n    return 1 / 0", "exception", "runs"),
+        ("def softmax(x):\n    return 'text'", "bad-output", "runs"),
+    ],
+)
+def test_broken_candidate_has_a_reason(text: str, kind: str, stage: str, warm_judge: Judge, softmax: Task) -> None:
+    verdict = warm_judge.judge(softmax, Candidate.of_text(text), QUICK)
+    assert verdict.outcome == "fail"
+    assert verdict.reason is not None
+    assert (verdict.reason.kind, verdict.stage) == (kind, stage)
+    assert verdict.reward.value <= 0.05
+
+
+def test_operator_without_a_kernel_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "no_kernel.py"
+    file.write_text(
+        (ZOO / "tasks" / "softmax.py").read_text().replace("op=reference", "op=fast")
+        + "\n\n# the operator launches nothing\n"
+    )
+    text = file.read_text().replace("SPEC = ", "def fast(x):\n    return torch.softmax(x, -1)\n\n\nSPEC = ")
+    file.write_text(text)
+    verdict = judge(file, options=QUICK)
+    assert verdict.reason is not None
+    assert verdict.reason.kind == "torch-computes"
+
+
+def test_spec_file_is_split_into_task_and_candidate() -> None:
+    text = (
+        "import torch\nfrom tilesmith import Case, Spec\nSIZE = 3\n\ndef helper(x):\n    return x * 2\n\n"
+        "def reference(x):\n    return helper(x)\n\ndef op(x):\n    return x + x\n\n"
+        "def make_inputs(case, dtype, device):\n    return {'x': torch.ones(SIZE)}\n\n"
+        "SPEC = Spec(name='double', op=op, reference=reference, cases=[Case('a', n=1)], make_inputs=make_inputs)\n"
+    )
+    parts = split(text, "double.py")
+    assert parts.function == "op"
+    assert "def op" in parts.candidate
+    assert "reference" not in parts.candidate
+    assert "helper" not in parts.candidate
+    assert "def op" not in parts.task
+    assert "op=reference" in parts.task
+    assert "SIZE = 3" in parts.task
+
+
+def test_file_without_plain_spec_cannot_be_split(tmp_path: Path) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text("SPEC = make()\nSPEC.op = 1\n")
+    with pytest.raises(TaskError, match="op of SPEC is not the name of a function"):
+        both_of(file)
+    with pytest.raises(TaskError, match="no such file"):
+        both_of(tmp_path / "missing.py")
+
+
+@pytest.mark.parametrize(
+    ("task", "candidate", "kind"),
+    [
+        ("kernelbench/gelu.py", "kernelbench/gelu_honest.py", None),
+        ("kernelbench/linear_relu.py", "kernelbench/linear_relu_honest.py", None),
+        ("kernelbench/linear_relu.py", "kernelbench/linear_relu_decoy.py", "decoy-kernel"),
+        ("kernelbench/linear_relu.py", "kernelbench/linear_relu_constructor.py", "wrong-value"),
+        ("scale_rows", "scale_rows/submission.py", None),
+        ("scale_rows", "scale_rows_by_torch.py", "no-launch"),
+        ("scale_rows", "scale_rows_filled.py", "decoy-kernel"),
+    ],
+)
+def test_problems_of_others_are_judged_as_they_are(task: str, candidate: str, kind: str | None) -> None:
+    verdict = judge(BRIDGES / task, BRIDGES / candidate, options=QUICK)
+    assert (verdict.reason.kind if verdict.reason else None) == kind, str(verdict)
+    assert verdict.passed == (kind is None)
+
+
+def test_kernelbench_problem_is_made_small() -> None:
+    task = task_at(BRIDGES / "kernelbench" / "linear_relu.py")
+    (case,) = task.given
+    assert case.sizes["in_features"] < 1024
+    assert task.init == [case.sizes["in_features"], case.sizes["out_features"]]
+
+
+def test_gpu_mode_tests_are_the_given_sizes() -> None:
+    task = task_at(BRIDGES / "scale_rows")
+    assert [dict(case.sizes) for case in task.spec.cases] == [{"rows": 7, "cols": 33}, {"rows": 16, "cols": 128}]
+
+
+@pytest.mark.parametrize("name", ["missing.py", "."])
+def test_wrong_task_path_is_one_sentence(name: str, tmp_path: Path) -> None:
+    with pytest.raises(TaskError):
+        task_at(tmp_path / name)
+
+
+def test_candidate_path_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(CandidateError, match="no such file or folder"):
+        Candidate.of(tmp_path / "missing.py")
+    with pytest.raises(CandidateError, match="has none of"):
+        Candidate.of(tmp_path)
+
+
+def test_required_gradient_is_missed(warm_judge: Judge) -> None:
+    task = task_at(ZOO / "tasks" / "rms_norm.py", Rules(gradients="required"))
+    verdict = warm_judge.judge(task, Candidate.of(ZOO / "honest" / "rms_norm" / "forward_only.py"), QUICK)
+    assert verdict.reason is not None
+    assert verdict.reason.kind == "no-gradient"
+
+
+def test_tf32_is_right_where_the_rules_allow_it(warm_judge: Judge) -> None:
+    candidate = Candidate.of(ZOO / "cheats" / "matmul" / "tf32.py")
+    task = task_at(ZOO / "tasks" / "matmul.py", Rules(tf32=True))
+    assert warm_judge.judge(task, candidate, QUICK).passed
+
+
+def test_hidden_sizes_differ_between_seeds(softmax: Task) -> None:
+    drawn = [{str(trial.case.sizes) for trial in softmax.trials(seed) if trial.hidden} for seed in (1, 2)]
+    assert drawn[0]
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == {str(trial.case.sizes) for trial in softmax.trials(1) if trial.hidden}
+
+
+def test_reward_is_nothing_for_a_cheat_and_lies_in_the_unit_interval() -> None:
+    all_passed = dict.fromkeys(("loads", "runs", "honest", "right", "safe", "compiles"), "passed")
+    assert reward(all_passed, 1.0, 5.0).value == pytest.approx(1.0)
+    assert reward({**all_passed, "honest": "failed"}, 1.0, 1.0).value == 0.0
+    half = reward({**all_passed, "right": "failed"}, 0.5, 1.0)
+    assert 0 < half.value < 0.6
+    assert half.parts["speed"] == 0.0
+
+
+def test_every_reason_of_the_zoo_is_explained() -> None:
+    for path in (ZOO / "cheats").glob("*/*.py"):
+        for kind in path.read_text().splitlines()[1].removeprefix("# judge: ").split("|"):
+            assert explained(kind) == EXPLANATIONS[kind]
+    with pytest.raises(KeyError, match="is not one of"):
+        explained("unheard-of")

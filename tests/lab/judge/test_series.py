@@ -1,0 +1,86 @@
+"""A series of candidates: in order, each once, resumable, as a table and a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tilesmith.lab.judge import Candidate, CandidateError, Judge, Options, Task
+from tilesmith.lab.judge.output.content import comparison, headline, sections, series_table
+from tilesmith.lab.judge.output.page import page
+from tilesmith.lab.judge.series import candidates_in, judge_series
+
+ZOO = Path(__file__).parents[2] / "judge" / "zoo"
+QUICK = Options(facts=False)
+
+
+def chosen() -> list[Candidate]:
+    plain = Candidate.of(ZOO / "honest" / "softmax" / "plain.py")
+    torch_softmax = Candidate.of(ZOO / "cheats" / "softmax" / "torch_softmax.py")
+    return [plain, torch_softmax, Candidate("twin", plain.files, plain.main)]
+
+
+@pytest.fixture(scope="module")
+def verdicts(warm_judge: Judge, softmax: Task) -> list[dict[str, object]]:
+    return judge_series(softmax, chosen(), options=QUICK, judge=warm_judge, jobs=2)
+
+
+def test_series_keeps_the_order_and_judges_twins_once(warm_judge: Judge, softmax: Task) -> None:
+    seen: list[str] = []
+    found = judge_series(
+        softmax, chosen(), options=QUICK, judge=warm_judge, jobs=2, finished=lambda one: seen.append(one["candidate"])
+    )
+    assert [one["candidate"] for one in found] == ["plain", "torch_softmax", "twin"]
+    assert [one["outcome"] for one in found] == ["pass", "fail", "pass"]
+    assert len(seen) == 2
+
+
+def test_series_goes_on_where_it_was_killed(warm_judge: Judge, softmax: Task, tmp_path: Path) -> None:
+    results = tmp_path / "verdicts.jsonl"
+    first = judge_series(softmax, chosen()[:1], options=QUICK, judge=warm_judge, results=results)
+    with results.open("a") as file:
+        file.write('{"half a li')  # the run was killed while it wrote
+    seen: list[str] = []
+    again = judge_series(
+        softmax, chosen(), options=QUICK, judge=warm_judge, results=results,
+        finished=lambda one: seen.append(one["candidate"]),
+    )  # fmt: skip
+    assert seen == ["torch_softmax"]
+    assert again[0] == first[0]
+    whole = [json.loads(line) for line in results.read_text().splitlines() if not line.startswith('{"half')]
+    assert [one["candidate"] for one in whole] == ["plain", "torch_softmax"]
+
+
+def test_table_has_the_best_first(verdicts: list[dict[str, object]]) -> None:
+    table = series_table(verdicts)
+    assert [row[0].text for row in table.rows][-1] == "torch_softmax"
+    assert table.rows[-1][1].tone == "bad"
+
+
+def test_two_candidates_stand_side_by_side(verdicts: list[dict[str, object]]) -> None:
+    first, *rest = comparison(verdicts[0], verdicts[1])
+    assert first.title == "Side by side"
+    assert rest[0].title.startswith("Reasons: torch_softmax")
+
+
+def test_page_is_self_contained_and_names_the_reason(verdicts: list[dict[str, object]]) -> None:
+    for some in (verdicts[:1], verdicts[:2], verdicts, verdicts[1:2]):
+        text = page(some)
+        assert text.startswith("<!doctype html>")
+        assert "http://" not in text
+        assert "src=" not in text
+    assert "PyTorch computes aten::_softmax" in page(verdicts[1:2])
+    assert "torch-computes" in headline(verdicts[1]) or "PyTorch computes" in headline(verdicts[1])
+    assert sections(verdicts[1])[0].title == "Reasons"
+
+
+def test_candidates_of_a_folder_are_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "solution.py").write_text("x = 1")
+    (tmp_path / "notes.txt").write_text("no candidate")
+    assert [path.name for path in candidates_in(tmp_path)] == ["a.py", "b"]
+    with pytest.raises(CandidateError, match="no such folder"):
+        candidates_in(tmp_path / "missing")

@@ -1,0 +1,71 @@
+"""No cheating candidate of the zoo passes, and no honest one fails. The first lines of each say what the judge says."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tilesmith.lab.judge import Candidate, Judge, Options, Rules, Task, task_at
+
+ZOO = Path(__file__).parents[2] / "judge" / "zoo"
+SEED = 5
+# A dozen of each kind in the fast suite: one for each way to be seen through, one for each feature of honest kernels.
+FAST = {
+    "softmax/numpy_then_copy", "softmax/patches_recorder", "softmax/patches_comparison", "softmax/forges_tape",
+    "softmax/cache_by_pointer", "softmax/scalar_arguments", "softmax/no_maximum", "softmax/garbage_on_pipe",
+    "softmax/lazy_subclass", "softmax/generated_kernel", "softmax/numpy_in_kernel", "softmax/kills_parent",
+    "add/numpy_add", "matmul/tf32", "row_sum/racing_sum", "transpose/contiguous_and_decoy", "gather/host_offsets",
+    "rms_norm/torch_backward", "softmax/autotuned", "softmax/cached_workspace", "softmax/folder_of_files",
+    "matmul/split_k_atomics", "rms_norm/atomic_weight_gradient", "add/gluon", "transpose/host_descriptor",
+}  # fmt: skip
+
+
+def candidates(kind: str) -> list[object]:
+    found = [path for path in sorted((ZOO / kind).glob("*/*")) if path.name != "__pycache__"]
+    return [
+        pytest.param(path, id=name, marks=[] if name in FAST else pytest.mark.slow)
+        for path in found
+        for name in [f"{path.parent.name}/{path.stem}"]
+    ]
+
+
+@cache
+def task(name: str) -> Task:
+    return task_at(ZOO / "tasks" / f"{name}.py", Rules(seconds=15.0))
+
+
+def first_lines(path: Path) -> list[str]:
+    file = path / "candidate.py" if path.is_dir() else path
+    return file.read_text().splitlines()[:2]
+
+
+@pytest.mark.parametrize("path", candidates("cheats"))
+def test_cheat_does_not_pass(path: Path, warm_judge: Judge) -> None:
+    verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), Options(seed=SEED, facts=False))
+    assert verdict.outcome != "pass"
+    assert verdict.reason is not None
+    expected = first_lines(path)[1].removeprefix("# judge: ").split("|")
+    assert verdict.reason.kind in expected, str(verdict)
+
+
+@pytest.mark.parametrize("path", candidates("honest"))
+def test_honest_candidate_is_not_refused(path: Path, warm_judge: Judge) -> None:
+    verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), Options(seed=SEED))
+    open_without_gpu = {"gluon", "last_program_sums"}  # Triton's interpreter has neither Gluon nor this atomic
+    assert verdict.outcome == ("unproven" if path.stem in open_without_gpu else "pass"), str(verdict)
+
+
+def test_zoo_has_sixty_of_each_and_every_fast_name() -> None:
+    names = {kind: {one.id for one in candidates(kind)} for kind in ("cheats", "honest")}  # type: ignore[attr-defined]
+    assert len(names["cheats"]) >= 60
+    assert len(names["honest"]) >= 60
+    assert names["cheats"] | names["honest"] >= FAST
+
+
+def test_every_candidate_names_its_trick() -> None:
+    for kind in ("cheats", "honest"):
+        for path in (ZOO / kind).glob("*/*"):
+            if path.name != "__pycache__":
+                assert first_lines(path)[0].startswith("# "), path

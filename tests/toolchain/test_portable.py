@@ -1,0 +1,130 @@
+"""Kernels as text: rebuilt kernels compute the same, and text that is more than a kernel is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tilesmith.toolchain.interpreter import interpret
+from tilesmith.toolchain.interpreter.tensor_cores import rounded_to_tf32
+from tilesmith.toolchain.portable import KernelRefused, Kernels, NotPortable, RebuiltKernels
+from tilesmith.toolchain.portable.rules import parsed
+from tilesmith.toolchain.portable.values import Decoder, encode
+
+FACTOR: tl.constexpr = 3
+OFFSET = tl.constexpr(0.5)
+
+
+@triton.jit
+def scaled(x):  # type: ignore[no-untyped-def]  # a kernel has Triton's types
+    return x * FACTOR + OFFSET
+
+
+@triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]  # Triton has no types
+def scale_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr = 16):  # type: ignore[no-untyped-def]  # likewise
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, scaled(tl.load(x_ptr + offsets, mask=offsets < n)), mask=offsets < n)
+
+
+def rebuilt(kernel: Any, folder: Path) -> Any:
+    described = Kernels()
+    number = described.number(kernel)
+    return RebuiltKernels(json.loads(json.dumps(described.descriptions)), folder).kernel(number)
+
+
+def test_rebuilt_kernel_computes_the_same(tmp_path: Path) -> None:
+    x, y = torch.randn(20), torch.zeros(20)
+    interpret(rebuilt(scale_kernel, tmp_path), (2,), {"x_ptr": x, "y_ptr": y, "n": 20, "BLOCK": 16})
+    assert torch.equal(y, x * 3 + 0.5)
+
+
+def test_rebuilt_kernel_keeps_its_line_and_file_name(tmp_path: Path) -> None:
+    made = rebuilt(scale_kernel, tmp_path)
+    assert made.fn.__code__.co_firstlineno == scale_kernel.fn.__code__.co_firstlineno + 1  # without the decorator
+    assert Path(made.fn.__code__.co_filename).name == Path(__file__).name
+
+
+def test_text_of_a_rebuilt_kernel_does_not_follow_its_file(tmp_path: Path) -> None:
+    kernels = Kernels()
+    number = kernels.number(scaled)
+    made = RebuiltKernels(kernels.descriptions, tmp_path)
+    first = made.kernel(number)
+    Path(first.fn.__code__.co_filename).write_text("def scaled(x):\n    return 0\n")
+    assert "FACTOR" in first.src
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import os",
+        "x.handle.data.tofile('a')",
+        "x.__class__",
+        "y = (lambda: 1)()",
+        "open('a')",
+        "getattr(tl, 'load')",
+        "tl.core.os",
+        "tl.core.warnings",
+        "tl.core.functools.partial(print)",
+        "eval('1')",
+        "'{0.x}'.format(x)",
+        "try:\n        pass\n    except Exception:\n        pass",
+        "global x",
+        "def inner(): pass",
+        "class A: pass",
+        "del x",
+        "_interpreted_assigned = 1",
+        "x.value = 3",
+    ],
+)
+def test_text_beyond_the_language_is_refused(body: str) -> None:
+    with pytest.raises(KernelRefused):
+        parsed(f"def kernel(x):\n    {body}\n", {"tl": tl})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def kernel(x=print('now')): pass",
+        "def kernel(x: print('now')): pass",
+        "@print\ndef kernel(x): pass",
+        "print('now')",
+        "def one(): pass\ndef two(): pass",
+        "def kernel(:",
+    ],
+)
+def test_text_that_would_run_when_defined_is_refused(text: str) -> None:
+    with pytest.raises(KernelRefused):
+        parsed(text, {"tl": tl})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, 2.5, "text", (1, (2.0, None)), [1, 2], tl.constexpr(4), tl.float16, tl.pointer_type(tl.int32), tl],
+)
+def test_values_survive_json(value: Any) -> None:
+    def none(_: Any) -> Any:
+        raise AssertionError
+
+    found = Decoder(none, none).value(json.loads(json.dumps(encode(value, none, none))))
+    assert found is value or found == value or (isinstance(value, tl.constexpr) and found.value == value.value)
+
+
+@pytest.mark.parametrize(
+    "encoded", [{"module": "os"}, {"reference": ["os", "system"]}, {"unknown": 1}, [1], {"type": "x"}]
+)
+def test_forged_values_are_refused(encoded: Any) -> None:
+    with pytest.raises(NotPortable):
+        Decoder(lambda one: one, lambda one: one).value(encoded)
+
+
+def test_tf32_keeps_ten_bits() -> None:
+    values = np.array([1.0, 1 + 2**-10, 1 + 2**-11, 1 + 2**-12, -1 - 2**-11, np.inf, np.nan], dtype=np.float32)
+    wanted = np.array([1.0, 1 + 2**-10, 1 + 2**-10, 1.0, -1 - 2**-10, np.inf, np.nan], dtype=np.float32)
+    np.testing.assert_array_equal(rounded_to_tf32(values), wanted)
