@@ -102,7 +102,7 @@ class Expected:
         return None
 
     def _compared(self, name: str, ours: Tensor, exact: Tensor, plain: Tensor, cancelling: float) -> Wrong | None:
-        comparison = compare(ours, exact, [plain], self._task.spec.roundings, cancelling)
+        comparison = compare(ours, exact, plain, self._task.spec.roundings, cancelling)
         return None if comparison.passed else _described(name, comparison, ours, exact)
 
     def _call(self, inputs: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
