@@ -119,7 +119,7 @@ def test_opcheck_accepts_the_torch_operator(residual: bool) -> None:
         ({"contract_bias": torch.ones(6).half()}, TypeError, "contract_bias has dtype float16, but x has float32"),
         ({"contract_bias": None}, TypeError, "contract_bias is a NoneType, but must be a tensor"),
         ({"eps": -1.0}, ValueError, "eps is -1.0"),
-        ({"residual": 1}, TypeError, "residual is a int, but must be True or False"),
+        ({"residual": 1}, TypeError, "residual is 1, but must be True or False"),
     ],
 )  # fmt: skip
 def test_transition_refuses_bad_input_by_name(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:

@@ -230,10 +230,16 @@ class Operator(Generic[P, R]):
         return dispatch.state().mode == "auto" and not torch.compiler.is_compiling()
 
     def _check(self, arguments: Sequence[Any]) -> None:
-        self._kinds.require(arguments)
+        """Raise an error that names a wrong argument: the operator's own, or that of its annotations."""
         named = dict(zip(list(self._defaults)[self._positional :], arguments[self._positional :], strict=True))
         check: Callable[..., Any] = self._checking
-        check(*arguments[: self._positional], **named)
+        try:
+            check(*arguments[: self._positional], **named)
+        except Exception as error:
+            if not str(error).startswith(f"{self.name}: "):
+                self._kinds.require(arguments)
+            raise
+        self._kinds.require(arguments)
 
     def _prepared(self, arguments: Sequence[Any]) -> Sequence[Any]:
         return arguments if self._prepare is None else self._prepare(*arguments)
