@@ -204,6 +204,15 @@ def row_sum(x_ptr, y_ptr, n_columns, DISCARD: tl.constexpr, BLOCK: tl.constexpr)
 
 
 @triton.jit
+def variance(x_ptr, y_ptr, n_columns, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n_columns + columns, mask=columns < n_columns)
+    mean = tl.sum(x, 0) / n_columns  # zeros would do no harm
+    difference = tl.where(columns < n_columns, x - mean, 0.0)
+    tl.store(y_ptr + tl.program_id(0), tl.sum(difference * difference, 0) / n_columns)
+
+
+@triton.jit
 def keep_first(x_ptr, y_ptr, n_elements, BLOCK: tl.constexpr):
     places = tl.arange(0, BLOCK)
     tl.store(y_ptr + places, tl.where(places < n_elements, tl.load(x_ptr + places), 0.0))
