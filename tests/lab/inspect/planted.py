@@ -127,6 +127,20 @@ def reads_the_block_before(x_ptr, y_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def drawn_ticket(counter_ptr, y_ptr):
+    ticket = tl.atomic_add(counter_ptr, 1)
+    tl.store(y_ptr, ticket)  # a ticket is no lock
+
+
+@triton.jit
+def last_one_sums(counter_ptr, parts_ptr, y_ptr, COUNT: tl.constexpr):
+    program = tl.program_id(0)
+    tl.store(parts_ptr + program, program)
+    if tl.atomic_add(counter_ptr, 1) == COUNT - 1:
+        tl.store(y_ptr, tl.sum(tl.load(parts_ptr + tl.arange(0, COUNT))))
+
+
+@triton.jit
 def clashing_lanes(y_ptr, BLOCK: tl.constexpr):
     places = tl.arange(0, BLOCK)
     tl.store(y_ptr + places // 2, places)
@@ -219,6 +233,15 @@ def row_sum(x_ptr, y_ptr, n_columns, DISCARD: tl.constexpr, BLOCK: tl.constexpr)
     if DISCARD:
         x = tl.where(columns < n_columns, x, 0.0)
     tl.store(y_ptr + tl.program_id(0), tl.sum(x, 0))
+
+
+@triton.jit
+def variance(x_ptr, y_ptr, n_columns, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * n_columns + columns, mask=columns < n_columns)
+    mean = tl.sum(x, 0) / n_columns  # zeros would do no harm
+    difference = tl.where(columns < n_columns, x - mean, 0.0)
+    tl.store(y_ptr + tl.program_id(0), tl.sum(difference * difference, 0) / n_columns)
 
 
 @triton.jit

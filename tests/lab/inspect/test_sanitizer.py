@@ -132,3 +132,16 @@ def test_failing_kernel_is_an_error_with_file_and_line() -> None:
     x, y = torch.zeros(256), torch.zeros(256)
     found = inspect(lambda: planted.copy[(1,)](x, y, None, BLOCK=256), targets=HOPPER)
     assert "planted.py" in only(found, "kernel-error").message
+
+
+def test_a_ticket_is_no_lock() -> None:
+    counter, y = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    found = inspect(lambda: planted.drawn_ticket[(4,)](counter, y), targets=HOPPER)
+    assert only(found, "race").line == line_of(planted.drawn_ticket, "no lock")
+
+
+def test_the_last_program_may_read_what_all_released() -> None:
+    counter, parts, y = (torch.zeros(size, dtype=torch.int32) for size in (1, 4, 1))
+    found = inspect(lambda: planted.last_one_sums[(4,)](counter, parts, y, COUNT=4), targets=HOPPER)
+    assert not found.has_errors
+    assert y.item() == 6

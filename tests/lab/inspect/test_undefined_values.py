@@ -28,6 +28,10 @@ def test_masked_lanes_in_a_sum_are_a_warning() -> None:
     assert finding.line == line_of(planted.row_sum, "x = tl.load")
 
 
+def test_a_mean_that_zeros_do_not_change_stays_a_warning_in_what_follows() -> None:
+    assert only(of_columns(planted.variance, 4), "undefined").severity == "warning"
+
+
 def test_masked_lanes_that_a_where_discards_do_no_harm() -> None:
     assert "undefined" not in kinds(of_columns(planted.row_sum, 4, DISCARD=True))
 

@@ -90,17 +90,25 @@ class UndefinedLanes:
         self._before = None
 
     def reduced(self, inputs: Sequence[Any], results: Sequence[Any], axis: int | None) -> None:
-        """Pass undefined lanes through a reduction: one makes the whole result undefined."""
+        """Pass undefined lanes through a reduction.
+
+        A result of undefined lanes only is undefined. A result that some of them would change, even as zeros, is wrong.
+        Other results are right where the hardware fills such lanes with zeros: shown to the observers, and defined.
+        """
         found = [one for one in map(undefined_of, inputs) if one is not None]
         if not found:
             return
         lanes = np.logical_or.reduce([one.lanes for one in found])
-        result = np.asarray(lanes.any() if axis is None else lanes.any(axis=axis))
+        nothing_else = np.asarray(lanes.all(axis=axis))
         harmful = any(one.harmful for one in found) or _changes(inputs[0], results[0], lanes, axis)
-        for handle in results:
-            handle.undefined = Undefined(
-                np.broadcast_to(_fitted(result, handle), handle.data.shape), found[0].origin, harmful
-            )
+        some = np.asarray(lanes.any(axis=axis)) & ~nothing_else
+        if some.any() and not harmful:
+            self._show(found[0], some)
+        reached = nothing_else | some if harmful else nothing_else
+        if reached.any():
+            for handle in results:
+                fitted = np.broadcast_to(_fitted(reached, handle), handle.data.shape)
+                handle.undefined = Undefined(fitted, found[0].origin, harmful and bool(some.any()))
 
     def scanned(self, inputs: Sequence[Any], results: Sequence[Any], axis: int, reverse: bool) -> None:
         """Pass undefined lanes through a scan: one makes all later results undefined."""
@@ -141,6 +149,8 @@ class UndefinedLanes:
         result: Any,
     ) -> None:
         results = [one for one in (result if isinstance(result, tuple | list) else (result,)) if _is_block(one)]
+        if name == "dot":
+            self._show_inner_ends(arguments)
         if name in _MOVING:
             moved = function(*(_mask_of(value) for value in arguments), **options)
             masks = [one.data for one in (moved if isinstance(moved, tuple) else (moved,))]
@@ -150,6 +160,15 @@ class UndefinedLanes:
             if np.any(mask):
                 lanes = np.broadcast_to(mask, handle.data.shape).astype(bool)
                 handle.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+
+    def _show_inner_ends(self, arguments: Sequence[Any]) -> None:
+        """Show operands of a dot whose inner dimension ends with undefined lanes."""
+        for operand, inner in ((arguments[0], -1), (arguments[1], -2)):
+            undefined = undefined_of(operand)
+            if undefined is not None:
+                ends = undefined.lanes.any(axis=inner) & ~undefined.lanes.all(axis=inner)
+                if ends.any():
+                    self._show(undefined, ends)
 
     @staticmethod
     def _lanes(name: str, arguments: Sequence[Any], handles: list[Any], result: Any) -> Lanes:
@@ -163,8 +182,9 @@ class UndefinedLanes:
             settled = (~left & (handles[0].data == nothing)) | (~right & (handles[1].data == nothing))
             return (left | right) & ~settled
         if name.startswith("dot"):
-            a, b, d = (_lanes_of(value) for value in arguments[:3]) if name == "dot" else (*masks[:2], np.False_)
-            return a.any(axis=-1, keepdims=True) | b.any(axis=-2, keepdims=True) | d
+            # The end of the inner dimension multiplies by zeros; a row or column of its own is undefined as a whole.
+            d = _lanes_of(arguments[2]) if name == "dot" else np.False_
+            return masks[0].all(axis=-1, keepdims=True) | masks[1].all(axis=-2, keepdims=True) | d
         if name == "gather":
             taken = np.take_along_axis(np.broadcast_to(masks[0], handles[0].data.shape), handles[1].data, arguments[2])
             return taken | masks[1]
@@ -184,8 +204,11 @@ class UndefinedLanes:
         """Show the observers that lanes of a block decide a result, an address or a branch."""
         undefined = undefined_of(handle)
         if undefined is not None and np.any(undefined.lanes & mask):
-            for observer in self._builder.memory.observers:
-                observer.undefined(undefined, undefined.lanes & mask, self._builder.grid_idx)
+            self._show(undefined, undefined.lanes & mask)
+
+    def _show(self, undefined: Undefined, lanes: Lanes) -> None:
+        for observer in self._builder.memory.observers:
+            observer.undefined(undefined, lanes, self._builder.grid_idx)
 
 
 def pass_on(builder: Builder, inputs: Sequence[Any], result: Any) -> None:

@@ -1,7 +1,8 @@
 """Detect races, out-of-bounds accesses, uninitialised loads and address overflows of one launch.
 
 A GPU runs programs at once, in any order. So two programs must not write the same element, and no program may read what
-another writes, unless both use an atomic on a common address, as a lock does.
+another writes, unless one program releases a scalar with an atomic after its access, and the other acquires that scalar
+with an atomic before its own.
 """
 
 from __future__ import annotations
@@ -43,12 +44,17 @@ class Sanitizer:
         self._grid = grid
         self._shadows = shadows
         self._incidents: dict[tuple[Any, ...], Incident] = {}
-        self._locks: defaultdict[int, set[int]] = defaultdict(set)
+        self._time = 0  # accesses so far
+        self._atomics: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by program and address: time of the last
+        self._accesses: dict[tuple[int, int], int] = {}  # by program and storage: time of the last one
         self._unwritten: dict[int, bool] = {}  # loads, by identity, of memory that nobody has written
         self._unwritten_loads: dict[tuple[str, int, str | None], Incident] = {}
 
     def incidents(self) -> Iterator[Incident]:
-        yield from self._incidents.values()
+        """Yield what was detected; of undefined lanes that do harm in some programs, only that."""
+        for (kind, *where), incident in self._incidents.items():
+            if kind != "undefined" or ("harmful", *where) not in self._incidents:
+                yield incident
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         incident = self._incident("out-of-bounds", error.access, error.access.argument)
@@ -59,6 +65,9 @@ class Sanitizer:
         self, access: Access, argument: str | None, shadow: StorageShadow, places: Where, number: int
     ) -> tuple[int, int]:
         """Check an access of program `number`. Return how many places are new, and how many it touched before."""
+        self._time += 1
+        if access.kind != "atomic":
+            self._accesses[number, shadow.start] = self._time
         if access.overflow is not None:
             self._incident("overflow", access, argument).message = "{}:{}".format(*access.overflow)
         if access.kind == "load":
@@ -71,7 +80,7 @@ class Sanitizer:
             if access.operation not in ("xchg", "store"):
                 self._uninitialised(access, argument, shadow, places)
             if access.addresses.size == 1:
-                self._locks[number].add(int(access.addresses.flat[0]))
+                self._atomics[number][int(access.addresses.flat[0])] = self._time
             new, written_by = shadow.update(places, number)
             self._conflicts("write-write", access, argument, shadow, places, written_by, number)
         else:
@@ -142,7 +151,7 @@ class Sanitizer:
             return
         places = shadow.numbered(where)
         for other in np.unique(programs[programs != 0]).tolist():
-            if self._locks and not self._locks[other].isdisjoint(self._locks[number]):
+            if self._atomics and self._is_ordered(other, number, shadow):
                 continue
             theirs = places[programs == other]
             incident = self._incident(kind, access, argument)
@@ -150,6 +159,15 @@ class Sanitizer:
             if incident.other is None:
                 incident.other = self._program(other)
                 incident.element = self._element(argument, shadow, int(theirs[0]))
+
+    def _is_ordered(self, earlier: int, later: int, shadow: StorageShadow) -> bool:
+        """Return whether one program released a scalar after its last access here, and the other acquired it before.
+
+        A ticket that a program draws before its accesses releases nothing.
+        """
+        last = self._accesses.get((earlier, shadow.start), 0)
+        acquired = self._atomics[later]
+        return any(time > last and address in acquired for address, time in self._atomics[earlier].items())
 
     def _conflicting_lanes(self, access: Access, argument: str | None, places: Places) -> None:
         """Report lanes of one store that write different values to one element."""
