@@ -98,7 +98,8 @@ def settings(pages: dict[str, str]) -> dict[str, Any]:
                         "python": {
                             "paths": [str(ROOT / "src")],
                             "options": {
-                                "show_root_heading": True, "show_source": False, "show_signature_annotations": True,
+                                "show_root_heading": True,
+                                "show_root_full_path": False, "show_source": False, "show_signature_annotations": True,
                                 "separate_signature": True, "heading_level": 2, "docstring_style": None,
                                 "members_order": "source", "filters": ["!^_"],
                             },

@@ -180,7 +180,7 @@ def _curve(contests: list[Contest]) -> str:
         parts += [
             f'<text x="0" y="{y + 12}">{contest.size} {MODES[contest.mode]}</text>',
             f'<rect class="{kind}" x="{370 + left:.1f}" y="{y}" width="{right - left:.1f}" height="15"/>',
-            f'<text x="{378 + right:.1f}" y="{y + 12}">{ratio:.2f} × {rival.get("provider")}</text>',
+            f'<text x="{378 + right:.1f}" y="{y + 12}">{ratio:.2f} × as fast as {rival.get("provider")}</text>',
         ]
     middle = 370 + _across(1.0)
     parts.append(f'<line x1="{middle}" x2="{middle}" y1="0" y2="{height}"/></svg>')

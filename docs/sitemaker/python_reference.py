@@ -20,7 +20,11 @@ PAGES = {
     "nn": ("ts.nn", "Modules with torch's constructors and state dicts.", ("tilesmith.nn",)),
     "optim": ("ts.optim", "Optimisers with torch's constructors and state dicts.", ("tilesmith.optim.adamw",)),
     "patch": ("ts.patch", "Our operators inside Hugging Face models.", ("tilesmith.patch",)),
-    "dispatch": ("ts.use and ts.debug", "Who computes, and what is checked.", ("tilesmith.ops.runtime.dispatch",)),
+    "dispatch": (
+        "ts.use and ts.debug",
+        "Who computes, and what is checked.",
+        ("tilesmith.ops.runtime.dispatch.use", "tilesmith.ops.runtime.dispatch.debug"),
+    ),
 }  # fmt: skip
 
 
