@@ -35,9 +35,9 @@ from tilesmith.lab.inspect import (
     assert_loads_per_element,
     inspect,
 )
+from tilesmith.lab.judge import judge
 from tilesmith.lab.profile.profile_call import Profile, profile
 from tilesmith.lab.schemas import schema
-from tilesmith.lab.judge import judge
 
 __all__ = [
     "Benchmark",
@@ -51,7 +51,7 @@ __all__ = [
     "bench",
     "check",
     "inspect",
+    "judge",
     "profile",
     "schema",
-    "judge",
 ]
