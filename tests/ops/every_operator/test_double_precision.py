@@ -62,7 +62,7 @@ def test_double_precision_constants_compile(name: str) -> None:
     for launch in planned_launches(spec, case, torch.float64):
         constants = [value for value in launch.arguments.values() if isinstance(value, tl.constexpr)]
         if constants:
-            compile_kernel(launch.kernel, Target.of("cuda:90"), launch.arguments, **launch.options())
+            compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
             assert all(isinstance(one.value, float) for one in constants)
 
 
