@@ -11,7 +11,7 @@ import torch
 from tilesmith import __version__
 from tilesmith.lab.bench.result import strict
 from tilesmith.lab.bench.running.bench_units import configuration
-from tilesmith.lab.check import Result, run, trials
+from tilesmith.lab.check import Result, kernels_matter, run, trials
 from tilesmith.lab.report.content import Cell, Column, Headline, Listing, Section, Table
 from tilesmith.lab.subjects import What, subject_of
 from tilesmith.spec import Case, Layout, SpecError
@@ -127,7 +127,7 @@ def check(
         device=device,
     )
     with configuration(subject.source, {}):  # our kernels, even where PyTorch was measured faster
-        results = tuple(result for trial in chosen for result in run(trial))
+        results = (*(result for trial in chosen for result in run(trial)), *kernels_matter(chosen))
     tried = {trial.case.name for trial in chosen}
     left_out = () if cases is not None else tuple(case.name for case in spec.cases if case.name not in tried)
     return Checked(spec.name, results, left_out)
