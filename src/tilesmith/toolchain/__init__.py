@@ -10,4 +10,5 @@ Files, in reading order:
 - `compiler/`: compiling for a named GPU, and facts from the binary.
 - `interpreter/`: running kernels on CPU tensors.
 - `portable/`: launches as plain data, for another process.
+- `benchmarks.py`: benchmarks, profilers and cuBLAS that a script uses, without a GPU.
 """

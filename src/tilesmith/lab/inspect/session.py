@@ -49,9 +49,9 @@ from tilesmith.lab.inspect.tracing.launch_signature import (
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tensors
 from tilesmith.lab.inspect.tracing.suspects import suspects
 from tilesmith.lab.inspect.tracing.trace import Trace, sample
+from tilesmith.toolchain.benchmarks import is_benchmarking
 from tilesmith.toolchain.compiler import Binary, Target, jit_function
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, configured, interpret, launch_as_usual
-from tilesmith.toolchain.interpreter.benchmarks import is_benchmarking
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of
 from tilesmith.toolchain.interpreter.host import HostCopies
 

@@ -11,7 +11,6 @@ Files, in reading order:
 
 - `running.py`: `interpreting` and `interpret`, and errors with the kernel's line.
 - `driver.py`: what a script finds in place of a GPU.
-- `benchmarks.py`: benchmarks, profilers and cuBLAS that a script uses.
 - `host.py`: arguments copied to host memory.
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.

@@ -19,8 +19,8 @@ from triton.runtime import driver
 from triton.runtime.jit import MockTensor
 
 from tilesmith.hardware.devices import Architecture
+from tilesmith.toolchain.benchmarks import benchmarks_cut_short, run_once
 from tilesmith.toolchain.compiler import Binary, Target
-from tilesmith.toolchain.interpreter.benchmarks import benchmarks_cut_short, run_once
 
 
 class StandInDriver(DriverBase):  # type: ignore[misc]  # Triton ships no types
