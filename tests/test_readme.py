@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
 # Line numbers of PyTorch's files move with its releases, and errors within their limit with the compiler.
-VARYING = re.compile(r"(?<=\w\.py:)\d+|(?<=largest error )\d+(?=% of the allowed)")
+VARYING = re.compile(r"(?<=\w\.py:)\d+|(?<=lines )\d+|(?<=largest error )\d+(?=% of the allowed)")
 
 
 def matches(printed: str, shown: str) -> bool:
