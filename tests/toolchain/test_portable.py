@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 from tilesmith.toolchain.interpreter import interpret
-from tilesmith.toolchain.interpreter.tensor_cores import rounded_to_tf32
 from tilesmith.toolchain.portable import KernelRefused, Kernels, NotPortable, RebuiltKernels
 from tilesmith.toolchain.portable.rules import parsed
+from tilesmith.toolchain.portable.tensor_cores import rounded_to_tf32
 from tilesmith.toolchain.portable.values import Decoder, encode
 
 FACTOR: tl.constexpr = 3

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from tilesmith.lab.check_context import exact_products
 from tilesmith.lab.comparison import Comparison, compare, root_mean_square
+from tilesmith.lab.expected import DRAWS, DRAWS_AT_KINKS, DRAWS_OF_FEW, FEW
 from tilesmith.lab.judge.task import Task, TaskError, Trial
+from tilesmith.lab.rounding_model import Kinks, rounded
 from tilesmith.spec import Inputs, called, described, source_of
 
 WELL_CONDITIONED = 64.0  # PyTorch's own error in units of the dtype's rounding; beyond it a draw decides nothing
@@ -44,6 +46,7 @@ class Expected:
                 self.cotangents = self._drawn_cotangents(plain_outputs, cotangent_seed)
                 self.exact_gradients = _gradients(exact_outputs, exact_leaves, self.cotangents)
                 self.plain_gradients = _gradients(plain_outputs, plain_leaves, self.cotangents)
+                self._draws = self._drawn(inputs)
         except Exception as error:
             reason = described(error, source_of(task.spec.reference))
             raise TaskError(f"{task.name}: the definition fails for {trial.case!r}, {trial.dtype}: {reason}") from error
@@ -102,8 +105,35 @@ class Expected:
         return None
 
     def _compared(self, name: str, ours: Tensor, exact: Tensor, plain: Tensor, cancelling: float) -> Wrong | None:
-        comparison = compare(ours, exact, plain, self._task.spec.roundings, cancelling)
+        draws = self._draws_of(name)
+        comparison = compare(ours, exact, draws, self._task.spec.roundings, cancelling, plain=plain)
         return None if comparison.passed else _described(name, comparison, ours, exact)
+
+    def _drawn(self, inputs: Inputs) -> list[tuple[list[Tensor], dict[str, Tensor | None]]]:
+        """Return the definition's values with modelled rounding errors, as the rule of `check` wants them."""
+        found: list[tuple[list[Tensor], dict[str, Tensor | None]]] = []
+        kinks = Kinks()
+
+        def draw() -> None:
+            with rounded(len(found), kinks):
+                outputs, leaves = self._call(_converted(inputs, None))
+                found.append(([one.detach() for one in outputs], _gradients(outputs, leaves, self.cotangents)))
+
+        fewest = min((one.numel() for one in self.plain if one.numel()), default=FEW)
+        for _ in range(DRAWS_OF_FEW if fewest < FEW else DRAWS):
+            draw()
+        if kinks.turn():
+            for _ in range(DRAWS_AT_KINKS):
+                draw()
+        return found
+
+    def _draws_of(self, name: str) -> list[Tensor]:
+        """Return the draws of an output or gradient by the name that reasons use."""
+        names = [self.output_name(number) for number in range(len(self.plain))]
+        if name in names:
+            return [outputs[names.index(name)] for outputs, _ in self._draws]
+        wanted = name.removeprefix("the gradient of ")
+        return [one for _, gradients in self._draws if (one := gradients.get(wanted)) is not None]
 
     def _call(self, inputs: Inputs) -> tuple[list[Tensor], dict[str, Tensor]]:
         leaves = {name: inputs[name].detach().requires_grad_() for name in self._leaves}

@@ -20,7 +20,6 @@ Files, in reading order:
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
-- `tensor_cores.py`: products of float32 rounded to tf32, where asked.
 - `libdevice.py`: functions of libdevice.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.plain_values import NotPlain, Reference, dtype_name
 from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, OutOfBounds, interpret
-from tilesmith.toolchain.interpreter.tensor_cores import rounding_products
 from tilesmith.toolchain.portable import Kernels, NotPortable
+from tilesmith.toolchain.portable.tensor_cores import rounding_products
 
 MOST_STEPS = 20_000
 EMPTY = frozenset(

@@ -21,8 +21,8 @@ from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, PYTORCH, BadTape,
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
-from tilesmith.toolchain.interpreter.tensor_cores import rounding_products
 from tilesmith.toolchain.portable import KernelRefused, NotPortable, RebuiltKernels
+from tilesmith.toolchain.portable.tensor_cores import rounding_products
 from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
