@@ -276,7 +276,8 @@ class Evaluation:
         dtype = numpy_dtype(node.arguments[0].get_element_ty())
         lanes = lanes & self._readable(addresses, dtype.itemsize)
         filler = np.zeros(addresses.shape, dtype)
-        return _interpreter.load(np.ascontiguousarray(addresses), np.ascontiguousarray(lanes), filler, dtype)
+        loaded: Array = _interpreter.load(np.ascontiguousarray(addresses), np.ascontiguousarray(lanes), filler, dtype)
+        return loaded
 
 
 def _load(*unused: Any) -> None:

@@ -166,7 +166,7 @@ class UndefinedLanes:
         for operand, inner in ((arguments[0], -1), (arguments[1], -2)):
             undefined = undefined_of(operand)
             if undefined is not None:
-                ends = undefined.lanes.any(axis=inner) & ~undefined.lanes.all(axis=inner)
+                ends = np.asarray(undefined.lanes.any(axis=inner) & ~undefined.lanes.all(axis=inner))
                 if ends.any():
                     self._show(undefined, ends)
 
@@ -175,12 +175,12 @@ class UndefinedLanes:
         masks = [_lanes_of(handle) for handle in handles]
         if name == "select":
             condition, left, right = masks
-            return condition | np.where(handles[0].data, left, right)
+            return np.asarray(condition | np.where(handles[0].data, left, right), dtype=bool)
         if name in _ABSORBING and result.data.dtype.kind in "bui":
             nothing = _ABSORBING[name]
             left, right = masks
             settled = (~left & (handles[0].data == nothing)) | (~right & (handles[1].data == nothing))
-            return (left | right) & ~settled
+            return np.asarray((left | right) & ~settled, dtype=bool)
         if name.startswith("dot"):
             # The end of the inner dimension multiplies by zeros; a row or column of its own is undefined as a whole.
             d = _lanes_of(arguments[2]) if name == "dot" else np.False_

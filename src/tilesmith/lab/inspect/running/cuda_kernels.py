@@ -25,7 +25,7 @@ _BELOW_MODES = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 @contextmanager
 def cuda_kernels_on_host(tracker: TensorTracker) -> Iterator[None]:
     """Register operators for the host where the script registers them for CUDA, inside the context."""
-    stock = Library.impl
+    stock: Callable[..., None] = Library.impl
 
     def impl(library: Library, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
         key = dispatch_key or library.dispatch_key

@@ -20,7 +20,7 @@ from tilesmith.toolchain.interpreter.host import with_tensors
 
 LONG_QUEUE = 8  # launches; from there on, those whose results are gone are dropped
 
-_use_count: Any = torch._C._storage_Use_Count  # type: ignore[attr-defined]  # PyTorch ships no type for it
+_use_count: Any = torch._C._storage_Use_Count
 
 
 @dataclass

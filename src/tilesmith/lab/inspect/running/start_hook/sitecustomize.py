@@ -7,7 +7,7 @@ import sys
 sys.path = [entry for entry in sys.path if entry != os.path.dirname(__file__)]
 _own = sys.modules.pop(__name__)
 with contextlib.suppress(ImportError):
-    import sitecustomize  # noqa: F401  # the user's own, if there is one
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401  # the user's own, if there is one
 sys.modules.setdefault(__name__, _own)
 
 _address = os.environ.get("TILESMITH_INSPECT")
