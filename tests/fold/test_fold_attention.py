@@ -24,7 +24,7 @@ def route(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def leaves(keys: int = LENGTH, batch: int = BATCH, rows: int = ROWS) -> dict[str, Tensor]:
+def leaves(keys: int = LENGTH, batch: int = BATCH, rows: int = ROWS) -> dict[str, Any]:
     return {
         "q": torch.randn(batch, rows, HEADS, LENGTH, HEAD), "k": torch.randn(batch, rows, HEADS, keys, HEAD),
         "v": torch.randn(batch, rows, HEADS, keys, HEAD), "bias": torch.randn(batch, 1, HEADS, LENGTH, keys),
@@ -41,10 +41,10 @@ def padding(batch: int = BATCH, rows: int = ROWS, keys: int = LENGTH) -> Tensor:
 
 
 def assert_same(options: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> None:
-    def ours(**given: Tensor) -> Tensor:
+    def ours(**given: Any) -> Tensor:
         return cuequivariance_torch.triangle_attention(**given, **options)  # type: ignore[return-value]  # one tensor
 
-    def plain(**given: Tensor) -> Tensor:
+    def plain(**given: Any) -> Tensor:
         return published.triangle_attention(**given, **options)
 
     published.assert_as_published(ours, plain, tensors, dtype)
@@ -96,7 +96,8 @@ def test_four_dimensions_return_five() -> None:
 
 def test_arguments_by_position() -> None:
     tensors, mask = leaves(), padding()
-    by_position = cuequivariance_torch.triangle_attention(*tensors.values(), mask, 0.5, False)
+    arguments: list[Any] = [*tensors.values(), mask, 0.5, False]
+    by_position = cuequivariance_torch.triangle_attention(*arguments)
     torch.testing.assert_close(by_position, published.triangle_attention(**tensors, mask=mask, scale=0.5))
 
 
@@ -133,7 +134,7 @@ def test_autocast_keeps_the_dtype_of_the_bias() -> None:
         made = cuequivariance_torch.triangle_attention(**tensors, mask=padding())
     assert isinstance(made, Tensor)
     assert made.dtype == torch.bfloat16
-    made.float().sum().backward()
+    made.float().sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     assert bias.grad is not None
     assert bias.grad.dtype == torch.float32
 

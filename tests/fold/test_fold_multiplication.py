@@ -13,6 +13,7 @@ from torch import Tensor
 import tilesmith as ts
 import tilesmith.fold as cuequivariance_torch
 from tilesmith.fold import TriMulPrecision, multiplication
+from tilesmith.ops.triangle_multiply import triangle_multiply
 
 CHANNELS, HIDDEN, LENGTH = 12, 8, 7
 update = cuequivariance_torch.triangle_multiplicative_update
@@ -25,7 +26,7 @@ def route(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def leaves(*lead: int, bias: bool = False) -> dict[str, Tensor]:
+def leaves(*lead: int, bias: bool = False) -> dict[str, Any]:
     shapes = {"p_in": (2 * HIDDEN, CHANNELS), "g_in": (2 * HIDDEN, CHANNELS), "p_out": (CHANNELS, HIDDEN),
               "g_out": (CHANNELS, CHANNELS)}  # fmt: skip
     made = {"x": torch.randn(*lead, LENGTH, LENGTH, CHANNELS)}
@@ -68,7 +69,8 @@ def test_arguments_by_position() -> None:
     mask = torch.ones(1, LENGTH, LENGTH)
     order = [given.get(f"{name}_{kind}") for name in ("norm_in", "p_in", "g_in", "norm_out", "p_out", "g_out")
              for kind in ("weight", "bias")]  # fmt: skip
-    by_position = update(given["x"], "incoming", mask, *order, 1e-5)
+    arguments: list[Any] = [given["x"], "incoming", mask, *order, 1e-5]
+    by_position = update(*arguments)
     wanted = published.triangle_multiplication(direction="incoming", mask=mask, eps=1e-5, **given)
     torch.testing.assert_close(by_position, wanted, rtol=1e-4, atol=1e-5)
 
@@ -87,7 +89,7 @@ def test_layers_without_weights_get_random_ones() -> None:
     made = update(x=x, direction="outgoing", mask=torch.ones(2, LENGTH, LENGTH))
     assert made.shape == x.shape
     assert 0.1 < float(made.detach().std()) < 2
-    made.sum().backward()
+    made.sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     assert x.grad is not None
 
 
@@ -95,7 +97,7 @@ def test_parameters_of_another_dtype_are_cast_and_get_their_gradient() -> None:
     given = {name: one.requires_grad_() for name, one in leaves(1).items()}
     made = update(**{**given, "x": given["x"].to(torch.bfloat16)})
     assert made.dtype == torch.bfloat16
-    made.float().sum().backward()
+    made.float().sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     assert all(one.grad is not None and one.grad.dtype == torch.float32 for one in given.values())
 
 
@@ -113,7 +115,7 @@ def test_precision_decides_over_pytorchs_setting(
     precision: Any, wanted: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    inner = multiplication.triangle_multiply
+    inner = triangle_multiply
 
     def watching(*args: Any, **named: Any) -> Tensor:
         seen.append(torch.backends.cuda.matmul.fp32_precision)
@@ -131,7 +133,7 @@ def test_rounding_to_bfloat16_has_gradients(precision: str) -> None:
     assert made.dtype == torch.bfloat16
     rounded = {name: one.to(torch.bfloat16) for name, one in given.items()}
     torch.testing.assert_close(made, update(**rounded))
-    made.float().sum().backward()
+    made.float().sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     assert all(one.grad is not None for one in given.values())
 
 

@@ -97,7 +97,7 @@ def test_rms_norm() -> None:
     output, _ = apb(tensors["single"], tensors["pair"], None, HEADS, **defaults(given), norm_kind="rms_norm", eps=1e-6)
     single, pair = (F.rms_norm(tensors[name], (size,), given[f"w_ln_{short}"], 1e-6)
                     for name, size, short in (("single", WIDTH, "a"), ("pair", PAIR, "z")))  # fmt: skip
-    q, k, v = (F.linear(single, given[f"w_proj_{one}"]).unflatten(-1, (HEADS, HEAD)).transpose(1, 2) for one in "qkv")
+    q, k, v = (F.linear(single, given[f"w_proj_{one}"]).unflatten(-1, (HEADS, HEAD)).transpose(1, 2) for one in "qkv")  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     bias = F.linear(pair, given["w_proj_z"]).permute(0, 3, 1, 2)
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)
     wanted = F.linear(F.linear(single, given["w_proj_g"]).sigmoid() * attended, given["w_proj_o"])
@@ -122,7 +122,7 @@ def test_form_before_0_10_takes_projected_heads() -> None:
     mask = torch.ones(BATCH, LENGTH)
     mask[0, 4:] = 0
     a = F.layer_norm(tensors["single"], (WIDTH,), given["w_ln_a"], given["b_ln_a"])
-    q, k, v = (F.linear(a, given[f"w_proj_{one}"]).unflatten(-1, (HEADS, HEAD)).transpose(1, 2) for one in "qkv")
+    q, k, v = (F.linear(a, given[f"w_proj_{one}"]).unflatten(-1, (HEADS, HEAD)).transpose(1, 2) for one in "qkv")  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     made, bias = apb(
         a, q, k, v, tensors["pair"], mask, HEADS, given["w_proj_z"], given["w_proj_g"], given["w_proj_o"],
         given["w_ln_z"], given["b_ln_z"], b_proj_g=given["b_proj_g"], b_proj_o=given["b_proj_o"],

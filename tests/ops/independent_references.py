@@ -42,7 +42,9 @@ def _cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float, reduc
         logarithms = row - torch.logsumexp(row, 0)
         losses.append(-(1 - label_smoothing) * logarithms[wanted] - label_smoothing * logarithms.sum() / len(row))
     each = torch.stack(losses) if losses else logits.sum(-1) * 0
-    return {"none": lambda: each, "sum": each.sum, "mean": lambda: each.sum() / counted}[reduction]()
+    if reduction == "none":
+        return each
+    return each.sum() / counted if reduction == "mean" else each.sum()
 
 
 def _attention(

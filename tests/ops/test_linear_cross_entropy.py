@@ -21,6 +21,7 @@ import tilesmith as ts
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
 from tilesmith.ops.linear_cross_entropy.chunks import compute_backward, compute_forward, rows_per_chunk
+from tilesmith.ops.runtime.dispatch import Mode
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
 from tilesmith.toolchain.interpreter import Access, Observer, interpreting
 
@@ -508,7 +509,7 @@ class TestCappedAndScaledLogits:
     @BOTH_WAYS
     @REDUCTIONS
     @pytest.mark.parametrize("options", [{"softcap": 2.0}, {"scale": 0.4}, {"softcap": 3.0, "scale": -1.7}], ids=str)
-    def test_loss_and_gradients_as_reference(self, options: dict[str, float], reduction: str, mode: str) -> None:
+    def test_loss_and_gradients_as_reference(self, options: dict[str, float], reduction: str, mode: Mode) -> None:
         inputs: dict[str, Any] = {
             "hidden": torch.randn(ROWS, FEATURES), "weight": torch.randn(CLASSES, FEATURES),
             "target": torch.randint(CLASSES, (ROWS,)), "bias": torch.randn(CLASSES),

@@ -18,7 +18,7 @@ MODELING = "transformers.models.llama.modeling_llama"
 
 
 def report_of(model: nn.Module) -> Report:
-    done = report(patch(model))
+    done: Report | None = report(patch(model))
     assert done is not None
     return done
 

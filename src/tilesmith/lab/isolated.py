@@ -52,7 +52,7 @@ def messages(target: Callable[..., None], *arguments: Any, limits: Limits | None
     """Run `target(send, *arguments)` in a child process. Yield what it sends, and what it prints as `Printed`."""
     limits = limits or Limits()
     # A fork starts at once, but cannot use CUDA after its parent has.
-    method = "fork" if hasattr(os, "fork") and sys.platform == "linux" and not torch.cuda.is_initialized() else "spawn"
+    method = "fork" if hasattr(os, "fork") and sys.platform == "linux" and not torch.cuda.is_initialized() else "spawn"  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     context = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_work, args=(theirs, target, arguments), daemon=True)  # type: ignore[attr-defined]  # of every context

@@ -104,11 +104,11 @@ def rounded(draw: int, kinks: Kinks | None = None) -> Iterator[None]:
         yield
 
 
-class _Rounding(TorchDispatchMode):
+class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Recompute each operation in float64, and round its result at random."""
 
     def __init__(self, draw: int, kinks: Kinks | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self._kinks = kinks
         self._places = np.random.Generator(np.random.Philox(draw))
 

@@ -95,8 +95,9 @@ def _one_by_one(
     )
     outputs = []
     for number, ((first, end), (first_key, end_key)) in enumerate(zip(of_queries, of_keys, strict=True)):
-        sides = (q[first:end], k[first_key:end_key], v[first_key:end_key])
-        arguments = (*(side.transpose(0, 1)[None] for side in sides), None, None, causal, options, number * heads)
+        rows, keys = slice(first, end), slice(first_key, end_key)
+        sides = (q[rows].transpose(0, 1)[None], k[keys].transpose(0, 1)[None], v[keys].transpose(0, 1)[None])
+        arguments = (*sides, None, None, causal, options, number * heads)
         if scores > MOST_SCORES:
             made = checkpoint(in_one_piece, *arguments, use_reentrant=False)
         else:

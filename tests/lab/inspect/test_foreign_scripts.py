@@ -18,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilesmith.lab.inspect import inspect
 
 
-@gluon.jit
+@gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
 def gluon_copy(x_ptr, y_ptr, BLOCK: gl.constexpr):  # type: ignore[no-untyped-def]  # Triton ships no types
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     places = gl.arange(0, BLOCK, layout=layout)

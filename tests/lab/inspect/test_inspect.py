@@ -146,7 +146,10 @@ def test_an_inclusive_bound_is_no_stride() -> None:
 
 def test_only_the_first_default_target_decides() -> None:
     y = torch.zeros(1)
-    run = lambda **options: inspect(lambda: planted.type_changes[(1,)](y, 3), **options)  # noqa: E731
+
+    def run(**options: Any) -> Inspection:
+        return inspect(lambda: planted.type_changes[(1,)](y, 3), **options)
+
     assert {one.target for one in run(device="b200").findings if one.severity == "error"} == {"cuda:100"}
     asked = run(targets=("cuda:90", "hip:gfx942"))
     assert {one.target for one in asked.findings if one.severity == "error"} == {"cuda:90", "hip:gfx942"}

@@ -116,11 +116,11 @@ def _without_last_column(y: Tensor) -> Tensor:
     return y * keep
 
 
-class _Rounding(TorchDispatchMode):
+class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Round the result of every operation to a coarser dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self._dtype = dtype
 
     def __torch_dispatch__(
@@ -133,11 +133,11 @@ class _Rounding(TorchDispatchMode):
         return made
 
 
-class _Unbiased(TorchDispatchMode):
+class _Unbiased(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Divide sums of squares by n − 1 instead of n. `applied` says whether there was one."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self.applied = False
         self._squares: list[Tensor] = []
 
@@ -165,11 +165,11 @@ class _Unbiased(TorchDispatchMode):
         return made
 
 
-class _MaskOffByOne(TorchDispatchMode):
+class _MaskOffByOne(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Move the edge of every mask by one place. `applied` says whether there was one."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self.applied = False
 
     def __torch_dispatch__(

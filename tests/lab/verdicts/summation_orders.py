@@ -70,11 +70,11 @@ def _padded(terms: Terms, multiple: int) -> Terms:
     return np.pad(terms, [(0, 0)] * (terms.ndim - 1) + [(0, missing)])
 
 
-class Summing(TorchDispatchMode):
+class Summing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Compute every sum in the given order. `longest` is the length of the longest sum so far."""
 
     def __init__(self, order: Order, operands: Callable[[Tensor], Tensor] = lambda value: value) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         self._order = order
         self._operands = operands
         self.longest = 0
@@ -120,7 +120,7 @@ class Summing(TorchDispatchMode):
         rows = max(1, 2**22 // max(1, wide[1].numel()))
         parts = [
             self._added(part.unsqueeze(-2) * wide[1].transpose(-1, -2).unsqueeze(-3))
-            for part in wide[0].split(rows, dim=-2)
+            for part in wide[0].split(rows, dim=-2)  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         ]
         return torch.cat(parts, dim=-2).to(a.dtype)
 
@@ -135,6 +135,6 @@ class Summing(TorchDispatchMode):
 _COMPOSITES = ("_softmax", "_log_softmax", "native_layer_norm", "var", "logsumexp")
 DECOMPOSED = {
     func: decomposed
-    for func, decomposed in core_aten_decompositions().items()
+    for func, decomposed in core_aten_decompositions().items()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     if any(func.overloadpacket.__name__.startswith(name) for name in _COMPOSITES)
 }

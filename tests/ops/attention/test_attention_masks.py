@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tilesmith as ts
+from tilesmith.ops.runtime.dispatch import Mode
 from tilesmith.ops.runtime.kernels import recorded_plans
 
 BATCH, HEADS, QUERIES, KEYS, HEAD = 2, 4, 20, 33, 16
@@ -56,7 +57,7 @@ def results(function: Any, *leaves: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("route", ["torch", "interpret"])
 class TestEveryShape:
     @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-    def test_boolean_mask_as_pytorch(self, shape: tuple[int, ...], route: str) -> None:
+    def test_boolean_mask_as_pytorch(self, shape: tuple[int, ...], route: Mode) -> None:
         mask = boolean(shape)
         with ts.use(route):
             ours = results(lambda q, k, v: ts.ops.attention(q, k, v, mask=mask), *tensors())
@@ -67,7 +68,7 @@ class TestEveryShape:
         torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("shape", [shape for shape in SHAPES.values() if shape != (BATCH, KEYS)])
-    def test_added_mask_as_pytorch_with_its_gradient(self, shape: tuple[int, ...], route: str) -> None:
+    def test_added_mask_as_pytorch_with_its_gradient(self, shape: tuple[int, ...], route: Mode) -> None:
         added = torch.randn(shape)
         with ts.use(route):
             ours = results(lambda q, k, v, mask: ts.ops.attention(q, k, v, mask=mask), *tensors(), added)
@@ -83,7 +84,7 @@ class TestEveryShape:
 
 @pytest.mark.parametrize("route", ["torch", "interpret"])
 @pytest.mark.parametrize("shape", [(QUERIES, KEYS), (BATCH, 1, 1, KEYS), (BATCH, 1, QUERIES, KEYS)])
-def test_mask_joins_bias_and_causal(shape: tuple[int, ...], route: str) -> None:
+def test_mask_joins_bias_and_causal(shape: tuple[int, ...], route: Mode) -> None:
     mask, bias = boolean(shape), torch.randn(HEADS, QUERIES, KEYS)
     seen = torch.ones(QUERIES, KEYS).tril(KEYS - QUERIES).bool()
 
@@ -99,7 +100,7 @@ def test_mask_joins_bias_and_causal(shape: tuple[int, ...], route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["torch", "interpret"])
-def test_query_that_its_mask_hides_from_all_keys_gets_zeros(route: str) -> None:
+def test_query_that_its_mask_hides_from_all_keys_gets_zeros(route: Mode) -> None:
     mask = torch.ones(QUERIES, KEYS, dtype=torch.bool)
     mask[5] = False
     with ts.use(route):
@@ -123,7 +124,7 @@ def test_mask_of_keys_reaches_the_kernel_as_bytes(shape: tuple[int, ...]) -> Non
     mask = torch.ones(shape, dtype=torch.bool, device="meta")
     with ts.use("triton"), recorded_plans("cuda:90") as plans:
         ts.ops.attention(q, k, v, mask=mask)
-    given = [launch.arguments["mask_ptr"] for plan in plans for launch in plan.launches]
+    given: list[Any] = [launch.arguments["mask_ptr"] for plan in plans for launch in plan.launches]
     assert [one.dtype for one in given] == [torch.bool]
 
 

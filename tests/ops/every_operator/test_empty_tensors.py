@@ -51,7 +51,7 @@ def test_sizes_of_zero_and_one(spec: Spec, small_case: Case) -> None:
             if isinstance(ours, str) or isinstance(right, str):
                 assert name in LEAST_ONE, f"{name}={size}: {ours} {right}"
                 continue
-            close = {"rtol": 1e-3, "atol": 1e-3} if spec.name in WITH_NORMS else {}
+            close: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3} if spec.name in WITH_NORMS else {}
             torch.testing.assert_close(ours, right, equal_nan=True, check_stride=False, **close, msg=f"{name}={size}")
 
 
@@ -72,7 +72,7 @@ def test_sum_of_an_empty_tensor(shape: tuple[int, ...], route: str) -> None:
         with ts.use(route):  # type: ignore[arg-type]  # parametrised
             found = ts.ops.sum(x, dim)
         torch.testing.assert_close(found, x.sum(dim))
-        found.sum().backward()
+        found.sum().backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         assert x.grad is not None
         assert x.grad.shape == x.shape
 
@@ -124,7 +124,7 @@ def _assert_zeros(output: Tensor, *arguments: Tensor) -> None:
     assert output.requires_grad
     assert output.shape == arguments[0].shape
     assert (output == 0).all()
-    output.backward(torch.randn(output.shape))
+    output.backward(torch.randn(output.shape))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     for argument in arguments:
         assert argument.grad is not None
         assert (argument.grad == 0).all()

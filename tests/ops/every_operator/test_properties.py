@@ -151,6 +151,7 @@ def _compare(operator: str, data: st.DataObject) -> None:
     cotangents = [drawn.laid_out(torch.randn(one.shape, generator=drawn.random).to(one.dtype)) for one in outputs]
     _backward(outputs, cotangents)
     _backward(rights, [one.double() for one in cotangents])
+    pairs: list[tuple[str, Tensor | None, Tensor | None]]
     pairs = [("output", one, right) for one, right in zip(outputs, rights, strict=True)]
     pairs += [(f"gradient of {name}", ours[name].grad, exact[name].grad) for name in wanted]
     for what, found, right in pairs:

@@ -225,9 +225,14 @@ def test_backward_runs_in_the_state_of_its_forward() -> None:
         forward = dispatch.state()
     seen: list[dispatch.State] = []
     original = dispatch.entered
+
+    def entered(own: Any) -> Any:
+        seen.append(own.state)
+        return original(own)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "entered", lambda own: (seen.append(own.state), original(own))[1])
-        thread = threading.Thread(target=lambda: y.sum().backward())
+        patch.setattr(dispatch, "entered", entered)
+        thread = threading.Thread(target=lambda: y.sum().backward())  # type: ignore[no-untyped-call]  # PyTorch leaves it so
         thread.start()
         thread.join()
     assert seen == [forward]

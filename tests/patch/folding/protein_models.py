@@ -210,7 +210,8 @@ class SwiGLU(nn.Module):
         self.linear_a, self.linear_b = linear(CHANNELS, 24), linear(CHANNELS, 24)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.silu(self.linear_a(x)) * self.linear_b(x)
+        made: Tensor = F.silu(self.linear_a(x)) * self.linear_b(x)
+        return made
 
 
 class OpenFold3Transition(nn.Module):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import tilesmith as ts
+from tilesmith.ops.runtime.dispatch import Mode
 from tilesmith.patch import FoldReport, fold, report, unpatch
 
 REPLACED = {
@@ -41,7 +42,7 @@ def assert_same(ours: dict[str, Tensor], plain: dict[str, Tensor], exact: dict[s
 
 
 @pytest.mark.parametrize("route", ["torch", "interpret"])
-def test_outputs_and_gradients_stay_the_same(route: str) -> None:
+def test_outputs_and_gradients_stay_the_same(route: Mode) -> None:
     model, inputs = proteins.model_and_inputs()
     plain = found(model, inputs)
     exact = found(copy.deepcopy(model).double(), {name: one.double() for name, one in inputs.items()})
@@ -140,7 +141,7 @@ def test_arguments_that_ask_for_more_run_the_original() -> None:
 
 def test_module_with_its_own_forward_is_left() -> None:
     module = proteins.BoltzTransition()
-    module.forward = lambda x: x  # type: ignore[method-assign]  # as another library would
+    module.forward = lambda x, chunk_size=None: x  # type: ignore[method-assign]  # as another library would
     model = nn.ModuleList([module])
     assert report(fold(model)).left == {"BoltzTransition": "it has a forward of its own"}
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tilesmith.hardware.devices import device as known_device
 from tilesmith.lab.bench.output.contests import Contest, contests
-from tilesmith.lab.bench.result import OURS
+from tilesmith.lab.bench.result import OURS, Row
 from tilesmith.lab.bench.result import result as gathered
 from tilesmith.lab.bench.running.child_process import Job
 from tilesmith.lab.bench.running.run_jobs import collect
@@ -111,5 +111,5 @@ def _start(measuring: bool, device: str | None, warm: bool) -> Callable[..., Any
 
 def _in_this_process(job: Job) -> dict[str, Any]:
     worker, about = job.start(job.source)
-    rows = [worker.row(unit) for unit in job.units]
+    rows = [row for unit in job.units if isinstance(row := worker.row(unit), Row)]
     return gathered(rows, about=about, limits=about.get("limits"), partial=False)

@@ -184,7 +184,8 @@ class UndefinedLanes:
         if name.startswith("dot"):
             # The end of the inner dimension multiplies by zeros; a row or column of its own is undefined as a whole.
             d = _lanes_of(arguments[2]) if name == "dot" else np.False_
-            return masks[0].all(axis=-1, keepdims=True) | masks[1].all(axis=-2, keepdims=True) | d
+            rows, columns = masks[0].all(axis=-1, keepdims=True), masks[1].all(axis=-2, keepdims=True)
+            return np.asarray(rows | columns | d, dtype=bool)
         if name == "gather":
             taken = np.take_along_axis(np.broadcast_to(masks[0], handles[0].data.shape), handles[1].data, arguments[2])
             return taken | masks[1]

@@ -34,8 +34,11 @@ def _copied(plan: Plan, product: Product) -> Product:
     sides = {name: getattr(product, name) for name in _unwalkable(product)}
     turned = {name: side.strides[1] != 1 and side.strides[0] == 1 for name, side in sides.items()}
     seen = [side.transposed() if turned[name] else side for name, side in sides.items()]
-    copies = zip(sides, plan_realign(plan, seen, product.matrices), strict=True)
-    return replace(product, **{name: copy.transposed() if turned[name] else copy for name, copy in copies})
+    copies = {
+        name: copy.transposed() if turned[name] else copy
+        for name, copy in zip(sides, plan_realign(plan, seen, product.matrices), strict=True)
+    }
+    return replace(product, a=copies.get("a", product.a), b=copies.get("b", product.b))
 
 
 def _with_depth_in_rows(plan: Plan, product: Product) -> Product:

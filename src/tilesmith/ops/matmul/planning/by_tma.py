@@ -72,9 +72,9 @@ class _ByTma(TiledForm[TmaType], Generic[TmaType]):
                 num_warps=tile.warps, num_stages=tile.stages, BLOCK_M=tile.rows, BLOCK_N=tile.columns,
                 BLOCK_K=problem.times.step(tile), split_k=split_k,
             )  # fmt: skip
-            # Half of a persistent program's tile waits in shared memory to be stored.
-            walk = {"HALVES": True, "FLATTEN": True, "programs_per_multiprocessor": 1} if tile.persistent else {}
-            return replace(chosen, **walk)
+            if tile.persistent:  # half of the tile waits in shared memory to be stored
+                return replace(chosen, HALVES=True, FLATTEN=True, programs_per_multiprocessor=1)
+            return chosen
         element_bytes = 2 if self.stored else problem.dtype.itemsize
         block_k = 128 // element_bytes  # 128 bytes: the widest row that TMA swizzles over all banks
         shared = self.config_type(BLOCK_K=block_k)

@@ -84,7 +84,7 @@ class Times:
         results = self.rows * self.columns * self.matrices
         operands = (self.rows + self.columns) * self.depth * self.matrices
         moving = 2 * (operands + (results if split_k == 1 else 0)) / tile.bytes_per_us
-        time = (self._waves(tile, split_k) ** 4 + moving**4) ** 0.25 + 1
+        time: float = (self._waves(tile, split_k) ** 4 + moving**4) ** 0.25 + 1
         return time if split_k == 1 else time + 1.3 + results * (6 * split_k + 2) / tile.bytes_per_us
 
     def _waves(self, tile: Tile, split_k: int) -> float:
@@ -103,7 +103,8 @@ class Times:
 
     def step(self, tile: Tile) -> int:
         """Return the depth of one step: the tile's, or less for a product that is not as deep."""
-        return min(tile.depth, max(64, triton.next_power_of_2(self.depth)))
+        whole: int = triton.next_power_of_2(self.depth)
+        return min(tile.depth, max(64, whole))
 
     def _tiles(self, tile: Tile) -> int:
         tiles: int = triton.cdiv(self.rows, tile.rows) * triton.cdiv(self.columns, tile.columns) * self.matrices
