@@ -30,7 +30,8 @@ EXPLANATIONS: dict[str, str] = {
     "constants": "The candidate keeps a large amount of values from before the call.",
     "forged": "The record of launches contradicts itself.",
     "wrong-value": "An element differs from the definition by more than the allowed error, which follows from "
-    "modelled roundings of the definition in that dtype (docs/check.md). `draw` says on which inputs; `wide` ones are 32 times larger.",
+    "modelled roundings of the definition in that dtype (docs/check.md). "
+    "`draw` says on which inputs; `wide` ones are 32 times larger.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
     "out-of-bounds": "A program accesses memory outside of a tensor's storage.",
     "race": "Two programs of one launch access the same element, one of them writes, and neither uses an atomic.",
