@@ -321,7 +321,7 @@ def _on_a_terminal(command: list[str]) -> str:
 
 @pytest.fixture
 def example() -> str:
-    (example,) = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     return str(example)
 
 
