@@ -50,6 +50,8 @@ class TestBadInput:
     @pytest.mark.parametrize("wrong", [[[1.0, 2.0]], 3.0, "x"], ids=["list", "float", "str"])
     def test_not_a_tensor(self, spec: Spec, inputs: Inputs, mode: Any, wrong: object) -> None:
         for name in tensor_names(inputs):
+            if (spec.name, name) == ("add", "y") and isinstance(wrong, float):
+                continue  # y may be a number
             words = f"^{spec.name}: {name} is a {type(wrong).__name__}, but must be a tensor"
             with ts.use(mode), pytest.raises(TypeError, match=words):
                 spec.op(**{**inputs, name: wrong})

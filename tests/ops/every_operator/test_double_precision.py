@@ -24,7 +24,7 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "cross_entropy": [{"label_smoothing": 0.1}],
     "edge_norm": [{"eps": 0.1}],
     "layer_norm": [{"eps": 0.1}],
-    "linear_cross_entropy": [{"label_smoothing": 0.1}],
+    "linear_cross_entropy": [{"label_smoothing": 0.1}, {"softcap": 0.7, "scale": 0.3}],
     "msa_column_attention": [{"scale": 0.3}],
     "msa_row_attention": [{"scale": 0.3}],
     "outer_product_mean": [{"eps": 0.1}],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -75,7 +74,7 @@ def _require_range(place: str, kinds: set[type], value: Any) -> None:
     for one in value if isinstance(value, (tuple, list)) else (value,):
         if isinstance(one, int) and not -LARGEST <= one <= LARGEST:
             raise ValueError(f"{place} is {_short(one)}, but must fit into 64 bits")
-        if isinstance(one, float) and math.isnan(one):
+        if isinstance(one, float) and one != one:
             raise ValueError(f"{place} is nan, but must be a number")
 
 
