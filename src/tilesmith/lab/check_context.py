@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,9 +23,33 @@ def seeded(device: str, seed: int = 0) -> Iterator[None]:
             yield
 
 
+_lock = threading.Lock()
+_exact_blocks = 0
+_switches = ExitStack()
+
+
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Disable tf32: PyTorch uses it for some sizes only, so its error would say nothing about ours."""
+    """Disable tf32: PyTorch uses it for some sizes only, so its error would say nothing about ours.
+
+    PyTorch's switches hold for all threads: the first of overlapping blocks disables tf32, the last one restores it.
+    """
+    global _exact_blocks
+    with _lock:
+        if _exact_blocks == 0:
+            _switches.enter_context(_tf32_disabled())
+        _exact_blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _exact_blocks -= 1
+            if _exact_blocks == 0:
+                _switches.close()
+
+
+@contextmanager
+def _tf32_disabled() -> Iterator[None]:
     try:
         before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     except RuntimeError:  # the caller uses PyTorch's newer switches, which exclude the older ones
