@@ -23,6 +23,12 @@ MAY_WRITE = {
     "workshop/cuda/check.py",
     "workshop/notebook.py",
     "workshop/isolation/worker.py",
+    # Sources in a temporary folder, for Python or Triton to read.
+    "lab/judge/bridges/opening.py",
+    "lab/judge/candidate.py",
+    "toolchain/portable/rebuild.py",
+    # Settings of the process in /proc, which no file could replace.
+    "lab/judge/isolation/sandbox.py",
 }
 
 
