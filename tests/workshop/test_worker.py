@@ -74,6 +74,15 @@ def test_memory_limit_ends_the_file(worker: Worker, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
+def test_memory_of_the_child_before_the_check_does_not_count(tmp_path: Path) -> None:
+    held = b"x" * (1 << 30)  # in the child too, which is a fork
+    with Worker(Limits(seconds=60, gigabytes=1)) as worker:
+        outcome = checked(worker, tmp_path, SOLUTION)
+    assert outcome.verdict.passed, outcome.verdict.message
+    assert held
+
+
+@pytest.mark.usefixtures("forked")
 def test_time_limit_ends_the_file_and_names_the_line(tmp_path: Path) -> None:
     with Worker(Limits(seconds=2, gigabytes=2)) as worker:
         outcome = checked(worker, tmp_path, inside("while True: pass"))

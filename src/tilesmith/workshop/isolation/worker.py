@@ -162,6 +162,7 @@ class _Process:
         )
         childs_end.close()
         self._ready = False
+        self._bytes_at_first = 0
         self._output = bytearray()
         threading.Thread(target=self._collect_output, daemon=True).start()
 
@@ -171,6 +172,7 @@ class _Process:
         if not self._ready:
             self._message(deadline, limits)
             self._ready = True
+            self._bytes_at_first = _resident_bytes(self._process.pid)  # PyTorch and Triton, not the file's own
         self._output.clear()
         with suppress(BrokenPipeError):
             self._pipe.send_bytes(json.dumps(request).encode())
@@ -200,7 +202,8 @@ class _Process:
                 raise _NoAnswer(
                     f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?"
                 )
-            if _resident_bytes(self._process.pid) > limits.gigabytes * GIGABYTE:
+            taken = _resident_bytes(self._process.pid) - self._bytes_at_first
+            if self._ready and taken > limits.gigabytes * GIGABYTE:
                 raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
         try:
             message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
