@@ -17,7 +17,7 @@ from torch import Tensor
 from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
 from tilesmith.lab.comparison import Comparison, identical
 from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls, shared_with_inputs
-from tilesmith.lab.expected import Call, Expected
+from tilesmith.lab.expected import LARGE, Call, Expected
 from tilesmith.lab.races import RaceFinder
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.spec import Case, Inputs, Layout, Spec, SpecError, described, source_of
@@ -215,7 +215,7 @@ def _further_calls(
     if needs_kernels and not races.launches:
         yield trial.failure("kernels", NO_KERNEL)
         return
-    if not trial.repeated:
+    if not trial.repeated or sum(one.nbytes for one in inputs.values() if isinstance(one, Tensor)) > LARGE:
         return
     with seeded(trial.device, trial.seed + 2):
         others = [spec.inputs(trial.case, trial.dtype, trial.device, trial.layout) for _ in range(3)]

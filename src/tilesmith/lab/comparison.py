@@ -12,7 +12,7 @@ float64 results differ between machines in the sixteenth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,12 +62,13 @@ def compare(
     if ours.numel() == 0:
         return Comparison(0.0, 0.0, 0, (), 0.0, 0.0, (), 0.0, 0.0)
     error = _error(ours, exact)
-    modelled = torch.zeros(len(draws) or 1, *exact.shape, dtype=torch.float64, device=exact.device)
-    for number, draw in enumerate(draws):
-        modelled[number] = _error(draw, exact)
     # Where the reference overflows in this dtype, infinity is right, and does not raise the allowed error elsewhere.
-    overflows = ~modelled.isfinite().all(0)
-    modelled.masked_fill_(overflows, 0.0)
+    overflows = torch.zeros(exact.shape, dtype=torch.bool, device=exact.device)
+    for draw in draws:
+        overflows |= ~_error(draw, exact).isfinite()
+    # One draw at a time: a case on a GPU may be large.
+    figures = [(float(one.max()), float(one.norm())) for one in _modelled(draws, exact, overflows)] or [(0.0, 0.0)]
+    largest, norms = three_digits(max(one for one, _ in figures)), [norm for _, norm in figures]
     for other in [*draws, *([] if plain is None else [plain])]:
         error = error.masked_fill(exact.isfinite() & ~other.isfinite() & _same(ours, other), 0.0)
     rounding = (roundings - 0.5) * torch.finfo(ours.dtype).eps if ours.is_floating_point() else 0.0
@@ -76,14 +77,12 @@ def compare(
     if typical <= ZERO * cancelling:
         typical = CANCELLING * cancelling
     whole = typical * size.numel() ** 0.5
-    largest = three_digits(float(modelled.max()))
     allowed = TIMES_ELEMENT * largest + 2 * rounding * size.clamp(min=typical)
     excess = torch.where(error.isnan(), torch.inf, error - allowed)
     wrong = excess > 0
     worst = _index(excess.argmax(), ours)
     first = _index(wrong.int().argmax(), ours) if wrong.any() else worst
-    norms = modelled.reshape(len(modelled), -1).norm(dim=1)
-    modelled_norm = TIMES_MODEL * norms.max() + TIMES_SPREAD * (norms.max() - norms.min())
+    modelled_norm = TIMES_MODEL * max(norms) + TIMES_SPREAD * (max(norms) - min(norms))
     return Comparison(
         error=_ratio(error.norm(), whole),
         allowed=three_digits(_ratio(modelled_norm, whole) + rounding),
@@ -95,6 +94,12 @@ def compare(
         first_error=float(error[first]),
         first_allowed=float(allowed[first]),
     )
+
+
+def _modelled(draws: Sequence[Tensor], exact: Tensor, overflows: Tensor) -> Iterator[Tensor]:
+    """Yield the error of each draw, zero where a draw overflows."""
+    for draw in draws:
+        yield _error(draw, exact).masked_fill_(overflows, 0.0)
 
 
 def three_digits(number: float) -> float:
@@ -130,5 +135,5 @@ def root_mean_square(values: Tensor) -> Tensor:
     return values.double().square().sum().div(max(values.numel(), 1)).sqrt()
 
 
-def _ratio(one: Tensor, other: float) -> float:
+def _ratio(one: Tensor | float, other: float) -> float:
     return float(one) / other if other > 0 else float(one)
