@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import torch
 from differentiation import tensors_of
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from independent_references import REFERENCES
 from torch import Tensor
 
 import tilesmith as ts
 from tilesmith.spec import Inputs
+
+pytest.importorskip("hypothesis")  # a machine with a GPU may not have it
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 FAST, SLOW = 4, int(os.environ.get("TILESMITH_DRAWN_CALLS", "300"))
 # Roundings of a result in units of the dtype's precision, relative to the largest element.
