@@ -221,6 +221,8 @@ class _Operation:
             kwargs = {name: _mapped(change, one) for name, one in kwargs.items()}
         try:
             made = self.func(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise  # a RuntimeError too, but it says nothing about the operation
         except (RuntimeError, NotImplementedError):
             return None
         return [one for one in _leaves(made) if isinstance(one, Tensor) and one.is_floating_point()]

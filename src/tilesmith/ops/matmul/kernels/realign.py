@@ -1,7 +1,7 @@
 """Copy matrices whose rows TMA cannot walk into memory where it can: rows of whole 16-byte units, zeros at their ends.
 
-A GEMM that loads such rows by pointers loads one element at a time, in every tile that needs it. On an H200 in bf16,
-3803×16384×1149 took 979 µs by pointers; the copies and a GEMM by TMA take 210.
+A GEMM that loads such rows by pointers loads one element at a time, in every tile that needs it. On an H200 in fp16,
+3803×16384×1149 takes 979 µs by pointers, and 200 by TMA with PyTorch's copies of both operands.
 """
 
 from __future__ import annotations
