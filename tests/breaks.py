@@ -33,6 +33,41 @@ class Break(NamedTuple):
 BREAKS = [
     # Masks.
     Break(
+        "elementwise tiles at the end count as whole",
+        "ops/device/elementwise.py",
+        "return has_rows & ((program % blocks_per_row + 1) * BLOCK_SIZE <= n_columns)",
+        "return has_rows",
+        "tests/ops/test_silu.py",
+    ),
+    Break(
+        "a copy for TMA takes rows past the matrix for its own",
+        "ops/matmul/kernels/realign.py",
+        "mask=in_rows & (columns < padded)[None, :])",
+        "mask=(columns < padded)[None, :])",
+        "tests/ops/matmul/test_matmul_any_shape.py",
+    ),
+    Break(
+        "a copy for TMA ends a column early",
+        "ops/matmul/kernels/realign.py",
+        "mask=in_rows & (columns < n_columns)[None, :], other=0.0)",
+        "mask=in_rows & (columns < n_columns - 1)[None, :], other=0.0)",
+        "tests/ops/matmul/test_matmul_any_shape.py",
+    ),
+    Break(
+        "an odd depth is padded in one operand only",
+        "ops/matmul/planning/alignment.py",
+        'names = ["a", "b"] if product.depth % 4 else _unwalkable(product)',
+        "names = _unwalkable(product)",
+        "tests/ops/matmul/test_matmul_any_shape.py",
+    ),
+    Break(
+        "a transposed operand is copied in the wrong orientation",
+        "ops/matmul/planning/alignment.py",
+        "side.strides[1] != 1 and side.strides[0] == 1",
+        "side.strides[1] == 1",
+        "tests/ops/matmul/test_matmul_any_shape.py",
+    ),
+    Break(
         "odd rows read past their end",
         "ops/device/aligned_rows.py",
         "lanes < lead, columns < n_columns)",

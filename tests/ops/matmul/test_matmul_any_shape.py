@@ -58,6 +58,24 @@ def test_only_the_operand_that_needs_a_copy_is_copied() -> None:
     assert copying.arguments["b_ptr"] is None
 
 
+def test_odd_depth_copies_both_float32_operands() -> None:
+    """TMA could walk b, but both operands must have the same depth, zeros included."""
+    a, b = operand(35, 67, "rows", torch.float32), operand(67, 44, "rows", torch.float32)
+    require_product(a, b)
+    with recorded_plans("cuda:90") as plans, ts.use("triton"):
+        ts.ops.matmul(a.to("meta"), b.to("meta"))
+    assert plans[0].launches[0].arguments["b_ptr"] is not None
+
+
+@pytest.mark.parametrize("walk", ["rows", "columns"])
+def test_half_precision_copies_read_along_memory(walk: str) -> None:
+    a, b = operand(35, 67, walk, torch.bfloat16), operand(67, 41, walk, torch.bfloat16)
+    with recorded_plans("cuda:90") as plans, ts.use("triton"):
+        ts.ops.matmul(a.to("meta"), b.to("meta"))
+    arguments = plans[0].launches[0].arguments
+    assert arguments["a_strides"][2] == arguments["b_strides"][2] == 1  # type: ignore[index]  # tuples of strides
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_batches_are_copied(shared: bool) -> None:
     a = operand(35, 67, "rows", torch.bfloat16, (3,))

@@ -79,3 +79,12 @@ def about() -> dict[str, Any]:
         "torch": torch.__version__,
         "triton": triton.__version__,
     }
+
+
+def gpu_works() -> bool:
+    """Return whether the GPU still works: after an illegal access every CUDA call fails."""
+    try:
+        torch.randn(1, device="cuda").item()
+    except RuntimeError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from tilesmith.hardware.devices import Architecture, for_target
 from tilesmith.hardware.occupancy import occupancy
 from tilesmith.lab.bench.measuring import memory
 from tilesmith.lab.bench.measuring.correctness_gate import check_failure, judge_outputs
-from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about
+from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about, gpu_works
 from tilesmith.lab.bench.measuring.timed_calls import TimedCalls, function_of
 from tilesmith.lab.bench.measuring.timing import Stopwatch, measure
 from tilesmith.lab.bench.result import OURS, Row
@@ -62,14 +62,8 @@ class Measurer:
         return row
 
     def healthy(self) -> bool:
-        """Return whether the device still works: after an illegal access every CUDA call fails."""
-        if self._device != "cuda":
-            return True
-        try:
-            torch.randn(1, device="cuda").item()
-        except RuntimeError:
-            return False
-        return True
+        """Return whether the device still works."""
+        return self._device != "cuda" or gpu_works()
 
     def _fill(self, row: Row, unit: Unit) -> None:
         spec = with_arguments(self.spec, self.source, unit.config)

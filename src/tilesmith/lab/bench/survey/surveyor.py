@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about
+from tilesmith.lab.bench.measuring.gpu_stopwatch import GpuStopwatch, about, gpu_works
 from tilesmith.lab.bench.measuring.timed_calls import Function, InputSet, TimedCalls, function_of, providers
 from tilesmith.lab.bench.measuring.timing import Rotation, Stopwatch
 from tilesmith.lab.bench.result import OURS
@@ -81,14 +81,8 @@ class Surveyor:
         return outcome
 
     def healthy(self) -> bool:
-        """Return whether the device still works: after an illegal access every CUDA call fails."""
-        if self._device != "cuda":
-            return True
-        try:
-            torch.randn(1, device="cuda").item()
-        except RuntimeError:
-            return False
-        return True
+        """Return whether the device still works."""
+        return self._device != "cuda" or gpu_works()
 
     def _fill(self, outcome: Outcome, unit: DrawnCase) -> None:
         if unit.op not in self._specs:
