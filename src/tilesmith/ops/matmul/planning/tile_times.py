@@ -4,8 +4,8 @@ A *wave* is one tile on every multiprocessor, or several where they fit. Each wa
 constant time to start and to store. A GEMM takes the time of its waves or the time of its bytes, whichever is longer;
 where both are close, a little more.
 
-The constants were fitted to 1,700 times of 111 drawn products in bf16 and fp16 on an H200, each with up to 30 tiles. The
-tiles chosen here then took 2.8 % longer than the fastest ones in the geometric mean, 1.5 times in the worst case
+The constants were fitted to 1,700 times of 111 drawn products in bf16 and fp16 on an H200, each with up to 30 tiles.
+The tiles chosen here then took 2.8 % longer than the fastest ones in the geometric mean, 1.5 times in the worst case
 (`benchmarks/tuning/products_of_any_size-h200.json`).
 """
 
