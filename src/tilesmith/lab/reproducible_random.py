@@ -2,7 +2,7 @@
 
 `torch.manual_seed` is not enough: `torch.randn` uses other formulas with other vector widths, and a GPU has its own
 generator. Inside `reproducible_random()` the random functions of PyTorch give the same numbers for the same seed on
-every CPU and GPU.
+every CPU and GPU; large tensors on a GPU excepted, where a CPU's numbers would take seconds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+LARGE_ON_GPU = 1 << 20  # elements
+
 
 class reproducible_random(TorchFunctionMode):  # used as a context manager, like torch.no_grad
     """Replace the random functions of PyTorch within a `with` block. Generators and seeds work as usual."""
@@ -26,31 +28,29 @@ class reproducible_random(TorchFunctionMode):  # used as a context manager, like
         return replacement(*args, **(kwargs or {}))
 
 
-def _filled(tensor: Tensor, numbers: Callable[[np.random.Generator, int], Any], generator: Any) -> Tensor:
+def _normal(tensor: Tensor, generator: Any, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Fill a tensor with numbers of a generator that the next number of PyTorch's generator seeds."""
     if tensor.device.type == "meta":
         return tensor
     source = generator if generator is not None and generator.device.type == "cpu" else None
     seed = int(torch.randint(2**62, (), generator=source))
-    made = numbers(np.random.Generator(np.random.Philox(seed)), tensor.numel())
     with torch.no_grad():
-        return tensor.copy_(torch.from_numpy(made).view(tensor.shape))
-
-
-def _normal(random: np.random.Generator, count: int) -> Any:
-    return random.standard_normal(count)
+        if tensor.is_cuda and tensor.numel() > LARGE_ON_GPU:
+            return tensor.normal_(mean, std, generator=torch.Generator(tensor.device).manual_seed(seed))
+        made = np.random.Generator(np.random.Philox(seed)).standard_normal(tensor.numel())
+        return tensor.copy_(torch.from_numpy(mean + std * made).view(tensor.shape))
 
 
 def _randn(*size: Any, generator: Any = None, **options: Any) -> Tensor:
-    return _filled(torch.empty(*size, **options), _normal, generator)
+    return _normal(torch.empty(*size, **options), generator)
 
 
 def _randn_like(tensor: Tensor, **options: Any) -> Tensor:
-    return _filled(torch.empty_like(tensor, **options), _normal, None)
+    return _normal(torch.empty_like(tensor, **options), None)
 
 
 def _normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
-    return _filled(tensor, lambda random, count: mean + std * random.standard_normal(count), generator)
+    return _normal(tensor, generator, mean, std)
 
 
 def _on_the_cpu(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

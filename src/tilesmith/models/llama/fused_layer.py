@@ -149,7 +149,7 @@ def _made(stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_
 def _any_is_faster_by_pytorch(*calls: tuple[Operator[..., Any], dict[str, Any]], device: torch.device) -> bool:
     """Return whether, in mode "auto", PyTorch was measured faster for one of these calls."""
     training = torch.is_grad_enabled()
-    return dispatch.state().mode == "auto" and any(
+    return dispatch.mode() == "auto" and any(
         tuning.prefers_torch(device, one.name, one.bucket_for(**arguments), training=training)
         for one, arguments in calls
     )

@@ -28,7 +28,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 class State(NamedTuple):
     """Everything outside the arguments that decides how a call runs."""
 
-    mode: str = "auto"
+    mode: Mode = "auto"
     overrides: tuple[tuple[str, Any], ...] = ()
     debug: bool = False
     measure: bool = False
@@ -45,9 +45,10 @@ class Current:
 
 
 class _OfThread(threading.local):
-    """The state of a block as torch.compile sees it: it can guard an attribute of a thread, but no ContextVar."""
+    """The mode of a block as torch.compile sees it: it can guard a text of a thread, but no ContextVar or object."""
 
-    own: Current | None = None
+    def __init__(self) -> None:  # once per thread; PyTorch 2.11 would read a default of the class in every block
+        self.mode: Mode | None = None
 
 
 MOST_STATES = 1024  # kept with their epochs; bounds the memory of a sweep
@@ -65,17 +66,23 @@ _of_process = Current(_base)
 
 def current() -> Current:
     """Return the state of this context: of its innermost block, or else of the process."""
-    own = _of_thread.own if torch.compiler.is_compiling() else _own.get()
-    return _of_process if own is None else own
+    return _own.get() or _of_process
 
 
 def state() -> State:
     return current().state
 
 
+def mode() -> Mode:
+    """Return who computes. Traced by torch.compile too, unlike the rest of the state."""
+    if torch.compiler.is_compiling():
+        return _of_thread.mode or _of_process.state.mode
+    return state().mode
+
+
 def epoch() -> int:
     """Return the number of the state in cache keys."""
-    return (_own.get() or _of_process).epoch
+    return current().epoch
 
 
 def forget() -> None:
@@ -96,7 +103,7 @@ def _numbered(new: State) -> Current:
 
 def _enter(own: Current | None) -> None:
     _own.set(own)
-    _of_thread.own = own
+    _of_thread.mode = None if own is None else own.state.mode
 
 
 @contextmanager
@@ -187,11 +194,11 @@ def configured(**fields: Any) -> _Restoring:
 
 def kernels_can_run(tensor: Tensor) -> bool:
     """Whether our kernels can compute with this tensor in the current mode."""
-    mode = state().mode
-    if mode == "torch":
+    chosen = mode()
+    if chosen == "torch":
         return False
     if tensor.is_cuda:
-        return mode != "interpret"
+        return chosen != "interpret"
     if tensor.device.type == "cpu":
-        return mode == "interpret" or interpreter.is_interpreting()
+        return chosen == "interpret" or interpreter.is_interpreting()
     return tensor.device.type == "meta"

@@ -158,7 +158,7 @@ class Operator(Generic[P, R]):
             arguments = options.complete(*arguments)
         if options.autocasts:
             arguments = autocasted(arguments)
-        if options.check_values is not None and dispatch.state().debug and not torch.compiler.is_compiling():
+        if options.check_values is not None and not torch.compiler.is_compiling() and dispatch.state().debug:
             self._check(arguments)
             options.check_values(*arguments)
         return arguments
@@ -227,7 +227,7 @@ class Operator(Generic[P, R]):
         return self._follows_measurements() and self._torch_wins(arguments)
 
     def _follows_measurements(self) -> bool:
-        return dispatch.state().mode == "auto" and not torch.compiler.is_compiling()
+        return not torch.compiler.is_compiling() and dispatch.mode() == "auto"
 
     def _check(self, arguments: Sequence[Any]) -> None:
         """Raise an error that names a wrong argument: the operator's own, or that of its annotations."""
