@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_call_that_synchronizes_is_timed_without_a_graph() -> None:
 
 
 @pytest.mark.alone
+def test_captured_calls_keep_the_memory_that_their_graph_reads() -> None:
+    call = partial(copying, torch.randn(8, device="cuda"))
+    owner = weakref.ref(call)
+    replay = GpuStopwatch().capture([call])
+    del call
+    assert owner() is not None
+    replay()
+
+
 def test_limits_are_plausible_and_stored() -> None:
     stopwatch = GpuStopwatch()
     limits = gpu_limits(stopwatch, ABOUT, stopwatch.cache_bytes, anew=True)

@@ -50,6 +50,10 @@ def assert_as_reference(tensors: list[Tensor], atol: float = 1e-5, **options: An
     torch.testing.assert_close(ours, right, rtol=1e-4, atol=atol)
 
 
+def _on_meta(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.to("meta") if isinstance(value, Tensor) else value for name, value in options.items()}
+
+
 class TestWhoSeesWhom:
     @covering(
         times=2,
@@ -286,6 +290,32 @@ class TestHeads:
     @pytest.mark.parametrize("group", [1, 3, 8])
     def test_share_keys(self, group: int) -> None:
         assert_as_reference(tensors(20, 41, heads=1, group=group), causal=True)
+
+    @covering(
+        least_programs=[1, 30, 10**6],
+        lengths=[(20, 41), (9, 14)],  # the second: one kernel for dq, dk and dv
+        options=[{}, {"causal": True}, {"softcap": 2.0}, {"mask": torch.arange(41) % 3 > 0}],
+    )
+    def test_split_over_programs_have_the_same_gradients(
+        self, least_programs: int, lengths: tuple[int, int], options: dict[str, Any]
+    ) -> None:
+        inputs = tensors(*lengths, heads=2, group=6)
+        if "mask" in options:
+            options = {"mask": options["mask"][: lengths[1]].expand(2, -1)}
+        with ts.ops.configured(least_programs=least_programs), recorded_plans() as plans:
+            gradients_of(attention, [one.to("meta") for one in inputs], **_on_meta(options))
+        kernels = [launch.kernel.__name__ for plan in plans for launch in plan.launches]
+        assert ("attention_add_parts_kernel" in kernels) == (least_programs > 1)
+        with ts.ops.configured(least_programs=least_programs):
+            assert_as_reference(inputs, **options)
+
+    def test_split_into_as_few_parts_as_make_enough_programs(self) -> None:
+        with recorded_plans() as plans, ts.ops.configured(least_programs=30):
+            gradients_of(attention, [one.to("meta") for one in tensors(20, 41, batch=1, heads=2, group=12)])
+        launches = {launch.kernel.__name__: launch for plan in plans for launch in plan.launches}
+        # 2 key heads of 3 blocks are 6 programs; 5 parts would do, and 6 divide 12.
+        assert launches["attention_add_parts_kernel"].arguments["n_parts"] == 6
+        assert launches["attention_dkdv_kernel"].grid[0] == 36
 
 
 class TestLayouts:

@@ -41,7 +41,11 @@ class GpuStopwatch:
             generator.graphsafe_set_state(before)  # a failed capture may leave the generator unusable
             raise CaptureRefused(f"{type(error).__name__}: {error}".splitlines()[0]) from error
         torch.cuda.synchronize()
-        return graph.replay
+
+        def replay(kept: Sequence[Action] = calls) -> None:  # the graph reads memory that the calls own
+            graph.replay()
+
+        return replay
 
     def milliseconds(self, action: Action, repetitions: int, before: Action) -> list[float]:
         pairs = [(_event(), _event()) for _ in range(repetitions)]

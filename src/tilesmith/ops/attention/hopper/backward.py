@@ -59,7 +59,7 @@ SLOTS = gl.constexpr(9)  # per stage: q is loaded; then per stage: do is loaded;
 @gluon.jit(do_not_specialize=[*NOT_SPECIALISED, "n_key_heads", "set_heads", "scale"])
 def attention_hopper_backward_kernel(
     q, k, v, doutput, statistics, dq, dk, dv, sums_ptr, counters_ptr,
-    n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads, scale,
+    n_heads, group, query_rows, key_rows, right, n_key_heads, set_heads, n_parts, scale,
     HEAD: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, ASCENDING: gl.constexpr,
 ):  # fmt: skip
     """Compute dq, dk and dv. All arguments but the pointers are descriptors.
@@ -94,7 +94,7 @@ def attention_hopper_backward_kernel(
         [
             (differentiate, (sums_ptr, tiles, signals, sizes, scale, HEAD, STAGES, EARLY, ASCENDING, 0)),
             (differentiate, (sums_ptr, tiles, signals, sizes, scale, HEAD, STAGES, EARLY, ASCENDING, 1)),
-            (fetch_tiles, (fetched, tiles, signals, sizes, HEAD, STAGES, ASCENDING)),
+            (fetch_tiles, (fetched, tiles, signals, sizes, n_parts, HEAD, STAGES, ASCENDING)),
             (await_turns, (counters_ptr, signals, sizes, ASCENDING)),
             (pass_on, (dq, dk, dv, counters_ptr, tiles, signals, sizes, HEAD, ASCENDING)),
         ],
@@ -137,7 +137,7 @@ def last_block_seen(query, sizes):
 
 @gluon.jit
 def fetch_tiles(
-    fetched, tiles, signals, sizes, HEAD: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr
+    fetched, tiles, signals, sizes, n_parts, HEAD: gl.constexpr, STAGES: gl.constexpr, ASCENDING: gl.constexpr
 ):  # fmt: skip
     """Run the producer warp: load keys and values by TMA, then q, do, lse and δ of every head of the group."""
     q, k, v, doutput, statistics = fetched
@@ -147,7 +147,7 @@ def fetch_tiles(
     keys_ready = signals.index(KEYS_READY)
     mbarrier.expect(keys_ready, 2 * KEYS * HEAD * 2)
     for part in gl.static_range(GROUPS):
-        corner = [sequence, key_head, block * KEYS + part * ROWS, 0]
+        corner = [sequence, key_head // n_parts, block * KEYS + part * ROWS, 0]
         fetch(k, corner, keys_ready, key_tiles.index(part))
         fetch(v, corner, keys_ready, key_tiles.index(GROUPS + part))
     for n in range(n_blocks * group):

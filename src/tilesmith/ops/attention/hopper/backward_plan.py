@@ -10,6 +10,7 @@ import triton
 from tilesmith.ops.attention.hopper.backward import GROUPS, KEYS, QUERIES, ROWS, attention_hopper_backward_kernel
 from tilesmith.ops.attention.hopper.problems import takes_plain_problem
 from tilesmith.ops.attention.kernels.delta import plan_delta
+from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
 from tilesmith.ops.attention.problem import Gradients, Problem
 from tilesmith.ops.attention.reference import UNBOUNDED
 from tilesmith.ops.device.hopper import GROUP_WARPS
@@ -19,12 +20,16 @@ from tilesmith.ops.runtime.plan import Operand
 
 @dataclass(frozen=True)
 class HopperBackwardConfig(Config):
-    """A ring of STAGES blocks of queries, and sets of `set_heads` heads. EARLY, ASCENDING: see the kernel."""
+    """A ring of STAGES blocks of queries, and sets of `set_heads` heads. EARLY, ASCENDING: see the kernel.
+
+    `least_programs`: groups of heads are split until there are so many programs.
+    """
 
     STAGES: int = 2
     EARLY: bool = False
     ASCENDING: bool = False
     set_heads: int = 16
+    least_programs: int = 256
 
     @property
     def all_warps(self) -> int:
@@ -44,7 +49,8 @@ def hopper_backward_config(problem: Problem) -> HopperBackwardConfig:
     """
     wide = problem.head_block == 128
     if problem.group > 1:
-        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32)
+        least = MANY_PROGRAMS if problem.queries >= LONG else HopperBackwardConfig.least_programs
+        return HopperBackwardConfig(STAGES=3, EARLY=not wide, ASCENDING=True, set_heads=32, least_programs=least)
     is_causal = problem.right != UNBOUNDED
     return HopperBackwardConfig(STAGES=3 if wide else 2, EARLY=not wide, set_heads=8 if is_causal and wide else 16)
 
@@ -53,8 +59,11 @@ LEAST_LENGTH = 256
 """The fewest queries and keys. b8 h16 s256 takes 30 µs with heads of 64 and 48 with heads of 128; the portable kernels
 take 34 and 61."""
 
-LEAST_PROGRAMS = 256
-"""The fewest programs with GQA. With 128 programs the portable kernels take 204 µs, and this kernel 219."""
+LONG, MANY_PROGRAMS = 1024, 1024
+"""From so many queries on, GQA pays for splitting groups into so many programs. On an H200, backward in µs with one
+part, 256, 512 and 1,024 programs, and PyTorch: 32 heads on 4 key heads, s8192 d128 3664, 3611, 3146, 2769, 2633; on 8,
+s2048 d128 348, 275, 245, 244, 266; 71 heads on one, b6 s2050 d128 5708, 5420, 5427, 5373, 5282. Shorter, the sums cost
+more: b8, 32 heads on 8, s512 d64 117, 117, 130, 147, 152."""
 
 
 def _programs(problem: Problem) -> int:
@@ -65,31 +74,35 @@ def _programs(problem: Problem) -> int:
 def plan_hopper_backward(task: Gradients) -> tuple[Operand, ...]:
     """Plan δ and the kernel. Returns dq, dk and dv: a problem with a bias takes another form."""
     plan = task.problem.plan
-    problem, dq, dk, dv = task.problem, task.dq, task.dk, task.dv
+    problem, whole = task.problem, task
     statistics = plan.empty(problem.statistics_shape, problem.statistics_dtype)
     rows, queries, head = int(ROWS.value), int(QUERIES.value), problem.head_block
-    heads, key_heads = problem.sequences * problem.heads, problem.sequences * problem.key_heads
+    heads = problem.sequences * problem.heads
     query_blocks = triton.cdiv(problem.queries, queries)
     sums = plan.empty((heads, query_blocks, queries * head), torch.float32)
     counters = plan.empty((heads, query_blocks), torch.int32)
     plan_delta(plan, task, statistics, counters)
     sizes = head, bucket(problem.queries), bucket(problem.keys), problem.q.dtype
     config = plan.choose(hopper_backward_config(problem), "hopper", *sizes)
+    parts = number_of_parts(problem, _programs(problem), config.least_programs)
+    task = with_parts(whole, parts)
+    key_heads = parts * problem.sequences * problem.key_heads
     in_rows = (2 * heads, statistics.shape[-1]), (statistics.shape[-1], 1)
-    known = problem.arguments()
+    known = {**problem.arguments(), "group": problem.group // parts}
     plan.launch(
         attention_hopper_backward_kernel,
-        (_programs(problem),), config,
+        (parts * _programs(problem),), config,
         q=problem.q.gluon_descriptor((1, 1, queries, head)),
         doutput=task.doutput.gluon_descriptor((1, 1, queries, head)),
         k=problem.k.gluon_descriptor((1, 1, rows, head)), v=problem.v.gluon_descriptor((1, 1, rows, head)),
-        dk=dk.gluon_descriptor((1, 1, rows, head)), dv=dv.gluon_descriptor((1, 1, rows, head)),
-        dq=dq.gluon_descriptor((1, 1, queries, head // 2)),
+        dk=task.dk.gluon_descriptor((1, 1, rows, head)), dv=task.dv.gluon_descriptor((1, 1, rows, head)),
+        dq=task.dq.gluon_descriptor((1, 1, queries, head // 2)),
         statistics=statistics.seen_as(*in_rows).gluon_descriptor((1, queries)), sums_ptr=sums, counters_ptr=counters,
-        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), HEAD=head,
+        n_key_heads=key_heads, set_heads=min(config.set_heads, key_heads), n_parts=parts, HEAD=head,
         **{name: known[name] for name in ("n_heads", "group", "query_rows", "key_rows", "right", "scale")},
     )  # fmt: skip
-    return dq, dk, dv
+    plan_sum_of_parts(whole, task, parts)
+    return whole.dq, whole.dk, whole.dv
 
 
 class HopperBackward:
@@ -101,10 +114,8 @@ class HopperBackward:
         return takes_plain_problem(task.problem) and task.problem.describable(*tensors)
 
     def suits(self, task: Gradients) -> bool:
-        """Return whether sequences are long enough and, with grouped heads, whether there are enough programs."""
-        problem = task.problem
-        are_many = problem.group == 1 or _programs(problem) >= LEAST_PROGRAMS
-        return min(problem.queries, problem.keys) >= LEAST_LENGTH and are_many
+        """Return whether sequences are long enough."""
+        return min(task.problem.queries, task.problem.keys) >= LEAST_LENGTH
 
     def plan(self, task: Gradients) -> tuple[Operand, ...]:
         return plan_hopper_backward(task)

@@ -4,6 +4,7 @@ Files, in reading order:
 
 - `forward.py`: the portable forward, with an online softmax. Computes every problem.
 - `backward.py`: the portable backward: dq, dk and dv. Computes every problem.
+- `group_parts.py`: splits the query heads of a group over programs.
 - `backward_tiles.py`: the default tiles of the portable backward.
 - `bias_gradient.py`: the gradient of the bias.
 - `decode.py`: the forward for few queries and many keys.

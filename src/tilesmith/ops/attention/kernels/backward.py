@@ -51,6 +51,7 @@ from tilesmith.ops.attention.device.tiles import (
 )  # fmt: skip
 from tilesmith.ops.attention.kernels.backward_tiles import GradientConfig, key_gradient_config, query_gradient_config
 from tilesmith.ops.attention.kernels.bias_gradient import plan_bias_gradient
+from tilesmith.ops.attention.kernels.group_parts import number_of_parts, plan_sum_of_parts, with_parts
 from tilesmith.ops.attention.problem import Gradients
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -130,12 +131,12 @@ def attention_dq_kernel(
     store_tile(dq_rows, place, head, start, dq * scale, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
 
 
-@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "first_sequence"])
+@triton.jit(do_not_specialize=[*NOT_SPECIALISED, "first_sequence", "n_parts"])
 def attention_dkdv_kernel(
     q_ptr, k_ptr, v_ptr, bias_ptr, mask_ptr, seed_ptr, query_starts_ptr, key_starts_ptr,
     output_ptr, doutput_ptr, lse_ptr, statistics_ptr, dq_ptr, dk_ptr, dv_ptr, dscores_ptr,
     q_strides, k_strides, v_strides, bias_strides, mask_strides, output_strides, doutput_strides, dq_strides,
-    dk_strides, dv_strides, first_sequence,
+    dk_strides, dv_strides, first_sequence, n_parts,
     n_sequences, per_member, n_heads, group, query_rows, key_rows, left, right, scale, softcap, drop_below, keep_scale,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     WALK: tl.constexpr, BF16X3: tl.constexpr, BIAS_DESCRIBED: tl.constexpr, WITH_DQ: tl.constexpr,
@@ -144,6 +145,7 @@ def attention_dkdv_kernel(
     """Compute dk and dv of a block of keys. WITH_DQ, where one block holds all keys: dq and δ too.
 
     With dscores_ptr the kernel stores ds as well. Then the sequences are those of a chunk, from `first_sequence` on.
+    With n_parts each key head is split: `group`, dk and dv are those of a part of its query heads.
     """
     sequence, key_head, start = block_of_program(
         key_starts_ptr, n_sequences, n_heads // group, key_rows, BLOCK_KEYS, False
@@ -176,8 +178,9 @@ def attention_dkdv_kernel(
     statistics = Statistics(statistics_ptr, query_starts_ptr, n_heads, query_rows, first_query, n_queries)
     rows = tl.arange(0, BLOCK_QUERIES)
     columns = tl.arange(0, BLOCK_KEYS)
-    k = load_operand(k_rows, place, key_head, start, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
-    v = load_operand(v_rows, place, key_head, start, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
+    whole_head = key_head // n_parts
+    k = load_operand(k_rows, place, whole_head, start, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
+    v = load_operand(v_rows, place, whole_head, start, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
     attended = None
     if mask_ptr is not None:
         attended = is_attended(mask_ptr, mask_strides, place, start, columns[:, None], n_keys)
@@ -282,28 +285,32 @@ _ROWS_OF_Q, _ROWS_OF_K = ("q", "output", "doutput", "dq"), ("k", "v", "dk", "dv"
 
 
 def plan_key_gradients(
-    plan: Plan, task: Gradients, config: GradientConfig, parts: StoredParts, statistics: Operand, with_dq: bool,
+    plan: Plan, task: Gradients, config: GradientConfig, stored: StoredParts, statistics: Operand, with_dq: bool,
     chunk: Chunk | None = None,
 ) -> None:  # fmt: skip
     """Plan dk and dv of all sequences, or of a chunk of them, whose ds the kernel stores."""
-    problem = task.problem
+    problem, whole = task.problem, task
+    blocks = problem.blocks(problem.keys, config.BLOCK_KEYS)
+    parts = number_of_parts(problem, problem.key_heads * blocks, config.least_programs)
+    task = with_parts(whole, parts)
     tensors = {"output": task.output, "doutput": task.doutput, "dq": task.dq, "dk": task.dk, "dv": task.dv}
     rows = {**dict.fromkeys(_ROWS_OF_Q, config.BLOCK_QUERIES), **dict.fromkeys(_ROWS_OF_K, config.BLOCK_KEYS)}
-    tiles, walk = problem.tiles(rows, config.described, **{**tensors, **parts.stored_for(config)})
+    tiles, walk = problem.tiles(rows, config.described, **{**tensors, **stored.stored_for(config)})
     fetched = walk == "described" and not with_dq  # those of a packed sequence may begin inside a unit
-    blocks = problem.blocks(problem.keys, config.BLOCK_KEYS)
     dscores: object = None
     if chunk is not None:
         blocks = chunk.count * triton.cdiv(problem.keys, config.BLOCK_KEYS)
         block = (1, 1, config.BLOCK_KEYS, config.BLOCK_QUERIES)
         dscores = chunk.dscores.descriptor(block) if walk == "described" else chunk.dscores
     plan.launch(
-        attention_dkdv_kernel, (problem.key_heads * blocks,), config,
-        **problem.arguments(), **tiles, **problem.bias_tiles(config), lse_ptr=task.lse,
+        attention_dkdv_kernel, (parts * problem.key_heads * blocks,), config,
+        **{**problem.arguments(), "group": problem.group // parts}, **tiles, **problem.bias_tiles(config),
+        lse_ptr=task.lse, n_parts=parts,
         statistics_ptr=statistics.descriptor((1, 1, 1, config.BLOCK_QUERIES)) if fetched else statistics,
         dscores_ptr=dscores, first_sequence=0 if chunk is None else chunk.first,
-        WALK=walk, BF16X3=parts.source(config), WITH_DQ=with_dq, PRECISION=problem.precision,
+        WALK=walk, BF16X3=stored.source(config), WITH_DQ=with_dq, PRECISION=problem.precision,
     )  # fmt: skip
+    plan_sum_of_parts(whole, task, parts)
 
 
 class PortableBackward:
