@@ -311,7 +311,7 @@ BREAKS = [
     Break(
         "interpret mode leaves CPU tensors to PyTorch",
         "ops/runtime/dispatch.py",
-        'return mode == "interpret" or interpreter.is_interpreting()',
+        'return chosen == "interpret" or interpreter.is_interpreting()',
         "return interpreter.is_interpreting()",
         "tests/ops/runtime/test_dispatch.py -k 'interpret_mode_runs_kernels'",
     ),
