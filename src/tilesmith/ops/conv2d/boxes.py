@@ -34,29 +34,30 @@ def conv2d_boxes_kernel(
     box = tl.program_id(0) // blocks_of_outputs
     first_column, first_row = box % boxes_across * BOX_COLUMNS, box // boxes_across % boxes_down * BOX_ROWS
     first_image = box // boxes_across // boxes_down * BOX_IMAGES
-    total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)
+    total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)  # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
     channel, tap_down, tap_across = 0, 0, 0
     for _ in range(walk_down.taps * walk_across.taps * tl.cdiv(channels, BLOCK_CHANNELS)):
         row = first_row + walk_down.start + tap_down * walk_down.tap_step
         column = first_column + walk_across.start + tap_across * walk_across.tap_step
+        # [BOX_IMAGES, BOX_ROWS, BOX_COLUMNS, BLOCK_CHANNELS]
         windows = source.load([first_image, row, column, group * channels + channel])
         weight_row = walk_down.first + tap_down * walk_down.weight_step
         weight_column = walk_across.first + tap_across * walk_across.weight_step
         tap = weight_row * tap_columns[1] + weight_column * tap_columns[0]
-        if WEIGHT_ALONG_CHANNELS:
+        if WEIGHT_ALONG_CHANNELS:  # weights is [BLOCK_CHANNELS, BLOCK_OUTPUTS] either way
             weights = weight.load([group * outputs + first_output, tap + channel]).T
         else:
             weights = weight.load([group * channels + channel, tap + first_output])
-        windows = windows.reshape(BLOCK_POSITIONS, BLOCK_CHANNELS)
+        windows = windows.reshape(BLOCK_POSITIONS, BLOCK_CHANNELS)  # [BLOCK_POSITIONS, BLOCK_CHANNELS]
         total = tl.dot(windows, weights, total, input_precision=PRECISION, out_dtype=COMPUTE)
         channel, tap_down, tap_across = next_block(
             channel, tap_down, tap_across, walk_down.taps, walk_across.taps, BLOCK_CHANNELS
         )
-    position = tl.arange(0, BLOCK_POSITIONS)
+    position = tl.arange(0, BLOCK_POSITIONS)  # [BLOCK_POSITIONS], as image, row and column
     image = first_image + position // (BOX_ROWS * BOX_COLUMNS)
     row, column = first_row + position // BOX_COLUMNS % BOX_ROWS, first_column + position % BOX_COLUMNS
     is_position = (image < n_images) & (row < result_height) & (column < result_width)
-    output = first_output + tl.arange(0, BLOCK_OUTPUTS)
+    output = first_output + tl.arange(0, BLOCK_OUTPUTS)  # [BLOCK_OUTPUTS]
     store_result(
         total, Result(result_ptr + result_start, result_strides, bias_ptr, bias_stride),
         Positions(image, row, column, is_position), Outputs(group.to(tl.int64) * outputs, output, output < outputs),

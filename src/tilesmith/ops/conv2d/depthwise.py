@@ -1,7 +1,7 @@
 """Depthwise convolution: each output depends on a single channel, so there is no GEMM.
 
 Memory-bound. The kernels go through images as pooling does, with a weight for each tap. Each channel has `multiplier`
-outputs.
+outputs. Their tiles are [OUTER, INNER], see `device/images/tiles.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChannelWeights(NamedTuple):
 
     pointer: Any
     strides: Any
-    channel: Any
+    channel: Any  # shaped as in `Cells`
     n_channels: Any
 
 
@@ -44,11 +44,12 @@ def tap_times_weight(
     KERNEL: tl.constexpr, PADDING: tl.constexpr, DILATION: tl.constexpr, OVERHANG: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """Return one tap of each window times its weight."""
-    x = window_element(windows, tap, 0.0, KERNEL, PADDING, DILATION, OVERHANG)
+    x = window_element(windows, tap, 0.0, KERNEL, PADDING, DILATION, OVERHANG)  # [OUTER, INNER]
     strides = weights.strides
     offsets = weights.channel * strides[0] + (tap // KERNEL[1] * strides[2] + tap % KERNEL[1] * strides[3])
+    # Shaped as the channel.
     weight = tl.load(weights.pointer + offsets, mask=weights.channel < weights.n_channels, other=0.0)
-    return x.to(COMPUTE) * weight.to(COMPUTE)
+    return x.to(COMPUTE) * weight.to(COMPUTE)  # [OUTER, INNER]
 
 
 @triton.jit(do_not_specialize=["n_planes"])
@@ -67,7 +68,7 @@ def conv2d_depthwise_forward_kernel(
     pointers = x_ptr + image_offsets(image, channel // multiplier, top, left, x_strides)
     windows = Windows(pointers, top, left, reads, height, width, x_strides)
     weights = ChannelWeights(weight_ptr, weight_strides, channel, sizes[0])
-    total = tl.zeros(reads.shape, COMPUTE)
+    total = tl.zeros(reads.shape, COMPUTE)  # [OUTER, INNER]
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
     if UNROLLED:
         for tap in tl.static_range(TAPS):
@@ -93,14 +94,14 @@ def conv2d_depthwise_input_gradient_kernel(
     image, channel, row, column, reads, writes = tile_of_images(
         n_planes, sizes, CHANNELS_INNER, INDEX, PLANES, ROWS, COLUMNS, CHANNELS
     )
-    dx = tl.zeros(reads.shape, COMPUTE)
+    dx = tl.zeros(reads.shape, COMPUTE)  # [OUTER, INNER]
     for number in range(multiplier * DOWN * ACROSS):
         output = channel * multiplier + number // (DOWN * ACROSS)
         p, q, tap, agrees = window_around(
             row, column, number % (DOWN * ACROSS), windows_down, windows_across, KERNEL, STRIDE, PADDING, DILATION,
             ACROSS,
         )  # fmt: skip
-        mask = reads & agrees
+        mask = reads & agrees  # [OUTER, INNER], as dy and weight
         dy = tl.load(dy_ptr + image_offsets(image, output, p, q, dy_strides), mask=mask, other=0.0).to(COMPUTE)
         weight_offsets = tap // KERNEL[1] * weight_strides[2] + tap % KERNEL[1] * weight_strides[3]
         weight = tl.load(weight_ptr + (output * weight_strides[0] + weight_offsets), mask=mask, other=0.0)
@@ -119,23 +120,24 @@ def conv2d_depthwise_weight_gradient_kernel(
     """One split of the positions: its partial sum of one tap's gradients, for a block of outputs."""
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
     split, tap = tl.program_id(1), tl.program_id(0) % TAPS
-    output = tl.program_id(0) // TAPS * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+    output = tl.program_id(0) // TAPS * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)  # [BLOCK_OUTPUTS]
     has_output = (output < outputs)[None, :]
     down, across = tap // KERNEL[1] * DILATION[0] - PADDING[0], tap % KERNEL[1] * DILATION[1] - PADDING[1]
     dy_columns = dy_ptr + (output.to(tl.int64) * dy_strides[1])[None, :]
     x_columns = x_ptr + ((output // multiplier).to(tl.int64) * x_strides[1])[None, :]
-    total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)
+    total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)  # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
     last = tl.minimum((split + 1) * positions_per_split, n_positions)
     for start in range(split * positions_per_split, last, BLOCK_POSITIONS):
-        position = (start + tl.arange(0, BLOCK_POSITIONS))[:, None]
+        position = (start + tl.arange(0, BLOCK_POSITIONS))[:, None]  # [BLOCK_POSITIONS, 1]
         image = (position // windows_across // windows_down).to(tl.int64)
         p, q = position // windows_across % windows_down, position % windows_across
         row, column = p * STRIDE[0] + down, q * STRIDE[1] + across
         mask = (position < last) & has_output & is_in_image(row, height) & is_in_image(column, width)
         dy_places = image * dy_strides[0] + p.to(tl.int64) * dy_strides[2] + q.to(tl.int64) * dy_strides[3]
         x_places = image * x_strides[0] + row.to(tl.int64) * x_strides[2] + column.to(tl.int64) * x_strides[3]
-        dy = tl.load(dy_columns + dy_places, mask=mask, other=0.0).to(COMPUTE)
-        total += dy * tl.load(x_columns + x_places, mask=mask, other=0.0).to(COMPUTE)
+        dy = tl.load(dy_columns + dy_places, mask=mask, other=0.0).to(COMPUTE)  # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
+        x = tl.load(x_columns + x_places, mask=mask, other=0.0).to(COMPUTE)  # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
+        total += dy * x
     rows = split.to(tl.int64) * outputs + output
     tl.store(partials_ptr + rows * TAPS + tap, tl.sum(total, axis=0), mask=output < outputs)
 

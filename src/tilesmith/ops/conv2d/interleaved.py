@@ -34,7 +34,7 @@ def conv2d_join_classes_kernel(
 
     Taps that a class does not have are zero.
     """
-    element = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    element = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)  # [BLOCK_SIZE], as everything below
     N_TAPS: tl.constexpr = TAPS[0] * TAPS[1]
     output, tap = element % outputs, element // outputs % N_TAPS
     column = element // outputs // N_TAPS
@@ -56,7 +56,7 @@ def conv2d_interleave_kernel(
 ):  # fmt: skip
     """Write one row of an image from [image, row, column, (class down, class across, channel)]."""
     image, row = (tl.program_id(0) // height).to(tl.int64), tl.program_id(0) % height
-    place = tl.program_id(1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    place = tl.program_id(1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)  # [BLOCK_SIZE], as column and channel
     column, channel = place // CHANNELS, place % CHANNELS
     mask = column < width
     class_row = (image * class_height + row // STRIDE[0]) * class_width

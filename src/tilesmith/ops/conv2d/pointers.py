@@ -106,7 +106,7 @@ def product_by_taps(
 ):  # fmt: skip
     """Add up blocks of channels, tap by tap: neighbours in memory, all inside the image or all outside."""
     down, across = walks[0], walks[1]
-    lanes = tl.arange(0, BLOCK_CHANNELS)
+    lanes = tl.arange(0, BLOCK_CHANNELS)  # [BLOCK_CHANNELS], as channel and offsets
     if KEEP_IN_L1:
         # Tell the compiler of runs of 8 bytes only, though they are longer.
         RUN: tl.constexpr = 64 // source.pointers.dtype.element_ty.primitive_bitwidth
@@ -133,6 +133,7 @@ def product_by_taps(
         weight_offsets = weight_tap + channel * weight.strides[1]
         # [BLOCK_CHANNELS, BLOCK_OUTPUTS]
         weights = load_or_zeros(weight.pointers[None, :] + weight_offsets[:, None], weight_mask, KEEP_IN_L1)
+        # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
         total = tl.dot(windows, weights, total, input_precision=PRECISION, out_dtype=COMPUTE)
         channel_start, tap_down, tap_across = next_block(
             channel_start, tap_down, tap_across, down.taps, across.taps, BLOCK_CHANNELS
@@ -149,7 +150,7 @@ def product_of_few_channels(
     """Add up taps and channels as one long dimension, so that blocks are full: each element has its own address."""
     down, across = walks[0], walks[1]
     for start in range(0, TAPS[0] * TAPS[1] * CHANNELS, BLOCK_CHANNELS):
-        number = start + tl.arange(0, BLOCK_CHANNELS)
+        number = start + tl.arange(0, BLOCK_CHANNELS)  # [BLOCK_CHANNELS], as taps, channel and offsets
         channel, tap = number % CHANNELS, number // CHANNELS
         tap_down, tap_across = tap // TAPS[1], tap % TAPS[1]
         exists = tap_down < TAPS[0]
@@ -169,6 +170,7 @@ def product_of_few_channels(
         weight_mask = exists[:, None] & weight.mask[None, :]
         # [BLOCK_CHANNELS, BLOCK_OUTPUTS]
         weights = tl.load(weight.pointers[None, :] + weight_offsets[:, None], mask=weight_mask, other=0.0)
+        # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
         total = tl.dot(windows, weights, total, input_precision=PRECISION, out_dtype=COMPUTE)
     return total
 
@@ -181,11 +183,12 @@ def store_result(
     """Store [BLOCK_POSITIONS, BLOCK_OUTPUTS] plus the bias; transposed unless outputs are innermost in memory."""
     channel = outputs.first + outputs.output
     if HAS_BIAS:
+        # [BLOCK_OUTPUTS]
         bias = tl.load(result.bias_ptr + channel * result.bias_stride, mask=outputs.mask, other=0.0)
         total += bias.to(COMPUTE)[None, :]
     places = positions.row.to(tl.int64) * result.strides[2] + positions.column.to(tl.int64) * result.strides[3]
-    places += positions.image.to(tl.int64) * result.strides[0]
-    values = total.to(result.pointer.dtype.element_ty)
+    places += positions.image.to(tl.int64) * result.strides[0]  # [BLOCK_POSITIONS]
+    values = total.to(result.pointer.dtype.element_ty)  # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
     if OUTPUTS_INNER:
         pointers = result.pointer + places[:, None] + (channel * result.strides[1])[None, :]
         tl.store(pointers, values, mask=positions.mask[:, None] & outputs.mask[None, :])
@@ -209,7 +212,7 @@ def conv2d_gather_kernel(
     blocks_of_outputs = tl.cdiv(outputs, BLOCK_OUTPUTS)
     position = tl.program_id(0) // blocks_of_outputs * BLOCK_POSITIONS + tl.arange(0, BLOCK_POSITIONS)
     output = tl.program_id(0) % blocks_of_outputs * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
-    is_position, has_output = position < n_positions, output < outputs
+    is_position, has_output = position < n_positions, output < outputs  # [BLOCK_POSITIONS], [BLOCK_OUTPUTS]
     image = position // result_width // result_height
     row, column = position // result_width % result_height, position % result_width
     top = tl.where(
@@ -220,7 +223,7 @@ def conv2d_gather_kernel(
     corner += image.to(tl.int64) * source_strides[0]
     source_pointers = source_ptr + group * channels * source_strides[1] + corner
     weight_pointers = weight_ptr + group * weight_group_stride + output.to(tl.int64) * weight_strides[0]
-    total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)
+    total = tl.zeros([BLOCK_POSITIONS, BLOCK_OUTPUTS], COMPUTE)  # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
     source = Source(source_pointers, top, left, source_strides, source_height, source_width)
     weight = Weights(weight_pointers, weight_strides, has_output)
     if FEW_CHANNELS:

@@ -47,32 +47,33 @@ def conv2d_weight_gradient_kernel(
     """
     group, split = tl.program_id(2).to(tl.int64), tl.program_id(1)
     blocks_of_outputs = tl.cdiv(outputs, BLOCK_OUTPUTS)
-    output = tl.program_id(0) % blocks_of_outputs * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+    output = tl.program_id(0) % blocks_of_outputs * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)  # [BLOCK_OUTPUTS]
     block = tl.program_id(0) // blocks_of_outputs
     n_columns = channels * KERNEL[0] * KERNEL[1]
     if FEW_CHANNELS:
-        number = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+        number = block * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)  # [BLOCK_COLUMNS], as channel and tap
         channel, tap = number % CHANNELS, number // CHANNELS
         has_column = number < n_columns
     else:
         blocks_of_channels = tl.cdiv(channels, BLOCK_COLUMNS)
         channel = block % blocks_of_channels * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
-        tap = block // blocks_of_channels
-        number = tap * channels + channel
+        tap = block // blocks_of_channels  # one for all columns
+        number = tap * channels + channel  # [BLOCK_COLUMNS], as channel
         has_column = channel < channels
     down, across = tap // KERNEL[1] * window[4] - window[2], tap % KERNEL[1] * window[5] - window[3]
     x_columns = x_ptr + (group * channels + channel) * x_strides[1]
     x_columns += tl.cast(down, tl.int64) * x_strides[2] + tl.cast(across, tl.int64) * x_strides[3]
     dy_columns = dy_ptr + (group * outputs + output) * dy_strides[1]
-    total = tl.zeros([BLOCK_OUTPUTS, BLOCK_COLUMNS], COMPUTE)
+    total = tl.zeros([BLOCK_OUTPUTS, BLOCK_COLUMNS], COMPUTE)  # [BLOCK_OUTPUTS, BLOCK_COLUMNS]
     last = tl.minimum((split + 1) * positions_per_split, n_positions)
     for start in range(split * positions_per_split, last, BLOCK_POSITIONS):
-        position = start + tl.arange(0, BLOCK_POSITIONS)
+        position = start + tl.arange(0, BLOCK_POSITIONS)  # [BLOCK_POSITIONS], as image, p, q and places
         is_position = (position < last)[:, None]
         image = (position // windows_across // windows_down).to(tl.int64)
         p, q = position // windows_across % windows_down, position % windows_across
         dy_places = image * dy_strides[0] + p.to(tl.int64) * dy_strides[2] + q.to(tl.int64) * dy_strides[3]
         dy_mask = is_position & (output < outputs)[None, :]
+        # [BLOCK_POSITIONS, BLOCK_OUTPUTS]
         dy = tl.load(dy_columns[None, :] + dy_places[:, None], mask=dy_mask, other=0.0)
         top, left = p * window[0], q * window[1]
         x_places = image * x_strides[0] + top.to(tl.int64) * x_strides[2] + left.to(tl.int64) * x_strides[3]
@@ -82,6 +83,7 @@ def conv2d_weight_gradient_kernel(
             )
         else:
             x_mask = (is_in_image(top + down, height) & is_in_image(left + across, width))[:, None]
+        # [BLOCK_POSITIONS, BLOCK_COLUMNS]
         x = tl.load(x_columns[None, :] + x_places[:, None], mask=x_mask & is_position & has_column[None, :], other=0.0)
         total = tl.dot(tl.trans(dy), x, total, input_precision=PRECISION, out_dtype=COMPUTE)
     rows = split.to(tl.int64) * tl.num_programs(2) * outputs + group * outputs + output

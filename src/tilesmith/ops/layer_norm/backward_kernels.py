@@ -109,11 +109,11 @@ def _row_statistics(
         dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         scaled = dy * load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
         blocks_read += 1
-        share = 1 / blocks_read
-        step, means = step_mean(means, x, mask, share)
-        scaled_step, scaled_means = step_mean(scaled_means, scaled, mask, share)
-        squares += product_of_steps(step, step, share)
-        products += product_of_steps(step, scaled_step, share)
+        inverse_count = 1 / blocks_read
+        step, means = step_mean(means, x, mask, inverse_count)
+        scaled_step, scaled_means = step_mean(scaled_means, scaled, mask, inverse_count)
+        squares += product_of_steps(step, step, inverse_count)
+        products += product_of_steps(step, scaled_step, inverse_count)
     counts = columns_per_lane(n_columns, BLOCK_SIZE, COMPUTE)  # [1, BLOCK_SIZE]
     mean, apart = merge_lanes(means, counts, n_columns)  # [ROWS, 1], [ROWS, BLOCK_SIZE]
     scaled_mean, scaled_apart = merge_lanes(scaled_means, counts, n_columns)

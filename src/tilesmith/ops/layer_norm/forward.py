@@ -77,9 +77,9 @@ def layer_norm_forward_blocks_kernel(
     for block in range(BLOCKS - 1):  # all full, so that no column needs a mask
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         x = load_tile(x_rows, RowTile(rows, columns, in_rows, sizes), NESTED, COMPUTE, "evict_last")
-        share = 1 / tl.cast(block + 1, COMPUTE)
-        step, means = step_mean(means, x, True, share)
-        squares += product_of_steps(step, step, share)
+        inverse_count = 1 / tl.cast(block + 1, COMPUTE)
+        step, means = step_mean(means, x, True, inverse_count)
+        squares += product_of_steps(step, step, inverse_count)
     columns = (BLOCKS - 1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     mask = in_rows & (columns < n_columns)[None, :]
     x = load_tile(x_rows, RowTile(rows, columns, mask, sizes), NESTED, COMPUTE, "evict_last")  # [ROWS, BLOCK_SIZE]

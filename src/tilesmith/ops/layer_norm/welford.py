@@ -10,16 +10,19 @@ import triton.language as tl
 
 
 @triton.jit
-def step_mean(mean, values, mask, share):
-    """Return each value's distance from its lane's mean, and the mean after `share` of that distance is added."""
+def step_mean(mean, values, mask, inverse_count):
+    """Return each value's distance from its lane's mean, and the mean with the value.
+
+    `inverse_count` is 1 / the number of values that the new mean is over.
+    """
     step = tl.where(mask, values - mean, 0.0)
-    return step, mean + step * share  # [ROWS, BLOCK_SIZE] each
+    return step, mean + step * inverse_count  # [ROWS, BLOCK_SIZE] each
 
 
 @triton.jit
-def product_of_steps(step, other_step, share):
+def product_of_steps(step, other_step, inverse_count):
     """Return what a value adds to the sum of products of two distances. This order never computes 0 · ∞."""
-    return step * (other_step * (1 - share))
+    return step * (other_step * (1 - inverse_count))  # [ROWS, BLOCK_SIZE]
 
 
 @triton.jit

@@ -196,9 +196,9 @@ def compute_forward(
     losses, kept = logits_forward.fake(rows, classes, ignore_index, label_smoothing, "none")
     one = losses.new_ones(())
     count = (classes != ignore_index).sum() if reduction == "mean" else None
-    share = one if count is None else one / count.clamp(min=1)
+    inverse_count = one if count is None else one / count.clamp(min=1)
     # The gradient of a mean over thousands of rows is too small for float16: there the backward divides.
-    now, later = (one, share) if rows.dtype == torch.float16 else (share, one)
+    now, later = (one, inverse_count) if rows.dtype == torch.float16 else (inverse_count, one)
     for chunk, logits in logits_in_chunks(rows, matrix, bias):
         options = ignore_index, label_smoothing
         slope = made.capped_(logits)

@@ -196,7 +196,7 @@ class StoredParts:
         if self._doutput is not None:
             tensors["doutput"] = self._doutput
         self._stored = {name: self._empty_parts(tensor) for name, tensor in tensors.items()}
-        config = plan.choose(SplitConfig(), "planes", problem.head_block)
+        config = plan.choose(SplitConfig(), "parts", problem.head_block)
         sequences = 1 if problem.packed else problem.sequences
         of_keys = sequences * problem.key_heads * triton.cdiv(problem.keys, config.BLOCK)
         of_queries = sequences * problem.heads * triton.cdiv(problem.queries, config.BLOCK)

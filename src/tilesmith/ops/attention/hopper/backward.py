@@ -250,12 +250,12 @@ def differentiate(
     reach = gl.minimum(key_rows - query_rows + right - start, 1 << 29)
     last_key = key_rows - 1 - start
 
-    dk = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)
-    dv = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)
+    dk = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)  # [ROWS, HEAD]
+    dv = gl.zeros([ROWS, HEAD], gl.float32, GRADIENT)  # [ROWS, HEAD]
     mbarrier.wait(signals.index(KEYS_READY), 0)
-    k = key_tiles.index(PART).reshape([ROWS, HEAD])
+    k = key_tiles.index(PART).reshape([ROWS, HEAD])  # [ROWS, HEAD] in shared memory
     started = start_scores(k, query_tiles, signals, 0, total, SCORES, HEAD, STAGES)
-    scores = warpgroup_mma_wait(0, deps=[started])
+    scores = warpgroup_mma_wait(0, deps=[started])  # [ROWS, QUERIES]
     query = first_block * QUERIES
     SUM: gl.constexpr = QUERIES * HALF  # what a warpgroup has of one
     tile = (sequence * n_heads + key_head * group) * (first_block + n_blocks) + first_block  # of queries, of all heads
@@ -263,38 +263,41 @@ def differentiate(
     for n in range(total):
         slot = n % STAGES
         zero = hidden_zero()
+        # In shared memory: q and do [QUERIES, HEAD], k and v [ROWS, HEAD].
         q = query_tiles.index(2 * slot).reshape([QUERIES, HEAD])
         do = query_tiles.index(2 * slot + 1).reshape([QUERIES, HEAD])
         k = key_tiles.index(PART + zero).reshape([ROWS, HEAD])
         v = key_tiles.index(GROUPS + PART + zero).reshape([ROWS, HEAD])
         mbarrier.wait(signals.index(SLOTS + STAGES + slot), n // STAGES % 2)
         no_scores = gl.zeros([ROWS, QUERIES], gl.float32, SCORES)
+        # [ROWS, QUERIES] each; lse and δ are [1, QUERIES].
         dweights = warpgroup_mma(v, do.permute([1, 0]), no_scores, use_acc=False, is_async=True)
         weights = gl.exp2(scores * (scale * LOG2_E) - statistics_tiles.index(2 * slot).load(SCORES))
         if gl.minimum(query + reach, last_key) < ROWS - 1:  # not every query sees every key
             weights = only_seen(weights, query + reach, last_key, SCORES)
         operand = gl.convert_layout(weights.to(query_tiles.dtype), gl.DotOperandLayout(0, GRADIENT, 2))
-        dv = warpgroup_mma(operand, do, dv, is_async=True)
+        dv = warpgroup_mma(operand, do, dv, is_async=True)  # [ROWS, HEAD]
         dweights = warpgroup_mma_wait(1, deps=[dweights])
         dscores = weights * (dweights - statistics_tiles.index(2 * slot + 1).load(SCORES))
-        dscores = dscores.to(query_tiles.dtype)
+        dscores = dscores.to(query_tiles.dtype)  # [ROWS, QUERIES]
         ds_tiles.index(n % 2 * GROUPS + PART).store(dscores)
         fence_async_shared()
         mbarrier.arrive(signals.index(DS_READY), count=1)
         operand = gl.convert_layout(dscores, gl.DotOperandLayout(0, GRADIENT, 2))
-        dk = warpgroup_mma(operand, q, dk, is_async=True)
+        dk = warpgroup_mma(operand, q, dk, is_async=True)  # [ROWS, HEAD]
         if EARLY:
             started = start_scores(k, query_tiles, signals, n + 1, total, SCORES, HEAD, STAGES)
         mbarrier.wait(signals.index(DS_READY), n % 2)
         sees_no_later = gl.minimum(query + QUERIES - 1 + reach, last_key) < KEYS - PART * ROWS
         adds_first = block == 0 if ASCENDING else sees_no_later
         adds_last = sees_no_later if ASCENDING else block == 0
-        dq = gl.zeros([QUERIES, HALF], gl.float32, DQ)
+        dq = gl.zeros([QUERIES, HALF], gl.float32, DQ)  # [QUERIES, HALF]
         if adds_last & (not adds_first):  # reads the sum now: later there are no registers for it
             mbarrier.wait(signals.index(MAY_ADD + n % 2), n // 2 % 2)
             dq = sum_so_far(sum_ptr, DQ, HALF)
         for part in gl.static_range(GROUPS):
-            ds = ds_tiles.index(n % 2 * GROUPS + part).permute([1, 0])
+            ds = ds_tiles.index(n % 2 * GROUPS + part).permute([1, 0])  # [QUERIES, ROWS] in shared memory
+            # [ROWS, HALF] in shared memory
             columns = key_tiles.index(part + zero).reshape([ROWS, HEAD]).slice(PART * HALF, HALF, dim=1)
             dq = warpgroup_mma(ds, columns, dq, is_async=True)
         if EARLY:
@@ -336,9 +339,9 @@ def start_scores(
     """Start the products with the n-th block of queries. After the last block the result is unused."""
     slot = n % STAGES
     mbarrier.wait(signals.index(SLOTS + slot), n // STAGES % 2, pred=n < total)
-    q = query_tiles.index(2 * slot).reshape([QUERIES, HEAD])
+    q = query_tiles.index(2 * slot).reshape([QUERIES, HEAD])  # [QUERIES, HEAD] in shared memory
     no_scores = gl.zeros([ROWS, QUERIES], gl.float32, SCORES)
-    return warpgroup_mma(k, q.permute([1, 0]), no_scores, use_acc=False, is_async=True)
+    return warpgroup_mma(k, q.permute([1, 0]), no_scores, use_acc=False, is_async=True)  # [ROWS, QUERIES]
 
 
 @gluon.jit
@@ -347,8 +350,9 @@ def only_seen(weights, reach, last_key, SCORES: gl.constexpr):
 
     Multiples of eight columns are the same for all threads. Compared as constants, they take no registers.
     """
-    keys = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-    queries = gl.arange(0, QUERIES, gl.SliceLayout(0, SCORES))
-    ahead = gl.where(keys <= last_key, keys - reach, 1 << 29)
+    keys = gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))  # [ROWS]
+    queries = gl.arange(0, QUERIES, gl.SliceLayout(0, SCORES))  # [QUERIES]
+    ahead = gl.where(keys <= last_key, keys - reach, 1 << 29)  # [ROWS]
+    # [ROWS, QUERIES]
     seen = ahead[:, None] - (queries & 7)[None, :] <= (queries & (QUERIES - 8))[None, :]
     return gl.where(seen, weights, 0.0)

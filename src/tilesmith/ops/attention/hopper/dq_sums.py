@@ -21,7 +21,7 @@ def fours_layout(columns):
 
 @gluon.jit
 def addresses_of_fours(sum_ptr, COLUMNS: gl.constexpr):
-    """Return the address of each group of four elements."""
+    """Return the address of each group of four elements: [16 · COLUMNS]."""
     places = sum_ptr + gl.arange(0, 16 * COLUMNS, fours_layout(COLUMNS)) * 4
     return gl.cast(places, gl.int64, bitcast=True)
 
@@ -35,8 +35,8 @@ def add_to_sum(sum_ptr, dq, adds_first, COLUMNS: gl.constexpr):
     FOURS: gl.constexpr = fours_layout(COLUMNS)
     # [warp, row of eight, row, column of eight, column of two, column]: rows of eight move next to the last dimension.
     fours = dq.reshape([4, 2, 8, COLUMNS // 8, 4, 2]).permute([0, 3, 2, 4, 1, 5]).reshape([16 * COLUMNS, 2, 2])
-    evens, odds = gl.split(fours)
-    a, c = gl.split(evens)
+    evens, odds = gl.split(fours)  # [16 · COLUMNS, 2] each
+    a, c = gl.split(evens)  # [16 · COLUMNS] each, as b and d
     b, d = gl.split(odds)
     a = gl.convert_layout(a, FOURS, assert_trivial=True)
     b = gl.convert_layout(b, FOURS, assert_trivial=True)
@@ -57,11 +57,12 @@ def add_to_sum(sum_ptr, dq, adds_first, COLUMNS: gl.constexpr):
 
 @gluon.jit
 def sum_so_far(sum_ptr, DQ: gl.constexpr, COLUMNS: gl.constexpr):
-    """Load the sum in the layout of the product dq. From the L2 cache: the L1 cache may hold older sums."""
+    """Load the sum, [64, COLUMNS], in the layout of dq. From the L2 cache: the L1 cache may hold older sums."""
     a, b, c, d = gl.inline_asm_elementwise(
         "ld.relaxed.gpu.global.v4.f32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l,~{memory}",
         [addresses_of_fours(sum_ptr, COLUMNS)],
         dtype=(gl.float32, gl.float32, gl.float32, gl.float32), is_pure=False, pack=1,
     )  # fmt: skip
+    # [warp, column of eight, row, column of two, row of eight, column]
     fours = gl.join(gl.join(a, c), gl.join(b, d)).reshape([4, COLUMNS // 8, 8, 4, 2, 2])
     return gl.convert_layout(fours.permute([0, 4, 2, 1, 3, 5]).reshape([64, COLUMNS]), DQ, assert_trivial=True)

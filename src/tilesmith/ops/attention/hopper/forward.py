@@ -202,15 +202,16 @@ def attend_tile(
     _, n_blocks = blocks_seen(start, GROUPS * ROWS, query_rows, key_rows, right, BLOCK_KEYS)
     start += PART * ROWS
     whole, own_blocks = blocks_seen(start, ROWS, query_rows, key_rows, right, BLOCK_KEYS)
-    rows = start + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))
-    last_seen = gl.minimum(rows + (key_rows - query_rows) + right, key_rows - 1)
+    rows = start + gl.arange(0, ROWS, gl.SliceLayout(1, SCORES))  # [ROWS]
+    last_seen = gl.minimum(rows + (key_rows - query_rows) + right, key_rows - 1)  # [ROWS]
 
-    largest = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+    largest = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))  # [ROWS]
+    # [ROWS, LANES]: each thread has its own sum.
     total = added_apart(spread(gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES), BLOCK_KEYS))
-    output = gl.zeros([ROWS, HEAD], gl.float32, OUTPUT)
+    output = gl.zeros([ROWS, HEAD], gl.float32, OUTPUT)  # [ROWS, HEAD]
     place = turn % PLACES * GROUPS + PART
     mbarrier.wait(q_ready.index(place), turn // PLACES % 2)
-    q = q_tiles.index(place).reshape([ROWS, HEAD])
+    q = q_tiles.index(place).reshape([ROWS, HEAD])  # [ROWS, HEAD] in shared memory
     for i in range(passed, passed + n_blocks - own_blocks):  # blocks that only other warpgroups see
         mbarrier.wait(k_ready.index(i % STAGES), i // STAGES % 2)
         mbarrier.arrive(k_free.index(i % STAGES), count=1)
@@ -221,12 +222,12 @@ def attend_tile(
         first = passed - own_blocks
         mbarrier.wait(k_ready.index(first % STAGES), first // STAGES % 2)
         scores = start_scores(q, k_tiles, first, SCORES, HEAD, BLOCK_KEYS, STAGES)
-        products = warpgroup_mma_wait(0, deps=[scores])
+        products = warpgroup_mma_wait(0, deps=[scores])  # [ROWS, BLOCK_KEYS]
         mbarrier.arrive(k_free.index(first % STAGES), count=1)
         new, _unused, largest, total = weighed(
             products, largest, total, factor, (own_blocks - 1) * BLOCK_KEYS, last_seen, SCORES, BLOCK_KEYS, True
         )  # fmt: skip
-        weights = packed(new, q.dtype, BLOCK_KEYS)
+        weights = packed(new, q.dtype, BLOCK_KEYS)  # [ROWS, BLOCK_KEYS / 2] words of two
         mbarrier.wait(v_ready.index(first % STAGES), first // STAGES % 2)
         # From the last block to the first. Blocks that some query sees only in part come first; only these are masked.
         for checked in gl.static_range(2):
@@ -236,7 +237,7 @@ def attend_tile(
                 mbarrier.wait(k_ready.index(i % STAGES), i // STAGES % 2)
                 scores = start_scores(q, k_tiles, i, SCORES, HEAD, BLOCK_KEYS, STAGES)
                 sums = start_sum(weights, v_tiles, output, i - 1, OUTPUT, HEAD, BLOCK_KEYS, STAGES)
-                products = warpgroup_mma_wait(1, deps=[scores])
+                products = warpgroup_mma_wait(1, deps=[scores])  # [ROWS, BLOCK_KEYS]
                 mbarrier.arrive(k_free.index(i % STAGES), count=1)
                 new, shrink, largest, total = weighed(
                     products, largest, total, factor, (passed - 1 - i) * BLOCK_KEYS, last_seen,
@@ -244,7 +245,7 @@ def attend_tile(
                 )  # fmt: skip
                 # This wait also keeps ptxas from moving the exponentials behind the next wait.
                 mbarrier.wait(v_ready.index(i % STAGES), i // STAGES % 2)
-                output = warpgroup_mma_wait(0, deps=[sums])
+                output = warpgroup_mma_wait(0, deps=[sums])  # [ROWS, HEAD]
                 mbarrier.arrive(v_free.index((i - 1) % STAGES), count=1)
                 output = output * gl.convert_layout(shrink, gl.SliceLayout(1, OUTPUT))[:, None]
                 weights = packed(new, q.dtype, BLOCK_KEYS)  # replaces the last weights, which wgmma reads until here
@@ -252,7 +253,7 @@ def attend_tile(
         output = warpgroup_mma_wait(0, deps=[sums])
         mbarrier.arrive(v_free.index((passed - 1) % STAGES), count=1)
 
-    all_weights = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))
+    all_weights = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, SCORES))  # [ROWS], as lse
     sees_nothing = all_weights == 0.0
     lse = gl.where(sees_nothing, float("inf"), largest + gl.log2(all_weights))
     lse_start = (gl.cast(sequence, gl.int64) * n_heads + head) * query_rows
@@ -273,8 +274,8 @@ def start_scores(
 ):  # fmt: skip
     """Start the products with the i-th block of keys."""
     zeros = gl.zeros([ROWS, BLOCK_KEYS], gl.float32, SCORES)
-    k = k_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
-    return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
+    k = k_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])  # [BLOCK_KEYS, HEAD] in shared memory
+    return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)  # [ROWS, BLOCK_KEYS]
 
 
 @gluon.jit
@@ -283,6 +284,7 @@ def start_sum(
     OUTPUT: gl.constexpr, HEAD: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Start adding the weighted values of the i-th block to the output."""
-    v = v_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])
+    v = v_tiles.index(i % STAGES).reshape([BLOCK_KEYS, HEAD])  # [BLOCK_KEYS, HEAD] in shared memory
+    # [ROWS, BLOCK_KEYS]
     operand = gl.convert_layout(unpacked(weights, v.dtype, BLOCK_KEYS), gl.DotOperandLayout(0, OUTPUT, 2))
-    return warpgroup_mma(operand, v, output, is_async=True)
+    return warpgroup_mma(operand, v, output, is_async=True)  # [ROWS, HEAD]

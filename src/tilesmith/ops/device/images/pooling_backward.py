@@ -4,6 +4,8 @@ The kernel gathers: each input element adds up the gradients of the few windows 
 every run. Windows are STRIDE apart, so elements STRIDE apart have the same place in their windows. A program goes
 through cells of STRIDE rows and columns, one element of each cell after the other. Which windows contain an element is
 known at compile time: for 3 × 3 windows of stride 2, nine windows for four elements.
+
+Tiles are [OUTER, INNER], see `tiles.py`.
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ def add_window(
     dy_pointers = pooled.dy_ptr + image_offsets(image, channel, p, q, pooled.dy_strides)
     if OF_MAXIMA:
         position_pointers = pooled.positions_ptr + image_offsets(image, channel, p, q, pooled.positions_strides)
-        inside = inside & (tl.load(position_pointers, mask=inside, other=0) == tap)
-    share = tl.load(dy_pointers, mask=inside, other=0.0).to(COMPUTE)
+        inside = inside & (tl.load(position_pointers, mask=inside, other=0) == tap)  # [OUTER, INNER]
+    dy = tl.load(dy_pointers, mask=inside, other=0.0).to(COMPUTE)  # [OUTER, INNER]
     if not OF_MAXIMA and DIVISOR == 0:
         counted = elements_counted(p, q, cells.height, cells.width, WINDOW[0], WINDOW[1], WINDOW[2], REDUCTION[1])
-        share = tl.where(inside, share / counted.to(COMPUTE), 0.0)
-    return dx + share
+        dy = tl.where(inside, dy / counted.to(COMPUTE), 0.0)
+    return dx + dy
 
 
 @triton.jit
@@ -77,7 +79,7 @@ def gradient_in_cells(
     DIVISOR: tl.constexpr = REDUCTION[2]
     row, column, reads = cells.row, cells.column, cells.mask
     windows_down, windows_across = pooled.windows_down, pooled.windows_across
-    dx = tl.zeros(reads.shape, COMPUTE)
+    dx = tl.zeros(reads.shape, COMPUTE)  # [OUTER, INNER]
     if UNROLLED:
         TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
         for tap in tl.static_range(TAPS):
@@ -125,7 +127,7 @@ def pooling_backward_kernel(
             first = gradient_in_cells(
                 pooled, cells, below, beside, WINDOW, AROUND, REDUCTION, UNROLLED, COMPUTE
             )  # fmt: skip
-            second = first
+            second = first  # [OUTER, INNER] each
             if PAIRED:
                 second = gradient_in_cells(
                     pooled, cells, below, beside + 1, WINDOW, AROUND, REDUCTION, UNROLLED, COMPUTE

@@ -4,6 +4,9 @@ A tile consists of cells of DOWN × ALONG windows, so that elements which neighb
 program first pools every row of a cell across; the result serves all windows that contain the row. Where columns are
 contiguous, one vector load reads the ALONG · STRIDE columns of a cell, and scalar loads read the columns beyond: for
 3 × 3 windows of stride 2 in bf16, 16 bytes and one element for four windows.
+
+Tiles are [OUTER, INNER], see `tiles.py`; each element of a tile is a cell. Tuples hold one tile for each window or
+element of a cell.
 """
 
 from __future__ import annotations
@@ -65,13 +68,14 @@ def elements_of_row(
         if PIECE > 0 and index == PADDING:
             beside = tl.arange(0, PIECE)[None, None, :]
             inside = tl.broadcast_to(row_inside[:, :, None], [row_inside.shape[0], row_inside.shape[1], PIECE])
-            column = (left + PADDING)[:, :, None] + beside
+            column = (left + PADDING)[:, :, None] + beside  # [1, INNER, PIECE]
             inside = is_inside(inside, column, width, False, COUNT - PADDING - PIECE < OVERHANG)
-            elements += unpacked(tl.load(pointers[:, :, None] + beside, mask=inside, other=other), PIECE)
+            pieces = tl.load(pointers[:, :, None] + beside, mask=inside, other=other)  # [OUTER, INNER, PIECE]
+            elements += unpacked(pieces, PIECE)
         elif PIECE == 0 or index < PADDING or index >= PADDING + PIECE:
             inside = is_inside(row_inside, left + index, width, index < PADDING, COUNT - 1 - index < OVERHANG)
             offset = tl.cast((index - PADDING) * column_stride, tl.int64)
-            elements += (tl.load(pointers + offset, mask=inside, other=other),)
+            elements += (tl.load(pointers + offset, mask=inside, other=other),)  # [OUTER, INNER]
     return elements
 
 
@@ -105,9 +109,9 @@ def rows_pooled_across(
             COLUMNS, PADDING[1], OVERHANG[1], PIECE,
         )  # fmt: skip
         for window in tl.static_range(ALONG):
-            value, position = elements[window * STRIDE[1]].to(COMPUTE), 0
+            value, position = elements[window * STRIDE[1]].to(COMPUTE), 0  # [OUTER, INNER], a number
             for tap in tl.static_range(1, TAPS):
-                element = elements[window * STRIDE[1] + tap * DILATION[1]].to(COMPUTE)
+                element = elements[window * STRIDE[1] + tap * DILATION[1]].to(COMPUTE)  # [OUTER, INNER]
                 value, position = pooled_with(value, position, element, tap, OF_MAXIMA, KEEP)
             values += (value,)
             positions += (position,)
@@ -125,7 +129,7 @@ def nothing_yet(
     """
     rows_before, columns_before = tl.cdiv(tl.maximum(-top, 0), DILATION[0]), tl.cdiv(tl.maximum(-left, 0), DILATION[1])
     position = (rows_before * KERNEL[1] + columns_before).to(tl.int32) + tl.zeros(SHAPE, tl.int32)
-    return tl.full(SHAPE, float("-inf") if OF_MAXIMA else 0.0, COMPUTE), position
+    return tl.full(SHAPE, float("-inf") if OF_MAXIMA else 0.0, COMPUTE), position  # [OUTER, INNER] each
 
 
 @triton.jit
@@ -154,6 +158,7 @@ def window_of_elements(
     pooled = start
     TAPS: tl.constexpr = KERNEL[0] * KERNEL[1]
     for tap in range(TAPS):
+        # [OUTER, INNER]
         value = window_element(
             windows, tap, float("-inf") if OF_MAXIMA else 0.0, KERNEL, PADDING, DILATION, OVERHANG
         ).to(start.dtype)  # fmt: skip
@@ -172,12 +177,12 @@ def store_row_of_windows(
     if ALONG > 1 and MULTIPLE == ALONG:
         beside = tl.arange(0, ALONG)[None, None, :]
         mask = mask[:, :, None] & (q[:, :, None] + beside < windows_across)
-        pieces = packed(values, ALONG).to(images_ptr.dtype.element_ty)
+        pieces = packed(values, ALONG).to(images_ptr.dtype.element_ty)  # [OUTER, INNER, ALONG]
         tl.store(images_ptr + offsets[:, :, None] + beside, pieces, mask=mask)
     else:
         for along in tl.static_range(ALONG):
             pointers = images_ptr + offsets + along * column_stride
-            value = values[along].to(images_ptr.dtype.element_ty)
+            value = values[along].to(images_ptr.dtype.element_ty)  # [OUTER, INNER]
             tl.store(pointers, value, mask=mask & (q + along < windows_across))
 
 
@@ -197,7 +202,7 @@ def pooling_forward_kernel(
     x_strides, y_strides = known_multiples(x_strides, X_MULTIPLE), known_multiples(y_strides, Y_MULTIPLE)
     width, windows_across = width // X_MULTIPLE * X_MULTIPLE, windows_across // Y_MULTIPLE * Y_MULTIPLE
     p, q = row * DOWN, column * ALONG
-    top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]
+    top, left = p * STRIDE[0] - PADDING[0], q * STRIDE[1] - PADDING[1]  # shaped as row and column
     values: tl.tuple = ()
     positions: tl.tuple = ()
     if UNROLLED:
@@ -224,6 +229,7 @@ def pooling_forward_kernel(
                     start, position, Windows(pointers, first_row, first_column, reads, height, width, x_strides),
                     KERNEL, PADDING, DILATION, OVERHANG, OF_MAXIMA, KEEP,
                 )  # fmt: skip
+            # result and position are [OUTER, INNER].
             if not OF_MAXIMA:
                 if DIVISOR != 0:
                     result = result / DIVISOR

@@ -2,6 +2,10 @@
 
 A program's tile has two dimensions: pixels × channels if channels are last in memory, else rows × columns of one or
 several planes. Neighbouring lanes take neighbours in memory.
+
+Shapes below call the two dimensions [OUTER, INNER]: [ROWS · COLUMNS, CHANNELS] if channels are last, else
+[PLANES · ROWS, COLUMNS]. What differs along one of them only is [OUTER, 1] or [1, INNER]; numbers of the whole program
+have no shape.
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from tilesmith.ops.runtime.plan import Operand
 class Windows(NamedTuple):
     """The windows of a tile in the images they read; (top, left) are the places of their first elements."""
 
-    pointers: Any  # to the first elements
-    top: Any
-    left: Any
-    mask: Any
+    pointers: Any  # [OUTER, INNER], to the first elements
+    top: Any  # [OUTER, 1]
+    left: Any  # [OUTER, 1] or [1, INNER]
+    mask: Any  # [OUTER, INNER]
     height: Any
     width: Any
     strides: Any
@@ -32,11 +36,11 @@ class Windows(NamedTuple):
 class Cells(NamedTuple):
     """The cells of a tile: rows and columns count cells, height and width are the images'."""
 
-    image: Any
-    channel: Any
-    row: Any
-    column: Any
-    mask: Any
+    image: Any  # one number, or [OUTER, 1] if a tile may have several planes
+    channel: Any  # [1, INNER] if channels are last, else as the image
+    row: Any  # [OUTER, 1]
+    column: Any  # [OUTER, 1] if channels are last, else [1, INNER]
+    mask: Any  # [OUTER, INNER]
     height: Any
     width: Any
 
@@ -85,22 +89,19 @@ class ImageTiles:
         self.reach = max(_reach(one) for one in everyone)
         self.element_bytes, self.dtype = images.element_bytes, images.dtype
 
-    def config(self, share: int = 1) -> ImageTileConfig:
-        """Return the default: eight outputs per thread, along columns or channels as far as possible.
-
-        `share` divides the number of elements where each is a cell of several outputs.
-        """
+    def config(self, outputs_per_cell: int = 1) -> ImageTileConfig:
+        """Return the default: eight outputs per thread, along columns or channels as far as possible."""
         if self.channels_inner:
             channels = min(bucket(self.channels), 128)
             # Channels that fill no vector need an address each: fewer, to save registers.
-            outputs = (4096 // self.element_bytes if self.channels % 16 == 0 else 512) // share
-            columns = min(bucket(self.width), outputs // channels)
+            cells = (4096 // self.element_bytes if self.channels % 16 == 0 else 512) // outputs_per_cell
+            columns = min(bucket(self.width), cells // channels)
             return ImageTileConfig(num_warps=4, ROWS=1, COLUMNS=columns, CHANNELS=channels)
-        outputs = 512 // share
-        columns = min(bucket(self.width), 128, outputs)
-        most = min(outputs // columns, bucket(self.height))
+        cells = 512 // outputs_per_cell
+        columns = min(bucket(self.width), 128, cells)
+        most = min(cells // columns, bucket(self.height))
         rows = min((1 << power for power in range(most.bit_length())), key=lambda rows: (-self.height % rows, -rows))
-        return ImageTileConfig(num_warps=2, PLANES=outputs // columns // rows, ROWS=rows, COLUMNS=columns)
+        return ImageTileConfig(num_warps=2, PLANES=cells // columns // rows, ROWS=rows, COLUMNS=columns)
 
     def bucket(self) -> tuple[object, ...]:
         if self.channels_inner:
@@ -148,24 +149,24 @@ def tile_of_images(
     blocks_across = tl.cdiv(width, COLUMNS)
     if CHANNELS_INNER:
         blocks_of_channels = tl.cdiv(channels, CHANNELS)
-        channel = (block % blocks_of_channels * CHANNELS + tl.arange(0, CHANNELS))[None, :]
+        channel = (block % blocks_of_channels * CHANNELS + tl.arange(0, CHANNELS))[None, :]  # [1, CHANNELS]
         block = block // blocks_of_channels
-        outer = tl.arange(0, ROWS * COLUMNS)[:, None]
+        outer = tl.arange(0, ROWS * COLUMNS)[:, None]  # [ROWS · COLUMNS, 1], as row and column
         row = block // blocks_across * ROWS + outer // COLUMNS
         column = block % blocks_across * COLUMNS + outer % COLUMNS
         if CHANNELS_FIT:
             reads = tl.full([ROWS * COLUMNS, CHANNELS], True, tl.int1)
         else:
             reads = tl.broadcast_to(channel < channels, ROWS * COLUMNS, CHANNELS)
-        writes = (row < height) & (column < width) & reads
+        writes = (row < height) & (column < width) & reads  # [ROWS · COLUMNS, CHANNELS], as reads
         image = first_plane
     else:
-        outer = tl.arange(0, PLANES * ROWS)[:, None]
+        outer = tl.arange(0, PLANES * ROWS)[:, None]  # [PLANES · ROWS, 1], as row
         row = block // blocks_across * ROWS + outer % ROWS
-        column = (block % blocks_across * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-        plane = first_plane if PLANES == 1 else first_plane + outer // ROWS
+        column = (block % blocks_across * COLUMNS + tl.arange(0, COLUMNS))[None, :]  # [1, COLUMNS]
+        plane = first_plane if PLANES == 1 else first_plane + outer // ROWS  # one number or [PLANES · ROWS, 1]
         reads = tl.full([PLANES * ROWS, COLUMNS], True, tl.int1)
-        writes = (plane < n_planes) & (row < height) & (column < width)
+        writes = (plane < n_planes) & (row < height) & (column < width)  # [PLANES · ROWS, COLUMNS], as reads
         plane = tl.minimum(plane, n_planes - 1)
         image, channel = plane // channels, plane % channels
     row, column = tl.minimum(row, height - 1).to(INDEX), tl.minimum(column, width - 1).to(INDEX)
@@ -176,7 +177,7 @@ def tile_of_images(
 def image_offsets(image, channel, row, column, strides):
     """Return the offsets of elements: of the image in 64 bits, inside an image in the dtype of row and column."""
     within = row * strides[2] + column * strides[3]
-    return image.to(tl.int64) * strides[0] + (within + channel.to(within.dtype) * strides[1])
+    return image.to(tl.int64) * strides[0] + (within + channel.to(within.dtype) * strides[1])  # [OUTER, INNER]
 
 
 @triton.jit
@@ -187,7 +188,10 @@ def known_multiples(strides, OF: tl.constexpr):
 
 @triton.jit
 def unpacked(pieces, SIZE: tl.constexpr):
-    """Return vectors of SIZE elements as SIZE tensors. No data moves if each thread holds whole vectors."""
+    """Return vectors [OUTER, INNER, SIZE] as SIZE tensors [OUTER, INNER].
+
+    No data moves if each thread holds whole vectors.
+    """
     OUTER: tl.constexpr = pieces.shape[0]
     INNER: tl.constexpr = pieces.shape[1]
     parts = (pieces,)
@@ -206,7 +210,7 @@ def unpacked(pieces, SIZE: tl.constexpr):
 
 @triton.jit
 def packed(elements, SIZE: tl.constexpr):
-    """Return SIZE tensors as vectors of SIZE elements: the inverse of `unpacked`."""
+    """Return SIZE tensors [OUTER, INNER] as vectors [OUTER, INNER, SIZE]: the inverse of `unpacked`."""
     parts = elements
     for level in tl.static_range(MOST_HALVINGS):
         if SIZE >> level > 1:
@@ -243,7 +247,7 @@ def window_element(
     inside = is_inside(inside, windows.left + across, windows.width, across < PADDING[1], beside < OVERHANG[1])
     # In 64 bits, so that all elements of a row but one are at a constant offset that the instruction holds.
     offset = tl.cast(down * windows.strides[2], tl.int64) + across * windows.strides[3]
-    return tl.load(windows.pointers + offset, mask=inside, other=other)
+    return tl.load(windows.pointers + offset, mask=inside, other=other)  # [OUTER, INNER]
 
 
 @triton.jit
@@ -261,6 +265,7 @@ def window_around(
     r, s = down // DILATION[0], across // DILATION[1]
     rows_agree = (p >= 0) & (p < windows_down) & (r < KERNEL[0]) & (down % DILATION[0] == 0)
     columns_agree = (q >= 0) & (q < windows_across) & (s < KERNEL[1]) & (across % DILATION[1] == 0)
+    # p like row, q like column; the tap and whether the window contains the element broadcast both.
     return p, q, r * KERNEL[1] + s, rows_agree & columns_agree
 
 
@@ -278,12 +283,12 @@ def store_cells(
     rows = cells.row * CELL[0] + BELOW
     if PAIRED:
         block = tl.program_id(0) % tl.cdiv(tl.cdiv(width, 2), COLUMNS)
-        columns = block * (2 * COLUMNS) + tl.arange(0, 2 * COLUMNS)[None, :]
-        values = tl.interleave(first, second)
+        columns = block * (2 * COLUMNS) + tl.arange(0, 2 * COLUMNS)[None, :]  # [1, 2 · COLUMNS]
+        values = tl.interleave(first, second)  # [PLANES · ROWS, 2 · COLUMNS]
         mask = (rows < height) & (columns < width)
     else:
         columns = cells.column * CELL[1] + BESIDE
-        values = first
+        values = first  # [OUTER, INNER]
         mask = cells.mask & (rows < height) & (columns < width)
     pointers = images_ptr + image_offsets(cells.image, cells.channel, rows, columns.to(rows.dtype), strides)
     tl.store(pointers, values.to(images_ptr.dtype.element_ty), mask=mask)

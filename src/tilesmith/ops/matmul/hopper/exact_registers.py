@@ -103,7 +103,7 @@ def split_b(
     b_ptr += distance(start, b_stride, B_ALONG) + distance(first_column, b_stride, not B_ALONG)
     tile = tile_at(n_columns - first_column, b_stride, B_ALONG, TILE, LAYOUT)
     b_step = distance(BLOCK_K, b_stride, B_ALONG)
-    b = loaded(b_ptr, tile, remaining, B_ALONG)
+    b = loaded(b_ptr, tile, remaining, B_ALONG)  # [TILE]
     step = 0
     for i in range(steps if HELD else turns * steps):
         slot = i % B_SLOTS
@@ -173,12 +173,12 @@ def multiply(
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     for first in gl.static_range(A_SLOTS):
         load_rows(a, a_tiles, a_ready, work, first, A_ALONG, BLOCK_K, A_SLOTS, GROUP)
-    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+    zeros = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)  # [ROWS, BLOCK_N]
     for turn in range(turns):
-        total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
+        total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)  # [ROWS, BLOCK_N]
         for step in range(steps):
             number = turn * steps + step + hidden_zero()
-            rows = parts_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)
+            rows = parts_of_rows(a_tiles, a_ready, number, LEFT, A_ALONG, A_SLOTS, GROUP)  # 3 of [ROWS, BLOCK_K]
             slot = step if HELD else number % B_SLOTS
             mbarrier.wait(b_ready.index(slot), 0 if HELD else number // B_SLOTS % 2)
             product = start_product(rows, parts_in(b_parts, slot, B_ALONG), zeros)
@@ -203,8 +203,8 @@ def of_high_parts(
     """
     _a, a_ptr, b_ptr, a_stride, b_stride, _y_ptr = tensors
     _walker, _n_walkers, _turns, start, _steps, remaining = work
-    rows = gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
-    columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))  # [ROWS]
+    columns = gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))  # [BLOCK_N]
     a_ptr += distance(first_row, a_stride, not A_ALONG)
     b_ptr += distance(first_column, b_stride, not B_ALONG)
     total = gl.zeros([ROWS, BLOCK_N], gl.float32, SUMS)
@@ -217,8 +217,8 @@ def of_high_parts(
             b_places *= b_stride
         left_ptr = a_ptr + distance(start + i, a_stride, A_ALONG) + a_places
         right_ptr = b_ptr + distance(start + i, b_stride, B_ALONG) + b_places
-        left = gl.load(left_ptr, mask=rows + first_row < n_rows, other=0.0)
-        right = gl.load(right_ptr, mask=columns + first_column < n_columns, other=0.0)
+        left = gl.load(left_ptr, mask=rows + first_row < n_rows, other=0.0)  # [ROWS]
+        right = gl.load(right_ptr, mask=columns + first_column < n_columns, other=0.0)  # [BLOCK_N]
         total += first_bits(left)[:, None] * first_bits(right)[None, :]
     return total
 
@@ -236,14 +236,15 @@ def store_rows(
     first_column = (first_column + hidden_zero()) // BLOCK_N * BLOCK_N
     n_columns = n_columns // UNIT * UNIT
     y_row_stride = y_row_stride // UNIT * UNIT
-    rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
-    columns = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
+    rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))  # [ROWS]
+    columns = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))  # [BLOCK_N], as the bias
     offsets = (rows.to(gl.int64) * y_row_stride)[:, None] + columns[None, :]
-    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]  # [ROWS, BLOCK_N], as the addend
     # As in `exact_shared`: corrections that overflow or meet an infinity mean nothing.
     is_finite = gl.abs(total) < float("inf")
     if gl.min(gl.min(is_finite.to(gl.int32), 1), 0) == 0:
         gl.store(y_ptr + offsets, total, mask=mask)  # registers do not hold both
+        # [ROWS, BLOCK_N]
         high = of_high_parts(tensors, work, first_row, first_column, n_rows, n_columns, A_ALONG, B_ALONG, BLOCK_N, SUMS)
         total = gl.load(y_ptr + offsets, mask=mask, other=0.0)
         total = gl.where((gl.abs(total) < float("inf")) | (gl.abs(high) < float("inf")), total, high)

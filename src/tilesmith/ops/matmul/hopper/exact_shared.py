@@ -43,7 +43,7 @@ def room_for_parts(TILE: gl.constexpr):
 
 @gluon.jit
 def store_parts(x, parts, slot):
-    """Split x as `device/bf16x3.py` does, and store the three parts."""
+    """Split the tile x as `device/bf16x3.py` does, and store the three parts. All have the shape of x."""
     high = first_bits(x)
     rest = x - high
     middle = first_bits(rest)
@@ -54,7 +54,7 @@ def store_parts(x, parts, slot):
 
 @gluon.jit
 def parts_in(parts, slot, TURNED: gl.constexpr):
-    """Return the three parts in this slot, transposed if TURNED."""
+    """Return the three parts in this slot, [TILE] each, transposed if TURNED."""
     high, middle, low = parts[0].index(slot), parts[1].index(slot), parts[2].index(slot)
     if TURNED:
         high, middle, low = high.permute([1, 0]), middle.permute([1, 0]), low.permute([1, 0])
@@ -87,7 +87,7 @@ def tile_at(n_first, stride, ALONG_DEPTH: gl.constexpr, TILE: gl.constexpr, LAYO
 
 @gluon.jit
 def loaded(ptr, tile, remaining, ALONG_DEPTH: gl.constexpr):
-    """Return a tile, with zeros beyond its rows or columns and beyond the remaining depth."""
+    """Return a tile [TILE], with zeros beyond its rows or columns and beyond the remaining depth."""
     offsets, in_firsts, depths = tile
     in_depth = depths < remaining
     mask = in_firsts[:, None] & in_depth[None, :] if ALONG_DEPTH else in_depth[:, None] & in_firsts[None, :]
@@ -96,7 +96,10 @@ def loaded(ptr, tile, remaining, ALONG_DEPTH: gl.constexpr):
 
 @gluon.jit
 def start_product(a_parts, b_parts, zeros):
-    """Start the six products of bf16x3, the smallest first, and return their sum, which is not complete yet."""
+    """Start the six products of bf16x3, the smallest first, and return their sum, which is not complete yet.
+
+    Parts of a are [rows, BLOCK_K], parts of b [BLOCK_K, BLOCK_N], the sum is [rows, BLOCK_N].
+    """
     a_high, a_middle, a_low = a_parts
     b_high, b_middle, b_low = b_parts
     product = warpgroup_mma(a_low, b_high, zeros, use_acc=False, is_async=True)
@@ -125,8 +128,8 @@ def accumulated(
     b_ptr += b_step
     a = loaded(a_ptr, a_tile, remaining - BLOCK_K, A_ALONG)  # [BLOCK_M, BLOCK_K], or transposed
     b = loaded(b_ptr, b_tile, remaining - BLOCK_K, B_ALONG)  # [BLOCK_N, BLOCK_K], or transposed
-    total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
-    zeros = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
+    total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)  # [BLOCK_M, BLOCK_N]
+    zeros = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)  # [BLOCK_M, BLOCK_N]
     for step in range(steps):
         slot = step % 2
         fence_async_shared()
@@ -153,10 +156,10 @@ def of_high_parts(
     b_ptr, b_tile, b_step, b_parts = b_side
     a_high, _, _ = parts_in(a_parts, 0, not A_ALONG)
     b_high, _, _ = parts_in(b_parts, 0, B_ALONG)
-    total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)
+    total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SUMS)  # [BLOCK_M, BLOCK_N]
     for step in range(steps):
-        a = loaded(a_ptr + step * a_step, a_tile, remaining - step * BLOCK_K, A_ALONG)
-        b = loaded(b_ptr + step * b_step, b_tile, remaining - step * BLOCK_K, B_ALONG)
+        a = loaded(a_ptr + step * a_step, a_tile, remaining - step * BLOCK_K, A_ALONG)  # [BLOCK_M, BLOCK_K] or turned
+        b = loaded(b_ptr + step * b_step, b_tile, remaining - step * BLOCK_K, B_ALONG)  # [BLOCK_N, BLOCK_K] or turned
         thread_barrier()  # all warps have finished with the last tile
         a_parts[0].index(0).store(as_bf16(a))
         b_parts[0].index(0).store(as_bf16(b))
@@ -206,24 +209,26 @@ def matmul_hopper_exact_kernel(
     a_step, b_step = distance(BLOCK_K, a_stride, A_ALONG), distance(BLOCK_K, b_stride, B_ALONG)
     a_side = (a_ptr, a_tile, a_step, room_for_parts(A_TILE))
     b_side = (b_ptr, b_tile, b_step, room_for_parts(B_TILE))
+    # [BLOCK_M, BLOCK_N]
     total = accumulated(a_side, b_side, remaining, steps, A_ALONG, B_ALONG, SUMS, BLOCK_M, BLOCK_N, BLOCK_K)
     thread_barrier()  # all products are complete: from here on shared memory may hold other things
     # Corrections that overflow or meet an infinity mean nothing: the high parts alone decide the result. Such a sum is
     # not finite, so one test finds the rare case.
     is_finite = gl.abs(total) < float("inf")
     if gl.min(gl.min(is_finite.to(gl.int32), 1), 0) == 0:
+        # [BLOCK_M, BLOCK_N]
         high = of_high_parts(a_side, b_side, remaining, steps, A_ALONG, B_ALONG, SUMS, BLOCK_M, BLOCK_N, BLOCK_K)
         total = gl.where((gl.abs(total) < float("inf")) | (gl.abs(high) < float("inf")), total, high)
     n_columns = n_columns // COLUMNS_MULTIPLE * COLUMNS_MULTIPLE
-    rows = first_row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, SUMS))
-    columns = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))
+    rows = first_row + gl.arange(0, BLOCK_M, gl.SliceLayout(1, SUMS))  # [BLOCK_M]
+    columns = first_column + gl.arange(0, BLOCK_N, gl.SliceLayout(0, SUMS))  # [BLOCK_N], as the bias
     if bias_ptr is not None:
         bias = gl.load(bias_ptr + columns.to(gl.int64) * bias_stride, mask=columns < n_columns, other=0.0)
         total += bias.to(gl.float32)[None, :]
     if ACTIVATION == "relu":
         total = gl.where(total < 0, 0.0, total)  # unlike a maximum, this lets NaN through
     offsets = (rows.to(gl.int64) * y_row_stride)[:, None] + (columns.to(gl.int64) * y_column_stride)[None, :]
-    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]  # [BLOCK_M, BLOCK_N], as the addend
     if addend_ptr is not None:  # has the layout of y; never with split-K
         total += gl.load(addend_ptr + matrix * y_batch_stride + offsets, mask=mask, other=0.0).to(gl.float32)
     y_ptr += gl.cast(split, gl.int64) * n_matrices * n_rows * n_columns + matrix * y_batch_stride

@@ -102,9 +102,9 @@ def multiply(given, results, memory, places, sizes, TOGETHER: gl.constexpr, PART
     Every other step finishes a chunk. The steps between load the next chunk into its buffer.
     """
     n_row_tiles, n_column_tiles, steps = work(sizes)
-    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
+    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)  # [ROWS, COLUMNS]
     # Before the first tile: below the last row TMA loads zeros and stores nothing.
-    before = rounded(zeros, places, PART)
+    before = rounded(zeros, places, PART)  # 4 of [ROWS, CHUNK / 2] pairs
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     for chunk in gl.static_range(PLACES):
         load_chunk(given, places, row, column, chunk, PART)
@@ -112,7 +112,7 @@ def multiply(given, results, memory, places, sizes, TOGETHER: gl.constexpr, PART
     for tile in range(gl.program_id(0), n_row_tiles * n_column_tiles, gl.num_programs(0)):
         next_row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
         next_row, next_column = next_row + PART * ROWS, column_tile * COLUMNS
-        total = zeros
+        total = zeros  # [ROWS, COLUMNS]
         for chunk in gl.static_range(CHUNKS):
             total = step_of_product(total, memory, number + 2 * chunk, chunk == 0, PART, False)
             finish_chunk(results, before, places, row, column, chunk, PART)
@@ -138,8 +138,8 @@ def multiply(given, results, memory, places, sizes, TOGETHER: gl.constexpr, PART
 def rounded(total, places, PART: gl.constexpr):
     """Return the chunks of the left half of dh, rounded, in pairs; put those of the right half into shared memory."""
     _gate_places, _up_places, _hidden_places, kept_places, _arrived = places
-    left, right = halves(pairs(total, kept_places.dtype))
-    kept = quarters(right)
+    left, right = halves(pairs(total, kept_places.dtype))  # [ROWS, COLUMNS / 4] pairs each
+    kept = quarters(right)  # 4 of [ROWS, CHUNK / 2] pairs
     for chunk in gl.static_range(KEPT):
         paired(kept_places.index(PART * KEPT + chunk)).store(kept[chunk])
     return quarters(left)
@@ -169,6 +169,7 @@ def finish_chunk(results, before, places, row, column, chunk: gl.constexpr, PART
         kept_place = kept_places.index(PART * KEPT + chunk - (CHUNKS - KEPT))
         dh = paired(kept_place).load(before[0].type.layout)
     mbarrier.wait(arrived.index(place), chunk // PLACES % 2)
+    # dh, gate, up and their gradients are [ROWS, CHUNK / 2] pairs.
     of_gate, of_up, of_hidden = gradients(
         dh, paired(gate_place).load(dh.type.layout), paired(up_place).load(dh.type.layout), gate_places.dtype
     )
@@ -184,7 +185,7 @@ def finish_chunk(results, before, places, row, column, chunk: gl.constexpr, PART
 
 @gluon.jit
 def gradients(dh, gate, up, DTYPE: gl.constexpr):
-    """Return the gradients of gate and up, and silu(gate) · up, of pairs and in pairs."""
+    """Return the gradients of gate and up, and silu(gate) · up, of pairs and in pairs: [ROWS, CHUNK / 2] all."""
     dh_even, dh_odd = of_pair(dh, DTYPE)
     gate_even, gate_odd = of_pair(gate, DTYPE)
     up_even, up_odd = of_pair(up, DTYPE)
@@ -199,7 +200,7 @@ def gradients(dh, gate, up, DTYPE: gl.constexpr):
 
 @gluon.jit
 def gradients_of_one(dh, gate, up):
-    """Return the gradients of gate and up, and silu(gate) · up, in float32."""
+    """Return the gradients of gate and up, and silu(gate) · up, in float32: [ROWS, CHUNK / 2] all."""
     opening = opened(gate)
     silu = gate * opening
     slope = opening + silu * (1 - opening)

@@ -97,16 +97,17 @@ def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl
     """Run a warpgroup that multiplies, and runs the epilogue of the tile before."""
     x_tiles, weight_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
+    # Both weights of a stage below each other, [STAGES, COLUMNS, DEPTH].
     both = reinterpreted(weight_tiles, x_tiles.dtype, [STAGES, COLUMNS, DEPTH], weight_tiles.layout)
     memory = (x_tiles, both, ready, free)
     n_row_tiles, n_column_tiles, steps = work(sizes)
-    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
+    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)  # [ROWS, COLUMNS]
     # Before the first tile: TMA stores nothing below the last row.
-    before = gate_and_up(zeros, staging.dtype)
+    before = gate_and_up(zeros, staging.dtype)  # 4 of [ROWS, CHUNK / 2] pairs
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     number = 0
     for tile in range(gl.program_id(0), n_row_tiles * n_column_tiles, gl.num_programs(0)):
-        total = zeros
+        total = zeros  # [ROWS, COLUMNS]
         for chunk in gl.static_range(CHUNKS):
             total = step_of_product(total, memory, number + chunk, chunk == 0, PART, True)
             store_chunk(results, before, staging, row, column, chunk, PLACES, PART)
@@ -124,10 +125,10 @@ def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl
 @gluon.jit
 def gate_and_up(total, DTYPE: gl.constexpr):
     """Return the chunks of gate and of up, rounded, in pairs."""
-    gate, up = halves(pairs(total, DTYPE))
+    gate, up = halves(pairs(total, DTYPE))  # [ROWS, CHUNK] pairs each
     gate_left, gate_right = halves(gate)
     up_left, up_right = halves(up)
-    return gate_left, gate_right, up_left, up_right
+    return gate_left, gate_right, up_left, up_right  # [ROWS, CHUNK / 2] pairs each
 
 
 @gluon.jit
@@ -137,7 +138,7 @@ def store_chunk(
     """Store one chunk [ROWS, CHUNK]: gate, up and hidden of the left columns, then of the right ones."""
     HALF: gl.constexpr = chunk // 3
     KIND: gl.constexpr = chunk % 3
-    gate, up = before[HALF], before[2 + HALF]
+    gate, up = before[HALF], before[2 + HALF]  # [ROWS, CHUNK / 2] pairs each, as value
     if KIND == 0:
         value = gate
     elif KIND == 1:
@@ -153,7 +154,7 @@ def store_chunk(
 
 @gluon.jit
 def gated(gate, up, DTYPE: gl.constexpr):
-    """Return silu(gate) · up of pairs."""
+    """Return silu(gate) · up of pairs, [ROWS, CHUNK / 2]."""
     gate_even, gate_odd = of_pair(gate, DTYPE)
     up_even, up_odd = of_pair(up, DTYPE)
     return rounded_pair(gate_even * opened(gate_even) * up_even, gate_odd * opened(gate_odd) * up_odd, DTYPE)

@@ -16,7 +16,7 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 
 @gluon.jit
 def of_pair(pair, DTYPE: gl.constexpr):
-    """Return both columns of a pair in float32."""
+    """Return both columns of each pair in float32, each in the shape of `pair`."""
     if gl.bfloat16 == DTYPE:
         even = (pair << 16).to(gl.float32, bitcast=True)
         odd = (pair & -65536).to(gl.float32, bitcast=True)

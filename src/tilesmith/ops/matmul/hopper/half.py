@@ -123,13 +123,13 @@ def multiply(
     steps = 0
     for pair in gl.static_range(PAIRS):
         steps += steps_of(sizes, pair)
-    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)
+    zeros = gl.zeros([ROWS, COLUMNS], gl.float32, SUMS)  # [ROWS, COLUMNS]
     # Before the first tile: TMA stores nothing below the last row.
-    before = quarters(pairs(zeros, staging.dtype))
+    before = quarters(pairs(zeros, staging.dtype))  # 4 of [ROWS, CHUNK / 2] pairs
     row, column = n_row_tiles * (GROUPS * ROWS), 0
     number = 0
     for tile in range(gl.program_id(0), n_row_tiles * n_column_tiles, gl.num_programs(0)):
-        total = zeros
+        total = zeros  # [ROWS, COLUMNS]
         for chunk in gl.static_range(CHUNKS):
             total = step_of_product(total, memory, number + chunk, chunk == 0, PART, B_ALONG, not A_ALONG)
             store_chunk(y, before, staging, row, column, chunk, PLACES, PART)
@@ -147,7 +147,7 @@ def multiply(
 @gluon.jit
 def store_chunk(y, before, staging, row, column, chunk: gl.constexpr, PLACES: gl.constexpr, PART: gl.constexpr):
     """Store one chunk of the tile before, [ROWS, CHUNK]."""
-    place = staging.index(PART * PLACES + chunk % PLACES)
+    place = staging.index(PART * PLACES + chunk % PLACES)  # [ROWS, CHUNK] in shared memory
     tma.store_wait(PLACES - 1)
     paired(place).store(before[chunk])
     fence_async_shared()

@@ -51,7 +51,7 @@ def step_of_product(
     STAGES: gl.constexpr = ready.shape[0]
     slot = number % STAGES
     mbarrier.wait(ready.index(slot), number // STAGES % 2)
-    if LEFT_TURNED:
+    if LEFT_TURNED:  # left is [ROWS, DEPTH] and right [DEPTH, COLUMNS], in shared memory, either way
         left = left_tiles.index(slot).slice(PART * ROWS, ROWS, dim=1).permute([1, 0])
     else:
         left = left_tiles.index(slot).slice(PART * ROWS, ROWS)
@@ -77,7 +77,7 @@ def end_of_product(total, memory, number):
 @gluon.jit
 def halves(x):
     """Return the left and the right half of the columns. Every thread has as many of each."""
-    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute([0, 2, 1]).split()
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute([0, 2, 1]).split()  # [rows, columns / 2] each
 
 
 @gluon.jit
@@ -86,7 +86,7 @@ def quarters(x):
     left, right = halves(x)
     first, second = halves(left)
     third, fourth = halves(right)
-    return first, second, third, fourth
+    return first, second, third, fourth  # [rows, columns / 4] each
 
 
 @gluon.jit
@@ -101,13 +101,13 @@ def rounded_pair(even, odd, DTYPE: gl.constexpr):
 @gluon.jit
 def pairs(x, DTYPE: gl.constexpr):
     """Round neighbouring columns to half precision, two in one register."""
-    even, odd = x.reshape([x.shape[0], x.shape[1] // 2, 2]).split()
-    return rounded_pair(even, odd, DTYPE)
+    even, odd = x.reshape([x.shape[0], x.shape[1] // 2, 2]).split()  # [rows, columns / 2] each
+    return rounded_pair(even, odd, DTYPE)  # [rows, columns / 2] of int32
 
 
 @gluon.jit
 def paired(place):
-    """Return the shared memory of a chunk, seen as pairs of columns."""
+    """Return the shared memory of a chunk, [ROWS, columns], seen as pairs of columns, [ROWS, columns / 2]."""
     COLUMNS: gl.constexpr = place.shape[1] // 2
     return reinterpreted(place, gl.int32, [ROWS, COLUMNS], gl.NVMMASharedLayout(4 * COLUMNS, 32, 2))
 

@@ -67,7 +67,7 @@ def plan_split(plan: Plan, a: Matrix, b: Matrix, matrices: int, block: int) -> t
 
     The three parts of a row lie side by side, along depth. A part has the depth rounded up to whole blocks, with zeros.
     """
-    config = plan.choose(SplitConfig(), "planes", bucket(a.columns))
+    config = plan.choose(SplitConfig(), "parts", bucket(a.columns))
     counts = [1 if side.is_shared else matrices for side in (a, b)]
     whole = max(block, config.COLUMNS)
     part_columns = triton.cdiv(a.columns, whole) * whole

@@ -127,7 +127,7 @@ def output_gradient_tiles(
         prefetch_matrices(x, next_place, 1, ring, ready, number + 7, has_next, FIRST, SLOTS)
         s0, s1, inverse = standardise(z0, z1, eps)  # [64, 64] each, [64]
         s0, s1 = s0.to(z.dtype), s1.to(z.dtype)
-        columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))
+        columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))  # [64]
         gl.store(inverse_ptr + (batch * n_residues + i) * n_residues + columns, inverse, mask=columns < n_residues)
         stage(s0, output_place0)
         put(zs, [batch, i, j, 0], output_place0)
@@ -154,7 +154,7 @@ def output_gradient_tiles(
         # The products read their left operands from the staged tiles.
         left, right = gate_place0.reshape([N, N]), gate_place1.reshape([N, N])
         d0 = start_projection_gradient(left, right, weights, here + 4, ACC)  # [64, 64]
-        d1 = start_projection_gradient(left, right, weights, here + 5, ACC)
+        d1 = start_projection_gradient(left, right, weights, here + 5, ACC)  # [64, 64]
         d0, d1 = warpgroup_mma_wait(0, deps=[d0, d1])
         stage(d0.to(z.dtype), gate_place0)
         put(dzn, [batch, i, j, 0], gate_place0)
@@ -162,12 +162,12 @@ def output_gradient_tiles(
         put(dzn, [batch, i, j, N], gate_place1)
         left, right = output_place0.reshape([N, N]), output_place1.reshape([N, N])
         d0 = start_projection_gradient(left, right, weights, here, ACC)  # [64, 64]
-        d1 = start_projection_gradient(left, right, weights, here + 1, ACC)
+        d1 = start_projection_gradient(left, right, weights, here + 1, ACC)  # [64, 64]
         d0, d1 = warpgroup_mma_wait(0, deps=[d0, d1])
         d0, d1 = d0 * load_vector(vectors, here + 4, ACC), d1 * load_vector(vectors, here + 5, ACC)
-        mean = ((gl.sum(d0, 1) + gl.sum(d1, 1)) / WIDTH)[:, None]
-        s1 = xs_place1.reshape([N, N]).load(ACC)
-        s0 = xs_place0.reshape([N, N]).load(ACC)
+        mean = ((gl.sum(d0, 1) + gl.sum(d1, 1)) / WIDTH)[:, None]  # [64, 1], as along
+        s1 = xs_place1.reshape([N, N]).load(ACC)  # [64, 64]
+        s0 = xs_place0.reshape([N, N]).load(ACC)  # [64, 64]
         along = ((gl.sum(d0 * s0.to(gl.float32), 1) + gl.sum(d1 * s1.to(gl.float32), 1)) / WIDTH)[:, None]
         d0 = x_inverse[:, None] * (d0 - mean - s0.to(gl.float32) * along)
         stage_transposed(d0.to(z.dtype), output_place0)
@@ -245,8 +245,8 @@ def project_gradient_tiles(
     while tile < n_tiles:
         here = gl.minimum(tile, 0)  # zero, hidden from the compiler: it would hold vectors in registers across tiles
         next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
-        columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))
-        bits = mask_bits(mask, batch, i, columns, n_residues, MASKED)
+        columns = j + gl.arange(0, N, gl.SliceLayout(1, ACC))  # [64]
+        bits = mask_bits(mask, batch, i, columns, n_residues, MASKED)  # [64, 1]
         s0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)  # [64, 64]
         prefetch_for_gradient(given, (batch, i, j), ring, ready, number + 4, True, 4, FIRST, SLOTS)
         zn0 = normed(s0, vectors, here + 0, zs.dtype, ACC)  # [64, 64]
@@ -287,10 +287,10 @@ def project_gradient_tiles(
         s1 = wait_for_tile(ring, ready, number + 9, FIRST, SLOTS).load(ACC).to(gl.float32)  # [64, 64]
         prefetch_for_gradient(given, next_place, ring, ready, number + 13, has_next, 3, FIRST, SLOTS)
         inverse_place = inverse_ptr + (batch * n_residues + i) * n_residues + columns
-        inverse = gl.load(inverse_place, mask=columns < n_residues, other=0.0)
+        inverse = gl.load(inverse_place, mask=columns < n_residues, other=0.0)  # [64]
         d0, d1 = dzn0 * load_vector(vectors, here + 0, ACC), dzn1 * load_vector(vectors, here + 1, ACC)
-        mean = (gl.sum(d0, 1) + gl.sum(d1, 1)) / WIDTH
-        along = (gl.sum(d0 * s0, 1) + gl.sum(d1 * s1, 1)) / WIDTH
+        mean = (gl.sum(d0, 1) + gl.sum(d1, 1)) / WIDTH  # [64]
+        along = (gl.sum(d0 * s0, 1) + gl.sum(d1 * s1, 1)) / WIDTH  # [64]
         d0 = inverse[:, None] * (d0 - mean[:, None] - s0 * along[:, None])
         d1 = inverse[:, None] * (d1 - mean[:, None] - s1 * along[:, None])
         stage(d0.to(zs.dtype), place0)

@@ -99,6 +99,7 @@ def project_tiles(
     while tile < n_tiles:
         here = gl.minimum(tile, 0)  # zero, hidden from the compiler: it would hold vectors in registers across tiles
         next_place, has_next = pairs_of_tile(tile + step, n_residues), tile + step < n_tiles
+        # [64, 1]
         bits = mask_bits(mask, batch, i, j + gl.arange(0, N, gl.SliceLayout(1, ACC)), n_residues, MASKED)
         z0 = wait_for_tile(ring, ready, number, FIRST, SLOTS).load(ACC)  # [64, 64]
         z1 = wait_for_tile(ring, ready, number + 1, FIRST, SLOTS).load(ACC)  # [64, 64]

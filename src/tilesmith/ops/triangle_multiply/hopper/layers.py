@@ -21,7 +21,7 @@ def make_vectors(COUNT: gl.constexpr, DTYPE: gl.constexpr):
 @gluon.jit
 def store_vector(vectors, pointer, FIRST: gl.constexpr, COUNT: gl.constexpr):
     """Copy a vector to shared memory, zeros for None. In registers, or loaded for each tile, it costs more."""
-    columns = gl.arange(0, N, gl.BlockedLayout([1], [32], [GROUP_WARPS], [0]))
+    columns = gl.arange(0, N, gl.BlockedLayout([1], [32], [GROUP_WARPS], [0]))  # [64], as each half
     for part in gl.static_range(COUNT):
         if pointer is None:
             value = gl.zeros([N], vectors.dtype, columns.type.layout)
@@ -89,7 +89,7 @@ def fill_shared_memory(
 @gluon.jit
 def start_projection(left, right, weights, first, biases, bias, ACC: gl.constexpr, BIASED: gl.constexpr):
     """Start [left, right] · Wᵀ + bias for 64 outputs: [64, 64]. W's tiles are `first` and the next."""
-    total = gl.zeros([N, N], gl.float32, ACC)
+    total = gl.zeros([N, N], gl.float32, ACC)  # [64, 64]
     if BIASED:
         total += load_vector(biases, bias, ACC)
     total = warpgroup_mma(left, weights.index(first).permute([1, 0]), total, use_acc=BIASED, is_async=True)
@@ -135,9 +135,9 @@ def masked(x, bits, MASKED: gl.constexpr):
 def standardise(x0, x1, eps):
     """Return rows of mean zero and variance one, in two halves [64, 64], and 1 / their deviation, [64]."""
     x0, x1 = x0.to(gl.float32), x1.to(gl.float32)
-    mean = ((gl.sum(x0, 1) + gl.sum(x1, 1)) / WIDTH)[:, None]
+    mean = ((gl.sum(x0, 1) + gl.sum(x1, 1)) / WIDTH)[:, None]  # [64, 1]
     x0, x1 = x0 - mean, x1 - mean
-    inverse = gl.rsqrt((gl.sum(x0 * x0, 1) + gl.sum(x1 * x1, 1)) / WIDTH + eps)
+    inverse = gl.rsqrt((gl.sum(x0 * x0, 1) + gl.sum(x1 * x1, 1)) / WIDTH + eps)  # [64]
     return x0 * inverse[:, None], x1 * inverse[:, None], inverse
 
 

@@ -37,12 +37,13 @@ def triangle_moments_kernel(
     products = tl.zeros([BLOCK_OUTPUTS, WIDTH], tl.float32)  # [BLOCK_OUTPUTS, WIDTH]
     # The tensor cores sum too. Their narrowest product has 16 columns, here all equal.
     sums = tl.zeros([BLOCK_OUTPUTS, 16], tl.float32)  # [BLOCK_OUTPUTS, 16]
-    ones = tl.full([PAIRS, 16], 1.0, d.dtype)
+    ones = tl.full([PAIRS, 16], 1.0, d.dtype)  # [PAIRS, 16]
     for step in range(split, tl.cdiv(n_pairs, PAIRS), splits):
         transposed = tl.trans(d.load([step * PAIRS, block * BLOCK_OUTPUTS]))  # [BLOCK_OUTPUTS, PAIRS]
-        products = tl.dot(transposed, xs.load([step * PAIRS, 0]), products)
+        standard = xs.load([step * PAIRS, 0])  # [PAIRS, WIDTH]
+        products = tl.dot(transposed, standard, products)
         sums = tl.dot(transposed, ones, sums)
-    outputs = block * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+    outputs = block * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)  # [BLOCK_OUTPUTS], as rows
     is_output = outputs < n_outputs
     rows = split.to(tl.int64) * n_outputs + outputs
     tl.store(products_ptr + rows[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :], products, is_output[:, None])
@@ -61,7 +62,7 @@ def triangle_weights_kernel(
     Rows count through projection, gate, output gate and output.
     """
     row = tl.program_id(0)
-    columns = tl.arange(0, WIDTH)
+    columns = tl.arange(0, WIDTH)  # [WIDTH], as every vector below
     is_output = row >= 5 * WIDTH
     own_row = tl.where(is_output, row - 5 * WIDTH, row)  # in M and s
     n_rows = tl.where(is_output, WIDTH, 5 * WIDTH)
@@ -71,12 +72,12 @@ def triangle_weights_kernel(
     products = tl.zeros([SPLITS, WIDTH], tl.float32)  # [SPLITS, WIDTH]
     sums = tl.zeros([SPLITS], tl.float32)  # [SPLITS]
     for start in range(0, n_splits, SPLITS):
-        splits = start + tl.arange(0, SPLITS)
+        splits = start + tl.arange(0, SPLITS)  # [SPLITS], as places
         places = splits.to(tl.int64) * n_rows + own_row
         is_split = splits < n_splits
         products += tl.load(products_ptr + places[:, None] * WIDTH + columns[None, :], is_split[:, None], other=0.0)
         sums += tl.load(sums_ptr + places, is_split, other=0.0)
-    product, total = tl.sum(products, axis=0), tl.sum(sums, axis=0)
+    product, total = tl.sum(products, axis=0), tl.sum(sums, axis=0)  # [WIDTH], one number
 
     norm_weight = tl.load(tl.where(is_output, output_norm_weight_ptr, norm_weight_ptr) + columns).to(tl.float32)
     norm_bias = tl.load(tl.where(is_output, output_norm_bias_ptr, norm_bias_ptr) + columns).to(tl.float32)
@@ -101,12 +102,12 @@ def triangle_weights_kernel(
 @triton.jit
 def triangle_norms_kernel(partials_ptr, dvectors_ptr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Write the gradients of both norms' weight and bias: the sums of what the rows of all weights add to them."""
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)  # [COLUMNS]
     is_output = tl.program_id(1) == 0
     first, last = tl.where(is_output, 5 * WIDTH, 0), tl.where(is_output, 6 * WIDTH, 5 * WIDTH)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)  # [ROWS, COLUMNS]
     for start in range(first, last, ROWS):
-        rows = start + tl.arange(0, ROWS)
+        rows = start + tl.arange(0, ROWS)  # [ROWS]
         is_there = (rows < last)[:, None] & (columns < 2 * WIDTH)[None, :]
         total += tl.load(partials_ptr + rows[:, None] * 2 * WIDTH + columns[None, :], is_there, other=0.0)
     place = tl.where(is_output, 0, 4 * WIDTH) + columns
