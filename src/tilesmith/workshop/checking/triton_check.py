@@ -138,8 +138,9 @@ class TritonCheck(StagedCheck):
     def _require_right(self, trial: Trial) -> None:
         for result in compared(trial):
             if not result.passed:
-                message = failure_messages.wrong_result(result.message, self.file)
-                raise StageFailure("right", self._with_sizes(trial, message))
+                message = self._with_sizes(trial, failure_messages.wrong_result(result.message, self.file))
+                lesson = self.exercise.size(trial.case.name).lesson
+                raise StageFailure("right", f"{message}\n{lesson}" if lesson else message)
 
     def _require_nothing_cached(self, trial: Trial) -> None:
         """Call twice with different numbers of one size: the results must be right and in different memory."""

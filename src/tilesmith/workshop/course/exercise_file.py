@@ -186,7 +186,8 @@ def _timed(spec: _Table) -> Iterator[Size]:
 
 
 def _size(table: _Table) -> Size:
-    return Size(table.take("name", str, needed=True), table.rest())
+    name, lesson = table.take("name", str, needed=True), table.take("lesson", str, "")
+    return Size(name, table.rest(), lesson)
 
 
 def _goal(table: _Table) -> Goal:
