@@ -221,3 +221,12 @@ class Terminal:
             assert time.monotonic() < deadline, self._seen
             self._seen += os.read(self._descriptor, 4096).decode(errors="replace")
         self._seen = self._seen.partition(text)[2]
+
+
+@FORKED
+def test_verify_mutants_lists_survivors_and_writes_json(here: Path) -> None:
+    result = run("verify", "--mutants", "--every", 9, "--jobs", 1, "--json", "mutants.json", "vector-add")
+    assert result.exit_code == 0, result.output
+    assert "exercises: 1, mutants: 2, failed their check: 2, equivalent: 0, survived: 0" in result.output
+    (row,) = json.loads((here / "mutants.json").read_text())
+    assert (row["id"], row["mutants"], row["survived"]) == ("vector-add", 2, 0)

@@ -113,13 +113,36 @@ def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp
     assert "partial[thread] = x[element];" in found.message
 
 
-def test_barrier_that_some_threads_skip_does_not_hang(
-    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("= threadIdx.x;\n", "= threadIdx.x;\n    if (thread > 40) return;\n"),
+        ("        }\n        __syncthreads();\n", "            __syncthreads();\n        }\n"),
+        ("    __syncthreads();\n    for", "    if (thread < 9) __syncthreads();\n    else\n__syncthreads();\n    for"),
+    ],
+)
+def test_barrier_that_some_threads_skip_is_reported_with_its_line(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None], old: str, new: str
 ) -> None:
     only("address")
-    line = "    const int thread = threadIdx.x;\n"
-    found = verdict(reduction, tmp_path, (line, f"{line}    if (thread > 40) return;\n"))
+    found = verdict(reduction, tmp_path, (old, new))
+    assert found.stage == "runs"
+    assert "cuda_reduction.cu:1" in found.message
+    assert "__syncthreads();\ndivergent barrier. Only some threads of the block" in found.message
+
+
+def test_unwritten_shared_memory_is_no_zero(reduction: Exercise, tmp_path: Path, only: Callable[[str], None]) -> None:
+    only("thread")
+    found = verdict(reduction, tmp_path, ("= element < elements ? x[element] : 0.0f;", "= x[element];"),
+                    ("    partial[thread]", "    if (element < elements) partial[thread]"))  # fmt: skip
     assert found.stage == "right"
+    assert "comes from shared memory that no thread of the block has written" in found.message
+
+
+def test_atomics_are_counted(reduction: Exercise, tmp_path: Path, only: Callable[[str], None]) -> None:
+    only("counting")
+    found = verdict(reduction, tmp_path, ("    if (thread == 0) {", "    atomicAdd(total, 0);\n    if (thread == 0) {"))
+    assert "atomics is 390; wanted ≤ 6" in found.message
 
 
 def test_endless_loop_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,24 @@ def test_failing_hidden_case_is_described(tmp_path: Path) -> None:
     assert "elements = 1000" in verdict.message
 
 
+@pytest.mark.parametrize(
+    "name", ["rms-norm", "reduction", "gemm-0", "cross-entropy", "flash-attention", "conv2d", "triangle-multiply"]
+)
+def test_masked_load_without_other_fails_although_the_interpreter_reads_zeros(name: str, tmp_path: Path) -> None:
+    source = (BUILT_IN / name / "wrong" / "forgets_other.py").read_text()
+    verdict = verdict_on(source, tmp_path, name)
+    assert verdict.stage == "runs"
+    assert "masked lanes of this load" in verdict.message
+    assert "other=" in verdict.message
+
+
+def test_lesson_of_a_case_follows_its_wrong_result(tmp_path: Path) -> None:
+    source = changed("+ eps)", "+ 0 * eps)", (BUILT_IN / "rms-norm" / "solution.py").read_text())
+    verdict = verdict_on(source, tmp_path, "rms-norm")
+    assert verdict.stage == "right"
+    assert verdict.message.endswith("Is eps added to the mean square, under the root?")
+
+
 def test_forbidden_copy_is_named(tmp_path: Path) -> None:
     source = (BUILT_IN / "strides" / "wrong" / "copies_first.py").read_text()
     assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message

@@ -275,18 +275,52 @@ def export(
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Default: all.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Parallel processes. Default: the number of cores.")] = None,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Make one mistake after another in each solution; list those that pass.")
+    ] = False,
+    every: Annotated[int, typer.Option(min=1, metavar="N", help="With --mutants: try only every N-th mutant.")] = 1,
     exercises: Sets = None,
+    json: Json = None,
 ) -> None:
     """For authors: verify that starters and wrong variants fail, solutions pass, and answers are sound."""
     from tilesmith.workshop.publishing.verify import verify as verified
 
     problems = programs = 0
+    rows = []
     with opened(HERE, exercises) as workshop:
         chosen = [workshop.catalogue[name] for name in names or workshop.catalogue]
+        if mutants:
+            _verify_mutants(chosen, jobs or os.cpu_count() or 1, every, json)
+            return
         for one in verified(chosen, jobs or os.cpu_count() or 1):
             programs += one.programs
             problems += len(one.problems)
+            rows.append({"id": one.exercise.id, "programs": one.programs, "problems": list(one.problems)})
             _show(learn_text.verified(one))
     _show(f"exercises: {len(chosen)}, programs: {programs}, problems: {problems}")
+    if json:
+        write_json(json, rows)
     if problems:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _verify_mutants(chosen: list[Exercise], jobs: int, every: int, json: Path | None) -> None:
+    """Try the mutants of exercises. Exit status 1 if one survives, or a listed equivalent does not exist."""
+    from tilesmith.workshop.mutants.survivors import try_mutants
+
+    results = []
+    for one in try_mutants([each for each in chosen if not each.is_only_questions], jobs, every):
+        results.append(one)
+        _show(learn_text.mutated(one))
+    total = sum(len(one.fates) for one in results)
+    failed, equivalent, survived = (
+        sum(one.counted(fate) for one in results) for fate in ("failed", "equivalent", "survived")
+    )
+    _show(
+        f"exercises: {len(results)}, mutants: {total}, failed their check: {failed}, equivalent: {equivalent}, "
+        f"survived: {survived}"
+    )
+    if json:
+        write_json(json, [one.as_json() for one in results])
+    if survived or any(one.unknown for one in results):
         raise typer.Exit(CHECK_FAILED)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilesmith.workshop.isolation.worker import Outcome
     from tilesmith.workshop.learner.progress import Progress
     from tilesmith.workshop.learner.workshop_folder import Workshop
+    from tilesmith.workshop.mutants.survivors import MutationResult
     from tilesmith.workshop.publishing.verify import Verified
 
 DOING = {
@@ -160,4 +161,18 @@ def verified(one: Verified) -> Text:
         return text.append(f"{one.programs} programs as expected", style="green")
     for problem in one.problems:
         text.append(f"\n  {problem}", style="red")
+    return text
+
+
+def mutated(one: MutationResult) -> Text:
+    """Return the counts of an exercise's mutants, and every survivor with the reason."""
+    text = Text(
+        f"{one.exercise.id}: {len(one.fates)} mutants, {one.counted('failed')} failed, "
+        f"{one.counted('equivalent')} equivalent"
+    )
+    for survivor in one.survivors:
+        file = f"{one.exercise.solution.name}:{survivor.line}"
+        text.append(f"\n  survived: {file} {survivor.name}\n    {survivor.why}", style="red")
+    for name in one.unknown:
+        text.append(f"\n  mutants.toml lists a mutant that does not exist: {name}", style="red")
     return text

@@ -8,6 +8,7 @@ Files, in reading order:
 - `quizzes/`: the answers to an exercise's questions and the replies to guesses.
 - `isolation/`: the child process that runs learners' files under limits.
 - `learner/`: the learner's folder, the saved progress, `watch` and the report for the instructor.
+- `mutants/`: model solutions with one mistake each, which every check must find.
 - `publishing/`: verifying exercises for their authors, and the course as a static site.
 - `notebook.py`: the `%%check` magic for Jupyter.
 """

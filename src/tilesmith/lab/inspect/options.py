@@ -22,7 +22,7 @@ class InspectOptions:
     first, which the script is told it runs on.
     """
 
-    targets: tuple[Target, ...] = DEFAULT_TARGETS
+    targets: tuple[Target, ...] = DEFAULT_TARGETS  # empty: nothing is compiled
     asked: bool = False
     programs: int | None = None  # how many programs to trace; None: as many as `seconds` allow
     seconds: float = 3.0  # time to trace one launch
@@ -32,6 +32,11 @@ class InspectOptions:
     device: str | None = None  # the device to predict for
     texts: bool = False  # keep the compiler's texts (PTX, SASS, …)
     not_compiled: tuple[tuple[str, str], ...] = ()  # (kernel, target) pairs that crashed the compiler before
+
+    @property
+    def first_target(self) -> Target:
+        """The target that decides what the program is told it runs on."""
+        return (*self.targets, *DEFAULT_TARGETS)[0]
 
     @property
     def deciding(self) -> tuple[Target, ...]:

@@ -91,7 +91,7 @@ class Session:
 
     @property
     def sector_bytes(self) -> int:
-        return SECTOR_BYTES[self.options.targets[0].backend]
+        return SECTOR_BYTES[self.options.first_target.backend]
 
     def launch(self, launched: Launched) -> Any:
         """Run in place of a launch; return what the launch would return."""
@@ -294,7 +294,7 @@ class Session:
             metrics,
             targets,
             self._alignment(launched, metrics, first, file),
-            self._device(str(self.options.targets[0])),
+            self._device(str(self.options.first_target)),
             kernel_error,
             frozenset(map(str, self.options.deciding)),
         )
@@ -324,7 +324,7 @@ class Session:
             program_facts=metrics.program_facts(),
             findings=findings(evidence),
             measured_us=measured,
-            measured_note=explain_time(measured, targets[str(self.options.targets[0])]) if measured else None,
+            measured_note=explain_time(measured, targets[str(self.options.first_target)]) if measured else None,
         )
 
     def _target_facts(
@@ -359,7 +359,7 @@ class Session:
         narrow = any(0 < (access.vector_bytes or 0) < WIDEST_ACCESS_BYTES for access in metrics.accesses)
         if binary is None or not narrow:
             return Alignment({}, {})
-        return alignment_of(launched, binary, self.options.targets[0], file)
+        return alignment_of(launched, binary, self.options.first_target, file)
 
     def _compiled_stand_in(self, launched: Launched) -> CompiledStandIn:
         def launch(grid: Sequence[int], arguments: dict[str, Any]) -> Any:
@@ -367,7 +367,7 @@ class Session:
             return self.launch(Launched(launched.kernel, three_dimensional, arguments, launched.options))  # type: ignore[arg-type]
 
         return CompiledStandIn(
-            launched.kernel, launched.arguments, lambda: compiled(launched, self.options.targets[0]), launch
+            launched.kernel, launched.arguments, lambda: compiled(launched, self.options.first_target), launch
         )
 
     def _facts_if_compiled(self, kernel: Any, named: dict[str, Any]) -> TargetFacts | None:
@@ -384,6 +384,6 @@ class Session:
             name: value for name, value in named.items() if name not in arguments and name not in ("grid", "warmup")
         }
         launched = Launched(function, (1, 1, 1), arguments, options)
-        target = self.options.targets[0]
+        target = self.options.first_target
         with torch._C.DisableTorchFunction():
             return facts_of(target, self._binary(launched, target), 1, None, "", texts=False)

@@ -55,7 +55,8 @@ def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
         yield _raised(call.error, file)
     for finding in _findings(call, "kernel-error"):
         yield _plain(finding.message)
-    for finding in (one for kernel in call.kernels for one in kernel.errors):
+    # Masked lanes without `other` fail even where zeros are right: a GPU promises no zeros.
+    for finding in (*(one for kernel in call.kernels for one in kernel.errors), *_findings(call, "undefined")):
         yield f"{_quoted(finding)}{finding.message}.\n{finding.advice}"
     if not call.kernels:
         yield (

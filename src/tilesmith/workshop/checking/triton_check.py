@@ -18,7 +18,7 @@ from tilesmith.lab.check import run as compared
 from tilesmith.lab.check_context import seeded
 from tilesmith.lab.expected import Expected
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
-from tilesmith.toolchain.compiler import DEFAULT_TARGETS
+from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import interpreting
 from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.constant_sweep import sweep_table
@@ -105,12 +105,14 @@ class TritonCheck(StagedCheck):
         return self._calls[key]
 
     def _new_call(self, trial: Trial, candidate: int | None) -> TracedCall:
-        exercise = self.exercise
-        # Compiling takes most of the time. The visible sizes already show that the kernels compile for AMD.
-        hidden = trial.case.name in {size.name for size in exercise.hidden if size is not exercise.measured}
-        targets = DEFAULT_TARGETS[:1] if hidden or candidate is not None else DEFAULT_TARGETS
-        inputs = _seeded_inputs(trial, seed=0)
+        exercise, inputs = self.exercise, seeded_inputs(trial, seed=0)
+        targets = self._targets(trial, candidate)
         return trace_call(trial.spec.op, inputs, self.file, exercise.allow, exercise.forbid, targets, candidate)
+
+    def _targets(self, trial: Trial, candidate: int | None) -> Sequence[Target]:
+        # Compiling takes most of the time. The visible sizes already show that the kernels compile for AMD.
+        hidden = trial.case.name in {size.name for size in self.exercise.hidden if size is not self.exercise.measured}
+        return DEFAULT_TARGETS[:1] if hidden or candidate is not None else DEFAULT_TARGETS
 
     def _require_compiles(self, trial: Trial) -> None:
         reason = failure_messages.not_compiled(self._call(trial), self.file)
@@ -138,12 +140,13 @@ class TritonCheck(StagedCheck):
     def _require_right(self, trial: Trial) -> None:
         for result in compared(trial):
             if not result.passed:
-                message = failure_messages.wrong_result(result.message, self.file)
-                raise StageFailure("right", self._with_sizes(trial, message))
+                message = self._with_sizes(trial, failure_messages.wrong_result(result.message, self.file))
+                lesson = self.exercise.size(trial.case.name).lesson
+                raise StageFailure("right", f"{message}\n{lesson}" if lesson else message)
 
     def _require_nothing_cached(self, trial: Trial) -> None:
         """Call twice with different numbers of one size: the results must be right and in different memory."""
-        first, second = (_seeded_inputs(trial, seed) for seed in (0, 1))
+        first, second = (seeded_inputs(trial, seed) for seed in (0, 1))
         with interpreting():
             before = _tensors(called(trial.spec.op, first))
             after = _tensors(called(trial.spec.op, second))
@@ -229,7 +232,8 @@ def _case(size: Size) -> Case:
     return Case(size.name, **size.sizes)
 
 
-def _seeded_inputs(trial: Trial, seed: int) -> Inputs:
+def seeded_inputs(trial: Trial, seed: int) -> Inputs:
+    """Return the inputs of a trial, the same for every call with this seed."""
     with seeded("cpu", seed):
         return trial.spec.inputs(trial.case, trial.dtype, trial.device, trial.layout)
 

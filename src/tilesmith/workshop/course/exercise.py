@@ -18,10 +18,14 @@ class ExerciseError(Exception):
 
 @dataclass(frozen=True)
 class Size:
-    """One input size: numbers by name, as the exercise's `make_inputs` reads them from a case."""
+    """One input size: numbers by name, as the exercise's `make_inputs` reads them from a case.
+
+    The learner sees `lesson` when a result of this size is wrong.
+    """
 
     name: str
     sizes: Mapping[str, int]
+    lesson: str = ""
 
 
 NO_SIZE = Size("", {})

@@ -53,13 +53,7 @@ def expectation_of(variant: Path) -> Expectation:
 def load_exercise(folder: Path) -> Exercise:
     """Return the exercise in a folder. Raises ExerciseError with one line for any mistake in it."""
     path = folder / "exercise.toml"
-    try:
-        content = _toml.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ExerciseError(f"{folder}: there is no exercise.toml in this folder") from None
-    except (OSError, ValueError) as error:
-        raise ExerciseError(f"{path}: {error}") from None
-    exercise = _read(_Table(content, str(path)), folder)
+    exercise = _read(_Table(read_toml(path), str(path)), folder)
     needed = [exercise.page]
     if not exercise.is_only_questions:
         needed += [exercise.starter, exercise.solution, folder / ("harness.cu" if exercise.is_cuda else "meaning.py")]
@@ -72,6 +66,17 @@ def load_exercise(folder: Path) -> Exercise:
     for variant in exercise.wrong_variants:
         expectation_of(variant)
     return exercise
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file. Raises ExerciseError with one line."""
+    try:
+        content: dict[str, Any] = _toml.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ExerciseError(f"{path.parent}: there is no {path.name} in this folder") from None
+    except (OSError, ValueError) as error:
+        raise ExerciseError(f"{path}: {error}") from None
+    return content
 
 
 class _Table:
@@ -186,7 +191,8 @@ def _timed(spec: _Table) -> Iterator[Size]:
 
 
 def _size(table: _Table) -> Size:
-    return Size(table.take("name", str, needed=True), table.rest())
+    name, lesson = table.take("name", str, needed=True), table.take("lesson", str, "")
+    return Size(name, table.rest(), lesson)
 
 
 def _goal(table: _Table) -> Goal:

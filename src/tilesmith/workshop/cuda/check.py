@@ -28,12 +28,18 @@ _USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and
 _WRONG = 3  # the exit status of harness.h for a wrong result
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
-_WARNINGS = re.compile(r"(heap|global|stack)-(buffer-overflow|use-after-free)|data race|SEGV|attempting double-free")
+_WARNINGS = re.compile(
+    r"(heap|global|stack)-(buffer-overflow|use-after-free)|data race|SEGV|attempting double-free|divergent barrier"
+)
 _OUTSIDE = "A thread reads or writes outside of what was allocated. Which threads have no element?"
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
     "SEGV": _OUTSIDE,  # further still, in memory that was never allocated
+    "divergent barrier": (
+        "Only some threads of the block reach this __syncthreads() in a branch or after a return. On a GPU the "
+        "block may wait forever. Move the barrier to a place that every thread reaches."
+    ),
     "data race": (
         "Two threads access the same address without a __syncthreads() between them, and at least one of them writes. "
         "Which access comes first is random."
@@ -107,7 +113,7 @@ class CudaCheck(StagedCheck):
             options += access_counts.instrumentation_options(compiler)
             more = ["-x", "none", str(accesses)]
         else:
-            options += ["-O1", f"-fsanitize={how}"]
+            options += ["-O1", f"-fsanitize={how}", f"-D{how.upper()}_SANITIZER"]
         self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), *more, "-o", str(program)])
         return program
 

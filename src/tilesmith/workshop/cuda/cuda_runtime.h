@@ -22,10 +22,13 @@
 #define __device__
 #define __host__
 #define __restrict__
-#ifdef COUNT_ACCESSES
-#define __shared__ static __attribute__((section("shared_memory")))
-#else
+// The address sanitizer puts no guard around variables of a named section, so its build has none.
+#ifdef ADDRESS_SANITIZER
 #define __shared__ static
+#else
+#define __shared__ static __attribute__((section("shared_memory")))
+extern "C" char __start_shared_memory[] __attribute__((weak));
+extern "C" char __stop_shared_memory[] __attribute__((weak));
 #endif
 
 struct dim3 {
@@ -38,28 +41,39 @@ inline dim3 gridDim, blockDim;
 
 namespace tilesmith {
 
-// A barrier for the threads of a block that still run. A woken thread does not lock the mutex again: the lock would order
-// it after threads that have left in the meantime, and hide a race with them from the sanitizer.
+// A barrier for the threads of a block. All of them must reach the same __syncthreads(), or the program ends.
+//
+// A woken thread does not lock the mutex again: the lock would order it after threads that have left in the meantime, and
+// hide a race with them from the sanitizer.
 class Barrier {
   public:
-    explicit Barrier(unsigned threads) : expected_(threads) {}
+    explicit Barrier(unsigned threads) : threads_(threads) {}
 
-    void wait() {
+    void wait(const char* file, int line) {
         unsigned round;
         {
             std::lock_guard lock(mutex_);
+            if (left_ || (arrived_ && line != line_)) stop(file, line);
+            file_ = file;
+            line_ = line;
             round = round_;
-            if (++arrived_ >= expected_) return release();
+            if (++arrived_ == threads_) return release();
         }
         round_.wait(round);
     }
 
     void leave() {
         std::lock_guard lock(mutex_);
-        if (arrived_ >= --expected_ && expected_ > 0) release();
+        if (arrived_) stop(file_, line_);
+        ++left_;
     }
 
   private:
+    [[noreturn]] static void stop(const char* file, int line) {
+        std::fprintf(stderr, "divergent barrier at %s:%d\n", file, line);
+        std::_Exit(1);
+    }
+
     void release() {
         arrived_ = 0;
         ++round_;
@@ -67,19 +81,22 @@ class Barrier {
     }
 
     std::mutex mutex_;
-    unsigned expected_, arrived_ = 0;
+    const unsigned threads_;
+    unsigned arrived_ = 0, left_ = 0;
+    const char* file_ = "";
+    int line_ = 0;
     std::atomic<unsigned> round_ = 0;
 };
 
 // The counts of the program, for goals and questions; printed at its end.
 struct Counts {
     long launches = 0, blocks = 0, threads = 0, copies = 0, strided_copies = 0, copied_bytes = 0;
-    std::atomic<long> barriers = 0;
+    std::atomic<long> barriers = 0, atomics = 0;
     bool paused = false;
     ~Counts() {
-        std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld copies=%ld strided_copies=%ld "
-                    "copied_bytes=%ld\n",
-                    launches, blocks, threads, barriers.load(), copies, strided_copies, copied_bytes);
+        std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld atomics=%ld copies=%ld "
+                    "strided_copies=%ld copied_bytes=%ld\n",
+                    launches, blocks, threads, barriers.load(), atomics.load(), copies, strided_copies, copied_bytes);
     }
     void copy(size_t bytes) {
         copies += !paused;
@@ -93,6 +110,13 @@ inline Counts counts;
 #define CASE_ENDS() tilesmith::case_ends()
 
 inline Barrier* barrier = nullptr;
+
+// A block begins with shared memory that no thread has written: large numbers, which a result shows.
+inline void spoil_shared_memory() {
+#ifndef ADDRESS_SANITIZER
+    std::memset(__start_shared_memory, 0x7e, __stop_shared_memory - __start_shared_memory);
+#endif
+}
 
 template <typename... Parameters> class Launch {
   public:
@@ -112,6 +136,7 @@ template <typename... Parameters> class Launch {
         const unsigned threads = block_.x * block_.y * block_.z;
         Barrier mine(threads);
         barrier = &mine;
+        spoil_shared_memory();
         ++counts.blocks;
         counts.threads += threads;
         std::vector<std::thread> running;
@@ -139,12 +164,19 @@ tilesmith::Launch<Parameters...> launch(void (*kernel)(Parameters...), dim3 grid
     return {kernel, grid, block};
 }
 
-inline void __syncthreads() {
-    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) ++tilesmith::counts.barriers;
-    tilesmith::barrier->wait();
+#define __syncthreads() tilesmith::wait_for_block(__FILE__, __LINE__)
+namespace tilesmith {
+inline void wait_for_block(const char* file, int line) {
+    if (threadIdx.x + threadIdx.y + threadIdx.z == 0) ++counts.barriers;
+    barrier->wait(file, line);
 }
+}  // namespace tilesmith
 
-inline float atomicAdd(float* place, float value) { return std::atomic_ref(*place).fetch_add(value); }
+// An atomic orders nothing but itself: a stronger memory order would hide races from the sanitizer.
+inline float atomicAdd(float* place, float value) {
+    tilesmith::counts.atomics.fetch_add(1, std::memory_order_relaxed);
+    return std::atomic_ref(*place).fetch_add(value, std::memory_order_relaxed);
+}
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };

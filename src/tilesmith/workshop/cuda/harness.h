@@ -14,6 +14,7 @@
 #define CASE_ENDS()
 #endif
 
+const float UNWRITTEN_SHARED = 1e36f;  // cuda_runtime.h fills shared memory with larger numbers
 const int WRONG = 3;  // the exit status for a wrong result, to tell it from a crash
 
 // GPU memory, filled from a vector and copied back to a vector.
@@ -68,6 +69,10 @@ inline void expect(const char* tried, const std::vector<float>& found, const std
         if (error <= 1e-4 * (1.0 + std::fabs(wanted[place]))) continue;
         if (std::isnan(found[place]))
             std::printf("Element %zu of the result was not written by any thread (tried with %s).\n", place, tried);
+        else if (std::fabs(found[place]) > UNWRITTEN_SHARED)
+            std::printf("Element %zu is %g, but must be %g: it comes from shared memory that no thread of the block has "
+                        "written (tried with %s).\n",
+                        place, found[place], wanted[place], tried);
         else
             std::printf("Element %zu is %g, but must be %g (tried with %s).\n", place, found[place], wanted[place], tried);
         std::exit(WRONG);

@@ -36,7 +36,7 @@ def pretended_device(options: InspectOptions) -> Device:
     """Return the device that a program without a GPU is told it has."""
     if options.device:
         return device(options.device)
-    first = str(options.targets[0])
+    first = str(options.first_target)
     return next((one for one in devices() if one.architecture.target == first), device(DEFAULT_DEVICE))
 
 
