@@ -20,6 +20,7 @@ FLOORS = (
     {"nn", "optim", "fold"},
     {"models", "patch"},
     {"training", "workshop"},
+    {"studio"},
     {"cli", "__main__"},
 )
 FOUNDATION = FLOORS[0]

@@ -19,11 +19,14 @@ PATIENCE = 60.0  # seconds
 
 
 class Browser:
-    """One page. `complaints` are its console errors and its network requests."""
+    """One page, or several tabs. `complaints` are console errors and requests to other places than `server`."""
 
-    def __init__(self, folder: Path, width: int = 1400, height: int = 900, dark: bool = False) -> None:
+    def __init__(
+        self, folder: Path, width: int = 1400, height: int = 900, dark: bool = False, server: str | None = None
+    ) -> None:
         assert CHROMIUM is not None
         self.complaints: list[str] = []
+        self._own = ("file:", "about:", "data:", *([server] if server else []))
         self._number = 0
         self._unread = b""
         to_browser, self._write = os.pipe()
@@ -31,7 +34,7 @@ class Browser:
         command = [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe",
+            f"--host-resolver-rules=MAP * ~NOTFOUND{', EXCLUDE 127.0.0.1' if server else ''}", "--remote-debugging-pipe",
             f"--user-data-dir={folder / 'profile'}", "about:blank",
         ]  # fmt: skip
         # Chromium reads from descriptor 3 and writes to 4. Copies from 10 upwards are not overwritten.
@@ -44,10 +47,36 @@ class Browser:
         for each in (to_browser, from_browser, here, there):
             os.close(each)
         self._session: str | None = None
+        self._targets: dict[str, str] = {}
+        self.new_tab()
+        self.resize(width, height, dark)
+
+    def new_tab(self) -> str:
+        """Open a tab and go there. Return its name for `go_to`."""
+        self._session = None
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        session: str = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._targets[session] = target
+        self._session = session
         for domain in ("Runtime", "Log", "Page", "Network"):
             self._ask(f"{domain}.enable")
+        return session
+
+    def go_to(self, tab: str) -> None:
+        self._session = tab
+        self._ask("Page.bringToFront")
+
+    def close_tab(self, tab: str) -> None:
+        self._ask("Target.closeTarget", targetId=self._targets.pop(tab))
+        self._session = next(iter(self._targets))
+        self._ask("Page.bringToFront")
+
+    @property
+    def tab(self) -> str:
+        assert self._session is not None
+        return self._session
+
+    def resize(self, width: int, height: int, dark: bool = False) -> None:
         self._ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -63,8 +92,9 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
 
-    def open(self, page: Path) -> None:
-        self._ask("Page.navigate", url=page.as_uri())
+    def open(self, page: Path | str) -> None:
+        """Open a file or an address."""
+        self._ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         deadline = time.monotonic() + PATIENCE
         while self.ask("document.readyState") != "complete" or self.ask("location.href") == "about:blank":
             assert time.monotonic() < deadline, "the page does not load"
@@ -94,10 +124,28 @@ class Browser:
     def click(self, selector: str, across: float = 0.5, down: float = 0.5) -> None:
         self.point(selector, across, down, click=True)
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, modifiers: int = 0) -> None:
+        """Press a key. Modifiers: 1 Alt, 2 Control, 8 Shift."""
         codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13}
-        for kind in ("rawKeyDown", "keyUp"):
-            self._ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
+        codes |= {"Escape": 27, "Backspace": 8, "Delete": 46, "Home": 36, "End": 35, "F1": 112, "F8": 119, " ": 32}
+        code = key if len(key) > 1 else "Space" if key == " " else f"{'Digit' if key.isdigit() else 'Key'}{key.upper()}"
+        number = codes[key] if key in codes else ord(key.upper())
+        commands = ["selectAll"] if (key, modifiers) == ("a", 2) else []
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+            self._ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=code, windowsVirtualKeyCode=number,
+                modifiers=modifiers, **({} if kind == "keyUp" else {**text, "commands": commands}),
+            )  # fmt: skip
+
+    def type(self, text: str) -> None:
+        """Type a text key by key into the focused element."""
+        for letter in text:
+            if letter == "\n":
+                self.press("Enter")
+            else:
+                self._ask("Input.dispatchKeyEvent", type="keyDown", text=letter, key=letter)
+                self._ask("Input.dispatchKeyEvent", type="keyUp", key=letter)
 
     def picture(self, path: Path, whole: bool = False) -> None:
         """Return the visible part or the whole page as a PNG."""
@@ -126,7 +174,7 @@ class Browser:
                 self.complaints.append(str(details["args"]))
             case "Log.entryAdded" if details["entry"]["level"] in ("error", "warning"):
                 self.complaints.append(details["entry"]["text"])
-            case "Network.requestWillBeSent" if not details["request"]["url"].startswith(("file:", "about:", "data:")):
+            case "Network.requestWillBeSent" if not details["request"]["url"].startswith(self._own):
                 self.complaints.append(f"asked for {details['request']['url']}")
 
     def _next(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class TritonCheck(StagedCheck):
         super().__init__(exercise, file, entering)
         self._spec: Spec | None = None
         self._calls: dict[Any, TracedCall] = {}
+        self.latest: TracedCall | None = None  # after a failure: the call that failed
 
     def _pass_stages(self) -> tuple[str, list[str]]:
         self._require_parses()
@@ -102,6 +103,7 @@ class TritonCheck(StagedCheck):
         key = (trial.case.name, trial.dtype, trial.layout.name, candidate)
         if key not in self._calls:
             self._calls[key] = self._new_call(trial, candidate)
+        self.latest = self._calls[key]
         return self._calls[key]
 
     def _new_call(self, trial: Trial, candidate: int | None) -> TracedCall:
@@ -138,6 +140,7 @@ class TritonCheck(StagedCheck):
         return ((number, one) for number, one in enumerate(call.candidates) if number > 0)
 
     def _require_right(self, trial: Trial) -> None:
+        self._call(trial)
         for result in compared(trial):
             if not result.passed:
                 message = self._with_sizes(trial, failure_messages.wrong_result(result.message, self.file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,6 +37,13 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def lines(self, file_name: str) -> list[int]:
+        """Return the lines of the learner's file that the message of a failure names, in order and once each."""
+        if self.passed:
+            return []
+        named = re.findall(rf"\b{re.escape(file_name)}:(\d+)", self.message)
+        return list(dict.fromkeys(map(int, named or re.findall(r"\blines? (\d+)", self.message))))
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Verdict:

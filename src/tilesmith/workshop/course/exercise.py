@@ -113,6 +113,8 @@ class Exercise:
     track: str
     needs: tuple[str, ...]
     starter_fails: str
+    minutes: int = 0  # the author's estimate; 0: none
+    difficulty: int = 0  # 1 easy, 2 medium, 3 hard; 0: not given
     is_cuda: bool = False
     twin: str | None = None
     function: str = ""

@@ -125,6 +125,8 @@ def _read(table: _Table, folder: Path) -> Exercise:
         track=table.take("track", str, needed=True),
         needs=table.texts("needs"),
         starter_fails=table.take("starter_fails", str, "parses"),
+        minutes=table.take("minutes", int, 0),
+        difficulty=table.take("difficulty", int, 0),
         is_cuda=cuda is not None,
         twin=_twin(_Table(cuda or {}, f"{table.where}: cuda")),
         goals=tuple(map(_goal, table.tables("goals"))),
@@ -138,6 +140,8 @@ def _read(table: _Table, folder: Path) -> Exercise:
         raise ExerciseError(f"{table.where}: the id is {exercise.id!r}, but the folder is called {folder.name!r}")
     if exercise.starter_fails not in STAGES:
         raise ExerciseError(f"{table.where}: starter_fails is {exercise.starter_fails!r}, but stages are {STAGES}")
+    if exercise.minutes < 0 or exercise.difficulty not in range(4):
+        raise ExerciseError(f"{table.where}: minutes is a number of minutes, and difficulty is 1, 2 or 3")
     named = {size.name for size in (*exercise.visible, *exercise.hidden)}
     for goal in exercise.goals:
         if goal.size is not None and goal.size not in named:

@@ -62,8 +62,13 @@ class _NoAnswer(Exception):
 class Worker:
     """A child process that checks one file after another. A new child replaces one that a file has ended."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: Limits = LIMITS, *, warm: bool = False) -> None:
+        """`warm`: the child checks a model solution before its first request, and answers each in a fork of itself.
+
+        So every check starts at once, in a process that no earlier file has changed.
+        """
         self._limits = limits
+        self._warm = warm
         self._process: _Process | None = None
 
     def __enter__(self) -> Worker:
@@ -75,9 +80,16 @@ class Worker:
         self.close()
 
     def start(self) -> None:
-        """Start the child now, because its imports take seconds."""
+        """Start the child now, because its imports take seconds. Replace a child that ended while it was idle."""
+        if self._process is not None and self._process.has_ended:
+            self.close()
         if self._process is None:
-            self._process = _Process()
+            self._process = _Process(self._warm)
+
+    @property
+    def process_id(self) -> int | None:
+        """Return the id of the child's process, if there is one."""
+        return self._process.id if self._process is not None else None
 
     def close(self) -> None:
         if self._process is not None:
@@ -91,9 +103,13 @@ class Worker:
         *,
         quiz: bool = False,
         entering: Callable[[str], None] = lambda stage: None,
+        picture: Path | None = None,
     ) -> Outcome:
-        """Check a copy of the file. Restore the file if running the copy deleted it."""
-        answer, printed = self._ask(exercise, file, check=True, quiz=quiz, entering=entering)
+        """Check a copy of the file. Restore the file if running the copy deleted it.
+
+        `picture` is the path for the inspect page of the file; no page is written where no kernel ran.
+        """
+        answer, printed = self._ask(exercise, file, check=True, quiz=quiz, entering=entering, picture=picture)
         if isinstance(answer, Verdict):
             return Outcome(answer, printed)
         found = tuple(QuestionAnswers(**one) for one in answer["quiz"] or ())
@@ -108,7 +124,14 @@ class Worker:
         return tuple(QuestionAnswers(**one) for one in answer["quiz"])
 
     def _ask(
-        self, exercise: Exercise, file: Path | None, *, check: bool, quiz: bool, entering: Callable[[str], None]
+        self,
+        exercise: Exercise,
+        file: Path | None,
+        *,
+        check: bool,
+        quiz: bool,
+        entering: Callable[[str], None],
+        picture: Path | None = None,
     ) -> tuple[dict[str, Any] | Verdict, str]:
         content = file.read_bytes() if file is not None else b""
         with tempfile.TemporaryDirectory(prefix="tilesmith-", ignore_cleanup_errors=True) as scratch:
@@ -118,6 +141,7 @@ class Worker:
             self.start()
             assert self._process is not None
             request = {"exercise": str(exercise.folder.resolve()), "file": str(copy), "check": check, "quiz": quiz}
+            request |= {"picture": str(picture.resolve())} if picture is not None else {}
             stages = ["parses"]
 
             def entered(stage: str) -> None:
@@ -134,6 +158,9 @@ class Worker:
                     exercise.id, False, stage, _with_harm(f"Your file {ended}", copy, file, content)
                 ), printed
             printed = self._process.printed()
+            if self._process.is_spent:
+                self.close()
+                self.start()
             harm = _harm(copy, file, content)
         if "problem" in answer:
             raise ExerciseError(answer["problem"])
@@ -150,10 +177,10 @@ class Worker:
 class _Process:
     """One child process: requests go over a pipe, its output is collected, and its whole session ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm: bool = False) -> None:
         self._pipe, childs_end = Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, worker_process.__file__, str(childs_end.fileno())],
+            [sys.executable, worker_process.__file__, str(childs_end.fileno()), *(["warm"] if warm else [])],
             pass_fds=[childs_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -161,16 +188,26 @@ class _Process:
             start_new_session=True,
         )
         childs_end.close()
+        self._running: int = self._process.pid  # the process that runs the file: the child or its fork
+        self.is_spent = False  # whether the next file needs another child
         self._ready = False
         self._bytes_at_first = 0
         self._output = bytearray()
         threading.Thread(target=self._collect_output, daemon=True).start()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def id(self) -> int:
+        return self._process.pid
+
     def answer(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises _NoAnswer where none comes."""
         deadline = time.monotonic() + SECONDS_TO_START
         if not self._ready:
-            self._message(deadline, limits)
+            self.is_spent = self._message(deadline, limits)["spent"]
             self._ready = True
             self._bytes_at_first = _resident_bytes(self._process.pid)  # PyTorch and Triton, not the file's own
         self._output.clear()
@@ -179,7 +216,11 @@ class _Process:
         deadline = time.monotonic() + limits.seconds
         while True:
             message = self._message(deadline, limits)
+            if "process" in message:
+                self._running = message["process"]
+                continue
             if "answer" in message:
+                self._running = self._process.pid
                 answer: dict[str, Any] = message["answer"]
                 return answer
             entering(message["stage"])
@@ -202,7 +243,7 @@ class _Process:
                 raise _NoAnswer(
                     f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?"
                 )
-            taken = _resident_bytes(self._process.pid) - self._bytes_at_first
+            taken = _resident_bytes(self._running) - self._bytes_at_first
             if self._ready and taken > limits.gigabytes * GIGABYTE:
                 raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
         try:
@@ -215,7 +256,7 @@ class _Process:
         """Return the line of the learner's file that the child is executing."""
         self._output.clear()
         with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)
+            os.kill(self._running, signal.SIGUSR1)
         deadline = time.monotonic() + SECONDS_FOR_TRACEBACK
         while time.monotonic() < deadline and b"most recent call first" not in self._output:
             time.sleep(POLL_SECONDS)

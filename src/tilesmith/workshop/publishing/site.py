@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from markdown_it import MarkdownIt
-from markupsafe import Markup
 
 from tilesmith.lab.inspect.output.page import write_html as picture_of
 from tilesmith.storage import write_atomically
@@ -19,6 +17,7 @@ from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import Catalogue
 from tilesmith.workshop.course.exercise import Exercise, Question
 from tilesmith.workshop.cuda.check import CudaCheck
+from tilesmith.workshop.publishing.lesson_html import lesson_html
 from tilesmith.workshop.quizzes.answers import compute_answers
 from tilesmith.workshop.quizzes.replies import answer_text
 
@@ -42,7 +41,7 @@ def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], Non
         page = _environment().get_template("exercise.html").render(
             **_page(exercise.title, f"{exercise.track}: {exercise.id}"),
             exercise=exercise,
-            text=_html(exercise.page.read_text(encoding="utf-8")),
+            text=lesson_html(exercise),
             starter=None if exercise.is_only_questions else exercise.starter.read_text(encoding="utf-8"),
             asked=asked,
             has_picture=bool(picture),
@@ -81,12 +80,6 @@ def _page(title: str, summary: str) -> dict[str, object]:
     from tilesmith import __version__
 
     return {"title": title, "summary": summary, "sections": (), "provenance": {"Tilesmith": __version__}}
-
-
-def _html(markdown: str) -> Markup:
-    """Return a page's text as HTML. The template adds the heading, so it is left out here."""
-    body = markdown.split("\n", 1)[1] if markdown.startswith("# ") else markdown
-    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(body))
 
 
 @cache

@@ -77,8 +77,8 @@ class FindingView:
     program: str | None
 
 
-def write_html(inspection: Inspection) -> str:
-    """Return an inspection as one HTML file without external resources."""
+def write_html(inspection: Inspection, preface: Markup = Markup("")) -> str:
+    """Return an inspection as one HTML file without external resources. `preface` comes before the kernels."""
     script = "".join(template_text(f"inspect/{name}") for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     kernels = len(inspection.kernels)
@@ -95,6 +95,7 @@ def write_html(inspection: Inspection) -> str:
         ],
         ratings=RATINGS,
         trouble=inspection.ending.message,
+        preface=preface,
         notes=inspection.notes,
         data=embedded(page_data(inspection)),
         script=Markup(script),  # this package's own
