@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -79,6 +79,13 @@ class Dot:
     input_precision: str
 
 
+class Doubt(NamedTuple):
+    """Lanes of a load that must not decide a result: "unwritten", "outside the view" or "outside the tile"."""
+
+    cause: str
+    lanes: NDArray[np.bool_]
+
+
 class OutOfBounds(Exception):
     """A kernel accesses memory outside its tensor arguments; the access was not performed."""
 
@@ -94,8 +101,8 @@ class Observer:
     def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
         """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
 
-    def load(self, access: Access) -> NDArray[np.bool_] | None:
-        """Called before a program loads. May return the lanes whose memory nobody has written."""
+    def load(self, access: Access) -> Doubt | None:
+        """Called before a program loads. May return lanes that must not decide a result, and the reason."""
         return None
 
     def store(self, access: Access) -> None:
@@ -185,7 +192,7 @@ class Memory:
         self.observers = observers
         self._regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
         self._others: list[Region] = []
-        self.unwritten: NDArray[np.bool_] | None = None  # lanes of the last load whose memory nobody has written
+        self.doubt: Doubt | None = None  # lanes of the last load that must not decide a result
 
     def admit(
         self,
@@ -212,10 +219,9 @@ class Memory:
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
             _column(frame), getattr(pointers, "overflow", None), bounded, masked, operation,
         )  # fmt: skip
-        self.unwritten = None
+        self.doubt = None
         for observer in self.observers:
-            unwritten = getattr(observer, kind)(access)
-            self.unwritten = self.unwritten if unwritten is None else unwritten
+            self.doubt = getattr(observer, kind)(access) or self.doubt
         return mask if within else self._refuse(access, own)
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:

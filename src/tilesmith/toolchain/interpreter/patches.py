@@ -252,11 +252,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return loaded
 
     def _note_undefined(self, loaded: Handle, pointers: Handle, mask: Handle | None, other: Handle | None) -> None:
-        """Mark the lanes of a load that are undefined: masked off without `other`, or never written."""
+        """Mark the lanes of a load that are undefined: masked off without `other`, or in doubt for an observer."""
         argument = getattr(pointers.dtype, "argument", None)
-        if self.memory.unwritten is not None:
-            self.undefined.mark(loaded, self.memory.unwritten, "unwritten", argument)
-            self.memory.unwritten = None
+        if self.memory.doubt is not None:
+            self.undefined.mark(loaded, self.memory.doubt.lanes, self.memory.doubt.cause, argument)
+            self.memory.doubt = None
         elif mask is not None:
             off = ~np.asarray(mask.data, dtype=bool)
             filled = None if other is None else undefined_of(other)

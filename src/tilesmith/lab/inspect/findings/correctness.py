@@ -74,10 +74,24 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
             )
             advice = "Pass other= with the value that leaves the result unchanged, or discard the lanes with tl.where."
             return "undefined", "warning" if zeros else "error", message, advice
-        case "uninitialised" if incident.access == "atomic":
+        case "outside the view":
+            access = {"load": "loads", "store": "stores"}.get(incident.access, "updates")
+            message = f"program {program} {access} {name}[{incident.element}], outside the view {name} ({count}): "
+            message += "its storage goes on there, so nothing fails"
+            return "out-of-bounds", "error", message, "Use the strides of the tensor, and mask by its own sizes."
+        case "outside the tile":
+            tiles, outside = trace.sanitizer.tiles[incident.file, incident.line, incident.access]
+            reads = incident.access == "load"
+            message = f"{outside:,} of {tiles:,} tiles of this {incident.access} lie wholly outside {name}: " + (
+                f"program {program} computes with zeros" if reads else f"program {program} stores nothing"
+            )
+            severity: Severity = "error" if reads and 2 * outside >= tiles else "warning" if reads else "info"
+            advice = "Compare the offsets of the tile with the shape of the descriptor, dimension by dimension."
+            return "out-of-bounds", severity, message, advice
+        case "unwritten" if incident.access == "atomic":
             message = f"program {program} updates {element}, which nobody has written ({count})"
             return "uninitialised", "error", message, "Initialise the tensor: torch.zeros instead of torch.empty."
-        case "uninitialised":
+        case "unwritten":
             message = f"program {program} loads {element}, which nobody has written ({count})"
             advice = "Initialise the tensor (torch.zeros instead of torch.empty), or mask the load."
             return "uninitialised", "error", message, advice

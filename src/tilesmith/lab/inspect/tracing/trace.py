@@ -21,6 +21,7 @@ from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
+from tilesmith.toolchain.interpreter.memory import Doubt
 from tilesmith.toolchain.interpreter.undefined import Undefined
 
 MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
@@ -113,9 +114,9 @@ class Trace(Observer):
         self.followed_seen[program] = None
         return True
 
-    def load(self, access: Access) -> NDArray[np.bool_] | None:
+    def load(self, access: Access) -> Doubt | None:
         self._access(access)
-        return self.sanitizer.unwritten_lanes(access)
+        return self.sanitizer.doubt(access)
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         self.sanitizer.undefined(undefined, lanes, program)
@@ -174,6 +175,8 @@ class Trace(Observer):
         site.executions += 1
         site.lanes += access.mask.size
         site.active += active.size
+        if access.bounded:
+            self.sanitizer.tile(access, argument)
         if active.size == 0:
             return
         pattern = self._pattern(site, access, active, unmasked)
