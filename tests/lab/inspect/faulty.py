@@ -32,3 +32,66 @@ def heads(x, y, LENGTH: tl.constexpr, STEP: tl.constexpr):
     head = tl.program_id(0)
     tile = x.load([head * STEP, 0])  # STEP should be LENGTH
     y.store([head * LENGTH, 0], tile * 2)
+
+
+@triton.jit
+def hinted_copy(x_ptr, y_ptr, start, n, BLOCK: tl.constexpr):
+    places = start + tl.arange(0, BLOCK)
+    places = tl.multiple_of(places, 16)  # start decides
+    x = tl.load(x_ptr + places, mask=places < n)
+    tl.store(y_ptr + tl.arange(0, BLOCK), x)
+
+
+@triton.jit
+def hinted_wrap(x_ptr, y_ptr, n, stride, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK) % n
+    places = tl.max_contiguous(tl.multiple_of(places, BLOCK), BLOCK)  # n decides
+    tl.store(y_ptr + tl.arange(0, BLOCK), tl.load(x_ptr + places * stride))
+
+
+@triton.jit
+def hinted_constancy(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK) // width
+    places = tl.max_constancy(places, 4)  # width decides
+    tl.store(y_ptr + tl.arange(0, BLOCK), tl.load(x_ptr + places))
+
+
+@triton.jit
+def assumed_copy(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    tl.assume(n > 8)  # n decides
+    places = tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.load(x_ptr + places, mask=places < n, other=0.0))
+
+
+@triton.jit
+def reversed_through_memory(x_ptr, y_ptr, BARRIER: tl.constexpr, SUM: tl.constexpr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.load(x_ptr + places))
+    if BARRIER:
+        tl.debug_barrier()
+    total = 0.0
+    if SUM:
+        total = tl.sum(tl.load(x_ptr + places), 0)
+    reverse = tl.load(y_ptr + BLOCK - 1 - places)  # other threads' elements
+    tl.store(x_ptr + places, reverse + total)
+
+
+@triton.jit
+def shifted_in_place(x_ptr, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places + SHIFT)
+    tl.store(x_ptr + places, x)  # another thread may not have loaded yet
+
+
+@triton.jit
+def shifted_offsets(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) << 30
+    places = row * 4 + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.load(x_ptr + places))
+
+
+@triton.jit
+def truncated_offset(x_ptr, y_ptr, row_stride, BLOCK: tl.constexpr):
+    start = (tl.program_id(0).to(tl.int64) * row_stride).to(tl.int32)  # does not fit
+    places = start + tl.arange(0, BLOCK)
+    tl.store(y_ptr + places, tl.load(x_ptr + places))

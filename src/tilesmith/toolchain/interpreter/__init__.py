@@ -15,6 +15,7 @@ Files, in reading order:
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
 - `undefined.py`: undefined values, followed to the results that they reach.
+- `hints.py`: hints to the compiler, checked on values.
 - `all_programs.py`: the addresses of every program, computed for many programs at once.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 if TYPE_CHECKING:
+    from tilesmith.toolchain.interpreter.hints import Hint
     from tilesmith.toolchain.interpreter.operations import Operation
     from tilesmith.toolchain.interpreter.undefined import Undefined
 
@@ -57,6 +58,7 @@ class Access:
     bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
     masked: bool = False  # the kernel passes a mask
     operation: str = ""  # of an atomic: "add", "xchg", "cas", …
+    hint: tuple[str, int] | None = None  # the line of a false hint that the address follows from
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,12 @@ class Observer:
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         """Called before a program stores undefined values in these lanes."""
+
+    def false_hint(self, hint: Hint) -> None:
+        """Called for a hint to the compiler that the values of a program contradict."""
+
+    def barrier(self, program: Program, certain: bool) -> None:
+        """Called when the threads of a program wait for each other; not `certain`: the compiler may need no barrier."""
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         """Called for an access out of bounds. Raises by default; return to continue with the bad lanes masked."""
@@ -218,6 +226,7 @@ class Memory:
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
             _column(frame), getattr(pointers, "overflow", None), bounded, masked, operation,
+            getattr(pointers, "hint", None),
         )  # fmt: skip
         self.doubt = None
         for observer in self.observers:

@@ -25,6 +25,7 @@ from triton.runtime.interpreter import (
 
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder
+from tilesmith.toolchain.interpreter.hints import Hints
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
@@ -76,6 +77,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
         self.undefined = UndefinedLanes(self)
+        self.hints = Hints(self)
 
     # Casts
 
@@ -150,6 +152,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def create_dot(self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
         if self.memory.observers:
             self._show_dot(a, b, d, input_precision.name.lower())
+            self.threads_wait(certain=False)
         # Tensor cores accumulate products of 16-bit floats in float32 and round the result once.
         compute = np.float32 if d.data.dtype == np.float16 else d.data.dtype
         product = np.matmul(values_of(a).astype(compute), values_of(b).astype(compute))
@@ -171,6 +174,20 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         )
         for observer in self.memory.observers:
             observer.dot(dot)
+
+    # Order and hints
+
+    def create_barrier(self) -> None:
+        self.threads_wait(certain=True)
+
+    def threads_wait(self, *, certain: bool) -> None:
+        """Show the observers that the threads of this program wait for each other."""
+        for observer in self.memory.observers:
+            observer.barrier(self.grid_idx, certain)
+
+    def create_assume(self, condition: Handle) -> None:
+        if not np.all(condition.data):
+            self.hints.show("tl.assume", "the condition is false")
 
     # Memory. Releases pass cache hints differently; they have no effect here.
 

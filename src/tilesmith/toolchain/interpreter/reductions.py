@@ -68,6 +68,7 @@ class Reductions:
             reduced = [data.reshape(kept) for data in reduced]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
+        self._semantic.builder.threads_wait(certain=False)
         self._lose_path(input, results)
         if following.is_following:
             following.reduced([one.handle for one in input], [one.handle for one in results], axis)

@@ -13,6 +13,7 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     correctness.kernel_error,
     correctness.incidents,
+    correctness.false_hints,
     compiled_kernel.compile_errors,
     compiled_kernel.spills,
     memory_access.narrow,

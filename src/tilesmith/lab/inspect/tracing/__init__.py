@@ -8,5 +8,6 @@ Files, in reading order:
 - `shadow_memory.py`: notes for every element which programs loaded and stored it.
 - `effects.py`: what a traced launch writes.
 - `suspects.py`: finds the programs of a large grid that deserve a trace.
+- `program_order.py`: races between the threads of one program.
 - `sanitizer.py`: detects races, out-of-bounds accesses and uninitialised loads.
 """

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.model import Program
+from tilesmith.lab.inspect.tracing.program_order import ProgramOrder
 from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, OutOfBounds
+from tilesmith.toolchain.interpreter.hints import Hint, broken_width
 from tilesmith.toolchain.interpreter.memory import Doubt
 from tilesmith.toolchain.interpreter.undefined import Undefined
 
@@ -52,6 +54,9 @@ class Sanitizer:
         self._accesses: dict[tuple[int, int], int] = {}  # by program and storage: time of the last one
         self._doubtful: dict[tuple[str, str, int, str | None], Incident] = {}  # loads, by cause and place
         self._causes: list[str] = []  # why lanes of the load that is being checked must not decide a result
+        self.order = ProgramOrder()
+        self.hints: dict[tuple[str, int, str], Hint] = {}  # false ones, by place and name
+        self.broken: dict[tuple[str, int], dict[tuple[str, int], int]] = {}  # by hint and access: the narrowest fault
         self.tiles: dict[tuple[str, int, str], list[int]] = {}  # by place: all tiles of a descriptor, those outside
 
     def incidents(self) -> Iterator[Incident]:
@@ -75,6 +80,9 @@ class Sanitizer:
         if access.overflow is not None:
             self._incident("overflow", access, argument).message = "{}:{}".format(*access.overflow)
         self._outside_view(access, argument, shadow)
+        self._thread_order(access, argument, shadow)
+        if access.hint is not None:
+            self._rely(access, access.hint)
         if access.kind == "load":
             self._uninitialised(access, argument, shadow, places)
             new, again, written_by = shadow.load(places, number)
@@ -100,6 +108,29 @@ class Sanitizer:
             self._conflicts("read-write", access, argument, shadow, places, read_by, number)
         shadow.now_written(places)
         return new, before
+
+    def false_hint(self, hint: Hint) -> None:
+        self.hints.setdefault((hint.file, hint.line, hint.name), hint)
+
+    def _rely(self, access: Access, hint: tuple[str, int]) -> None:
+        """Note how wide an access whose address follows from a false hint can be."""
+        width = broken_width(access.addresses, access.mask, access.element_bytes)
+        if width is not None:
+            accesses = self.broken.setdefault(hint, {})
+            place = (access.file, access.line)
+            accesses[place] = min(width * access.element_bytes, accesses.get(place, 16))
+
+    def _thread_order(self, access: Access, argument: str | None, shadow: StorageShadow) -> None:
+        """Note elements that another thread of the same program accessed since the last barrier."""
+        unordered = self.order.access(access, shadow.start)
+        if unordered is None:
+            return
+        incident = self._incident("maybe threads" if unordered.maybe_ordered else "threads", access, argument)
+        incident.elements += unordered.elements
+        if incident.element is None:
+            place = (unordered.first_address - shadow.start) // shadow.granule
+            incident.element = self._element(argument, shadow, place)
+            incident.message = f"{unordered.earlier.kind}:{unordered.earlier.line}"
 
     def tile(self, access: Access, argument: str | None) -> None:
         """Note an access through a descriptor, which may lie wholly outside it."""

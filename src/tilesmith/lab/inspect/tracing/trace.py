@@ -21,6 +21,7 @@ from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
+from tilesmith.toolchain.interpreter.hints import Hint
 from tilesmith.toolchain.interpreter.memory import Doubt
 from tilesmith.toolchain.interpreter.undefined import Undefined
 
@@ -147,6 +148,12 @@ class Trace(Observer):
                     operation.elements, operation.inputs, operation.argument,
                 )
             )  # fmt: skip
+
+    def false_hint(self, hint: Hint) -> None:
+        self.sanitizer.false_hint(hint)
+
+    def barrier(self, program: Program, certain: bool) -> None:
+        self.sanitizer.order.barrier(certain)
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         self.sanitizer.out_of_bounds(error)
