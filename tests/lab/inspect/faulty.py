@@ -95,3 +95,54 @@ def truncated_offset(x_ptr, y_ptr, row_stride, BLOCK: tl.constexpr):
     start = (tl.program_id(0).to(tl.int64) * row_stride).to(tl.int32)  # does not fit
     places = start + tl.arange(0, BLOCK)
     tl.store(y_ptr + places, tl.load(x_ptr + places))
+
+
+@triton.jit
+def single_dot(a_ptr, b_ptr, c_ptr, PRECISION: tl.constexpr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    c = tl.dot(tl.load(a_ptr + places), tl.load(b_ptr + places), input_precision=PRECISION)  # PRECISION decides
+    tl.store(c_ptr + places, c)
+
+
+@triton.jit
+def half_accumulator(x_ptr, y_ptr, n_rows, ACCUMULATE: tl.constexpr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], ACCUMULATE)
+    for row in range(n_rows):
+        total += tl.load(x_ptr + row * BLOCK + columns).to(ACCUMULATE)  # rounds at every step
+    tl.store(y_ptr + columns, total)
+
+
+@triton.jit
+def row_sum(x_ptr, y_ptr, SUM: tl.constexpr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    tl.store(y_ptr + tl.program_id(0), tl.sum(x.to(SUM), 0))  # in which format
+
+
+@triton.jit
+def naive_softmax(x_ptr, y_ptr, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places)
+    if SHIFT:
+        x = x - tl.max(x, 0)
+    exponentials = tl.exp(x)  # overflows without a shift
+    tl.store(y_ptr + places, exponentials / tl.sum(exponentials, 0))
+
+
+@triton.jit
+def variance(x_ptr, y_ptr, TWO_PASS: tl.constexpr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    mean = tl.sum(x, 0) / BLOCK
+    if TWO_PASS:
+        result = tl.sum((x - mean) * (x - mean), 0) / BLOCK
+    else:
+        square = tl.sum(x * x, 0) / BLOCK
+        result = square - mean * mean  # cancels
+    tl.store(y_ptr + tl.program_id(0), result)
+
+
+@triton.jit
+def to_half(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places) * 3
+    tl.store(y_ptr + places, x.to(tl.float16))  # up to 65504

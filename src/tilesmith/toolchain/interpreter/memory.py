@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 if TYPE_CHECKING:
-    from tilesmith.toolchain.interpreter.hints import Hint
     from tilesmith.toolchain.interpreter.operations import Operation
-    from tilesmith.toolchain.interpreter.undefined import Undefined
+    from tilesmith.toolchain.interpreter.values.hints import Hint
+    from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
+    from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
 Program = tuple[int, int, int]
 
@@ -100,6 +101,8 @@ class OutOfBounds(Exception):
 class Observer:
     """Sees what interpreted kernels do. Override the methods that you need."""
 
+    measures_precision = False  # whether followed programs are also computed in float64, which is slow
+
     def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
         """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
 
@@ -128,6 +131,12 @@ class Observer:
 
     def false_hint(self, hint: Hint) -> None:
         """Called for a hint to the compiler that the values of a program contradict."""
+
+    def not_finite(self, birth: Birth) -> None:
+        """Called before a followed program stores an infinity or a NaN that it made of finite numbers."""
+
+    def rounding(self, rounding: Rounding) -> None:
+        """Called for operations of a followed program whose result has an error, if `measures_precision`."""
 
     def barrier(self, program: Program, certain: bool) -> None:
         """Called when the threads of a program wait for each other; not `certain`: the compiler may need no barrier."""

@@ -17,6 +17,7 @@ import numpy as np
 from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
+from tilesmith.toolchain.interpreter.values.precision import Numbers
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.patches import Builder
@@ -99,6 +100,7 @@ class Recorder:
         self._observers = observers
         self._inside = False
         self._count = 0
+        self._numbers = Numbers(builder, observers)
 
     def call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Perform an operation and record it, but not the operations inside it."""
@@ -111,6 +113,7 @@ class Recorder:
         self._inside = True
         try:
             result = function(*arguments, **options)
+            self._numbers.note(name, function, arguments, options, list(_handles((result,))))
         finally:
             self._inside = False
         if _KIND_OF.get(name) != "store":

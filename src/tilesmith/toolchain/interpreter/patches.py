@@ -25,11 +25,11 @@ from triton.runtime.interpreter import (
 
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder
-from tilesmith.toolchain.interpreter.hints import Hints
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
-from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, widen
+from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, rounded_operand, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
-from tilesmith.toolchain.interpreter.undefined import UndefinedLanes, undefined_of
+from tilesmith.toolchain.interpreter.values.hints import Hints
+from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
 Array = NDArray[Any]
@@ -73,7 +73,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def __init__(self) -> None:
         super().__init__()
         # Checking integer additions for overflow makes kernels three times slower; hardware wraps as well.
-        # The stock interpreter lacks some input precisions of tl.dot. Here all of them are exact.
+        # The stock interpreter lacks some input precisions of tl.dot.
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
         self.undefined = UndefinedLanes(self)
@@ -155,7 +155,9 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             self.threads_wait(certain=False)
         # Tensor cores accumulate products of 16-bit floats in float32 and round the result once.
         compute = np.float32 if d.data.dtype == np.float16 else d.data.dtype
-        product = np.matmul(values_of(a).astype(compute), values_of(b).astype(compute))
+        precision = input_precision.name.lower() if a.dtype.scalar == tl.float32 else ""
+        left, right = (rounded_operand(values_of(one), precision).astype(compute, copy=False) for one in (a, b))
+        product = np.matmul(left, right)
         return handle_of(product + d.data, d.dtype.scalar)
 
     def _show_dot(self, a: Handle, b: Handle, d: Handle, input_precision: str) -> None:

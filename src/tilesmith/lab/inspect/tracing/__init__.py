@@ -9,5 +9,6 @@ Files, in reading order:
 - `effects.py`: what a traced launch writes.
 - `suspects.py`: finds the programs of a large grid that deserve a trace.
 - `program_order.py`: races between the threads of one program.
+- `number_log.py`: low precision, infinities and NaN of the followed programs.
 - `sanitizer.py`: detects races, out-of-bounds accesses and uninitialised loads.
 """

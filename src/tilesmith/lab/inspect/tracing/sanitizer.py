@@ -19,9 +19,9 @@ from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.program_order import ProgramOrder
 from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, OutOfBounds
-from tilesmith.toolchain.interpreter.hints import Hint, broken_width
 from tilesmith.toolchain.interpreter.memory import Doubt
-from tilesmith.toolchain.interpreter.undefined import Undefined
+from tilesmith.toolchain.interpreter.values.hints import Hint, broken_width
+from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
 UNWRITTEN, OUTSIDE_VIEW, OUTSIDE_TILE = "unwritten", "outside the view", "outside the tile"
 
