@@ -402,13 +402,17 @@ def single_product_kernel(a_ptr, c_ptr, PRECISION: tl.constexpr):
     tl.store(c_ptr + places, tl.dot(a, a, input_precision=PRECISION))
 
 
-@pytest.mark.parametrize("precision", ["ieee", "tf32", "tf32x3", "bf16x3", "bf16x6"])
-def test_observers_see_how_single_precision_is_multiplied_and_it_is_exact(precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "error"), [("ieee", 1e-5), ("tf32", 3e-2), ("tf32x3", 1e-5), ("bf16x3", 1e-3), ("bf16x6", 1e-5)]
+)
+def test_observers_see_how_single_precision_is_multiplied(precision: str, error: float) -> None:
     a, c = torch.randn(16, 16), torch.empty(16, 16)
     recorder = Recorder()
     interpret(single_product_kernel, (1,), {"a_ptr": a, "c_ptr": c, "PRECISION": precision}, recorder)
     assert [dot.input_precision for dot in recorder.dots] == [precision]
-    torch.testing.assert_close(c, a @ a, atol=1e-5, rtol=1e-5)
+    worst = (c - a.double() @ a.double()).abs().max()
+    assert worst < error
+    assert worst > error / 100 or error == 1e-5, "the operands are rounded as by the tensor cores"
 
 
 def test_observers_see_helpers_lines_dots_atomics_and_widened_values() -> None:

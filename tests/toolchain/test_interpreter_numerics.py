@@ -236,7 +236,7 @@ def dot_kernel(a_ptr, b_ptr, c_ptr, SIZE: tl.constexpr):
     columns = tl.arange(0, SIZE)[None, :]
     a = tl.load(a_ptr + rows * SIZE + columns)
     b = tl.load(b_ptr + rows * SIZE + columns)
-    tl.store(c_ptr + rows * SIZE + columns, tl.dot(a, b).to(c_ptr.dtype.element_ty))
+    tl.store(c_ptr + rows * SIZE + columns, tl.dot(a, b, input_precision="ieee").to(c_ptr.dtype.element_ty))
 
 
 @pytest.mark.parametrize("dtype", [*NARROW, torch.float16, torch.float32, torch.float64])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,8 +39,12 @@ def inspect(
         ),
     ] = "",
     config: Annotated[
-        str | None, typer.Option(metavar="N|FIELD=VALUE,…", help="The configuration of an autotuner to use.")
+        str | None,
+        typer.Option(metavar="N|FIELD=VALUE,…|all", help="The configuration of an autotuner to use; all: a table."),
     ] = None,
+    precision: Annotated[
+        bool, typer.Option("--precision", help="Show the error of each line beside float64; takes longer.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, b200, a100, mi300x, …")] = None,
     asm: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Print the compiler's text by source line: {', '.join(TEXTS)}.")
@@ -54,7 +59,7 @@ def inspect(
     Every launch is traced in the interpreter and compiled for NVIDIA and AMD GPUs. Exit status 1 if a finding is an
     error, or if the script fails.
     """
-    options = _options(target or [], programs, config, device, asm, kernel or [])
+    options = replace(_options(target or [], programs, config, device, asm, kernel or []), precision=precision)
     if not Path(script).is_file() and not _is_module(script):
         refuse(f"{script} is not a file, nor a module of {_python()}")
     found = _run(script, arguments or [], options, timeout, memory)

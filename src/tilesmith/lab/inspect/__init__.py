@@ -8,6 +8,7 @@ Files, in reading order:
 - `inspect_call.py`: `inspect`, the function that users call.
 - `model.py`: all results of an inspection, as plain data.
 - `options.py`: what an inspection is asked to do.
+- `configurations.py`: the configurations of an autotuner.
 - `session.py`: replaces each launch by a trace, compilations and findings.
 - `running/`: run a script in a child process, with stand-ins for a missing GPU.
 - `tracing/`: record what the programs of a launch do in the interpreter.

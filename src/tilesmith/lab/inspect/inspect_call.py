@@ -62,6 +62,7 @@ def inspect(
     config: str | None = None,
     device: str | None = None,
     texts: bool = False,
+    precision: bool = False,
 ) -> NotebookInspection:
     """Call a function, or run a script, and explain every Triton kernel that it launches.
 
@@ -69,6 +70,7 @@ def inspect(
     Tensors may live on a GPU, on the CPU, or be requested on a GPU that this machine does not have. `programs` is the
     number of programs to trace per launch; by default the first, the last and some between, then more for `seconds`.
     `targets` default to that of `device`, else `cuda:90`, and one of the other vendor, which only informs.
+    `precision` also computes sampled programs in float64 and shows the error of each line.
     The function's return value is lost. An exception of the function is raised again.
     """
     named = tuple(map(Target.parse, targets))
@@ -80,6 +82,7 @@ def inspect(
         config=config,
         device=device,
         texts=texts,
+        precision=precision,
     )
     if isinstance(program, str | Path):
         return NotebookInspection(**vars(_inspected_script(Path(program), arguments, options)))

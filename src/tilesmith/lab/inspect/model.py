@@ -201,6 +201,37 @@ class LineCost:
 
 
 @dataclass(frozen=True)
+class LineError:
+    """The error of one source line beside float64, in ulp of its format, relative to the block's largest number."""
+
+    file: str
+    line: int
+    code: str
+    format: str
+    ulp: float  # the worst error of a result
+    introduced_ulp: float  # what the line adds to the error of its inputs, over all its operations
+
+
+@dataclass(frozen=True)
+class ConfigurationFacts:
+    """One configuration of an autotuner on the first target. `cannot_win` is the reason why it cannot be the fastest.
+
+    `predicted_us` counts whole programs on the busiest multiprocessor; `spill_us` is the time that spilled registers
+    take to local memory.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    programs: int
+    facts: TargetFacts
+    chosen: bool = False
+    predicted_us: float | None = None
+    spill_us: float = 0.0
+    measured_us: float | None = None
+    cannot_win: str | None = None
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel with one grid and one signature of arguments, launched once or several times."""
 
@@ -230,6 +261,8 @@ class Kernel:
     notes: tuple[str, ...] = ()
     measured_us: float | None = None
     measured_note: str | None = None
+    precision: tuple[LineError, ...] = ()  # only where it was asked for
+    configurations: tuple[ConfigurationFacts, ...] = ()  # of an autotuner, with --config all
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -9,6 +9,8 @@ from typing import Any
 from tilesmith.hardware.devices import device as named_device
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 
+EVERY_CONFIGURATION = "all"
+
 
 class InspectError(Exception):
     """The options of an inspection contradict the program. The message is one line for the user."""
@@ -27,9 +29,10 @@ class InspectOptions:
     programs: int | None = None  # how many programs to trace; None: as many as `seconds` allow
     seconds: float = 3.0  # time to trace one launch
     suspects: bool = True  # compute the addresses of all programs, and trace those out of bounds or that share elements
-    config: str | None = None  # an autotuner's configuration: its number, or FIELD=VALUE,…
+    config: str | None = None  # an autotuner's configuration: its number, FIELD=VALUE,…, or all
     kernels: tuple[str, ...] = ()  # kernel names to inspect; empty: all
     device: str | None = None  # the device to predict for
+    precision: bool = False  # also compute sampled programs in float64, and show the error by line
     texts: bool = False  # keep the compiler's texts (PTX, SASS, …)
     not_compiled: tuple[tuple[str, str], ...] = ()  # (kernel, target) pairs that crashed the compiler before
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tilesmith.hardware.devices import Device
 from tilesmith.hardware.devices import device as named_device
+from tilesmith.lab.inspect.configurations import Configurations
 from tilesmith.lab.inspect.findings.all_findings import findings
 from tilesmith.lab.inspect.findings.correctness import late_out_of_bounds, unwritten_result
 from tilesmith.lab.inspect.findings.evidence import Evidence
@@ -35,7 +36,7 @@ from tilesmith.lab.inspect.metrics.compiled_targets import (
 from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
 from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
 from tilesmith.lab.inspect.model import Finding, Kernel, Program, TargetFacts
-from tilesmith.lab.inspect.options import InspectOptions, chosen_configuration
+from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker, tensors_in
 from tilesmith.lab.inspect.running.written_memory import WrittenBytes
@@ -50,8 +51,8 @@ from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tens
 from tilesmith.lab.inspect.tracing.suspects import suspects
 from tilesmith.lab.inspect.tracing.trace import Trace, sample
 from tilesmith.toolchain.benchmarks import is_benchmarking
-from tilesmith.toolchain.compiler import Binary, Target, jit_function
-from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, configured, interpret, launch_as_usual
+from tilesmith.toolchain.compiler import Binary, Target
+from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, launch_as_usual
 from tilesmith.toolchain.interpreter.driver import CompiledStandIn, source_of
 from tilesmith.toolchain.interpreter.host import HostCopies
 
@@ -86,6 +87,10 @@ class Session:
         self._deferred = DeferredPrograms(self._marking_written)
         self._writers: dict[int, tuple[int, str, str, int]] = {}  # by storage: kernel number, argument, file and line
         self._effects: dict[int, Effects] = {}
+        target = self.options.targets[0]
+        self._configurations = Configurations(
+            self.options.config, target, self._device(str(target)), self.has_gpu, self._binary
+        )
         self._not_interpreted: set[int | None] = set()  # kernels that fail in the interpreter
         self._unwritten_reported: defaultdict[int, set[str]] = defaultdict(set)
 
@@ -99,16 +104,8 @@ class Session:
             return self._launch(launched)
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
-        """Return the autotuner's configuration that --config names, or the first one that compiles and fits."""
-        if self.options.config is not None:
-            return chosen_configuration(self.options.config, candidates)
-        if len(candidates) == 1:
-            return candidates[0]
-        for candidate in candidates:
-            facts = self._facts_if_compiled(kernel, configured(arguments, candidate))
-            if facts is None or (not facts.error and facts.blocks_per_multiprocessor != 0):
-                return candidate
-        return candidates[0]
+        """Return the autotuner's configuration that a launch takes."""
+        return self._configurations.chosen(candidates, kernel, arguments)
 
     def run_deferred(self) -> None:
         """Run every program that has not run yet."""
@@ -161,7 +158,7 @@ class Session:
         shadows = ShadowMemory(hosted.arguments, lambda name: self.tensors.written_bytes(originals[name]))
         programs = sample(launched.grid, SAMPLED_PROGRAMS)
         shown = programs[:1] + programs[1 : SHOWN_PROGRAMS - 1] + programs[-1:]
-        trace = Trace(launched.grid, shadows, programs, shown)
+        trace = Trace(launched.grid, shadows, programs, shown, self.options.precision)
         rest, kernel_error = self._traced(hosted, trace, programs)
         measured = None
         result: Any = None
@@ -323,6 +320,8 @@ class Session:
             lines=metrics.lines(memory_bound),
             program_facts=metrics.program_facts(),
             findings=findings(evidence),
+            precision=trace.numbers.line_errors(),
+            configurations=self._configurations.table(launched, metrics.work()),
             measured_us=measured,
             measured_note=explain_time(measured, targets[str(self.options.first_target)]) if measured else None,
         )
@@ -369,21 +368,3 @@ class Session:
         return CompiledStandIn(
             launched.kernel, launched.arguments, lambda: compiled(launched, self.options.first_target), launch
         )
-
-    def _facts_if_compiled(self, kernel: Any, named: dict[str, Any]) -> TargetFacts | None:
-        """Return a configuration's facts for the first target; None while an argument is missing."""
-        function, named = jit_function(kernel), dict(named)
-        while kernel is not function:
-            for name, heuristic in getattr(kernel, "values", {}).items():
-                named[name] = heuristic(named)
-            kernel = kernel.fn
-        arguments = {name: value for name, value in named.items() if name in function.arg_names}
-        if any(name not in arguments for name in function.arg_names):
-            return None
-        options = {
-            name: value for name, value in named.items() if name not in arguments and name not in ("grid", "warmup")
-        }
-        launched = Launched(function, (1, 1, 1), arguments, options)
-        target = self.options.first_target
-        with torch._C.DisableTorchFunction():
-            return facts_of(target, self._binary(launched, target), 1, None, "", texts=False)

@@ -61,3 +61,17 @@ def captured_stderr() -> Iterator[BinaryIO]:
         finally:
             os.dup2(original, 2)
             os.close(original)
+
+
+def first_reason(text: str) -> str:
+    """Return the first line of a compiler's message that names a reason: no source line, no marker below it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        found = re.search(r"\berror:\s*(.+)", line) or re.match(r"((?:\w+Error|AssertionError)\b.*)", line)
+        if found:
+            return found[1]
+    plain = [line for line in lines if line.strip("^~ ") and not re.match(r"at \d+:\d+:?", line)]
+    # Triton's own errors print source lines up to a marker, then the reason.
+    after = [at for at, line in enumerate(lines) if not line.strip("^~ ")]
+    behind = lines[after[0] + 1 :] if after else []
+    return next(iter(behind or plain), "")

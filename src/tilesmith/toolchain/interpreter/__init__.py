@@ -5,7 +5,8 @@
 
 No environment variable is needed, and the same process can still compile. Accesses outside the arguments' memory raise
 `OutOfBounds` instead of crashing. An `Observer` sees every access. Arithmetic follows the hardware, also where that of
-the stock interpreter does not. `tl.dot` on float32 is exact, whatever its input precision.
+the stock interpreter does not. `tl.dot` on float32 rounds its operands as `input_precision` says; the
+default is tf32.
 
 Files, in reading order:
 
@@ -14,7 +15,7 @@ Files, in reading order:
 - `host.py`: arguments copied to host memory.
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
-- `undefined.py`: undefined values, followed to the results that they reach.
+- `values/`: undefined values, error, infinities and hints.
 - `all_programs.py`: the addresses of every program, computed for many programs at once.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.

@@ -96,6 +96,9 @@ class Language:
         self.set_attr(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)
         self.set_attr(tl.tensor, "__index__", lambda tensor: _number(tensor, self.builder))
         self.set_attr(tl.tensor, "__bool__", lambda tensor: _truth(tensor, self.builder))
+        for name in ("multiple_of", "max_contiguous", "max_constancy"):
+            for owner in (tl, tl.core):
+                self.set_attr(owner, name, _plain_function(getattr(self.builder.hints, name)))
         shapes = Shapes()
         self.set_attr(tl.block_type, "__init__", _plain_function(shapes.make_type))
         self.set_attr(tl.tensor, "__init__", _plain_function(shapes.make_tensor))

@@ -18,7 +18,7 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
-from tilesmith.toolchain.interpreter.undefined import pass_on
+from tilesmith.toolchain.interpreter.values.undefined import pass_on
 
 _NANOSECONDS = 1000  # between two reads of the clock
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -95,9 +95,16 @@ def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic)
         tensors = [semantic.to_tensor(argument) for argument in arguments]
         # Scalars take the dtype of the block, as when Triton chooses among libdevice's variants.
         widest = max(tensors, key=lambda tensor: len(tensor.shape))
-        result = function(*(torch.from_numpy(values_of(tensor.handle).copy()) for tensor in tensors)).numpy()
-        scalar = tl.int32 if result.dtype == bool else widest.dtype
-        handle = handle_of(result, scalar)
+
+        def computed(*handles: Any) -> Any:
+            values = function(*(torch.from_numpy(values_of(handle).copy()) for handle in handles)).numpy()
+            scalar = tl.int32 if values.dtype == bool else max(handles, key=lambda one: one.data.ndim).dtype.scalar
+            return handle_of(values, scalar)
+
+        recorder = semantic.builder.recorder
+        handles = [tensor.handle for tensor in tensors]
+        handle = computed(*handles) if recorder is None else recorder.call("extern_elementwise", computed, *handles)
+        result, scalar = handle.data, handle.dtype.scalar
         if semantic.builder.path is not None:
             semantic.builder.path.lose([tensor.handle for tensor in tensors], [handle], "libdevice")
         pass_on(semantic.builder, [tensor.handle for tensor in tensors], handle)

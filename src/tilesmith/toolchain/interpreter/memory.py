@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.operations import Operation
-    from tilesmith.toolchain.interpreter.undefined import Undefined
+    from tilesmith.toolchain.interpreter.values.hints import Hint
+    from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
+    from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
 Program = tuple[int, int, int]
 
@@ -57,6 +59,7 @@ class Access:
     bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
     masked: bool = False  # the kernel passes a mask
     operation: str = ""  # of an atomic: "add", "xchg", "cas", …
+    hint: tuple[str, int] | None = None  # the line of a false hint that the address follows from
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,13 @@ class Dot:
     input_precision: str
 
 
+class Doubt(NamedTuple):
+    """Lanes of a load that must not decide a result: "unwritten", "outside the view" or "outside the tile"."""
+
+    cause: str
+    lanes: NDArray[np.bool_]
+
+
 class OutOfBounds(Exception):
     """A kernel accesses memory outside its tensor arguments; the access was not performed."""
 
@@ -91,11 +101,13 @@ class OutOfBounds(Exception):
 class Observer:
     """Sees what interpreted kernels do. Override the methods that you need."""
 
+    measures_precision = False  # whether followed programs are also computed in float64, which is slow
+
     def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
         """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
 
-    def load(self, access: Access) -> NDArray[np.bool_] | None:
-        """Called before a program loads. May return the lanes whose memory nobody has written."""
+    def load(self, access: Access) -> Doubt | None:
+        """Called before a program loads. May return lanes that must not decide a result, and the reason."""
         return None
 
     def store(self, access: Access) -> None:
@@ -116,6 +128,18 @@ class Observer:
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         """Called before a program stores undefined values in these lanes."""
+
+    def false_hint(self, hint: Hint) -> None:
+        """Called for a hint to the compiler that the values of a program contradict."""
+
+    def not_finite(self, birth: Birth) -> None:
+        """Called before a followed program stores an infinity or a NaN that it made of finite numbers."""
+
+    def rounding(self, rounding: Rounding) -> None:
+        """Called for operations of a followed program whose result has an error, if `measures_precision`."""
+
+    def barrier(self, program: Program, certain: bool) -> None:
+        """Called when the threads of a program wait for each other; not `certain`: the compiler may need no barrier."""
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         """Called for an access out of bounds. Raises by default; return to continue with the bad lanes masked."""
@@ -185,7 +209,7 @@ class Memory:
         self.observers = observers
         self._regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
         self._others: list[Region] = []
-        self.unwritten: NDArray[np.bool_] | None = None  # lanes of the last load whose memory nobody has written
+        self.doubt: Doubt | None = None  # lanes of the last load that must not decide a result
 
     def admit(
         self,
@@ -211,11 +235,11 @@ class Memory:
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
             _column(frame), getattr(pointers, "overflow", None), bounded, masked, operation,
+            getattr(pointers, "hint", None),
         )  # fmt: skip
-        self.unwritten = None
+        self.doubt = None
         for observer in self.observers:
-            unwritten = getattr(observer, kind)(access)
-            self.unwritten = self.unwritten if unwritten is None else unwritten
+            self.doubt = getattr(observer, kind)(access) or self.doubt
         return mask if within else self._refuse(access, own)
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:

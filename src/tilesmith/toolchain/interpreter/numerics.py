@@ -50,6 +50,22 @@ def narrow(values: NDArray[Any], format_name: str, *, toward_zero: bool = False)
     return bits.reshape(np.shape(values))
 
 
+def rounded_operand(values: NDArray[Any], precision: str) -> NDArray[Any]:
+    """Return a float32 operand of `tl.dot` as the tensor cores see it.
+
+    They ignore the last 13 bits of a float32 in tf32. bf16x3 multiplies sums of two bf16. All other precisions are
+    exact to single precision.
+    """
+    if precision == "tf32":
+        bits: NDArray[np.uint32] = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        cut: NDArray[np.uint32] = bits & np.uint32(0xFFFFE000)
+        return cut.view(np.float32)
+    if precision == "bf16x3":
+        high = widen(narrow(values, BFLOAT16), BFLOAT16)
+        return high + widen(narrow(values - high, BFLOAT16), BFLOAT16)
+    return values
+
+
 def _to_odd(values: NDArray[Any]) -> FloatArray:
     """Round to odd in float32: truncate, and set the last bit where inexact. The second rounding is then correct."""
     wide = values.astype(np.float64)

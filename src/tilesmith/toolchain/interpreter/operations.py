@@ -17,6 +17,7 @@ import numpy as np
 from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
+from tilesmith.toolchain.interpreter.values.precision import Numbers
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.patches import Builder
@@ -43,7 +44,13 @@ _KINDS = {
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
 _ALWAYS_SHOWN = ("load", "store", "atomic", "dot", "reduce", "float", "special")
 _NOT_WRAPPED = ("create_barrier", "create_print", "create_assert", "create_assume")
-_EXACT: dict[str, Callable[[Any, Any], Any]] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+_EXACT: dict[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "shl": lambda number, by: np.where(by < 32, number << np.minimum(by, 31), 0),
+}
+_CONVERSIONS = ("int_cast", "trunc")
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class Recorder:
         self._observers = observers
         self._inside = False
         self._count = 0
+        self._numbers = Numbers(builder, observers)
 
     def call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Perform an operation and record it, but not the operations inside it."""
@@ -105,6 +113,7 @@ class Recorder:
         self._inside = True
         try:
             result = function(*arguments, **options)
+            self._numbers.note(name, function, arguments, options, list(_handles((result,))))
         finally:
             self._inside = False
         if _KIND_OF.get(name) != "store":
@@ -115,13 +124,16 @@ class Recorder:
         kind = _KIND_OF.get(name)
         origins = sorted({origin for handle in inputs for origin in getattr(handle, "origins", ())})
         overflow = next((handle.overflow for handle in inputs if hasattr(handle, "overflow")), None)
-        if kind == "integer" and overflow is None and _overflows(name, inputs, results):
+        hint = next((handle.hint for handle in inputs if hasattr(handle, "hint")), None)
+        if overflow is None and _overflows(name, inputs, results):
             overflow = kernel_position(sys._getframe(2))
         if kind in _ALWAYS_SHOWN or (kind is not None and origins):
             self._show(kind, name, inputs, results, tuple(origins))
             origins = [self._count - 1]
         for result in results if kind != "store" else ():
             result.origins = origins
+            if hint is not None and kind in ("integer", None):
+                result.hint = hint
             if overflow is not None and kind in ("integer", None) and result.data.dtype != np.bool_:
                 result.overflow = overflow
 
@@ -155,7 +167,9 @@ def _handles(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _overflows(name: str, inputs: list[Any], results: list[Any]) -> bool:
-    """Whether a 32-bit integer operation overflowed."""
+    """Whether a 32-bit integer operation overflowed, or a conversion to 32 bits lost digits."""
+    if name in _CONVERSIONS and results and results[0].data.dtype == np.int32 and inputs[0].data.dtype == np.int64:
+        return not np.array_equal(inputs[0].data, results[0].data)
     if name not in _EXACT or len(inputs) != 2 or results[0].data.dtype != np.int32:
         return False
     left, right = (handle.data.astype(np.int64) for handle in inputs)

@@ -26,9 +26,10 @@ from triton.runtime.interpreter import (
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
-from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, widen
+from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, rounded_operand, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
-from tilesmith.toolchain.interpreter.undefined import UndefinedLanes, undefined_of
+from tilesmith.toolchain.interpreter.values.hints import Hints
+from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
 Array = NDArray[Any]
@@ -72,10 +73,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def __init__(self) -> None:
         super().__init__()
         # Checking integer additions for overflow makes kernels three times slower; hardware wraps as well.
-        # The stock interpreter lacks some input precisions of tl.dot. Here all of them are exact.
+        # The stock interpreter lacks some input precisions of tl.dot.
         self.options = InterpreterOptions(sanitize_overflow=False, allowed_dot_input_precisions=SINGLE_PRECISIONS)
         self.grid_idx: Program = (0, 0, 0)
         self.undefined = UndefinedLanes(self)
+        self.hints = Hints(self)
 
     # Casts
 
@@ -150,9 +152,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     def create_dot(self, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
         if self.memory.observers:
             self._show_dot(a, b, d, input_precision.name.lower())
+            self.threads_wait(certain=False)
         # Tensor cores accumulate products of 16-bit floats in float32 and round the result once.
         compute = np.float32 if d.data.dtype == np.float16 else d.data.dtype
-        product = np.matmul(values_of(a).astype(compute), values_of(b).astype(compute))
+        precision = input_precision.name.lower() if a.dtype.scalar == tl.float32 else ""
+        left, right = (rounded_operand(values_of(one), precision).astype(compute, copy=False) for one in (a, b))
+        product = np.matmul(left, right)
         return handle_of(product + d.data, d.dtype.scalar)
 
     def _show_dot(self, a: Handle, b: Handle, d: Handle, input_precision: str) -> None:
@@ -171,6 +176,20 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         )
         for observer in self.memory.observers:
             observer.dot(dot)
+
+    # Order and hints
+
+    def create_barrier(self) -> None:
+        self.threads_wait(certain=True)
+
+    def threads_wait(self, *, certain: bool) -> None:
+        """Show the observers that the threads of this program wait for each other."""
+        for observer in self.memory.observers:
+            observer.barrier(self.grid_idx, certain)
+
+    def create_assume(self, condition: Handle) -> None:
+        if not np.all(condition.data):
+            self.hints.show("tl.assume", "the condition is false")
 
     # Memory. Releases pass cache hints differently; they have no effect here.
 
@@ -252,11 +271,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return loaded
 
     def _note_undefined(self, loaded: Handle, pointers: Handle, mask: Handle | None, other: Handle | None) -> None:
-        """Mark the lanes of a load that are undefined: masked off without `other`, or never written."""
+        """Mark the lanes of a load that are undefined: masked off without `other`, or in doubt for an observer."""
         argument = getattr(pointers.dtype, "argument", None)
-        if self.memory.unwritten is not None:
-            self.undefined.mark(loaded, self.memory.unwritten, "unwritten", argument)
-            self.memory.unwritten = None
+        if self.memory.doubt is not None:
+            self.undefined.mark(loaded, self.memory.doubt.lanes, self.memory.doubt.cause, argument)
+            self.memory.doubt = None
         elif mask is not None:
             off = ~np.asarray(mask.data, dtype=bool)
             filled = None if other is None else undefined_of(other)

@@ -16,7 +16,7 @@ from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.numerics import is_narrow
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
-from tilesmith.toolchain.interpreter.undefined import UndefinedLanes
+from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes
 
 Array = NDArray[Any]
 Combine = Callable[[list[Array], list[Array]], list[Array]]
@@ -49,8 +49,9 @@ class Reductions:
         results: list[Any] = []
 
         def reduced(*handles: Any) -> list[Any]:
-            results.extend(self._reduce(input, axis, combine_fn, keep_dims))
-            return [result.handle for result in results]
+            made = self._reduce([_tensor(handle) for handle in handles], axis, combine_fn, keep_dims)
+            results.extend(() if results else made)  # the second call is in float64
+            return [result.handle for result in made]
 
         recorder.call("reduce", reduced, *(tensor.handle for tensor in input))
         return tuple(results)
@@ -68,6 +69,7 @@ class Reductions:
             reduced = [data.reshape(kept) for data in reduced]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
+        self._semantic.builder.threads_wait(certain=False)
         self._lose_path(input, results)
         if following.is_following:
             following.reduced([one.handle for one in input], [one.handle for one in results], axis)
@@ -77,6 +79,20 @@ class Reductions:
         """Compute `tl.associative_scan`."""
         if isinstance(input, tl.tensor):
             return self.associative_scan((input,), axis, combine_fn, reverse)[0]
+        recorder = self._semantic.builder.recorder
+        if recorder is None:
+            return self._scan(input, axis, combine_fn, reverse)
+        results: list[Any] = []
+
+        def scanned(*handles: Any) -> list[Any]:
+            made = self._scan([_tensor(handle) for handle in handles], axis, combine_fn, reverse)
+            results.extend(() if results else made)  # the second call is in float64
+            return [result.handle for result in made]
+
+        recorder.call("scan", scanned, *(tensor.handle for tensor in input))
+        return tuple(results)
+
+    def _scan(self, input: Sequence[Any], axis: Any, combine_fn: Any, reverse: Any) -> tuple[Any, ...]:
         axis = _from_front(axis, input[0].handle.data.ndim)
         direction = slice(None, None, -1 if _plain(reverse) else 1)
         scalars = [tensor.dtype for tensor in input]
@@ -127,6 +143,11 @@ class Reductions:
         """Return the result of a combine function as a block; a constant becomes every element."""
         data: Array = self._semantic.cast(self._semantic.to_tensor(result), scalar).handle.data
         return np.broadcast_to(data, shape) if shape else data.reshape(())
+
+
+def _tensor(handle: Any) -> Any:
+    scalar, shape = handle.dtype.scalar, list(handle.data.shape)
+    return tl.tensor(handle, tl.block_type(scalar, shape) if shape else scalar)
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tilesmith.lab.inspect.findings import compiled_kernel, correctness, memory_access
+from tilesmith.lab.inspect.findings import compiled_kernel, correctness, memory_access, numbers
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.model import Finding, Severity
 
@@ -13,6 +13,9 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     correctness.kernel_error,
     correctness.incidents,
+    correctness.false_hints,
+    numbers.not_finite,
+    numbers.low_precision,
     compiled_kernel.compile_errors,
     compiled_kernel.spills,
     memory_access.narrow,

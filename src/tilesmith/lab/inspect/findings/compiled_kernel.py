@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from math import prod
 
 from tilesmith.lab.inspect.findings.evidence import BANK_CONFLICT, FEW_WAVEFRONTS, LONG_TAIL, LOW_OCCUPANCY, Evidence
 from tilesmith.lab.inspect.model import Finding
+from tilesmith.toolchain.compiler.errors import first_reason
 
 
 def compile_errors(evidence: Evidence) -> Iterator[Finding]:
@@ -16,26 +16,12 @@ def compile_errors(evidence: Evidence) -> Iterator[Finding]:
             first, _, rest = facts.error.partition("\n")
             place = first.rpartition("(")[2].rstrip(")").rpartition(":")
             line = int(place[2]) if place[2].isdecimal() else None
-            reason = _first_reason(rest) or first
+            reason = first_reason(rest) or first
             yield evidence.finding(
                 "compile-error", evidence.failure_severity(target), f"does not compile for {target}: {reason}",
                 "The interpreter accepts this code, the compiler does not: change what the message names.",
                 line=line, target=target,
             )  # fmt: skip
-
-
-def _first_reason(text: str) -> str:
-    """Return the first line of a compiler's message that names a reason: no source line, no marker below it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in lines:
-        found = re.search(r"\berror:\s*(.+)", line) or re.match(r"((?:\w+Error|AssertionError)\b.*)", line)
-        if found:
-            return found[1]
-    plain = [line for line in lines if line.strip("^~ ") and not re.match(r"at \d+:\d+:?", line)]
-    # Triton's own errors print source lines up to a marker, then the reason.
-    after = [at for at, line in enumerate(lines) if not line.strip("^~ ")]
-    behind = lines[after[0] + 1 :] if after else []
-    return next(iter(behind or plain), "")
 
 
 def spills(evidence: Evidence) -> Iterator[Finding]:

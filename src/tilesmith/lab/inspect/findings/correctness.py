@@ -31,7 +31,10 @@ def kernel_error(evidence: Evidence) -> Iterator[Finding]:
 
 def incidents(evidence: Evidence) -> Iterator[Finding]:
     """Yield what the sanitizer detected."""
+    one_warp = evidence.launched.options.get("num_warps") == 1
     for incident in evidence.trace.sanitizer.incidents():
+        if one_warp and incident.kind in ("threads", "maybe threads"):
+            continue
         kind, severity, message, advice = explained(evidence.trace, incident)
         yield evidence.finding(
             kind, severity, message, advice, file=incident.file, line=incident.line, program=incident.program
@@ -64,6 +67,17 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
                 message,
                 "Write to a tensor that no program reads, or use two launches.",
             )
+        case "threads" | "maybe threads":
+            certain = incident.kind == "threads"
+            earlier, _, line = incident.message.partition(":")
+            message = (
+                f"this {incident.access} and the {earlier} at line {line} access {element} ({count}) in different "
+            )
+            message += "threads of one program, with no barrier between" + (
+                "" if certain else " but a reduction or dot"
+            )
+            advice = "Call tl.debug_barrier() between the two, or keep the value in a register."
+            return "race", "error" if certain else "warning", message, advice
         case "lanes":
             message = f"lanes of one store write different values to the same element of {name} ({count})"
             return "race", "error", message, "Make the offsets of the store distinct, or mask the duplicates."
@@ -74,18 +88,56 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
             )
             advice = "Pass other= with the value that leaves the result unchanged, or discard the lanes with tl.where."
             return "undefined", "warning" if zeros else "error", message, advice
-        case "uninitialised" if incident.access == "atomic":
+        case "outside the view":
+            access = {"load": "loads", "store": "stores"}.get(incident.access, "updates")
+            message = f"program {program} {access} {name}[{incident.element}], outside the view {name} ({count}): "
+            message += "its storage goes on there, so nothing fails"
+            return "out-of-bounds", "error", message, "Use the strides of the tensor, and mask by its own sizes."
+        case "outside the tile":
+            tiles, outside = trace.sanitizer.tiles[incident.file, incident.line, incident.access]
+            reads = incident.access == "load"
+            message = f"{outside:,} of {tiles:,} tiles of this {incident.access} lie wholly outside {name}: " + (
+                f"program {program} computes with zeros" if reads else f"program {program} stores nothing"
+            )
+            severity: Severity = "error" if reads and 2 * outside >= tiles else "warning" if reads else "info"
+            advice = "Compare the offsets of the tile with the shape of the descriptor, dimension by dimension."
+            return "out-of-bounds", severity, message, advice
+        case "unwritten" if incident.access == "atomic":
             message = f"program {program} updates {element}, which nobody has written ({count})"
             return "uninitialised", "error", message, "Initialise the tensor: torch.zeros instead of torch.empty."
-        case "uninitialised":
+        case "unwritten":
             message = f"program {program} loads {element}, which nobody has written ({count})"
             advice = "Initialise the tensor (torch.zeros instead of torch.empty), or mask the load."
             return "uninitialised", "error", message, advice
         case _:
             file, _, line = incident.message.rpartition(":")
             place = f"{Path(file).name}:{line}"
-            message = f"the address of this {incident.access} overflows 32 bits at {place}, in program {program}"
+            message = f"int32 overflow at {place}: the address of this {incident.access} does not fit 32 bits, "
+            message += f"in program {program}"
             return "overflow", "error", message, "Compute the offset in 64 bits: tl.program_id(0).to(tl.int64)."
+
+
+def false_hints(evidence: Evidence) -> Iterator[Finding]:
+    """Yield hints to the compiler that traced values contradict: errors where the compiled kernel relies on them."""
+    sanitizer = evidence.trace.sanitizer
+    for hint in sanitizer.hints.values():
+        relying = [
+            line
+            for (file, line), width in sanitizer.broken.get((hint.file, hint.line), {}).items()
+            if any(
+                one.line == line and one.file == file and (one.vector_bytes or 0) >= width
+                for one in evidence.metrics.accesses
+            )
+        ]
+        harm = hint.name == "tl.assume" or bool(relying)
+        message = f"{hint.name} is false in program {hint.program}: {hint.reason}"
+        if relying:
+            message += f"; the compiled access at line {relying[0]} is too wide for these addresses"
+        yield evidence.finding(
+            "false-hint", "error" if harm else "warning", message,
+            "Remove the hint, or make it true: the compiler believes it.",
+            file=hint.file, line=hint.line, program=hint.program,
+        )  # fmt: skip
 
 
 def unwritten_result(kernel: Kernel, writer: tuple[str, str, int], elements: NDArray[np.bool_], call: str) -> Finding:

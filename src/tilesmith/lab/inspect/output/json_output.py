@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
+from tilesmith.lab.inspect.model import ConfigurationFacts, Finding, Inspection, Kernel, TargetFacts
 
 SCHEMA = 1
 
@@ -52,6 +52,8 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
         "measured_note": kernel.measured_note,
         "targets": {name: _target(facts) for name, facts in kernel.targets.items()},
         "lines": [asdict(line) for line in kernel.lines],
+        "configurations": [_configuration(one) for one in kernel.configurations],
+        "precision": [asdict(line) for line in kernel.precision],
         "findings": [_finding(finding) for finding in kernel.findings],
         "notes": list(kernel.notes),
     }
@@ -64,6 +66,21 @@ def _target(facts: TargetFacts) -> dict[str, Any]:
     found["vector_bytes"] = {str(line): width for line, width in facts.vector_bytes.items()}
     found["shared_accesses"] = [asdict(access) for access in facts.shared_accesses]
     return found
+
+
+def _configuration(one: ConfigurationFacts) -> dict[str, Any]:
+    kept = ("error", "registers", "spill_bytes", "shared_bytes", "occupancy", "limited_by", "waves")
+    return {
+        "number": one.number,
+        "values": dict(one.values),
+        "programs": one.programs,
+        "target": one.facts.target,
+        **{name: getattr(one.facts, name) for name in kept},
+        "predicted_us": one.predicted_us,
+        "measured_us": one.measured_us,
+        "chosen": one.chosen,
+        "cannot_win": one.cannot_win,
+    }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

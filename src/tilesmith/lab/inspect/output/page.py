@@ -20,7 +20,15 @@ from tilesmith.lab.inspect.findings.evidence import UNCOALESCED
 from tilesmith.lab.inspect.model import Finding, Inspection, Kernel, TargetFacts
 from tilesmith.lab.inspect.output.page_data import RATINGS, conflicts, embedded, page_data, rating_of
 from tilesmith.lab.inspect.output.roofline_chart import roofline
-from tilesmith.lab.inspect.output.terminal import access_table, bound_in_words, lead, overall_efficiency, target_table
+from tilesmith.lab.inspect.output.terminal import (
+    access_table,
+    bound_in_words,
+    configuration_table,
+    lead,
+    overall_efficiency,
+    precision_table,
+    target_table,
+)
 from tilesmith.lab.report.content import Block, Cell, Column, Headline, Paragraph, Table, Tone
 from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
 from tilesmith.lab.report.page import in_notebook, render, template_text
@@ -196,6 +204,8 @@ def _source(kernel: Kernel) -> Iterator[SourceLine]:
 def _resources(kernel: Kernel) -> Iterator[Block]:
     if kernel.targets:
         yield target_table(kernel)
+    if kernel.configurations:
+        yield configuration_table(kernel)
     compiled = [facts for facts in kernel.targets.values() if not facts.error]
     for facts in kernel.targets.values():
         if facts.error:
@@ -262,6 +272,8 @@ def _metrics(kernel: Kernel, sector_bytes: int) -> Iterator[Block]:
         yield access_table(kernel)
     chart = roofline(kernel, sector_bytes)
     yield chart or Paragraph("No roofline: the kernel does no arithmetic, so only its bytes count.")
+    if kernel.precision:
+        yield precision_table(kernel)
 
 
 def _provenance(inspection: Inspection) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tilesmith.lab.inspect.model import AccessFacts, Finding, Inspection, Kernel, TargetFacts
+from tilesmith.lab.inspect.model import AccessFacts, ConfigurationFacts, Finding, Inspection, Kernel, TargetFacts
 from tilesmith.lab.report.content import Block, Cell, Column, Facts, Listing, Paragraph, Table
 from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
 from tilesmith.lab.report.terminal import show_block, show_heading
@@ -67,6 +67,10 @@ def blocks(kernel: Kernel) -> Iterator[Block]:
         yield access_table(kernel)
     if kernel.targets:
         yield target_table(kernel)
+    if kernel.configurations:
+        yield configuration_table(kernel)
+    if kernel.precision:
+        yield precision_table(kernel)
     if kernel.notes:
         yield Paragraph(" ".join(kernel.notes))
 
@@ -157,6 +161,60 @@ def _access_row(access: AccessFacts) -> list[Cell]:
         Cell(_optional(access.vector_bytes, "{} B")),
         Cell(f"{access.masked_fraction:.0%}"),
     ]
+
+
+def configuration_table(kernel: Kernel) -> Table:
+    """Return a table with one row per configuration of the autotuner."""
+    measured = any(one.measured_us is not None for one in kernel.configurations)
+    headings = ["configuration", "registers", "spilled", "shared", "occupancy", "programs", "least time"]
+    headings += ["measured"] if measured else []
+    target = kernel.configurations[0].facts.target
+    return Table(
+        f"Configurations of the autotuner on {target}: * is the one taken here; least times are predicted",
+        [Column(text, "text" if text == "configuration" else "number") for text in headings]
+        + [Column("cannot win because it", "text")],
+        [_configuration_row(one, measured) for one in kernel.configurations],
+    )
+
+
+def _configuration_row(one: ConfigurationFacts, measured: bool) -> list[Cell]:
+    facts = one.facts
+    values = ", ".join(f"{name}={value}" for name, value in one.values.items())
+    name = Cell(f"{one.number}{'*' if one.chosen else ''}: {values}", tone="good" if one.chosen else "plain")
+    reason = Cell(one.cannot_win or "", tone="bad" if one.cannot_win else "plain")
+    if facts.error:
+        return [name, *[Cell("")] * (7 if measured else 6), reason]
+    return [
+        name,
+        Cell(str(facts.registers)),
+        Cell(in_bytes(facts.spill_bytes), tone="bad" if facts.spill_bytes else "plain"),
+        Cell(in_bytes(facts.shared_bytes)),
+        Cell(_optional(facts.occupancy, "{:.0%}"), share=facts.occupancy),
+        Cell(f"{one.programs:,}"),
+        Cell("?" if one.predicted_us is None else in_time(one.predicted_us)),
+        *([Cell("?" if one.measured_us is None else in_time(one.measured_us))] if measured else []),
+        reason,
+    ]
+
+
+def precision_table(kernel: Kernel) -> Table:
+    """Return a table with the error of each source line beside float64."""
+    headings = ("line", "format", "error, ulp", "added, ulp", "code")
+    worst = max(one.introduced_ulp for one in kernel.precision)
+    return Table(
+        "Error beside float64, relative to the largest number of a block: of the results of a line, and added by it",
+        [Column(text, "text" if text in ("format", "code") else "number") for text in headings],
+        [
+            [
+                Cell(str(one.line)),
+                Cell(one.format),
+                Cell(f"{one.ulp:.3g}"),
+                Cell(f"{one.introduced_ulp:.3g}", tone="bad" if one.introduced_ulp == worst else "plain"),
+                Cell(one.code),
+            ]
+            for one in kernel.precision
+        ],
+    )
 
 
 def target_table(kernel: Kernel) -> Table:

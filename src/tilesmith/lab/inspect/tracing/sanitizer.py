@@ -16,16 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.model import Program
+from tilesmith.lab.inspect.tracing.program_order import ProgramOrder
 from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, OutOfBounds
-from tilesmith.toolchain.interpreter.undefined import Undefined
+from tilesmith.toolchain.interpreter.memory import Doubt
+from tilesmith.toolchain.interpreter.values.hints import Hint, broken_width
+from tilesmith.toolchain.interpreter.values.undefined import Undefined
+
+UNWRITTEN, OUTSIDE_VIEW, OUTSIDE_TILE = "unwritten", "outside the view", "outside the tile"
 
 
 @dataclass
 class Incident:
     """One kind of fault at one source line: the first example, and the number of affected elements."""
 
-    kind: str  # "out-of-bounds", "write-write", "same-value", "read-write", "uninitialised", "undefined", "harmful", …
+    kind: str  # "out-of-bounds", "write-write", "same-value", "read-write", "harmful", the cause of a doubt, …
     file: str
     line: int
     access: str
@@ -47,8 +52,12 @@ class Sanitizer:
         self._time = 0  # accesses so far
         self._atomics: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by program and address: time of the last
         self._accesses: dict[tuple[int, int], int] = {}  # by program and storage: time of the last one
-        self._unwritten: dict[int, bool] = {}  # loads, by identity, of memory that nobody has written
-        self._unwritten_loads: dict[tuple[str, int, str | None], Incident] = {}
+        self._doubtful: dict[tuple[str, str, int, str | None], Incident] = {}  # loads, by cause and place
+        self._causes: list[str] = []  # why lanes of the load that is being checked must not decide a result
+        self.order = ProgramOrder()
+        self.hints: dict[tuple[str, int, str], Hint] = {}  # false ones, by place and name
+        self.broken: dict[tuple[str, int], dict[tuple[str, int], int]] = {}  # by hint and access: the narrowest fault
+        self.tiles: dict[tuple[str, int, str], list[int]] = {}  # by place: all tiles of a descriptor, those outside
 
     def incidents(self) -> Iterator[Incident]:
         """Yield what was detected; of undefined lanes that do harm in some programs, only that."""
@@ -70,6 +79,10 @@ class Sanitizer:
             self._accesses[number, shadow.start] = self._time
         if access.overflow is not None:
             self._incident("overflow", access, argument).message = "{}:{}".format(*access.overflow)
+        self._outside_view(access, argument, shadow)
+        self._thread_order(access, argument, shadow)
+        if access.hint is not None:
+            self._rely(access, access.hint)
         if access.kind == "load":
             self._uninitialised(access, argument, shadow, places)
             new, again, written_by = shadow.load(places, number)
@@ -96,10 +109,55 @@ class Sanitizer:
         shadow.now_written(places)
         return new, before
 
-    def unwritten_lanes(self, access: Access) -> Lanes | None:
-        """Return the lanes of a load whose memory nobody has written; None where there are none."""
-        if not self._unwritten.pop(id(access), False):
+    def false_hint(self, hint: Hint) -> None:
+        self.hints.setdefault((hint.file, hint.line, hint.name), hint)
+
+    def _rely(self, access: Access, hint: tuple[str, int]) -> None:
+        """Note how wide an access whose address follows from a false hint can be."""
+        width = broken_width(access.addresses, access.mask, access.element_bytes)
+        if width is not None:
+            accesses = self.broken.setdefault(hint, {})
+            place = (access.file, access.line)
+            accesses[place] = min(width * access.element_bytes, accesses.get(place, 16))
+
+    def _thread_order(self, access: Access, argument: str | None, shadow: StorageShadow) -> None:
+        """Note elements that another thread of the same program accessed since the last barrier."""
+        unordered = self.order.access(access, shadow.start)
+        if unordered is None:
+            return
+        incident = self._incident("maybe threads" if unordered.maybe_ordered else "threads", access, argument)
+        incident.elements += unordered.elements
+        if incident.element is None:
+            place = (unordered.first_address - shadow.start) // shadow.granule
+            incident.element = self._element(argument, shadow, place)
+            incident.message = f"{unordered.earlier.kind}:{unordered.earlier.line}"
+
+    def tile(self, access: Access, argument: str | None) -> None:
+        """Note an access through a descriptor, which may lie wholly outside it."""
+        counts = self.tiles.setdefault((access.file, access.line, access.kind), [0, 0])
+        counts[0] += 1
+        if access.mask.any():
+            return
+        counts[1] += 1
+        if access.kind == "load":
+            self._note_doubt(OUTSIDE_TILE, access, argument).elements += 1
+        else:
+            self._incident(OUTSIDE_TILE, access, argument).elements += 1
+
+    def doubt(self, access: Access) -> Doubt | None:
+        """Return the lanes of the last load that must not decide a result, and why; None where there are none."""
+        causes, self._causes = self._causes, []
+        if not causes:
             return None
+        if OUTSIDE_TILE in causes:
+            return Doubt(OUTSIDE_TILE, np.ones_like(access.mask))
+        if OUTSIDE_VIEW in causes:
+            outside = self._shadows.outside_view(access.argument, access.addresses)
+            assert outside is not None
+            return Doubt(OUTSIDE_VIEW, outside & access.mask)
+        return Doubt(UNWRITTEN, self._unwritten_lanes(access))
+
+    def _unwritten_lanes(self, access: Access) -> Lanes:
         first = int(access.addresses[access.mask].flat[0])
         shadow = self._shadows.of(access.argument, first)
         assert shadow is not None, "a load of unknown memory has no unwritten places"
@@ -112,9 +170,9 @@ class Sanitizer:
     def undefined(self, undefined: Undefined, lanes: Lanes, program: Program) -> None:
         """Note that undefined values decide a result."""
         origin = undefined.origin
-        kind = "uninitialised" if origin.cause == "unwritten" else "harmful" if undefined.harmful else "undefined"
+        kind = origin.cause if origin.cause != "masked" else "harmful" if undefined.harmful else "undefined"
         key = (kind, origin.file, origin.line, "load", origin.argument)
-        known = self._unwritten_loads.get((origin.file, origin.line, origin.argument))
+        known = self._doubtful.get((origin.cause, origin.file, origin.line, origin.argument))
         if key not in self._incidents:
             fresh = Incident(kind, origin.file, origin.line, "load", origin.argument, program)
             self._incidents[key] = fresh if known is None else known
@@ -127,15 +185,34 @@ class Sanitizer:
         if unwritten is None or not unwritten.any():
             return
         if access.kind == "load":
-            self._unwritten[id(access)] = True
-            key = (access.file, access.line, access.argument)
-            fresh = Incident("uninitialised", access.file, access.line, "load", argument, access.program)
-            incident = self._unwritten_loads.setdefault(key, fresh)
+            incident = self._note_doubt(UNWRITTEN, access, argument)
         else:
-            incident = self._incident("uninitialised", access, argument)
+            incident = self._incident(UNWRITTEN, access, argument)
         incident.elements += int(np.count_nonzero(unwritten))
         if incident.element is None:
             incident.element = self._element(argument, shadow, int(shadow.numbered(places)[unwritten][0]))
+
+    def _outside_view(self, access: Access, argument: str | None, shadow: StorageShadow) -> None:
+        """Note elements of the storage that the tensor does not have. A load is a fault only if its value is used."""
+        outside = self._shadows.outside_view(argument, access.addresses)
+        if outside is None:
+            return
+        outside &= access.mask & (access.addresses >= shadow.start) & (access.addresses < shadow.end)
+        if not outside.any():
+            return
+        note = self._note_doubt if access.kind == "load" else self._incident
+        incident = note(OUTSIDE_VIEW, access, argument)
+        incident.elements += int(np.count_nonzero(outside))
+        if incident.element is None:
+            place = (int(access.addresses[outside].flat[0]) - shadow.start) // shadow.granule
+            incident.element = self._element(argument, shadow, place)
+
+    def _note_doubt(self, cause: str, access: Access, argument: str | None) -> Incident:
+        self._causes.append(cause)
+        key = (cause, access.file, access.line, access.argument)
+        return self._doubtful.setdefault(
+            key, Incident(cause, access.file, access.line, "load", argument, access.program)
+        )
 
     def _conflicts(
         self,

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.running.tensor_tracker import tensors_in
+from tilesmith.lab.inspect.tracing.views import View
 
 Places = NDArray[np.int64]
 Where = NDArray[np.int64] | slice  # consecutive places are a slice, which is several times faster
@@ -133,6 +134,7 @@ class ShadowMemory:
         """`written_bytes(argument)` returns which bytes of its storage were written; None where all were."""
         self._by_argument: dict[str, StorageShadow] = {}
         self.tensors = dict(named_tensors(arguments))
+        self.views = {name: View(tensor) for name, tensor in self.tensors.items()}
         granules: dict[int, int] = {}
         for tensor in self.tensors.values():
             start = tensor.untyped_storage().data_ptr()
@@ -151,6 +153,11 @@ class ShadowMemory:
         if argument is not None:
             return self._by_argument.get(argument)
         return next((one for one in self.all.values() if one.start <= first_address < one.end), None)
+
+    def outside_view(self, argument: str | None, addresses: NDArray[np.uint64]) -> Lanes | None:
+        """Return which addresses are outside the tensor, though maybe inside its storage; None where none can be."""
+        view = self.views.get(argument or "")
+        return None if view is None or view.is_whole_storage else ~view.holds(addresses)
 
     def argument_at(self, address: int) -> str | None:
         """Return the argument whose storage contains the address."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.shadow_memory import named_tensors
+from tilesmith.lab.inspect.tracing.views import View
 from tilesmith.toolchain.interpreter import Launched
 from tilesmith.toolchain.interpreter.all_programs import Batch, CannotFollow, Recorded
 from tilesmith.toolchain.interpreter.running import addresses_of_all_programs
@@ -59,6 +60,7 @@ class _Search:
     def __init__(self, grid: Program, tensors: dict[str, torch.Tensor], shared: set[str]) -> None:
         self.numbers: list[int] = []
         self._tensors = tensors
+        self._views = {name: View(tensor) for name, tensor in tensors.items()}
         self._writers: dict[int, NDArray[np.int32]] = {}
         self._written_storages = {tensors[name].untyped_storage().data_ptr() for name in shared if name in tensors}
         self._granules: dict[int, int] = {}
@@ -78,6 +80,9 @@ class _Search:
         storage = self._tensors[batch.argument or ""].untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         outside = (batch.addresses < np.uint64(start)) | (batch.addresses > np.uint64(end - batch.element_bytes))
+        view = self._views[batch.argument or ""]
+        if not view.is_whole_storage:
+            outside |= ~view.holds(batch.addresses)
         bad = (outside & batch.mask).any(axis=1)
         if bad.any():
             self.numbers += batch.programs[bad][:MOST_SUSPECTS].tolist()

@@ -17,11 +17,15 @@ import torch
 from numpy.typing import NDArray
 
 from tilesmith.lab.inspect.model import Operation, Program, Tile
+from tilesmith.lab.inspect.tracing.number_log import NumberLog
 from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
 from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
-from tilesmith.toolchain.interpreter.undefined import Undefined
+from tilesmith.toolchain.interpreter.memory import Doubt
+from tilesmith.toolchain.interpreter.values.hints import Hint
+from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
+from tilesmith.toolchain.interpreter.values.undefined import Undefined
 
 MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
 MOST_PATTERN_BYTES = 24 << 20
@@ -90,8 +94,15 @@ class Trace(Observer):
     """Observes one launch. Operations are counted in `followed` programs; `shown` programs are kept in full."""
 
     def __init__(
-        self, grid: Program, shadows: ShadowMemory, followed: Collection[Program], shown: Collection[Program]
+        self,
+        grid: Program,
+        shadows: ShadowMemory,
+        followed: Collection[Program],
+        shown: Collection[Program],
+        measures_precision: bool = False,
     ) -> None:
+        self.measures_precision = measures_precision
+        self.numbers = NumberLog()
         self.grid = grid
         self.shadows = shadows
         self.sites: dict[Place, Site] = {}
@@ -113,9 +124,9 @@ class Trace(Observer):
         self.followed_seen[program] = None
         return True
 
-    def load(self, access: Access) -> NDArray[np.bool_] | None:
+    def load(self, access: Access) -> Doubt | None:
         self._access(access)
-        return self.sanitizer.unwritten_lanes(access)
+        return self.sanitizer.doubt(access)
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         self.sanitizer.undefined(undefined, lanes, program)
@@ -130,8 +141,16 @@ class Trace(Observer):
         single = dot.operand_format == "fp32"
         dot_format = f"{dot.operand_format} {dot.input_precision}" if single else dot.operand_format
         self.dot_flops[dot.file, dot.line, dot_format] += 2 * dot.batch * dot.m * dot.n * dot.k
+        self.numbers.dot(dot)
+
+    def not_finite(self, birth: Birth) -> None:
+        self.numbers.not_finite(birth)
+
+    def rounding(self, rounding: Rounding) -> None:
+        self.numbers.rounding(rounding)
 
     def operation(self, operation: SeenOperation) -> None:
+        self.numbers.operation(operation)
         flops = operation.elements * (2 if operation.name == "fma" else 1)
         kind = operation.kind
         if kind == "reduce" and operation.format.startswith(("int", "uint")):
@@ -146,6 +165,12 @@ class Trace(Observer):
                     operation.elements, operation.inputs, operation.argument,
                 )
             )  # fmt: skip
+
+    def false_hint(self, hint: Hint) -> None:
+        self.sanitizer.false_hint(hint)
+
+    def barrier(self, program: Program, certain: bool) -> None:
+        self.sanitizer.order.barrier(certain)
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         self.sanitizer.out_of_bounds(error)
@@ -174,6 +199,8 @@ class Trace(Observer):
         site.executions += 1
         site.lanes += access.mask.size
         site.active += active.size
+        if access.bounded:
+            self.sanitizer.tile(access, argument)
         if active.size == 0:
             return
         pattern = self._pattern(site, access, active, unmasked)

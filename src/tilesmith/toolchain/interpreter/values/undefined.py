@@ -32,7 +32,7 @@ _ABSORBING = {"and": 0, "mul": 0, "or": True}
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an undefined value comes from: "masked" or "unwritten", and the line of the load."""
+    """Where an undefined value comes from: "masked" or the cause of a `Doubt`, and the line of the load."""
 
     cause: str
     file: str

@@ -1,0 +1,14 @@
+"""flash-linear-attention: gla."""
+
+import torch
+from fla.ops.gla import chunk_gla
+
+torch.manual_seed(0)
+B, T, Hh, K, V = 1, 70, 2, 32, 32
+q = torch.randn(B, T, Hh, K, device="cuda", requires_grad=True)
+k = torch.nn.functional.normalize(torch.randn(B, T, Hh, K, device="cuda"), dim=-1).requires_grad_()
+v = torch.randn(B, T, Hh, V, device="cuda", requires_grad=True)
+g = torch.nn.functional.logsigmoid(torch.randn(B, T, Hh, K, device="cuda")).requires_grad_()
+o, _ = chunk_gla(q, k, v, g)
+o.backward(torch.randn_like(o))
+print(o.sum(), q.grad.sum())

@@ -1,0 +1,8 @@
+"""What is known of the values of one program, beside the values.
+
+Files, in reading order:
+
+- `undefined.py`: undefined values, followed to the results that they reach.
+- `precision.py`: infinities, NaN and error beside float64, where they arise.
+- `hints.py`: hints to the compiler, checked on values.
+"""
