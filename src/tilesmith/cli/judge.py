@@ -38,6 +38,7 @@ def judge(
     seed: Annotated[int | None, typer.Option(min=0, help="Repeat a judgement. Default: a new seed.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Limit of one call.")] = 20.0,
     jobs: Annotated[int | None, typer.Option(min=1, help="Candidates at once.")] = None,
+    times: Annotated[bool, typer.Option("--times/--no-times", help="Take times where there is a GPU.")] = True,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the verdict as JSON.")] = None,
     jsonl: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Append one line per candidate; a later run goes on from there.")
@@ -54,7 +55,10 @@ def judge(
     if gradients not in GRADIENTS:
         refuse(f"--gradients {gradients!r} is not one of {', '.join(GRADIENTS)}")
     try:
-        options = Options(targets=_targets(target) or TARGETS, every_target=bool(target), seed=seed)
+        options = Options(
+            targets=_targets(target) or TARGETS, every_target=bool(target), seed=seed,
+            device=None if times else "",
+        )  # fmt: skip
         chosen, found = _chosen(task, candidates or [], each, _rules(gradients, torch_ops, tf32, seconds))
         chosen = _narrowed(chosen, dtype or [], layout or [])
         verdicts = _verdicts(chosen, found, options, jobs, jsonl)

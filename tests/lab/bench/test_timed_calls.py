@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import Tensor
 
+from tilesmith.lab.bench.measuring.correctness_gate import judge_outputs
 from tilesmith.lab.bench.measuring.timed_calls import TimedCalls
 from tilesmith.spec import Case, Spec
 
@@ -50,3 +53,32 @@ def test_expected_inputs_match_before_and_after_refresh(mode: str) -> None:
         made.refresh()
     changed = {name for name, value in made.sets[0].values.items() if not torch.equal(value, before[name])}
     assert changed == {"fwd": {"x"}, "bwd": {"cotangent_0"}, "both": {"x", "cotangent_0"}}[mode]
+
+
+@MODES
+def test_stirred_inputs_change_and_stay_known(mode: str) -> None:
+    made = timed(mode)
+    made._chance = random.Random(3)
+    made.add_sets(3)
+    made.refresh()
+    before = [one.clone() for one in made.sets[2].values.values()]
+    for _ in range(9):
+        made.stir()
+        for place in range(3):
+            for name, value in made.expected(place).values.items():
+                assert torch.equal(value, made.sets[place].values[name]), (mode, name)
+    after = made.sets[2].values
+    for one, (name, value) in zip(before, after.items(), strict=True):
+        assert torch.equal(one.sort().values, value.sort().values)
+        assert torch.equal(one, value) == (mode == "bwd" and name == "x"), name
+
+
+def test_call_that_skips_its_work_on_some_sets_is_refused() -> None:
+    """Only the last two input sets were compared, so a call could return an old result on all others."""
+    made = timed("fwd")
+    made.add_sets(6)
+    old = [call() for call in made.calls]
+    made.refresh()
+    honest = [call() for call in made.calls]
+    assert judge_outputs(made, honest).wrong is None
+    assert "wrong result" in (judge_outputs(made, [*old[:2], *honest[2:]]).wrong or "")

@@ -15,13 +15,13 @@ Files, in reading order:
 - `tape_checks.py`: what follows from the record of launches alone.
 - `recorded.py`: asks the candidate's process for one trial.
 - `replayed.py`: replays one trial and says what is wrong.
+- `timing/`: on a GPU: times that a candidate cannot forge.
 - `judging.py`: one candidate, from its file to its verdict.
 - `explanations.py`: what each kind of reason means.
 - `bridges/`: tasks in the formats of others.
 - `judge_call.py`: `judge`, the function that users call.
 - `series.py`: many candidates: in parallel, resumable, one line of JSON each.
 - `output/`: terminal, table and HTML page.
-- `clock.py`: times that a candidate cannot forge; needs a GPU.
 """
 
 from tilesmith.lab.judge.bridges.opening import task_at

@@ -34,7 +34,10 @@ class Wrong:
 class Expected:
     """The definition's outputs and gradients: in float64, and in the dtype of the trial."""
 
-    def __init__(self, task: Task, trial: Trial, inputs: Inputs, *, gradients: bool, cotangent_seed: int = 0) -> None:
+    def __init__(
+        self, task: Task, trial: Trial, inputs: Inputs, *, gradients: bool, cotangent_seed: int = 0,
+        cotangents: Sequence[Tensor | None] | None = None,
+    ) -> None:  # fmt: skip
         self._task = task
         self._leaves = task.spec.leaves(inputs) if gradients else []
         try:
@@ -43,7 +46,8 @@ class Expected:
                 plain_outputs, plain_leaves = self._call(_converted(inputs, None))
                 self.exact = [one.detach() for one in exact_outputs]
                 self.plain = [one.detach() for one in plain_outputs]
-                self.cotangents = self._drawn_cotangents(plain_outputs, cotangent_seed)
+                drawn = self._drawn_cotangents(plain_outputs, cotangent_seed) if cotangents is None else cotangents
+                self.cotangents = list(drawn)
                 self.exact_gradients = _gradients(exact_outputs, exact_leaves, self.cotangents)
                 self.plain_gradients = _gradients(plain_outputs, plain_leaves, self.cotangents)
                 self._draws = self._drawn(inputs)
@@ -147,7 +151,7 @@ class Expected:
     def _drawn_cotangents(self, outputs: Sequence[Tensor], seed: int) -> list[Tensor | None]:
         generator = torch.Generator().manual_seed(seed)
         return [
-            torch.randn(one.shape, generator=generator, dtype=torch.float32).to(one.dtype)
+            torch.randn(one.shape, generator=generator, dtype=torch.float32).to(one.device, one.dtype)
             if self._leaves and one.requires_grad
             else None
             for one in outputs

@@ -41,6 +41,9 @@ EXPLANATIONS: dict[str, str] = {
     "kernel-error": "A kernel raises an error in the interpreter; the message names the line.",
     "replay-error": "The replay of the launches failed in a way that the judge has no name for; the message says how.",
     "needs-gpu": "The kernel cannot run in the interpreter, as is true of Gluon. The verdict stays open without a GPU.",
+    "skipped-work": "An output of a timed replay is wrong or unwritten, though the first run was right: the launches "
+    "do not compute in every call.",
+    "gpu-error": "The GPU reports an error, such as an illegal address, when the launches run on it.",
     "compile-error": "The compiler rejects the kernel for a target.",
     "compiler": "The compiler crashed or took too long.",
 }

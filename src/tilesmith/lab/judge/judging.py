@@ -30,7 +30,9 @@ from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.tape_checks import findings, live_steps
 from tilesmith.lab.judge.task import Draw, Task, Trial
-from tilesmith.lab.judge.verdict import STAGES, Reason, Verdict, reward
+from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
+from tilesmith.lab.judge.timing.reference_time import References
+from tilesmith.lab.judge.verdict import STAGES, Reason, Verdict, reward, speed_of
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
@@ -49,6 +51,7 @@ class Options:
     every_target: bool = False
     seed: int | None = None
     facts: bool = True  # compile, and count bytes and sectors
+    device: str | None = None  # where to time: "cuda", "" for nowhere; None: a GPU if there is one
     progress: Callable[[str], None] = field(default=lambda what: None, compare=False)
 
 
@@ -57,6 +60,7 @@ class Judge:
 
     def __init__(self) -> None:
         self._nursery = Nursery()
+        self._references = References()
 
     def __enter__(self) -> Judge:
         return self
@@ -75,7 +79,8 @@ class Judge:
         """Return the verdict on one candidate. Raises TaskError where the task itself cannot be judged."""
         self.start()
         with tempfile.TemporaryDirectory(prefix="tilesmith-judge-", ignore_cleanup_errors=True) as scratch:
-            return _Judgement(self._nursery, task, candidate, options or Options(), Path(scratch).resolve()).verdict()
+            one = _Judgement(self._nursery, task, candidate, options or Options(), Path(scratch).resolve())
+            return one.verdict(self._references)
 
 
 _default: Judge | None = None
@@ -107,6 +112,8 @@ class _Judgement:
         self._notes: dict[str, None] = {}
         self._trials = task.trials(self._seed)
         self._right = 0
+        self._seen: list[Recorded] = []
+        self._times: dict[str, Any] | None = None
         self._kernels: list[dict[str, Any]] = []
         self._facts_trial: Trial | None = None
         self._facts_with_gradients = False
@@ -114,7 +121,7 @@ class _Judgement:
         self._printed = ""
         self._replay_lock = threading.Lock()
 
-    def verdict(self) -> Verdict:
+    def verdict(self, references: References) -> Verdict:
         try:
             self._parse()
             self._candidate.write_to(self._scratch)
@@ -128,6 +135,7 @@ class _Judgement:
                     self._judge(recording, replaying, describing, pool)
                 finally:
                     self._printed = recording.printed()
+            self._on_gpu(references)
         except Failure as failure:
             self._note(failure)
         return self._summed_up()
@@ -164,7 +172,7 @@ class _Judgement:
                 recorded = self._asked(lambda one=trial: recorder.record(one), "runs")  # type: ignore[misc]
                 self._check_tape(recorded)
             except Failure as failure:
-                judged.append((trial, _failed(_placed(failure, trial))))
+                judged.append((trial, _failed(placed_at(failure, trial))))
                 if failure.reason.stage in _DECISIVE and not failure.open:
                     break
                 continue
@@ -172,6 +180,7 @@ class _Judgement:
                 self._facts_trial, self._facts_with_gradients = trial, recorded.gradients is not None
                 describer = Replayer(self._task, describing, self._seed)
                 facts = pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS)
+            self._seen.append(recorded)
             judged.append((trial, pool.submit(self._replay, replayer, recorded)))
             if any(one.done() and _is_decisive(one) for _, one in judged):
                 break
@@ -228,13 +237,13 @@ class _Judgement:
                 future.result()
                 self._right += 1
             except Failure as failure:
-                self._note(_placed(failure, trial))
+                self._note(placed_at(failure, trial))
 
     def _gather_facts(self, facts: Future[list[dict[str, Any]]]) -> None:
         try:
             self._kernels = facts.result()
         except Failure as failure:
-            self._note(_placed(failure, self._facts_trial))
+            self._note(placed_at(failure, self._facts_trial) if self._facts_trial else failure)
             return
         except Ended as ended:
             self._note(Failure(Reason("compiler", "compiles", f"the compiler {ended}")))
@@ -250,6 +259,33 @@ class _Judgement:
                     kernel=kernel["name"], file=self._candidate.main, line=kernel.get("line"),
                 )  # fmt: skip
                 self._note(Failure(reason))
+
+    def _on_gpu(self, references: References) -> None:
+        """Let a GPU, if there is one, decide what stayed open, and take the times."""
+        device = ("cuda" if torch.cuda.is_available() else "") if self._options.device is None else self._options.device
+        if not device or self._reasons or any(one.kind != NEEDS_GPU for one in self._open):
+            return
+        self._options.progress("timing")
+        places = {(one.case, one.dtype, one.layout) for one in self._open}
+        waiting = [
+            one for one in self._seen if (one.trial.case.name, one.trial.dtype_name, one.trial.layout.name) in places
+        ]
+
+        def load(recorder: Recorder, child: Child) -> None:
+            self._asked(child.ready, "loads")
+            self._asked(lambda: recorder.load(self._candidate.main), "loads")
+
+        stage = GpuStage(
+            self._task, self._seed, device, lambda role, confined: self._child(role, confined=confined), load,
+            self._check_tape, references if device == "cuda" else None,
+        )  # fmt: skip
+        found = stage.run(waiting, self._seen)
+        self._open = []
+        self._right += len(found.decided)
+        self._times = found.times
+        self._notes.update(dict.fromkeys(found.notes))
+        for trial, failure in found.failures:
+            self._note(placed_at(failure, trial))
 
     def _note(self, failure: Failure) -> None:
         place = self._open if failure.open else self._reasons
@@ -277,8 +313,8 @@ class _Judgement:
             bytes=moved,
             floor_bytes=floor,
             facts_case=self._facts_trial.case.name if self._facts_trial else None,
-            times=None,
-            reward=reward(stages, right, floor / moved if floor and moved else 0.0),
+            times=self._times,
+            reward=reward(stages, right, speed_of(self._times, floor / moved if floor and moved else 0.0)),
             seed=self._seed,
             seconds=round(time.perf_counter() - self._started, 3),
             protections=self._protections,
@@ -297,7 +333,7 @@ class _Judgement:
             if stage in failed:
                 stages[stage] = "failed"
             elif stage == "fast":
-                stages[stage] = "skipped"  # needs a GPU
+                stages[stage] = "passed" if self._times is not None else "skipped"  # needs a GPU
             elif stage == "compiles":
                 stages[stage] = "passed" if self._kernels and self._options.facts else "skipped"
             elif number > first or (self._open and stage in ("right", "safe")):
@@ -330,13 +366,3 @@ def _failed(failure: Failure) -> Future[None]:
 def _is_decisive(future: Future[None]) -> bool:
     error = future.exception()
     return isinstance(error, Failure) and not error.open and error.reason.stage in _DECISIVE
-
-
-def _placed(failure: Failure, trial: Trial | None) -> Failure:
-    if trial is None:
-        return failure
-    reason = replace(
-        failure.reason, case=trial.case.name, sizes=dict(trial.case.sizes), dtype=trial.dtype_name,
-        layout=trial.layout.name,
-    )  # fmt: skip
-    return Failure(reason, open=failure.open)

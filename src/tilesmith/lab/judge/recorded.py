@@ -54,6 +54,7 @@ class Recorder:
         self._task = task
         self._child = child
         self._seed = seed
+        self._choices: dict[str, Any] = {}
         self.own_parameters = True
 
     def load(self, main: str) -> None:
@@ -77,8 +78,13 @@ class Recorder:
             raise Failure(Reason(kind, "loads", str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
         self.own_parameters = answer.get("bound") is not True
 
-    def record(self, trial: Trial) -> Recorded:
-        """Record one trial. Raises Failure, or Ended where the process does."""
+    def record(self, trial: Trial, *, perform: bool = True, configuration: int = 0) -> Recorded:
+        """Record one trial. Raises Failure, or Ended where the process does.
+
+        Without `perform` the launches are only written down, and outputs hold nothing. `configuration` is the one that
+        autotuners take.
+        """
+        self._choices = {"perform": perform, "configuration": configuration}
         wants_gradients = self._task.rules.gradients != "none"
         own = self.own_parameters
         warm = self._task.inputs(trial, self._seed + 1, "seen", own_parameters=own)
@@ -105,7 +111,7 @@ class Recorder:
             message = "the outputs have no gradient, but the task wants one"
             raise Failure(Reason("no-gradient", "runs", message, "Wrap the kernels in a torch.autograd.Function."))
         if leaves and offered:
-            gradients, more, tape = self._backward(trial, inputs, outputs)
+            gradients, more, tape = self._backward(trial, inputs, outputs, perform)
             references += more
         self._refuse_changes(inputs)
         constants = self._constants(tape)
@@ -119,8 +125,7 @@ class Recorder:
             "leaves": leaves,
             "style": self._task.style,
             "record": record,
-            "perform": True,
-            "configuration": 0,
+            **self._choices,
             "tf32": self._task.rules.tf32,
             "room": laid.room,
         }
@@ -130,13 +135,17 @@ class Recorder:
         return answer
 
     def _backward(
-        self, trial: Trial, inputs: Inputs, outputs: list[Tensor]
+        self, trial: Trial, inputs: Inputs, outputs: list[Tensor], perform: bool
     ) -> tuple[dict[str, Tensor], list[Any], dict[str, Any]]:
-        expected = Expected(self._task, trial, inputs, gradients=True, cotangent_seed=COTANGENT_SEED)
-        wrong = expected.misshapen(outputs)
-        if wrong is not None:
-            raise Failure(Reason("wrong-shape", "runs", wrong.message, "Return what the definition returns."))
-        given = {str(number): one for number, one in enumerate(expected.cotangents)}
+        wanted: Mapping[str, Tensor | None] = {}
+        cotangents: list[Tensor | None] = [torch.ones_like(one) if one.is_floating_point() else None for one in outputs]
+        if perform:
+            expected = Expected(self._task, trial, inputs, gradients=True, cotangent_seed=COTANGENT_SEED)
+            wrong = expected.misshapen(outputs)
+            if wrong is not None:
+                raise Failure(Reason("wrong-shape", "runs", wrong.message, "Return what the definition returns."))
+            cotangents, wanted = expected.cotangents, expected.exact_gradients
+        given = {str(number): one for number, one in enumerate(cotangents)}
         laid = lay(given, self._child.arena, COTANGENTS_AT)
         answer = self._child.ask({"do": "backward", "cotangents": list(laid.encoded.values())})
         if "error" in answer:
@@ -144,7 +153,7 @@ class Recorder:
         found = answer.get("gradients")
         if not isinstance(found, dict):
             raise BadOutput("an answer without gradients")
-        missing = [name for name, one in expected.exact_gradients.items() if one is not None and name not in found]
+        missing = [name for name, one in wanted.items() if one is not None and name not in found]
         if missing:
             message = f"no gradient reaches {', '.join(missing)}"
             raise Failure(Reason("no-gradient", "right", message, "Return a gradient for every input in backward."))

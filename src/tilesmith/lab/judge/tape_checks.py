@@ -17,6 +17,7 @@ from tilesmith.lab.judge.verdict import Reason
 
 MOST_STEPS = 20_000
 MOST_STORAGES = 50_000
+_PARTS = {"storages", "steps", "kernels", "host_reads", "configurations"}
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,12 @@ class Finding:
 
 def is_well_formed(tape: Any) -> bool:
     """Return whether a tape has the parts that the judge reads."""
-    if not isinstance(tape, dict) or set(tape) != {"storages", "steps", "kernels", "host_reads"}:
+    if not isinstance(tape, dict) or set(tape) != _PARTS:
         return False
     lists = [tape[name] for name in ("storages", "steps", "kernels", "host_reads")]
     if not all(isinstance(one, list) for one in lists):
+        return False
+    if type(tape["configurations"]) is not int or tape["configurations"] < 1:
         return False
     if len(tape["steps"]) > MOST_STEPS or len(tape["storages"]) > MOST_STORAGES:
         return False

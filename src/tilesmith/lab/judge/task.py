@@ -19,6 +19,10 @@ Draw = Literal["seen", "fresh", "wide"]
 LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
 WIDE = 32.0  # exp overflows float32 at this scale, unless the maximum is subtracted first
 HIDDEN_CASES = 2
+LARGEST_TIMED_BYTES = 96 << 20
+SMALLEST_TIMED_BYTES = 24 << 20  # half the L2 of an H200; smaller cases time the launch
+LARGEST_INNER_SIZE = 4096
+SMALLEST_TIMED_SIZE = 64
 
 
 class TaskError(Exception):
@@ -80,6 +84,7 @@ class Task:
     style: Literal["named", "positional", "packed"] = "named"
     init: Sequence[Any] = ()
     parameters: Callable[[int], Mapping[str, Tensor]] | None = None
+    timed: Task | None = None  # the same problem at the size to time, where that needs other modules or cases
 
     @property
     def name(self) -> str:
@@ -132,6 +137,48 @@ class Task:
         if self.parameters is not None:
             inputs["parameters"] = dict(self.parameters(0 if own_parameters else mixed))
         return inputs
+
+    def timed_cases(self) -> list[Case]:
+        """Return the cases to time, the preferred one first: one that is large enough, then the spec's largest."""
+        sized = [(self._size(case), number) for number, case in enumerate(self.spec.cases)]
+        largest, number = max((one for one in sized if one[0] <= LARGEST_TIMED_BYTES), default=min(sized))
+        case = self.spec.cases[number]
+        if largest > LARGEST_TIMED_BYTES:
+            return [self._shrunk(case)]
+        grown = self._grown(case) if largest < SMALLEST_TIMED_BYTES else case
+        return [case] if grown == case else [grown, case]
+
+    def _shrunk(self, case: Case) -> Case:
+        """Return a case whose sizes are halved, the first that allows it, until it fits."""
+        sizes = dict(case.sizes)
+        while self._size(Case("timed", **sizes)) > LARGEST_TIMED_BYTES:
+            smaller = ({**sizes, name: size // 2} for name, size in sizes.items() if size >= 2 * SMALLEST_TIMED_SIZE)
+            found = next((one for one in smaller if self._accepts(Case("timed", **one))), None)
+            if found is None:
+                raise TaskError(f"{self.name}: every case is too large to time")
+            sizes = found
+        return Case("timed", **sizes)
+
+    def _accepts(self, case: Case) -> bool:
+        try:
+            return self._size(case) > 0
+        except Exception:
+            return False
+
+    def _grown(self, case: Case) -> Case:
+        """Return a case with free sizes doubled in turn until it is large; the first size alone goes beyond 4096."""
+        free = [name for name in case.sizes if self._is_free(name)]
+        sizes = dict(case.sizes)
+        for turn in range(256):
+            if not free or self._size(Case("timed", **sizes)) >= SMALLEST_TIMED_BYTES:
+                break
+            name = free[turn % len(free)]
+            if 2 * sizes[name] <= LARGEST_INNER_SIZE or name == free[0]:
+                larger = {**sizes, name: 2 * sizes[name]}
+                if self._size(Case("timed", **larger)) <= LARGEST_TIMED_BYTES:
+                    sizes = larger
+        grown = Case("timed", **sizes)
+        return grown if sizes != dict(case.sizes) and self._works(grown) else case
 
     def floor_bytes(self, trial: Trial) -> int | None:
         """Return the least bytes that the forward must move; None where the spec gives no cost."""

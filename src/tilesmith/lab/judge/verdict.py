@@ -120,8 +120,24 @@ def schema() -> dict[str, Any]:
 _RUNS, _LAUNCHES, _RIGHT, _SAFE, _COMPILES, _SPEED = 0.05, 0.10, 0.30, 0.10, 0.10, 0.35
 
 
+def speed_of(times: Mapping[str, Any] | None, byte_share: float) -> float:
+    """Return how fast a candidate is, in [0, 1].
+
+    With times: the share of the GPU's limit; for a task without a cost s / (1 + s), s being the speed-up over the
+    definition. Without times: least bytes over moved bytes. Work of the host that no clock holds earns nothing.
+    """
+    if times is None:
+        return byte_share
+    if times["host_reads"]:
+        return 0.0
+    if times["share_of_limit"] is not None:
+        return float(times["share_of_limit"])
+    speedup = times["speedup"] or 0.0
+    return float(speedup / (1 + speedup))
+
+
 def reward(stages: Mapping[str, str], right: float, speed: float) -> Reward:
-    """Return the reward: `right` is the share of trials that were right, `speed` the share of the floor reached.
+    """Return the reward: `right` is the share of trials that were right, `speed` how fast the candidate is.
 
     A dishonest candidate gets nothing. Speed counts only for a candidate that passes everything else.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from tilesmith.lab.bench.measuring.timing import Call, Outputs, Rotation, rotation
 from tilesmith.lab.bench.result import OURS
-from tilesmith.spec import Case, Inputs, Spec
+from tilesmith.spec import Case, Inputs, Spec, is_differentiable
 
 Function = Callable[..., Any]
 COTANGENT = "cotangent_{}"  # the name of an output's cotangent among the values of an input set
@@ -69,6 +70,8 @@ class TimedCalls:
         self.sets: list[InputSet] = []
         self.calls: list[Call] = []
         self._refreshed = False
+        self._chance = random.Random()
+        self._swaps: list[tuple[float, float]] = []  # since the values were last set
 
     def add_sets(self, number: int) -> None:
         """Create input sets with different values, and a call for each."""
@@ -91,6 +94,7 @@ class TimedCalls:
         A backward alone uses what its forward saved, so only the cotangents can change there.
         """
         self._refreshed = True
+        self._swaps = []
         for place, one in enumerate(self.sets):
             fresh = self.expected(place)
             held, new = (one.cotangents, fresh.cotangents)
@@ -100,13 +104,39 @@ class TimedCalls:
                 if isinstance(value, Tensor):
                     value.copy_(fresh_value)
 
+    def stir(self) -> None:
+        """Swap two elements of every floating-point input, so that a kernel cannot keep results of the last replay.
+
+        Of a backward alone only the cotangents change, as in `refresh`.
+        """
+        one, other = self._chance.random(), self._chance.random()
+        self._swaps.append((one, other))
+        flat = [tensor.view(-1) for made in self.sets for tensor in self._stirred(made)]
+        pairs = [(int(one * tensor.numel()), int(other * tensor.numel())) for tensor in flat]
+        first = [tensor[at : at + 1] for tensor, (at, _) in zip(flat, pairs, strict=True)]
+        second = [tensor[at : at + 1] for tensor, (_, at) in zip(flat, pairs, strict=True)]
+        if flat:
+            kept = [tensor.clone() for tensor in first]
+            torch._foreach_copy_(first, second)
+            torch._foreach_copy_(second, kept)
+
     def expected(self, place: int) -> InputSet:
         """Return the values that an input set must hold now."""
         made = self._input_set(place)
-        if not self._refreshed:
-            return made
-        fresh = self._input_set(len(self.sets) + place)
-        return InputSet(made.arguments if self.mode == "bwd" else fresh.arguments, fresh.cotangents)
+        if self._refreshed:
+            fresh = self._input_set(len(self.sets) + place)
+            made = InputSet(made.arguments if self.mode == "bwd" else fresh.arguments, fresh.cotangents)
+        for tensor in self._stirred(made):
+            places, sources = _swapped(self._swaps, tensor.numel())
+            flat = tensor.view(-1)
+            flat[places] = flat[sources]
+        return made
+
+    def _stirred(self, made: InputSet) -> list[Tensor]:
+        """Return the tensors whose elements may change places."""
+        names = [name for name in made.arguments if name not in self.spec.fixed] if self.mode != "bwd" else []
+        values = [*(made.arguments[name] for name in names), *made.cotangents]
+        return [one for one in values if is_differentiable(one) and one.numel() and one.is_contiguous()]
 
     def _input_set(self, seed: int) -> InputSet:
         outputs = () if self.mode == "fwd" else self._output_shapes
@@ -131,6 +161,15 @@ class TimedCalls:
         leaves = leaves_of(self.spec, made.arguments)
         outputs = as_outputs(with_arguments(self.function, self.spec, {**made.arguments, **leaves})())
         return partial(gradients, outputs, leaves, made.cotangents, retain=True)
+
+
+def _swapped(swaps: Sequence[tuple[float, float]], elements: int) -> tuple[list[int], list[int]]:
+    """Return the places that swaps changed, and where their elements were before."""
+    sources: dict[int, int] = {}
+    for one, other in swaps:
+        first, second = int(one * elements), int(other * elements)
+        sources[first], sources[second] = sources.get(second, second), sources.get(first, first)
+    return list(sources), list(sources.values())
 
 
 def computed(function: Function, spec: Spec, mode: str) -> Callable[..., Outputs]:

@@ -100,17 +100,22 @@ class Measured:
 
 
 def measure(
-    stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation, refresh: Callable[[], None] = lambda: None
+    stopwatch: Stopwatch,
+    calls: Sequence[Call],
+    rotated: Rotation,
+    refresh: Callable[[], None] = lambda: None,
+    stir: Callable[[], None] = lambda: None,
 ) -> Measured:
     """Time calls that do the same work on different inputs.
 
     Two rounds are timed; their difference gives the noise. `refresh` runs between them and may change the inputs: the
-    outputs are those of the second round, so a result cached in the first is detected.
+    outputs are those of the second round, so a result cached in the first is detected. `stir` runs before every timed
+    replay and may change the inputs a little: a kernel that finds its inputs unchanged could skip its work.
     """
     for call in calls:
         call()
     stopwatch.synchronize()
-    run = _prepared(stopwatch, calls, rotated)
+    run = _prepared(stopwatch, calls, rotated, stir)
     first = _sampled(stopwatch, run, WARM_UP_SECONDS)
     refresh()
     second = _sampled(stopwatch, run, WARM_UP_SECONDS / 4)
@@ -139,7 +144,9 @@ class _Run:
     outputs: list[Outputs | None]
 
 
-def _prepared(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation) -> _Run:
+def _prepared(
+    stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation, stir: Callable[[], None] = lambda: None
+) -> _Run:
     outputs: list[Outputs | None] = [None] * len(calls)
 
     def recording(place: int) -> Action:
@@ -150,7 +157,7 @@ def _prepared(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation) ->
         return call
 
     recorded = [recording(place) for place in range(len(calls))]
-    before = stopwatch.clear_cache if rotated.clears else _nothing
+    before = _both(stir, stopwatch.clear_cache) if rotated.clears else stir
     cache = "inputs from HBM" if rotated.cold else "inputs in L2"
     try:
         once = stopwatch.capture(recorded)
@@ -159,7 +166,7 @@ def _prepared(stopwatch: Stopwatch, calls: Sequence[Call], rotated: Rotation) ->
         return _Run(_repeated(once, rounds), rounds * len(calls), before, f"graph replay, {cache}", outputs)
     except CaptureRefused as refusal:
         turns = cycle(recorded)
-        before = stopwatch.clear_cache if rotated.cold else _nothing
+        before = _both(stir, stopwatch.clear_cache) if rotated.cold else stir
         return _Run(lambda: next(turns)(), 1, before, f"events, {cache} (no graph: {refusal})", outputs)
 
 
@@ -224,5 +231,9 @@ def _spread(times: Sequence[float]) -> float:
     return upper - lower
 
 
-def _nothing() -> None:
-    return None
+def _both(first: Action, second: Action) -> Action:
+    def both() -> None:
+        first()
+        second()
+
+    return both

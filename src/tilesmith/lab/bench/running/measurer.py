@@ -104,7 +104,7 @@ class Measurer:
         if self._device == "cuda":
             row.peak_bytes = memory.peak_bytes(timed.calls[0])
             row.kept_bytes = memory.kept_bytes(timed) if row.mode != "fwd" else None
-        measured = measure(self._stopwatch, timed.calls, rotated, timed.refresh)
+        measured = measure(self._stopwatch, timed.calls, rotated, timed.refresh, timed.stir)
         judgement = judge_outputs(timed, measured.outputs)
         row.checked = judgement.wrong is None
         if judgement.wrong:

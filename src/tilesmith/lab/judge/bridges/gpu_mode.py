@@ -37,11 +37,14 @@ def task_of(path: Path, rules: Rules | None = None) -> Task:
         if not hasattr(module, name):
             raise TaskError(f"{path / 'reference.py'}: defines no {name}")
     tests = _tests((path / "task.yml").read_text(encoding="utf-8"), path)
+    benchmarks = _listed("benchmarks", (path / "task.yml").read_text(encoding="utf-8"), path)
     arguments = {f"test {number}": one for number, one in enumerate(tests)}
+    arguments |= {f"benchmark {number}": one for number, one in enumerate(benchmarks)}
     cases = [
         Case(name, **{key: value for key, value in one.items() if type(value) is int and key != "seed"})
         for name, one in arguments.items()
     ]
+    given, timed = cases[: len(tests)], cases[len(tests) :]
 
     def make_inputs(case: Case, dtype: torch.dtype, device: str, layout: Layout) -> dict[str, Any]:
         given = {**arguments.get(case.name, {}), **case.sizes}
@@ -56,14 +59,15 @@ def task_of(path: Path, rules: Rules | None = None) -> Task:
         return module.ref_kernel(values if len(values) > 1 else values[0])
 
     spec = Spec(
-        name=path.name, op=reference, reference=reference, cases=cases, make_inputs=make_inputs,
+        name=path.name, op=reference, reference=reference, cases=given, make_inputs=make_inputs,
         dtypes=(torch.float32,), differentiable=False, roundings=_ROUNDINGS,
     )  # fmt: skip
     several = len(make_inputs(cases[0], torch.float32, "cpu", Layout("", lambda one: one))) > 1
-    return Task(
+    task = Task(
         spec=spec, rules=replace(rules or Rules(torch="any"), gradients="none", in_place=True), hidden=(),
         function_names=("custom_kernel",), style="packed" if several else "positional",
     )  # fmt: skip
+    return replace(task, timed=replace(task, spec=replace(spec, cases=timed))) if timed else task
 
 
 def with_neighbours(candidate: Candidate, path: Path) -> Candidate:
@@ -84,14 +88,22 @@ def _neighbours(path: Path) -> dict[str, ModuleType]:
 
 def _tests(text: str, path: Path) -> Sequence[Mapping[str, Any]]:
     """Return the tests of task.yml: one mapping of arguments each."""
-    block = re.search(r"^tests:\s*\n((?:[ \t]*-.*\n?|[ \t]*#.*\n?|\s*\n)+)", text, re.MULTILINE)
+    found = _listed("tests", text, path)
+    if not found:
+        raise TaskError(f"{path / 'task.yml'}: has no tests")
+    return found
+
+
+def _listed(name: str, text: str, path: Path) -> Sequence[Mapping[str, Any]]:
+    """Return a list of task.yml by its name; empty where there is none."""
+    block = re.search(rf"^{name}:\s*\n((?:[ \t]*-.*\n?|[ \t]*#.*\n?|\s*\n)+)", text, re.MULTILINE)
     lines = re.findall(r"-\s*(\{.*\})", block[1]) if block else []
     try:
         found = [ast.literal_eval(_quoted(line)) for line in lines]
     except (ValueError, SyntaxError):
-        raise TaskError(f"{path / 'task.yml'}: its tests cannot be read") from None
-    if not found or not all(isinstance(one, dict) for one in found):
-        raise TaskError(f"{path / 'task.yml'}: has no tests")
+        raise TaskError(f"{path / 'task.yml'}: its {name} cannot be read") from None
+    if not all(isinstance(one, dict) for one in found):
+        raise TaskError(f"{path / 'task.yml'}: its {name} are no mappings")
     return found
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.judge.bridges.trusted_source import load
-from tilesmith.lab.judge.task import LARGEST_CASE_BYTES, Rules, Task, TaskError
+from tilesmith.lab.judge.task import LARGEST_CASE_BYTES, LARGEST_TIMED_BYTES, Rules, Task, TaskError
 from tilesmith.spec import Case, Layout, Spec, described
 
 NAMES = ("Model", "get_inputs", "get_init_inputs")
@@ -32,13 +32,20 @@ def is_problem(text: str) -> bool:
 
 
 def task_of(path: Path, rules: Rules | None = None) -> Task:
-    """Return the task of a problem file. Raises TaskError."""
+    """Return the task of a problem file, and with it the same problem at the size to time. Raises TaskError."""
+    small = _task_of(path, rules, LARGEST_CASE_BYTES)
+    if not torch.cuda.is_available():
+        return small
+    return replace(small, timed=_task_of(path, rules, LARGEST_TIMED_BYTES // 2))  # as many bytes again for results
+
+
+def _task_of(path: Path, rules: Rules | None, most_bytes: int) -> Task:
     module = load(path)
     missing = [name for name in NAMES if not hasattr(module, name)]
     if missing:
         raise TaskError(f"{path}: defines no {' and no '.join(missing)}")
     try:
-        sizes = _small_sizes(module)
+        sizes = _small_sizes(module, most_bytes)
         with _sizes_set(module, sizes):
             init = list(module.get_init_inputs())
             model = _model(module, init, 0)
@@ -94,15 +101,15 @@ def _redrawn(values: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     return made
 
 
-def _small_sizes(module: ModuleType) -> dict[str, int]:
-    """Return the module's integers, halved in turn until the inputs are small."""
+def _small_sizes(module: ModuleType, most_bytes: int) -> dict[str, int]:
+    """Return the module's integers, halved in turn until inputs and weights have at most these bytes."""
     sizes = {
         name: value
         for name, value in vars(module).items()
         if isinstance(value, int) and not isinstance(value, bool) and not name.startswith("_")
     }
     for _ in range(_STEPS):
-        if _input_bytes(module, sizes) <= LARGEST_CASE_BYTES:
+        if _input_bytes(module, sizes) <= most_bytes:
             return sizes
         for name in sorted(sizes, key=lambda one: -sizes[one]):
             smaller = {**sizes, name: sizes[name] // 2}
@@ -111,7 +118,7 @@ def _small_sizes(module: ModuleType) -> dict[str, int]:
                 break
         else:
             break
-    if _input_bytes(module, sizes) > 64 * LARGEST_CASE_BYTES:
+    if _input_bytes(module, sizes) > max(most_bytes, 64 * LARGEST_CASE_BYTES):
         raise TaskError(f"{module.__file__}: the problem is too large for the interpreter; judge it on a GPU")
     return sizes
 

@@ -25,6 +25,7 @@ ARENA_BYTES = 512 << 20  # virtual; memory that nobody writes takes no room
 SECONDS_TO_START = 120.0  # for importing torch and Triton from a slow disk
 SECONDS_FOR_STATUS = 2.0
 LONGEST_OUTPUT = 1 << 14
+_NO_CUDA_YET = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # a process that has initialised CUDA cannot fork a GPU's user
 
 
 class Ended(Exception):
@@ -91,7 +92,7 @@ class Nursery:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0"},
+                env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", **_NO_CUDA_YET},
                 start_new_session=True,
             )
             theirs.close()

@@ -54,6 +54,9 @@ def sections(verdict: Json) -> list[Section]:
             f"Without a GPU, for the case {verdict['facts_case']}: counted in the interpreter, compiled, and predicted."
         )
         found.append(Section("Kernels", lead, [_kernels(verdict), *_advice(verdict)]))
+    if verdict["times"]:
+        lead = "On a GPU, on inputs that change before every replay; outputs verified after the clock stopped."
+        found.append(Section("Times", lead, [_times(verdict["times"])]))
     found.append(Section("Reward", "A number in [0, 1], the sum of its parts.", [_reward(verdict)]))
     found.append(Section("Protection", "How the candidate's process was confined.", [_protection(verdict)]))
     return found
@@ -63,7 +66,8 @@ def series_table(verdicts: Sequence[Json]) -> Table:
     """Return a series of verdicts as a table, best first."""
     columns = [
         Column("candidate"), Column("verdict"), Column("stage"), Column("right", "number"),
-        Column("bytes / floor", "number"), Column("reward", "number"), Column("reason", "prose"),
+        Column("bytes / floor", "number"), Column("µs", "number"), Column("reward", "number"),
+        Column("reason", "prose"),
     ]  # fmt: skip
     ordered = sorted(verdicts, key=lambda one: -one["reward"]["value"])
     rows = [
@@ -73,6 +77,7 @@ def series_table(verdicts: Sequence[Json]) -> Table:
             Cell(one["stage"]),
             Cell(f"{one['trials_right']}/{one['trials']}"),
             Cell(_ratio(one)),
+            Cell(_microseconds(one)),
             Cell(f"{one['reward']['value']:.2f}", share=one["reward"]["value"]),
             Cell(placed(one["reasons"][0]) if one["reasons"] else ""),
         ]
@@ -108,6 +113,7 @@ def _compared(one: Json, other: Json) -> list[tuple[str, str, str]]:
         "launches": lambda v: str(sum(kernel["launches"] for kernel in v["kernels"])) if v["kernels"] else "–",
         "registers": lambda v: _of_targets(v, "registers"),
         "spilled bytes": lambda v: _of_targets(v, "spill_bytes"),
+        "µs": _microseconds,
         "reward": lambda v: f"{v['reward']['value']:.2f}",
         "seconds to judge": lambda v: f"{v['seconds']:.1f}",
     }
@@ -171,6 +177,25 @@ def _advice(verdict: Json) -> list[Block]:
         if one["severity"] != "info"
     ]
     return [Points(list(dict.fromkeys(found)))] if found else []
+
+
+def _times(times: Json) -> Facts:
+    sizes = ", ".join(f"{name}={size}" for name, size in times["sizes"].items())
+    facts = {
+        "case": f"{times['case']} ({sizes}), {times['dtype']}, {times['mode']}",
+        "device": str(times["device"]),
+        "time": f"{times['median_ms'] * 1e3:.1f} µs (spread {times['spread_ms'] * 1e3:.1f} µs)",
+        "replays": f"{times['replays']} of {times['sets']} input sets, {times['verified']} verified; {times['method']}",
+        "speed-up": "–" if times["speedup"] is None else f"{times['speedup']:.2f} over the definition",
+        "share of the limit": "–" if times["share_of_limit"] is None else f"{times['share_of_limit']:.0%}",
+    }
+    if times["configurations"] > 1:
+        facts["configuration"] = f"{times['configuration'] + 1} of {times['configurations']}, the fastest"
+    return Facts(facts)
+
+
+def _microseconds(verdict: Json) -> str:
+    return f"{verdict['times']['median_ms'] * 1e3:.1f}" if verdict["times"] else "–"
 
 
 def _reward(verdict: Json) -> Table:

@@ -43,6 +43,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         self.storages: list[dict[str, Any]] = []
         self.constants: dict[int, torch.Tensor] = {}
         self.host_reads: list[str] = []
+        self.configurations = 1  # the most that an autotuner offers
         self.kernels = Kernels()
         self._folder = folder
         self._perform = perform
@@ -70,6 +71,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
             "steps": self.steps,
             "kernels": self.kernels.descriptions,
             "host_reads": self.host_reads[:16],
+            "configurations": self.configurations,
         }
 
     # PyTorch's operators
@@ -129,6 +131,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Any) -> Any:
         """Return one of an autotuner's configurations: times in the interpreter mean nothing."""
+        self.configurations = max(self.configurations, len(candidates))
         return candidates[min(self._configuration, len(candidates) - 1)]
 
     def _note_launch(self, launched: Launched) -> None:

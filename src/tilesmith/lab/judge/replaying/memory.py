@@ -72,7 +72,7 @@ class TapeMemory:
 
     def tensor(self, reference: Any) -> torch.Tensor:
         """Return the tensor of a reference. Raises BadTape."""
-        number, dtype, offset, size, stride = self._checked(reference)
+        number, dtype, offset, size, stride = checked_reference(reference, len(self.contents))
         try:
             return view_of(self.contents[number], dtype_named(dtype), offset, size, stride)
         except (RuntimeError, TypeError, NotPlain) as error:
@@ -80,13 +80,13 @@ class TapeMemory:
 
     def writer_of(self, reference: Any) -> torch.Tensor:
         """Return who wrote each element of a tensor: the writer of its first byte."""
-        number, dtype, offset, size, stride = self._checked(reference)
+        number, dtype, offset, size, stride = checked_reference(reference, len(self.contents))
         width = dtype_named(dtype).itemsize
         return self.writers[number].as_strided(size, [one * width for one in stride], offset * width)
 
     def note_writer(self, reference: Any, writers: torch.Tensor | int) -> None:
         """Note who wrote each element of a tensor."""
-        number, dtype, offset, size, stride = self._checked(reference)
+        number, dtype, offset, size, stride = checked_reference(reference, len(self.contents))
         width = dtype_named(dtype).itemsize
         for byte in range(width):
             place = self.writers[number].as_strided(size, [one * width for one in stride], offset * width + byte)
@@ -114,13 +114,15 @@ class TapeMemory:
             if not torch.equal(self.contents[number], before)
         ]
 
-    def _checked(self, reference: Any) -> tuple[int, str, int, list[int], list[int]]:
-        try:
-            number, dtype, offset, size, stride = reference
-            numbers = [number, offset, *size, *stride]
-        except (TypeError, ValueError):
-            raise BadTape(f"{str(reference)[:80]} is no tensor") from None
-        whole = all(isinstance(one, int) and one >= 0 for one in numbers) and len(size) == len(stride)
-        if not whole or number >= len(self.contents) or not isinstance(dtype, str):
-            raise BadTape(f"{str(reference)[:80]} is no tensor")
-        return number, dtype, offset, list(size), list(stride)
+
+def checked_reference(reference: Any, storages: int) -> tuple[int, str, int, list[int], list[int]]:
+    """Return the storage, dtype, offset, size and stride of a reference. Raises BadTape."""
+    try:
+        number, dtype, offset, size, stride = reference
+        numbers = [number, offset, *size, *stride]
+    except (TypeError, ValueError):
+        raise BadTape(f"{str(reference)[:80]} is no tensor") from None
+    whole = all(isinstance(one, int) and one >= 0 for one in numbers) and len(size) == len(stride)
+    if not whole or number >= storages or not isinstance(dtype, str):
+        raise BadTape(f"{str(reference)[:80]} is no tensor")
+    return number, dtype, offset, list(size), list(stride)

@@ -17,7 +17,7 @@ from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tens
 from tilesmith.lab.inspect.tracing.trace import Trace
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.plain_values import NotPlain
-from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, PYTORCH, BadTape, TapeMemory
+from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, PYTORCH, BadTape
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
@@ -58,7 +58,12 @@ class _Flow:
 class Replay:
     """One run of a tape. `allow_any` lets PyTorch compute; else its operators may only move and fill."""
 
-    def __init__(self, tape: Mapping[str, Any], memory: TapeMemory, folder: Path, *, allow_any: bool) -> None:
+    most_programs = MOST_PROGRAMS
+
+    def __init__(
+        self, tape: Mapping[str, Any], memory: Any, folder: Path, *, allow_any: bool,
+        kernels: RebuiltKernels | None = None,
+    ) -> None:  # fmt: skip
         self.memory = memory
         self.stores = _Stores()
         self.faults: list[dict[str, Any]] = []
@@ -66,7 +71,7 @@ class Replay:
         self._flows: list[_Flow] = []
         self._tape = tape
         self._allow_any = allow_any
-        self._kernels = RebuiltKernels(tape["kernels"], folder)
+        self._kernels = kernels or RebuiltKernels(tape["kernels"], folder)
         self._decoder = Decoder(memory.tensor, self._kernels.kernel)
 
     def run(self, *, tf32: bool) -> None:
@@ -78,9 +83,9 @@ class Replay:
                 elif "operator" in step and "opaque" not in step:
                     self._operate(step, bool(step.get("backward")))
                 else:
-                    raise Stopped(_fault("not-portable", f"{step.get('opaque') or 'a step'} cannot be replayed", step))
+                    raise Stopped(fault("not-portable", f"{step.get('opaque') or 'a step'} cannot be replayed", step))
             except (BadTape, NotPlain, NotPortable, LookupError, KeyError, TypeError, ValueError) as error:
-                raise Stopped(_fault("not-portable", f"{error} cannot be replayed", step)) from None
+                raise Stopped(fault("not-portable", f"{error} cannot be replayed", step)) from None
 
     def launched(self, step: Mapping[str, Any]) -> Launched:
         """Return the launch of a step, with the kernel rebuilt from its text."""
@@ -90,16 +95,16 @@ class Replay:
             description = self._kernels.descriptions[step["kernel"]]
             place = {"file": description["file"], "line": int(description["line"]) + error.line - 1}
             message = f"kernel {str(description['name'])[:60]} uses {error}"
-            raise Stopped({**_fault("not-a-kernel", message, step), **place}) from None
+            raise Stopped({**fault("not-a-kernel", message, step), **place}) from None
         grid = [int(size) for size in step["grid"]]
-        if len(grid) != 3 or any(size < 0 for size in grid) or grid[0] * grid[1] * grid[2] > MOST_PROGRAMS:
+        if len(grid) != 3 or any(size < 0 for size in grid) or grid[0] * grid[1] * grid[2] > self.most_programs:
             raise BadTape(f"a grid of {str(grid)[:60]}")
         arguments = {str(name): self._decoder.value(value) for name, value in step["arguments"].items()}
         return Launched(kernel, (grid[0], grid[1], grid[2]), arguments, dict(step["options"]))
 
     def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
         if getattr(launched.kernel, "is_gluon", lambda: False)():
-            raise Stopped(_fault("needs-gpu", f"{launched.kernel.__name__} is a Gluon kernel, which needs a GPU", step))
+            raise Stopped(fault("needs-gpu", f"{launched.kernel.__name__} is a Gluon kernel, which needs a GPU", step))
         numbers = {
             name: self.memory.number_at(tensor.untyped_storage().data_ptr())
             for name, tensor in named_tensors(launched.arguments)
@@ -118,7 +123,7 @@ class Replay:
         except KernelError as error:
             unsupported = isinstance(error.__cause__, NotImplementedError) or _UNSUPPORTED in str(error)
             kind = "needs-gpu" if unsupported else "kernel-error"
-            raise Stopped(_fault(kind, str(error), step)) from None
+            raise Stopped(fault(kind, str(error), step)) from None
         self._note_faults(trace, launched)
         self._flows.append(self._launch_flow(launched, shadows))
         for start, shadow in shadows.all.items():
@@ -192,7 +197,7 @@ class Replay:
         name = step["operator"]
         kind = kind_of(name, in_backward=in_backward)
         if kind == "compute" and not self._allow_any:
-            raise Stopped(_fault("torch-computes", f"PyTorch computes {name}", step))
+            raise Stopped(fault("torch-computes", f"PyTorch computes {name}", step))
         operator = operator_named(name)
         arguments = [plain_values.decode(one, self.memory.tensor) for one in step["args"]]
         options = {key: plain_values.decode(one, self.memory.tensor) for key, one in step["kwargs"].items()}
@@ -201,7 +206,7 @@ class Replay:
         except RuntimeError as error:
             raise BadTape(f"{name}: {str(error).splitlines()[0]}") from None
         if not operator._schema.is_mutable:
-            for place, result in zip(step["results"], _tensors(made), strict=True):
+            for place, result in zip(step["results"], tensors_in(made), strict=True):
                 self.memory.tensor(place).copy_(result)
         self._flows.append(self._operator_flow(step, name, operator._schema.is_mutable))
         self._note_writers(step, kind, operator)
@@ -228,7 +233,7 @@ class Replay:
         if operator._schema.is_mutable:
             self.memory.note_writer(places[0], arguments[1].clone().expand(places[0][3]))
         else:
-            for place, result in zip(places, _tensors(operator(*arguments, **options)), strict=True):
+            for place, result in zip(places, tensors_in(operator(*arguments, **options)), strict=True):
                 self.memory.note_writer(place, result)
 
 
@@ -252,12 +257,12 @@ def _only_copies(launched: Launched, shadows: ShadowMemory) -> bool:
     return True
 
 
-def _fault(kind: str, message: str, step: Mapping[str, Any]) -> dict[str, Any]:
+def fault(kind: str, message: str, step: Mapping[str, Any]) -> dict[str, Any]:
     file, _, line = str(step.get("line", "")).rpartition(":")
     return {"kind": kind, "message": message, "file": file, "line": int(line) if line.isdecimal() else None}
 
 
-def _tensors(made: Any) -> Sequence[torch.Tensor]:
+def tensors_in(made: Any) -> Sequence[torch.Tensor]:
     return [made] if isinstance(made, torch.Tensor) else [one for one in made if isinstance(one, torch.Tensor)]
 
 

@@ -1,0 +1,160 @@
+"""Run a tape on a device: the rebuilt kernels compiled, the listed operators, memory between guards.
+
+Nothing of the candidate's Python runs here, so its streams, captures, constructors and caches do not exist. A call
+costs what its tape does. New memory is poisoned before each run, so a launch that does nothing leaves its mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
+from tilesmith.lab.judge.recording import plain_values
+from tilesmith.lab.judge.recording.plain_values import NotPlain, dtype_named
+from tilesmith.lab.judge.replaying.memory import POISON, BadTape, checked_reference
+from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
+from tilesmith.lab.judge.replaying.replay import Replay, Stopped, fault, tensors_in
+from tilesmith.toolchain.interpreter import Launched
+from tilesmith.toolchain.portable import RebuiltKernels
+
+GUARD = 4 * ALIGNMENT  # bytes before and after each storage
+MOST_BYTES = 8 << 30
+MOST_PROGRAMS = 1 << 31
+Perform = Callable[[Launched], None]
+
+
+class _Place:
+    """One storage: `length` bytes from `start` of a buffer of bytes."""
+
+    def __init__(self, buffer: Tensor, start: int, length: int, *, guarded: bool) -> None:
+        self.buffer, self.start, self.length, self.guarded = buffer, start, length, guarded
+
+    @property
+    def content(self) -> Tensor:
+        return self.buffer[self.start : self.start + self.length]
+
+
+class DeviceMemory:
+    """Storages by number, on a device. Inputs are filled by the caller; constants keep their values."""
+
+    def __init__(self, storages: Sequence[Mapping[str, Any]], constants: Mapping[str, Tensor], device: str) -> None:
+        self.places: list[_Place] = []
+        self.inputs: dict[str, int] = {}
+        self._new: list[int] = []
+        self._constants: dict[int, Tensor] = {}
+        total = 0
+        for number, storage in enumerate(storages):
+            length, kind = storage.get("bytes"), storage.get("kind")
+            total += length if isinstance(length, int) else MOST_BYTES
+            if not isinstance(length, int) or length < 0 or total > MOST_BYTES:
+                raise BadTape(f"storage {number} has {length!r} bytes")
+            buffer = torch.full((2 * GUARD + aligned(length),), POISON, dtype=torch.uint8, device=device)
+            self.places.append(_Place(buffer, GUARD, length, guarded=True))
+            if kind == "input":
+                self.inputs[str(storage.get("name"))] = number
+            elif kind == "constant":
+                if str(number) not in constants or constants[str(number)].numel() != length:
+                    raise BadTape(f"storage {number} is a constant without a value")
+                self._constants[number] = constants[str(number)].to(device)
+            elif kind == "new":
+                self._new.append(number)
+            else:
+                raise BadTape(f"storage {number} is of kind {kind!r}")
+
+    def reset(self) -> None:
+        """Poison new memory, and restore constants: no run finds results of an earlier one."""
+        for number in self._new:
+            self.places[number].content.fill_(POISON)
+        for number, value in self._constants.items():
+            self.places[number].content.copy_(value)
+
+    def fill(self, contents: Mapping[str, Tensor]) -> None:
+        """Put bytes into the inputs, by name."""
+        for name, number in self.inputs.items():
+            if name not in contents or contents[name].numel() != self.places[number].length:
+                raise BadTape(f"the input {name!r}, which the task does not have")
+            self.places[number].content.copy_(contents[name])
+
+    def changed_inputs(self, contents: Mapping[str, Tensor]) -> list[str]:
+        return [
+            name for name, number in self.inputs.items() if not torch.equal(self.places[number].content, contents[name])
+        ]
+
+    def tensor(self, reference: Any) -> Tensor:
+        """Return the tensor of a reference. Raises BadTape."""
+        number, dtype_name, offset, size, stride = checked_reference(reference, len(self.places))
+        place = self.places[number]
+        try:
+            dtype = dtype_named(dtype_name)
+        except NotPlain as error:
+            raise BadTape(str(error)) from None
+        elements = offset + sum((one - 1) * step for one, step in zip(size, stride, strict=True)) + 1
+        if all(size) and elements * dtype.itemsize > place.length:
+            raise BadTape("a tensor outside its storage")
+        start = place.start // dtype.itemsize + offset
+        empty = torch.empty(0, dtype=dtype, device=place.buffer.device)
+        return empty.set_(place.buffer.untyped_storage(), start, tuple(size), tuple(stride))
+
+    def rebind(self, reference: Any, made: Tensor) -> bool:
+        """Let an operator's result be a storage, if it fills the storage. A copy would cost time that nobody asked for.
+
+        Return whether it does.
+        """
+        number, dtype_name, offset, size, stride = checked_reference(reference, len(self.places))
+        place, storage = self.places[number], made.untyped_storage()
+        same = (str(made.dtype), made.storage_offset(), list(made.size()), list(made.stride())) == (
+            f"torch.{dtype_name}", offset, size, stride,
+        )  # fmt: skip
+        if number not in self._new or not same or storage.nbytes() < place.length or made.device != place.buffer.device:
+            return False
+        buffer = torch.empty(0, dtype=torch.uint8, device=made.device).set_(storage)
+        self.places[number] = _Place(buffer, 0, place.length, guarded=False)
+        return True
+
+    def guards_hold(self) -> bool:
+        """Return whether nothing wrote next to a storage."""
+        ends = [
+            torch.stack([(part == POISON).all() for part in (one.buffer[:GUARD], one.buffer[-GUARD:])]).all()
+            for one in self.places
+            if one.guarded
+        ]
+        return bool(torch.stack(ends).all()) if ends else True
+
+
+class DeviceReplay(Replay):
+    """One tape on one memory. `perform` launches a kernel."""
+
+    most_programs = MOST_PROGRAMS
+
+    def __init__(
+        self, tape: Mapping[str, Any], memory: DeviceMemory, kernels: RebuiltKernels, perform: Perform, *,
+        allow_any: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(tape, memory, Path(), allow_any=allow_any, kernels=kernels)
+        self._device_memory = memory
+        self._perform = perform
+
+    def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
+        self._perform(launched)
+
+    def _operate(self, step: Mapping[str, Any], in_backward: bool) -> None:
+        name = step["operator"]
+        if kind_of(name, in_backward=in_backward) == "compute" and not self._allow_any:
+            raise Stopped(fault("torch-computes", f"PyTorch computes {name}", step))
+        operator = operator_named(name)
+        memory = self._device_memory
+        arguments = [plain_values.decode(one, memory.tensor) for one in step["args"]]
+        options = {key: plain_values.decode(one, memory.tensor) for key, one in step["kwargs"].items()}
+        if any(argument.name == "device" for argument in operator._schema.arguments):
+            options["device"] = memory.places[step["results"][0][0]].buffer.device
+            options.pop("pin_memory", None)
+        made = operator(*arguments, **options)
+        if not operator._schema.is_mutable:
+            for place, result in zip(step["results"], tensors_in(made), strict=True):
+                if not memory.rebind(place, result):
+                    memory.tensor(place).copy_(result)
