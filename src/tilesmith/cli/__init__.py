@@ -21,6 +21,7 @@ Files, in reading order:
 - `profile.py`: `tilesmith profile`.
 - `train.py`: `tilesmith train`.
 - `compare.py`: `tilesmith compare`.
+- `prove.py`: `tilesmith prove`.
 - `debug.py`: `tilesmith debug`.
 - `learn.py`: `tilesmith learn`.
 - `learn_text.py`: the texts of `tilesmith learn`.
@@ -44,6 +45,7 @@ from tilesmith.cli.learn import learn
 from tilesmith.cli.mcp import mcp
 from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
+from tilesmith.cli.prove import prove
 from tilesmith.cli.tour import tour
 from tilesmith.cli.train import train
 from tilesmith.cli.tune import tune
@@ -58,7 +60,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(print_version)
-for command in (doctor, tour, ops, check, judge, inspect, bench, tune, profile, mcp):
+for command in (doctor, tour, ops, check, judge, inspect, bench, tune, profile, prove, mcp):
     app.command()(command)
 for commands in (train, compare, debug, learn):
     app.add_typer(commands)
