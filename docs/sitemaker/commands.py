@@ -12,7 +12,8 @@ from tilesmith.cli import app
 FOLDER = "reference/commands"
 GUIDES = {
     "check": "check", "inspect": "inspect", "bench": "bench", "profile": "profile", "train": "models",
-    "compare": "models", "debug": "debugging", "learn": "workshop", "tune": "bench", "ops": "operators",
+    "compare": "models", "prove": "prove", "debug": "debugging", "learn": "workshop", "tune": "bench",
+    "ops": "operators",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ GUIDES = (
     "guides/fold-models.md", "guides/in-a-notebook.md", "guides/examples.md",
 )  # fmt: skip
 TOPICS = (
-    "operators.md", "patch.md", "fold.md", "check.md", "inspect.md", "bench.md", "profile.md", "models.md",
+    "operators.md", "patch.md", "prove.md", "fold.md", "check.md", "inspect.md", "bench.md", "profile.md", "models.md",
     "evoformer.md", "debugging.md", "workshop.md", "workshop-authors.md",
 )  # fmt: skip
 HOW_IT_WORKS = (

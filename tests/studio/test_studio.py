@@ -16,7 +16,7 @@ from tilesmith.studio.app import number_in
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "inspect"))
 
-from browser import CHROMIUM, Browser  # noqa: E402  # a module of other tests
+from browser import CHROMIUM, Browser  # a module of other tests
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 CONTROL, SHIFT, ALT = 2, 8, 1

@@ -21,6 +21,7 @@ Files, in reading order:
 - `profile.py`: `tilesmith profile`.
 - `train.py`: `tilesmith train`.
 - `compare.py`: `tilesmith compare`.
+- `prove.py`: `tilesmith prove`.
 - `debug.py`: `tilesmith debug`.
 - `learn.py`: `tilesmith learn`.
 - `learn_text.py`: the texts of `tilesmith learn`.
@@ -45,6 +46,7 @@ from tilesmith.cli.learn import learn
 from tilesmith.cli.mcp import mcp
 from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
+from tilesmith.cli.prove import prove
 from tilesmith.cli.studio import studio
 from tilesmith.cli.tour import tour
 from tilesmith.cli.train import train
@@ -60,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.callback()(print_version)
-for command in (doctor, tour, ops, check, judge, inspect, bench, tune, profile, mcp, studio):
+for command in (doctor, tour, ops, check, judge, inspect, bench, tune, profile, prove, mcp, studio):
     app.command()(command)
 for commands in (train, compare, debug, learn):
     app.add_typer(commands)

@@ -141,4 +141,3 @@ class Checks:
         if key not in self._answers:
             self._answers[key] = self._worker.quiz(exercise, None if exercise.is_only_questions else file)
         return self._answers[key]
-

@@ -91,7 +91,7 @@ class Commands:
             try:
                 printed, _ = await asyncio.wait_for(process.communicate(), SECONDS)
                 run.status, run.printed = process.returncode, printed.decode(errors="replace")[-LONGEST_TEXT:]
-            except asyncio.TimeoutError:  # noqa: UP041  # Python 3.10 has two of them
+            except asyncio.TimeoutError:  # Python 3.10 has two of them
                 run.status, run.printed = 124, f"still running after {SECONDS:g} s, so it was stopped"
             except asyncio.CancelledError:
                 run.status, run.printed = 130, "stopped"

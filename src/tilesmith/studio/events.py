@@ -46,7 +46,7 @@ class Events:
                 try:
                     text = await asyncio.wait_for(tab.get(), SECONDS_BETWEEN_SIGNS)
                     yield f"data: {text}\n\n"
-                except asyncio.TimeoutError:  # noqa: UP041  # Python 3.10 has two of them
+                except asyncio.TimeoutError:  # Python 3.10 has two of them
                     yield ": alive\n\n"
         finally:
             self._tabs.discard(tab)

@@ -53,7 +53,7 @@ def _members(prefix: str, module: ModuleType, names: tuple[str, ...] = ()) -> li
     found = []
     for name in names or sorted(vars(module)):
         member = getattr(module, name, None)
-        if name.startswith("_") or member is None or isinstance(member, ModuleType) and name != "math":
+        if name.startswith("_") or member is None or (isinstance(member, ModuleType) and name != "math"):
             continue
         found.append({"name": f"{prefix}.{name}", "signature": _signature(f"{prefix}.{name}", member),
                       "text": _documentation(member)})  # fmt: skip

@@ -24,9 +24,7 @@ def course(workshop: Workshop) -> dict[str, Any]:
         "current": kept.current if kept.current in workshop.catalogue else None,
         "next": following.id if following else None,
         "solved": sum(one["state"] == "solved" for one in exercises),
-        "tracks": {
-            track: [one for one in exercises if one["track"] == track] for track in workshop.catalogue.tracks()
-        },
+        "tracks": {track: [one for one in exercises if one["track"] == track] for track in workshop.catalogue.tracks()},
         "ladders": _ladders(exercises),
     }
 

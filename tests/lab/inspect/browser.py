@@ -34,7 +34,8 @@ class Browser:
         command = [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            f"--host-resolver-rules=MAP * ~NOTFOUND{', EXCLUDE 127.0.0.1' if server else ''}", "--remote-debugging-pipe",
+            f"--host-resolver-rules=MAP * ~NOTFOUND{', EXCLUDE 127.0.0.1' if server else ''}",
+            "--remote-debugging-pipe",
             f"--user-data-dir={folder / 'profile'}", "about:blank",
         ]  # fmt: skip
         # Chromium reads from descriptor 3 and writes to 4. Copies from 10 upwards are not overwritten.

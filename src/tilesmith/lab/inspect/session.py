@@ -87,7 +87,7 @@ class Session:
         self._deferred = DeferredPrograms(self._marking_written)
         self._writers: dict[int, tuple[int, str, str, int]] = {}  # by storage: kernel number, argument, file and line
         self._effects: dict[int, Effects] = {}
-        target = self.options.targets[0]
+        target = self.options.first_target
         self._configurations = Configurations(
             self.options.config, target, self._device(str(target)), self.has_gpu, self._binary
         )

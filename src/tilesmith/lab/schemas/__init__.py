@@ -10,7 +10,9 @@ import json
 from importlib.resources import files
 from typing import Any
 
-NAMES = ("check", "inspect", "bench", "profile", "doctor", "ops", "train", "compare", "learn-list", "learn-check")
+NAMES = (
+    "check", "inspect", "bench", "profile", "doctor", "ops", "train", "compare", "prove", "learn-list", "learn-check",
+)  # fmt: skip
 
 
 def schema(command: str) -> dict[str, Any]:

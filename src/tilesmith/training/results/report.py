@@ -178,7 +178,7 @@ def _drift(first: Result, run: Result) -> str:
     return f"{max((abs(one - other) for one, other in together), default=0.0):.1e}"
 
 
-def loss_curves(runs: Sequence[Result], title: str) -> Charts:
+def loss_curves(runs: Sequence[Result], title: str, quantity: str = "loss") -> Charts:
     """Return a chart of the losses, with a line for each version and one for the best possible loss."""
     losses = [loss for run in runs for loss in run["losses"]]
     best = runs[0]["best_loss"]
@@ -187,7 +187,7 @@ def loss_curves(runs: Sequence[Result], title: str) -> Charts:
     margin = 0.05 * ((max(losses) - low) or 1.0)
     x = Axis("step", 0, steps + 1, [(tick, f"{tick:g}") for tick in _ticks(0, steps)])
     y_range = low - margin, max(losses) + margin
-    y = Axis("loss", *y_range, [(tick, f"{tick:g}") for tick in _ticks(*y_range)])
+    y = Axis(quantity, *y_range, [(tick, f"{tick:g}") for tick in _ticks(*y_range)])
     ceilings = (
         [] if best is None else [Ceiling(f"best possible {best:.3f}", [(0, best), (x.high, best)], (x.high, best))]
     )

@@ -49,7 +49,5 @@ def _goals(goals: Sequence[GoalResult]) -> Markup:
         )
         for goal in goals
     )
-    head = Markup(
-        '<tr><th>goal</th><th class="number">wanted</th><th class="number">measured</th><th></th></tr>'
-    )
+    head = Markup('<tr><th>goal</th><th class="number">wanted</th><th class="number">measured</th><th></th></tr>')
     return Markup('<table class="goals"><thead>{}</thead><tbody>{}</tbody></table>').format(head, escape(rows))

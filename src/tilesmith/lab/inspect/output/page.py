@@ -85,7 +85,10 @@ class FindingView:
     program: str | None
 
 
-def write_html(inspection: Inspection, preface: Markup = Markup("")) -> str:
+NOTHING = Markup("")
+
+
+def write_html(inspection: Inspection, preface: Markup = NOTHING) -> str:
     """Return an inspection as one HTML file without external resources. `preface` comes before the kernels."""
     script = "".join(template_text(f"inspect/{name}") for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

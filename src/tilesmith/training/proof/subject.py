@@ -1,0 +1,99 @@
+"""The model of a proof: a small one of a family, or one that a configuration of Hugging Face describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tilesmith.patch.families import FAMILIES
+
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+SMALL: dict[str, Any] = {
+    "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2,
+}  # fmt: skip
+"""Sizes of a small model; a configuration that has no such size keeps the number as a spare attribute."""
+OTHER_SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 256},
+    "mixtral": EXPERTS,
+    "qwen3_moe": EXPERTS,
+    "gpt_oss": EXPERTS,
+}
+"""Sizes that some families need beside those."""
+
+
+class SubjectError(ValueError):
+    """The model cannot be made; the message is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model to train.
+
+    `name` is a family of `patch`, for a small model of it, or else a name, folder or file that
+    transformers.AutoConfig.from_pretrained takes. `changes` are set in the configuration. With `pretrained`, weights
+    are read from the same name or folder; else they are random.
+    """
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    pretrained: bool = False
+
+    def configuration(self) -> Any:
+        """Return the configuration, without dropout: two implementations drop different elements."""
+        transformers = _transformers()
+        if self.name in FAMILIES:
+            if self.pretrained:
+                raise SubjectError(f"{self.name} names a small model of a family, which has no pretrained weights")
+            sizes = {**SMALL, **OTHER_SIZES.get(self.name, {}), **self.changes}
+            config = transformers.AutoConfig.for_model(self.name, **sizes)
+        else:
+            config = self._read(transformers.AutoConfig)
+            for name, value in self.changes.items():
+                if not hasattr(config, name):
+                    raise SubjectError(f"the configuration of {self.name} has no {name}")
+                setattr(config, name, value)
+        for name, value in list(vars(config).items()):
+            if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
+                setattr(config, name, 0.0)
+        if getattr(config, "attn_logit_softcapping", None) is not None:
+            config._attn_implementation = "eager"  # PyTorch's attention does not cap scores
+        return config
+
+    def _read(self, auto: Any) -> Any:
+        try:
+            return auto.from_pretrained(self.name)
+        except (OSError, ValueError) as error:
+            families = ", ".join(FAMILIES)
+            reason = str(error).strip().splitlines()[0]
+            raise SubjectError(
+                f"{self.name} is neither a family ({families}) nor a configuration of Hugging Face: {reason}"
+            ) from error
+
+    def model(self, config: Any, seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        """Return the model for training; the same seed gives the same weights."""
+        auto = _transformers().AutoModelForCausalLM
+        torch.manual_seed(seed)
+        try:
+            if self.pretrained:
+                model = auto.from_pretrained(self.name, config=config, dtype=dtype).to(device)
+            else:
+                with torch.device(device):
+                    model = auto.from_config(config).to(dtype)
+        except (OSError, ValueError) as error:
+            raise SubjectError(f"cannot make {self.name}: {str(error).strip().splitlines()[0]}") from error
+        trained: nn.Module = model.train()
+        return trained
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise SubjectError("prove needs the package transformers: pip install 'tilesmith[hf]'") from error
+    return transformers

@@ -1,0 +1,134 @@
+"""`tilesmith prove`: a patched model trains the same but for rounding, and a wrong one does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner, Result
+
+import tilesmith.patch.parts.norms
+from tilesmith.cli import app
+from tilesmith.lab.schemas import schema
+from tilesmith.ops.rms_norm import rms_norm
+
+pytest.importorskip("transformers", minversion="4.53")
+
+TINY = (
+    "--steps", "6", "--batch-size", "2", "--seq-len", "8", "--set", "hidden_size=16", "--set", "intermediate_size=24",
+    "--set", "num_attention_heads=2", "--set", "num_key_value_heads=1", "--set", "head_dim=8", "--set",
+    "num_hidden_layers=1", "--set", "vocab_size=40",
+)  # fmt: skip
+
+
+def prove(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(app, ["prove", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_patched_llama_differs_by_rounding(tmp_path: Path) -> None:
+    files = [tmp_path / "proof.json", tmp_path / "proof.html"]
+    result = prove("llama", *TINY, "--json", files[0], "--html", files[1])
+    assert result.exit_code == 0, result.output
+    proof: dict[str, Any] = json.loads(files[0].read_text())
+    assert [run["name"] for run in proof["runs"]] == ["unpatched", "patched", "unpatched, other rounding"]
+    plain, patched, other = proof["runs"]
+    assert all(len(run["losses"]) == len(run["gradient_norms"]) == 6 for run in proof["runs"])
+    assert patched["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+    assert other["gradient_norms"] != plain["gradient_norms"], "other rounding changes something"
+    assert proof["is_rounding"]
+    assert {"norm", "rotary", "mlp", "loss", "attention"} == set(proof["patch"]["swapped"])
+    assert "is rounding" in result.output
+    page = files[1].read_text()
+    assert page.count("<polyline") == 2 * len(proof["runs"])
+    assert "Gradient norm of each step" in page
+
+
+def test_proof_follows_its_schema(tmp_path: Path) -> None:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    file = tmp_path / "proof.json"
+    assert prove("gpt2", "--steps", "2", "--batch-size", "1", "--seq-len", "8", "--json", file).exit_code == 0
+    assert list(jsonschema.Draft202012Validator(schema("prove")).iter_errors(json.loads(file.read_text()))) == []
+
+
+def test_kernels_in_the_interpreter_differ_by_rounding() -> None:
+    result = prove("llama", *TINY, "--steps", "1", "--interpret")
+    assert result.exit_code == 0, result.output
+
+
+def test_norm_that_is_wrong_by_a_thousandth_is_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def larger(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps) * 1.001
+
+    monkeypatch.setattr(tilesmith.patch.parts.norms, "rms_norm", larger)
+    result = prove("llama", *TINY)
+    assert result.exit_code == 1
+    assert "more than rounding" in result.output
+
+
+def test_gradient_of_one_parameter_that_is_wrong_is_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Smaller(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, weight: Tensor) -> Tensor:
+            return weight.view_as(weight)
+
+        @staticmethod
+        def backward(context: Any, gradient: Tensor) -> Tensor:
+            return 0.99 * gradient
+
+    def wrong(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, Smaller.apply(weight), eps)
+
+    monkeypatch.setattr(tilesmith.patch.parts.norms, "rms_norm", wrong)
+    result = prove("llama", *TINY, "--steps", "1")
+    assert result.exit_code == 1
+    assert "gradient of one parameter (model.norm.weight)" in " ".join(result.output.split())
+
+
+def test_parameter_without_a_gradient_is_more_than_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detached(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight.detach(), eps)
+
+    monkeypatch.setattr(tilesmith.patch.parts.norms, "rms_norm", detached)
+    result = prove("llama", *TINY, "--steps", "1")
+    assert result.exit_code == 1
+    assert "has a gradient in one of the runs only" in " ".join(result.output.split())
+
+
+def test_configuration_file_of_a_model_is_read(tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "vocab_size": 40, "max_position_embeddings": 16}  # fmt: skip
+    transformers.Qwen2Config(**sizes).save_pretrained(tmp_path)
+    data = tmp_path / "text.txt"
+    data.write_text("too many tokens for this vocabulary")
+    result = prove(tmp_path, "--steps", "1", "--batch-size", "1", "--seq-len", "8", "--set", "vocab_size=300",
+                   "--data", data)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "qwen2" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nowhere"], "nowhere is neither a family (llama, "),
+        (["llama", "--dtype", "int8"], "dtype is 'int8', but must be one of float32, bfloat16, float16"),
+        (["llama", "--set", "hidden_size"], "--set is 'hidden_size', but must be NAME=VALUE"),
+        (["llama", "--seq-len", "999"], "seq_len is 999, but the model has 256 positions"),
+        (["llama", "--data", "nowhere"], "--data: cannot read nowhere"),
+        (["llama", "--pretrained"], "which has no pretrained weights"),
+        (["llama", "--data", __file__, "--set", "vocab_size=9"], "the data have 256 tokens, but the model has 9"),
+    ],
+)
+def test_wrong_usage_prints_one_line(arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    result = prove(*arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
