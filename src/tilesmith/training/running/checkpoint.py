@@ -54,7 +54,7 @@ def taken(model: nn.Module, optimizer: Optimizer, facts: dict[str, Any]) -> Chec
 
 def require_room(path: Path, model: nn.Module) -> None:
     """Raise OSError where a checkpoint cannot be written; called before a run."""
-    if path.is_relative_to("/dev"):
+    if storage.is_stream(path):
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
