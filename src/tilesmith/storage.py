@@ -48,7 +48,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def is_stream(path: Path) -> bool:
     """Return whether a path is a device, a pipe or a standard stream, which no file may replace."""
-    return path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm") or path.is_fifo()
+    return (path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")) or path.is_fifo()
 
 
 @contextmanager
