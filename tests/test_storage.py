@@ -70,6 +70,36 @@ class TestWriting:
         storage.write_atomically(Path("/dev/null"), "gone")
         assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
+    def test_removes_the_partial_files_of_killed_writers_only(self, tmp_path: Path) -> None:
+        program = (
+            "import os, signal, sys; from pathlib import Path; from tilesmith import storage\n"
+            "def stop(file):\n    print('writing', flush=True)\n    sys.stdin.read(1)\n"
+            "os.fsync = stop\nstorage.write_atomically(Path(sys.argv[1]), 'partial')"
+        )
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, str(tmp_path / "file")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        killed, slow = writers
+        for writer in writers:
+            assert writer.stdout
+            assert writer.stdout.readline() == "writing\n"
+        killed.kill()
+        killed.wait()
+        assert len(os.listdir(tmp_path)) == 2, "two partial files"
+        storage.write_atomically(tmp_path / "file", "whole")
+        assert len(os.listdir(tmp_path)) == 2, "the file, and the partial file of the writer that still writes"
+        slow.communicate("\n")
+        assert os.listdir(tmp_path) == ["file"]
+        assert (tmp_path / "file").read_text() == "partial", "the slow writer came last"
+
+    def test_writes_names_of_the_greatest_length(self, tmp_path: Path) -> None:
+        storage.write_atomically(tmp_path / ("n" * 255), "whole")
+        assert os.listdir(tmp_path) == ["n" * 255]
+
     @pytest.mark.usefixtures("disk_is_full")
     def test_on_a_full_disk_keeps_the_old_file_and_leaves_nothing_beside_it(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("old")

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 import platformdirs
 
@@ -20,6 +20,9 @@ try:
     import fcntl
 except ImportError:  # Windows: only the interpreter works there, and processes share nothing
     fcntl = None  # type: ignore[assignment]
+
+TEMPORARY = ".tilesmith-partial-"
+"""How the name of a file starts that is not written completely yet."""
 
 
 def cache_directory() -> Path:
@@ -30,23 +33,58 @@ def cache_directory() -> Path:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file such that readers see either the old or the new content. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
-    if path.is_relative_to("/dev"):
-        # /dev/stdout is a stream, and os.replace would replace /dev/null itself.
+    if is_stream(path):
         path.write_bytes(data)
         return
     path = path.resolve()  # a symbolic link stays one
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    _remove_abandoned(path.parent)
+    with _temporary_beside(path) as (file, temporary):
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether a path is a device, a pipe or a standard stream, which no file may replace."""
+    return (path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")) or path.is_fifo()
+
+
+@contextmanager
+def _temporary_beside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Yield a new file in the folder of `path`, locked while it is written; remove it unless it was renamed."""
+    while True:
+        temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+        with open(temporary, "xb") as file:
+            try:
+                _lock(file, wait=True)
+                if temporary.exists():
+                    yield file, temporary
+                    return
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed: a living writer holds a lock on its file."""
+    if fcntl is None:
+        return
+    for abandoned in folder.glob(f"{TEMPORARY}*"):
+        with suppress(OSError), open(abandoned, "rb") as file:
+            _lock(file, wait=False)
+            abandoned.unlink()
+
+
+def _lock(file: IO[Any], *, wait: bool) -> None:
+    """Lock a file; without waiting, raise OSError where another process has the lock."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            if not wait:
+                raise  # else: a filesystem without locks
 
 
 def read_json(path: Path) -> Any | None:
@@ -75,6 +113,5 @@ def update_json(path: Path, change: Callable[[Any | None], Any]) -> bool:
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        _lock(lock, wait=True)
         yield

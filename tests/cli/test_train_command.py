@@ -134,6 +134,12 @@ def test_profile_writes_a_trace_and_prints_a_table(tmp_path: Path) -> None:
         (["--variant", "v5"], "--variant is 'v5', but must be one of v1, v2, v3, v4"),
         (["--dtype", "int8"], "--dtype is 'int8', but must be one of float32, bfloat16"),
         (["--learning-rate", "0"], "--learning-rate is 0.0, but must be positive"),
+        (["--learning-rate", "nan"], "--learning-rate is nan, but must be positive and finite"),
+        (["--learning-rate", "inf"], "--learning-rate is inf, but must be positive and finite"),
+        (["--seed", "99999999999999999999"], "--seed is 99999999999999999999, but must be between 0 and"),
+        (["--hidden-dim", "100000000"], "the sizes are too large: the parameters need 4,4"),
+        (["--seq-len", "99999999999999"], "out of memory; try smaller sizes"),
+        (["--save-every", "2"], "--save-every needs --save"),
         (["--accumulate", "3"], "--batch-size is 8, but must be divisible by 1 processes times 3"),
         (["--shard"], "--shard needs several processes: start them with torchrun"),
         (["--data", "{tmp}/nowhere"], "--data: cannot read {tmp}/nowhere: No such file or directory"),
@@ -163,6 +169,16 @@ def test_resuming_rejects_other_sizes_and_no_steps_left(tmp_path: Path) -> None:
         result = train("--resume", saved, *arguments)
         assert result.exit_code == 2
         assert complaint in result.stderr
+
+
+def test_same_file_to_save_and_resume_starts_the_first_run_and_continues_it(tmp_path: Path) -> None:
+    saved, json_file = tmp_path / "checkpoint", tmp_path / "run.json"
+    files = ("--save", saved, "--resume", saved, "--json", json_file)
+    assert train(*TINY, "--num-steps", "2", *files).exit_code == 0
+    first = json.loads(json_file.read_text())["losses"]
+    assert train(*TINY, "--num-steps", "4", *files).exit_code == 0
+    again = json.loads(json_file.read_text())["losses"]
+    assert (again[:2], len(again)) == (first, 4)
 
 
 def test_full_disk_is_reported_after_the_result(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def as_flags(message: str) -> str:
 
     A name of one word may be an ordinary word, so it is replaced only at the start of the message.
     """
-    names = [one.name for group in (LlamaSizes, OpenFoldSizes, Choices, Schedule) for one in fields(group)]
+    names = [one.name for group in (LlamaSizes, OpenFoldSizes, Choices, Schedule, TextData) for one in fields(group)]
     several = "|".join(name for name in names if "_" in name)
     single = "|".join(name for name in names if "_" not in name)
     return re.sub(rf"\b({several})\b|^({single})\b", lambda found: f"--{found[0].replace('_', '-')}", message)
@@ -81,7 +81,9 @@ class Choices:
     accumulate: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Split each batch into N micro-batches. Default: 1.")
     ] = None
-    shard: Annotated[bool | None, typer.Option("--shard", help="Shard the model with FSDP; needs torchrun.")] = None
+    shard: Annotated[
+        bool | None, typer.Option("--shard/--no-shard", help="Shard the model with FSDP; needs torchrun.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,8 @@ class Schedule:
     num_steps: Annotated[int | None, typer.Option(min=1, help="Total steps. Default: 100.")] = None
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of AdamW. Default: 0.0003.")] = None
     dtype: Annotated[str | None, typer.Option(help="Compute dtype, float32 or bfloat16. Default: float32.")] = None
-    compile: Annotated[bool | None, typer.Option("--compile", help="Use torch.compile.")] = None
-    eager: Annotated[bool | None, typer.Option("--eager", help="Use no CUDA graphs.")] = None
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None
+    eager: Annotated[bool | None, typer.Option("--eager/--no-eager", help="Use no CUDA graphs.")] = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +27,16 @@ from tilesmith.cli.options import (
 from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, write_json, write_result
 
 if TYPE_CHECKING:
+    from tilesmith.lab.profile.summary import Summary
     from tilesmith.training.data.tasks import Task
     from tilesmith.training.running.checkpoint import Checkpoint
+    from tilesmith.training.running.distributed import Place
     from tilesmith.training.running.run import Record, Run, Settings
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "overflow", "bad_alloc")
+"""What the error of PyTorch's CPU allocator says."""
+CONNECTION_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "Timed out")
+"""What the errors of gloo and NCCL say."""
 
 train = typer.Typer(
     name="train",
@@ -43,7 +50,10 @@ train = typer.Typer(
 class Files:
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a checkpoint at the end.")] = None
     save_every: Annotated[int | None, typer.Option(min=1, metavar="N", help="Also write after every N steps.")] = None
-    resume: Annotated[Path | None, typer.Option(metavar="FILE", help="Resume from a checkpoint.")] = None
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Resume from a checkpoint; if it is --save's and missing, start."),
+    ] = None
     profile: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a trace for Perfetto.")] = None
 
 
@@ -75,18 +85,31 @@ def train_openfold(
 
 def _train(model: str, fixed: dict[str, Any], changing: dict[str, Any], files: Files, reports: Reports) -> None:
     """Train a model. A resumed run must keep the `fixed` options and may have other `changing` ones."""
+    if files.save_every and not files.save:
+        end("--save-every needs --save, the file to write", WRONG_USAGE)
     with one_line_errors():
         from tilesmith.training.running.distributed import joined
-        from tilesmith.training.running.run import Run
 
-        task, settings, resumed = _requested(model, fixed, changing, files.resume)
+        starts = files.resume is None or (files.resume == files.save and not files.resume.exists())
+        task, settings, resumed = _requested(model, fixed, changing, None if starts else files.resume)
         with joined() as place:
-            run = Run(task, settings, place, resumed)
-            problem = _run(run, files, reports)
-        if problem:
-            end(problem, WRONG_USAGE)
-        if run.record.interrupted:
-            end(f"interrupted after {run.steps_done} of {settings.num_steps} steps", CHECK_FAILED)
+            outcome = _outcome(task, settings, place, resumed, files)
+        if place.is_first:
+            _report(outcome, reports)
+        if outcome.problem:
+            end(outcome.problem, WRONG_USAGE)
+        if outcome.result["partial"]:
+            done = len(outcome.result["losses"])
+            end(f"interrupted after {done} of {settings.num_steps} steps", CHECK_FAILED)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a run, the error of saving or profiling, and the profile."""
+
+    result: dict[str, Any]
+    problem: str | None
+    profile: Summary | None
 
 
 @contextmanager
@@ -110,13 +133,29 @@ def one_line_errors() -> Iterator[None]:
     except GradientError as error:
         end(str(error), CHECK_FAILED)
     except torch.OutOfMemoryError as error:
-        end(f"out of GPU memory; try a smaller --batch-size: {str(error).splitlines()[0]}", WRONG_USAGE)
+        end_alone(f"out of GPU memory; try a smaller --batch-size: {str(error).splitlines()[0]}", WRONG_USAGE)
+    except MemoryError as error:
+        end_alone(f"out of memory; try smaller sizes or a smaller --batch-size: {error}", WRONG_USAGE)
+    except RuntimeError as error:
+        first = (str(error).splitlines() or [""])[0]
+        if any(sign in first for sign in OUT_OF_MEMORY):
+            end_alone(f"out of memory; try smaller sizes or a smaller --batch-size: {first}", WRONG_USAGE)
+        if any(sign in first for sign in CONNECTION_LOST):
+            end_alone(f"another process ended, and its message says why: {first}", CHECK_FAILED)
+        raise
 
 
 def end(message: str, status: int) -> NoReturn:
-    """Exit with one line on standard error; only the first of several processes prints it."""
+    """Exit with one line on standard error. All processes come here, but only the first one prints."""
     if os.environ.get("RANK", "0") == "0":
         print(f"tilesmith: {message}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def end_alone(message: str, status: int) -> NoReturn:
+    """Exit with one line on standard error that names this process, which the others do not follow."""
+    place = f"process {os.environ['RANK']}: " if "RANK" in os.environ else ""
+    print(f"tilesmith: {place}{message}", file=sys.stderr)
     raise typer.Exit(status)
 
 
@@ -133,52 +172,54 @@ def _requested(
     return task, options.resumed_settings(resumed, changing, task.versions), resumed
 
 
-def _run(run: Run, files: Files, reports: Reports) -> str | None:
-    """Train, save and report; return the error of saving, so that the report comes first."""
+def _outcome(task: Task, settings: Settings, place: Place, resumed: Checkpoint | None, files: Files) -> Outcome:
+    """Train, save and profile. Every process does the same: an error in one of them ends the run in all."""
     from tilesmith.training.running.phase_times import phase_milliseconds
+    from tilesmith.training.running.run import Run
 
+    run = Run(task, settings, place, resumed)
     try:
         problem = _trained(run, files)
-        result = run.result(phase_milliseconds(run))
-        if files.profile:
-            _profile(run, files.profile)
+        result = run.result(phase_milliseconds(run) if run.steps_done else {})
+        profile = None
+        if files.profile and not problem:
+            profile, problem = _profiled(run, files.profile)
     finally:
         run.close()
-    if run.place.is_first:
-        _report(result, reports)
-    return problem
+    return Outcome(result, problem, profile)
 
 
 def _trained(run: Run, files: Files) -> str | None:
     """Run all steps and write the checkpoints; return the error of saving, or None."""
     from tilesmith.training.running import checkpoint
 
-    if files.save:
-        try:
-            checkpoint.require_room(files.save, run.model)
-        except OSError as error:
-            end(f"--save: cannot write {files.save}: {error.strerror or error}", WRONG_USAGE)
+    def require_room(path: Path) -> None:
+        checkpoint.require_room(path, run.model, files=2 if files.save_every else 1)
+
+    if files.save and (problem := _on_first(run, require_room, files.save)):
+        end(problem, WRONG_USAGE)
     problem, last = None, run.settings.num_steps
-    with progress_of(run) as report:
+    with run.stoppable(), progress_of(run) as report:
         while run.steps_done < last and not run.record.interrupted and not problem:
             until = min(last, run.steps_done + (files.save_every or last))
             run.train(report, until)
             if files.save:
-                problem = _save(run, files.save)
+                taken = run.checkpoint()
+                problem = _on_first(run, lambda path, taken=taken: checkpoint.write(path, taken), files.save)
     return problem
 
 
-def _save(run: Run, path: Path) -> str | None:
-    from tilesmith.training.running import checkpoint
+def _on_first(run: Run, write: Callable[[Path], None], path: Path) -> str | None:
+    """Let the first process write; return the error of writing to all processes, or None."""
+    from tilesmith.training.running.distributed import true_anywhere
 
-    taken = run.checkpoint()
-    if not run.place.is_first:
-        return None
-    try:
-        checkpoint.write(path, taken)
-    except OSError as error:
-        return f"--save: cannot write {path}: {error.strerror or error}"
-    return None
+    problem = None
+    if run.place.is_first:
+        try:
+            write(path)
+        except OSError as error:
+            problem = f"--save: cannot write {path}: {error.strerror or error}"
+    return (problem or "--save failed") if true_anywhere(problem is not None, run.place) else None
 
 
 @contextmanager
@@ -205,30 +246,30 @@ def progress_of(run: Run, label: str = "training") -> Iterator[Any]:
         yield report
 
 
-def _profile(run: Run, folder: Path) -> None:
-    from tilesmith.lab.profile.summary import blocks
-    from tilesmith.lab.report.terminal import show_block
+def _profiled(run: Run, folder: Path) -> tuple[Summary | None, str | None]:
+    """Return the profile of a few steps more, and the error of writing it, or None."""
     from tilesmith.training.running.profiling import profiled
 
     try:
-        summary = profiled(run, folder / f"rank{run.place.rank}" if run.place.processes > 1 else folder)
+        return profiled(run, folder / f"rank{run.place.rank}" if run.place.processes > 1 else folder), None
     except OSError as error:
-        end(f"--profile: cannot write {folder}: {error.strerror or error}", WRONG_USAGE)
-    if run.place.is_first:
-        for block in blocks(summary):
-            show_block(console, block)
-        for path, how in summary.files:
-            console.print(f"{path}\n  {how}", soft_wrap=True, markup=False)
+        return None, f"--profile: cannot write {folder}: {error.strerror or error}"
 
 
-def _report(result: dict[str, Any], reports: Reports) -> None:
+def _report(outcome: Outcome, reports: Reports) -> None:
+    from tilesmith.lab.profile.summary import blocks
     from tilesmith.lab.report.terminal import show_block
     from tilesmith.training.results.provenance import stamped
     from tilesmith.training.results.report import run_page, summary
 
-    for block in summary(result):
+    if outcome.profile:
+        for block in blocks(outcome.profile):
+            show_block(console, block)
+        for path, how in outcome.profile.files:
+            console.print(f"{path}\n  {how}", soft_wrap=True, markup=False)
+    for block in summary(outcome.result):
         show_block(console, block)
-    result = stamped(result)
+    result = stamped(outcome.result)
     if reports.json:
         write_json(reports.json, result)
     if reports.html:

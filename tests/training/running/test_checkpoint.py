@@ -75,6 +75,47 @@ def test_rejects_other_safetensors_files_and_missing_ones(tmp_path: Path) -> Non
         checkpoint.read(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("place", range(0, 100, 4))
+def test_rejects_a_file_with_one_flipped_bit(tmp_path: Path, place: int) -> None:
+    """At 25 places from the first byte to the last: in the header's length, in the header, in every tensor."""
+    path = tmp_path / "checkpoint"
+    checkpoint.write(path, checkpoint.taken(*trained(0), {"losses": [1.5]}))
+    content = bytearray(path.read_bytes())
+    content[place * (len(content) - 1) // 96] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.read(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "facts", ["[]", "5", '"text"', "null", "{", "", '{"format": 3}', "{}", "[" * 100_000], ids=lambda facts: facts[:9]
+)
+def test_rejects_other_facts(tmp_path: Path, facts: str) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(safetensors.torch.save({"weight": torch.ones(2)}, {"tilesmith": facts}))
+    with pytest.raises(CheckpointError, match=r"not a checkpoint of|another version"):
+        checkpoint.read(path)
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "nan", "integers", "surplus"])
+def test_rejects_other_optimizer_state_and_names_the_tensor(change: str) -> None:
+    model, optimizer = trained(0)
+    taken = checkpoint.taken(model, optimizer, {})
+    name = "optimizer.bias.exp_avg_sq"
+    if change == "missing":
+        del taken.tensors[name]
+    elif change == "surplus":
+        name = "optimizer.bias.momentum"
+        taken.tensors[name] = torch.ones(2)
+    else:
+        taken.tensors[name] = {
+            "shape": torch.ones(3), "nan": torch.full((2,), torch.nan), "integers": torch.ones(2, dtype=torch.int64),
+        }[change]  # fmt: skip
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.restore(taken, model, optimizer)
+
+
 def test_rejects_another_model_and_names_the_parameter() -> None:
     taken = checkpoint.taken(*trained(0), {})
     wider = nn.Linear(4, 2)
@@ -108,3 +149,13 @@ def test_require_room_rejects_folders_and_full_disks(tmp_path: Path, monkeypatch
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     with pytest.raises(OSError, match="only 0 MiB are free"):
         checkpoint.require_room(tmp_path / "checkpoint", model)
+
+
+def test_require_room_counts_the_old_file_beside_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = nn.Linear(3, 2), tmp_path / "checkpoint"
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 3 * 8 * 4}))
+    checkpoint.require_room(path, model)
+    with pytest.raises(OSError, match="the last checkpoint and the next one need"):
+        checkpoint.require_room(path, model, files=2)
+    path.write_bytes(b"the last checkpoint")
+    checkpoint.require_room(path, model, files=2)

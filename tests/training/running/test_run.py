@@ -15,7 +15,8 @@ from torch import Tensor
 from tilesmith.models import llama
 from tilesmith.models.llama import parts
 from tilesmith.models.versions import Version
-from tilesmith.training.data.tasks import LlamaTask
+from tilesmith.training.data.tasks import LlamaTask, OpenFoldTask
+from tilesmith.training.data.tokens import DataError
 from tilesmith.training.results.comparison import compared
 from tilesmith.training.running import checkpoint, options
 from tilesmith.training.running.distributed import Place
@@ -117,6 +118,76 @@ def test_resuming_rejects_other_sizes_seed_data_and_no_steps_left(wanted: dict[s
         options.resumed_settings(taken, {}, llama.VERSION_NAMES)
 
 
+def facts(**changes: Any) -> checkpoint.Checkpoint:
+    """Return a checkpoint with changed facts; a dotted name changes an option of `config` or `settings`."""
+    run = Run(LlamaTask(TINY), Settings(num_steps=1), CPU)
+    run.train()
+    taken = run.checkpoint()
+    for name, value in changes.items():
+        place, _, option = name.partition("__")
+        if option:
+            taken.facts[place] = {**taken.facts[place], option: value}
+        else:
+            taken.facts[place] = value
+    return taken
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": 5}, {"model": None}, {"config": []}, {"config": {}}, {"settings": None}, {"settings": {}},
+        {"losses": "text"}, {"losses": [float("nan")]}, {"losses": [True]}, {"losses": {}},
+        {"config__hidden_dim": "16"}, {"config__hidden_dim": 16.0}, {"config__hidden_dim": None},
+        {"config__hidden_dim": -16}, {"config__num_heads": 3}, {"config__seed": -1}, {"config__seed": 2**70},
+        {"config__surplus": 1}, {"config__data": 5}, {"config__rope_base": "text"},
+        {"settings__variant": "v9"}, {"settings__variant": 1}, {"settings__batch_size": 0}, {"settings__dtype": "int8"},
+        {"settings__learning_rate": float("inf")}, {"settings__surplus": 1}, {"settings__shard": "yes"},
+        {"settings__batch_size": True}, {"settings__accumulate": -1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_resuming_rejects_unusable_facts_in_one_line(changes: dict[str, Any]) -> None:
+    damaged = facts(**changes)
+
+    def resumed() -> None:
+        options.resumed_task("llama", damaged, {})
+        options.resumed_settings(damaged, {"num_steps": 9}, llama.VERSION_NAMES)
+
+    with pytest.raises(checkpoint.CheckpointError) as caught:
+        resumed()
+    assert "\n" not in str(caught.value)
+
+
+def test_resuming_needs_the_same_bytes_but_not_the_same_path(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(100)))
+    run = Run(LlamaTask(TINY, text), Settings(num_steps=1), CPU)
+    run.train()
+    taken = run.checkpoint()
+    moved = text.rename(tmp_path / "moved")
+    assert options.resumed_task("llama", taken, {"data": moved}).config["data"] == str(moved)
+    moved.write_bytes(bytes(range(1, 101)))
+    with pytest.raises(DataError, match="moved is not the file that the checkpoint was trained on"):
+        options.resumed_task("llama", taken, {"data": moved})
+
+
+def test_sharded_run_resumes_unsharded_in_one_process() -> None:
+    taken = facts(settings__shard=True)
+    assert not options.resumed_settings(taken, {"num_steps": 9}, llama.VERSION_NAMES).shard
+
+
+def test_rejects_sizes_beyond_the_memory_before_building_the_model() -> None:
+    for sizes in ({"hidden_dim": 100_000_000}, {"num_layers": 10**9}, {"hidden_dim": 10**20}):
+        with pytest.raises(SettingsError, match="the sizes are too large"):
+            Run(LlamaTask({**TINY, **sizes}), Settings(), CPU)
+
+
+@pytest.mark.parametrize("task", [LlamaTask({**TINY, "num_layers": 3}), OpenFoldTask({"num_blocks": 3})])
+def test_parameter_count_is_that_of_the_model(task: LlamaTask | OpenFoldTask) -> None:
+    built = task.model(task.version("v1"))  # type: ignore[arg-type]  # each task takes its own versions
+    assert task.parameter_count() == sum(parameter.numel() for parameter in built.parameters())
+
+
 def test_missing_gradient_stops_the_run_at_its_first_step() -> None:
     def cut(x: Tensor, weight: Tensor) -> Tensor:
         return parts.separately_gated(x, weight).detach()
@@ -142,6 +213,20 @@ def test_gradient_that_is_not_finite_stops_the_run_and_is_named() -> None:
     run = Run(Changed("v1", gated=breaking), Settings(num_steps=30), CPU)
     with pytest.raises(GradientError, match=r"layers\.0\.gate_up is not finite, first in step 1 to 4"):
         run.train()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_between_two_parts_of_a_run_ends_it(number: signal.Signals) -> None:
+    """A run that saves every few steps trains in parts; a signal in the last step of a part counts, too."""
+    run = Run(LlamaTask(TINY), Settings(num_steps=50), CPU)
+    before = signal.getsignal(number)
+    with run.stoppable():
+        run.train(lambda record: os.kill(os.getpid(), number), until=4)
+        assert not run.record.interrupted, "all steps of this part are done"
+        run.train(until=8)
+    assert run.record.interrupted
+    assert run.steps_done == 5
+    assert signal.getsignal(number) is before
 
 
 def test_interrupt_ends_the_run_after_the_current_step() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +44,14 @@ class Task(Protocol):
         """Return the data of these steps on the CPU, with the steps as first dimension."""
         ...
 
+    def parameter_count(self) -> int:
+        """Return the number of parameters without building the model."""
+        ...
+
+    def data_sha256(self) -> str | None:
+        """Return the SHA-256 of the data's file, or None where sizes and seed determine the data."""
+        ...
+
 
 class LlamaTask:
     """Tiny LLaMA on a token source of known entropy, or on the bytes of a file."""
@@ -77,6 +86,14 @@ class LlamaTask:
         sequences = torch.from_numpy(self._source.sequences(steps, batch_size, self._sizes.seq_len + 1))
         return sequences[..., :-1].contiguous(), sequences[..., 1:].contiguous()
 
+    def parameter_count(self) -> int:
+        return _extrapolated(
+            lambda depth: llama.Llama(replace(self._sizes, num_layers=depth)), depth=self._sizes.num_layers
+        )
+
+    def data_sha256(self) -> str | None:
+        return self._source.sha256() if isinstance(self._source, TextBytes) else None
+
 
 class OpenFoldTask:
     """Tiny OpenFold on chains whose alignment determines their shape."""
@@ -107,3 +124,19 @@ class OpenFoldTask:
         """Return alignments and, as the target, bins of the distances between residues."""
         alignments, bins = self._chains.batches(steps, batch_size)
         return torch.from_numpy(alignments), torch.from_numpy(bins)
+
+    def parameter_count(self) -> int:
+        parts = openfold.version(self.versions[0]).parts
+        return _extrapolated(
+            lambda depth: openfold.OpenFold(replace(self._sizes, num_blocks=depth), parts), depth=self._sizes.num_blocks
+        )
+
+    def data_sha256(self) -> str | None:
+        return None
+
+
+def _extrapolated(build: Callable[[int], nn.Module], depth: int) -> int:
+    """Return the number of parameters of a model of equal layers, from models of one and two layers without memory."""
+    with torch.device("meta"):
+        one, two = (sum(parameter.numel() for parameter in build(layers).parameters()) for layers in (1, 2))
+    return one + (depth - 1) * (two - one)

@@ -6,6 +6,7 @@ batches.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Protocol
 
@@ -99,6 +100,10 @@ class TextBytes:
         starts = [_generator(self._seed, step).integers(places, size=batch_size) for step in steps]
         stretches: Tokens = self._bytes[np.stack(starts)[..., None] + np.arange(length)].astype(np.int64)
         return stretches
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the bytes that were there when the run started."""
+        return hashlib.sha256(self._bytes).hexdigest()
 
 
 def _generator(seed: int, *path: int) -> np.random.Generator:

@@ -1,15 +1,18 @@
 """Checkpoints: one safetensors file with the parameters, the optimiser's state and the facts of a run.
 
-Files are written atomically. Unlike a pickle, reading one executes no code.
+Files are written atomically, with a checksum over everything in them. Unlike a pickle, reading one executes no code.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from torch.optim import Optimizer
 from tilesmith import storage
 from tilesmith.training.running.distributed import gathered, sharded_like
 
-FORMAT = "tilesmith-training-1"
+FORMAT = "tilesmith-training-2"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -52,9 +55,12 @@ def taken(model: nn.Module, optimizer: Optimizer, facts: dict[str, Any]) -> Chec
     return Checkpoint(facts, tensors)
 
 
-def require_room(path: Path, model: nn.Module) -> None:
-    """Raise OSError where a checkpoint cannot be written; called before a run."""
-    if path.is_relative_to("/dev"):
+def require_room(path: Path, model: nn.Module, *, files: int = 1) -> None:
+    """Raise OSError where this number of checkpoints cannot be written side by side; called before a run.
+
+    A second checkpoint needs room beside the first, which it replaces only when it is written completely.
+    """
+    if storage.is_stream(path):
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,51 +68,96 @@ def require_room(path: Path, model: nn.Module) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with tempfile.TemporaryFile(dir=path.parent):
         free = shutil.disk_usage(path.parent).free
-    needed = (1 + len(MOMENTS)) * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    size = (1 + len(MOMENTS)) * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    needed = size * (min(files, 1) if path.exists() else min(files, 2))
     if free < needed:
-        raise OSError(errno.ENOSPC, f"a checkpoint needs {needed >> 20} MiB, but only {free >> 20} MiB are free")
+        several = "" if needed == size else "the last checkpoint and the next one need"
+        raise OSError(
+            errno.ENOSPC, f"{several or 'a checkpoint needs'} {needed >> 20} MiB, but only {free >> 20} MiB are free"
+        )
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint; on OSError an older file of that name stays."""
     facts = json.dumps({"format": FORMAT, **checkpoint.facts})
-    storage.write_atomically(path, safetensors.torch.save(checkpoint.tensors, {"tilesmith": facts}))
+    metadata = {"tilesmith": facts, "sha256": _checksum(facts, checkpoint.tensors)}
+    storage.write_atomically(path, safetensors.torch.save(checkpoint.tensors, metadata))
 
 
 def read(path: Path) -> Checkpoint:
     """Return the checkpoint in a file; CheckpointError where it is unusable."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["tilesmith"])
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
-    except (KeyError, ValueError):
+    try:
+        facts = json.loads(metadata["tilesmith"])
+        version = facts.pop("format", None)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{path} is not a checkpoint of `tilesmith train`") from None
-    if facts.pop("format", None) != FORMAT:
+    if version != FORMAT:
         raise CheckpointError(f"{path} is from another version of Tilesmith; this version reads {FORMAT}")
+    if metadata.get("sha256") != _checksum(metadata["tilesmith"], tensors):
+        raise CheckpointError(f"{path} is damaged: its content does not match its checksum")
     return Checkpoint(facts, tensors)
+
+
+def _checksum(facts: str, tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 over the facts and over name, dtype, shape and content of every tensor."""
+    found = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        one = tensors[name].contiguous()
+        found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
+        found.update(one.reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
+
+
+def require_facts(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError where the facts are not those that a run writes."""
+    facts = checkpoint.facts
+    kinds = {"model": str, "config": dict, "settings": dict, "losses": list}
+    for name, kind in kinds.items():
+        if not isinstance(facts.get(name), kind):
+            raise CheckpointError(f"the checkpoint has no usable {name!r}: it is {_shortened(facts.get(name))}")
+    for loss in facts["losses"]:
+        if isinstance(loss, bool) or not isinstance(loss, int | float) or not math.isfinite(loss):
+            raise CheckpointError(f"the checkpoint has a loss that is no finite number: {_shortened(loss)}")
 
 
 def restore(checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> None:
     """Load parameters and optimiser state into a model; the checkpoint may be of another version of the model."""
     named = dict(model.named_parameters())
-    wanted = {f"parameters.{name}": tuple(parameter.shape) for name, parameter in named.items()}
-    held = {name: tuple(one.shape) for name, one in checkpoint.tensors.items() if name.startswith("parameters.")}
-    if held != wanted:
-        name = next(iter(sorted({*wanted.items()} ^ {*held.items()})))[0]
-        raise CheckpointError(
-            f"{name.removeprefix('parameters.')} is {held.get(name, 'missing')} in the checkpoint, "
-            f"but {wanted.get(name, 'missing')} in the model"
-        )
+    _require_tensors(checkpoint, named)
     group = optimizer.param_groups[0]
     step_on_device = bool(group.get("fused") or group.get("capturable"))
     with torch.no_grad():
         for name, parameter in named.items():
             parameter.copy_(sharded_like(parameter, checkpoint.tensors[f"parameters.{name}"]))
             optimizer.state[parameter] = _state(checkpoint, name, parameter, step_on_device)
+
+
+def _require_tensors(checkpoint: Checkpoint, named: Mapping[str, Parameter]) -> None:
+    """Raise CheckpointError where the checkpoint's tensors are not those of this model and its optimiser."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, parameter in named.items():
+        wanted[f"parameters.{name}"] = tuple(parameter.shape)
+        wanted |= {f"optimizer.{name}.{moment}": tuple(parameter.shape) for moment in MOMENTS}
+        wanted[f"optimizer.{name}.step"] = ()
+    held = {name: tuple(one.shape) for name, one in checkpoint.tensors.items()}
+    if held != wanted:
+        # Parameters sort after the optimiser's state, but a missing parameter says more.
+        name = min({*wanted.items()} ^ {*held.items()}, key=lambda item: (item[0].startswith("optimizer."), item[0]))[0]
+        raise CheckpointError(
+            f"{name.removeprefix('parameters.')} is {held.get(name, 'missing')} in the checkpoint, "
+            f"but {wanted.get(name, 'missing')} in the model"
+        )
+    for name, one in checkpoint.tensors.items():
+        if not one.is_floating_point() or not bool(one.isfinite().all()):
+            raise CheckpointError(f"{name} in the checkpoint holds values that are no finite numbers")
 
 
 def _state(checkpoint: Checkpoint, name: str, parameter: Parameter, step_on_device: bool) -> dict[str, Tensor]:
@@ -116,6 +167,11 @@ def _state(checkpoint: Checkpoint, name: str, parameter: Parameter, step_on_devi
     }
     step = checkpoint.tensors[f"optimizer.{name}.step"]
     return {"step": step.to(parameter.device) if step_on_device else step, **moments}
+
+
+def _shortened(value: Any) -> str:
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _first_line(error: Exception) -> str:

@@ -5,7 +5,10 @@ The batch size counts the samples of all processes, so one process and several t
 
 from __future__ import annotations
 
+import gc
 import os
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -19,6 +22,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tilesmith.training.running.mixed_precision import Rounded
+
+MARKER = "tilesmith work"
+SECONDS_FOR_WORK_TO_END = 5.0
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,45 @@ def joined() -> Iterator[Place]:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
     if has_gpu:
         torch.cuda.set_device(device)
-    ours = not dist.is_initialized()  # else the caller owns the process group
-    if ours:
-        dist.init_process_group("nccl" if has_gpu else "gloo", device_id=device if has_gpu else None)
-    try:
+    if dist.is_initialized():  # the caller owns the process group
         yield Place(device, dist.get_rank(), dist.get_world_size())
+        return
+    dist.init_process_group("nccl" if has_gpu else "gloo", device_id=device if has_gpu else None)
+    try:
+        with _work_dropped_at_end():
+            yield Place(device, dist.get_rank(), dist.get_world_size())
+            dist.barrier()  # no process closes its connections while another one still reads from them
     finally:
-        if ours:
-            dist.destroy_process_group()
+        dist.destroy_process_group()
+
+
+class _Marker:
+    """An object whose end can be observed."""
+
+
+@contextmanager
+def _work_dropped_at_end() -> Iterator[None]:
+    """At the end of the block, wait until the process group has dropped all work of the block.
+
+    Work keeps a copy of the thread-local state of the thread that started it, and that state may hold Python objects.
+    A thread of gloo needs the GIL to drop them, but destroying the group joins this thread while holding the GIL. So
+    the block puts an object into the state: when the object is gone, all work is.
+    """
+    marker = _Marker()
+    alive = weakref.ref(marker)
+    torch._C._stash_obj_in_tls(MARKER, marker)
+    del marker
+    try:
+        yield
+    finally:
+        if hasattr(torch._C, "_remove_obj_from_tls"):
+            torch._C._remove_obj_from_tls(MARKER)
+        else:  # before PyTorch 2.12
+            torch._C._stash_obj_in_tls(MARKER, None)
+        gc.collect()  # DDP keeps a copy of the state, too
+        deadline = time.monotonic() + SECONDS_FOR_WORK_TO_END
+        while alive() is not None and time.monotonic() < deadline:
+            time.sleep(0.001)  # releases the GIL
 
 
 @dataclass(frozen=True)
@@ -105,6 +142,15 @@ def mean_over_processes(values: Tensor) -> Tensor:
         dist.all_reduce(values)
         values /= dist.get_world_size()
     return values
+
+
+def true_anywhere(value: bool, place: Place) -> bool:
+    """Return whether the value is true in any process. All processes must call this together."""
+    if place.processes == 1:
+        return value
+    found = torch.tensor(float(value), device=place.device)
+    dist.all_reduce(found)
+    return bool(found.item() > 0)
 
 
 def gathered(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -28,6 +29,8 @@ from tilesmith.training.running.step import EAGER_STEPS, CapturedStep, Phase, St
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STEPS_PER_READ = 10
 """Every so many steps the host waits for the device and reads the losses and the gradient guard's verdict."""
+SECONDS_PER_READ = 1.0
+"""Slow steps are read more often, since several processes agree to stop only at a read."""
 
 
 class SettingsError(Exception):
@@ -69,10 +72,13 @@ class Run:
 
     def __init__(self, task: Task, settings: Settings, place: Place, resumed: Checkpoint | None = None) -> None:
         _require_possible(settings, place)
+        _require_memory(task)
         self.task = task
         self.settings = settings
         self.place = place
         self.record = Record()
+        self._stopping = threading.Event()
+        self._handles_signals = False
         version = task.version(settings.variant)
         self.about = version.about
         self.captured = captured_by(version, settings, place)
@@ -109,33 +115,40 @@ class Run:
     def train(self, report: Callable[[Record], None] = lambda record: None, until: int | None = None) -> Record:
         """Train up to step number `until`, by default to the last; call `report` whenever the losses are read.
 
-        Raises GradientError where a gradient is missing or not finite. Ctrl-C ends training after the current step.
+        Raises GradientError where a gradient is missing or not finite. Ctrl-C or SIGTERM ends training after the
+        current step; with several processes, at the next read.
         """
         last = self.settings.num_steps if until is None else until
         if self.place.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         unseen: list[Tensor] = []
-        started, warm = time.perf_counter(), False
-        with _stoppable() as stopping:
+        started, interval, warm = time.perf_counter(), EAGER_STEPS + 1, False
+        with self.stoppable():
             for number in range(self.steps_done, last):
                 self._step.load(self._prefetcher.batch(number))
                 self._step()
                 unseen.append(self._step.loss.clone())
-                is_last = number + 1 == last or (stopping.is_set() and self.place.processes == 1)
+                stops_here = self.place.processes == 1 and self._stopping.is_set()
                 # The first interval contains all one-time work: compiling, capturing, warming up.
-                if len(unseen) == (STEPS_PER_READ if warm else EAGER_STEPS + 1) or is_last:
-                    seconds = self._read(unseen, started)
-                    if warm or is_last:
+                if len(unseen) == interval or number + 1 == last or stops_here:
+                    seconds, stop = self._read(unseen, started)
+                    if warm or stop or number + 1 == last:
                         self.record.step_seconds.append(seconds)
-                    self.record.interrupted = is_last and number + 1 < last
+                    self.record.interrupted = stop and number + 1 < self.settings.num_steps
                     report(self.record)
                     unseen, started, warm = [], time.perf_counter(), True
-                if is_last:
-                    break
+                    interval = STEPS_PER_READ
+                    if self.place.processes > 1:
+                        interval = min(interval, max(1, int(SECONDS_PER_READ / seconds)))
+                    if stop:
+                        break
         return self.record
 
-    def _read(self, losses: list[Tensor], started: float) -> float:
-        """Record the losses since the last read; return the seconds per step."""
+    def _read(self, losses: list[Tensor], started: float) -> tuple[float, bool]:
+        """Record the losses since the last read; return the seconds per step, and whether any process must stop.
+
+        The processes agree on both, so that they read and stop after the same step.
+        """
         found = torch.stack(losses)
         if found.is_cuda:
             torch.cuda.synchronize()
@@ -145,10 +158,34 @@ class Run:
             self._guard.require_finite()
         except GradientError as error:
             raise GradientError(f"{error}, first in step {first} to {first + len(losses) - 1}") from None
-        self.record.losses += mean_over_processes(found).tolist()
+        facts = found.new_tensor([seconds, float(self._stopping.is_set())])
+        *read, seconds, stopping = mean_over_processes(torch.cat([found, facts])).tolist()
+        self.record.losses += read
         if found.is_cuda:
             self.record.peak_bytes = torch.cuda.max_memory_allocated()
-        return seconds
+        return seconds, stopping > 0
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Let the first Ctrl-C or SIGTERM within the block end training after a step; a second one acts as usual."""
+        if self._handles_signals or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def stop(number: int, frame: Any) -> None:
+            self._stopping.set()
+            signal.signal(number, before[signal.Signals(number)])
+
+        self._handles_signals = True
+        for number in before:
+            signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            self._handles_signals = False
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def phases(self) -> list[Phase]:
         """Return the phases of a step, which run on the latest batch."""
@@ -165,6 +202,7 @@ class Run:
             "config": self.task.config,
             "settings": asdict(self.settings),
             "losses": self.record.losses,
+            "data_sha256": self.task.data_sha256(),
         }
         return checkpoint.taken(self.model, self.optimizer, facts)
 
@@ -199,6 +237,20 @@ def captured_by(version: Version[Any], settings: Settings, place: Place) -> Capt
     return version.captured if can_be else "nothing"
 
 
+def _require_memory(task: Task) -> None:
+    """Raise SettingsError where the parameters alone exceed the machine's memory: the system would end the process."""
+    try:
+        needed = 4 * task.parameter_count()
+    except (RuntimeError, TypeError, OverflowError):  # more elements than an index can count
+        raise SettingsError("the sizes are too large: PyTorch cannot index so many parameters") from None
+    held = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
+    if needed > held:
+        raise SettingsError(
+            f"the sizes are too large: the parameters need {needed / 2**30:,.0f} GiB of memory, "
+            f"but this machine has {held / 2**30:,.0f} GiB"
+        )
+
+
 def _require_possible(settings: Settings, place: Place) -> None:
     if settings.shard and place.processes == 1:
         raise SettingsError("shard needs several processes: start them with torchrun --nproc-per-node 2 -m tilesmith …")
@@ -208,23 +260,3 @@ def _require_possible(settings: Settings, place: Place) -> None:
             f"batch_size is {settings.batch_size}, but must be divisible by {place.processes} processes "
             f"times {settings.accumulate} accumulated micro-batches: it counts the samples of all of them"
         )
-
-
-@contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C within the block set the event, so the step finishes; a second one interrupts as usual."""
-    stopping = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def stop(number: int, frame: Any) -> None:
-        stopping.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield stopping
-    finally:
-        signal.signal(signal.SIGINT, before)
