@@ -16,7 +16,7 @@ def test_a_load_that_ignores_the_stride_leaves_the_view() -> None:
     x, y = torch.randn(8, 64)[:, :32], torch.zeros(8, 32)
     found = inspect(lambda: faulty.rows_as_if_contiguous[(8,)](x, y, COLUMNS=32), targets=HOPPER)
     finding = only(found, "out-of-bounds")
-    assert (finding.severity, finding.line) == ("error", line_of(faulty.rows_as_if_contiguous, "ignores"))
+    assert (finding.severity, finding.line) == ("warning", line_of(faulty.rows_as_if_contiguous, "ignores"))
     assert "outside the view x_ptr" in finding.message
 
 

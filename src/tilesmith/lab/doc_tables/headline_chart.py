@@ -109,17 +109,18 @@ def _groups(newest_first: Sequence[Result]) -> Iterator[tuple[str, list[Bar]]]:
     """Yield a title and its bars for each model; a version comes from the newest run that has it."""
     names = {"transformers": "transformers", "liger": "Liger", "tilesmith-with-its-adamw": "Tilesmith"}
     yield (
-        "Training step of a Llama with 1.2 billion parameters",
+        "Training step of a Llama with 1.2 billion parameters; Tilesmith with its AdamW",
         _of_rows(newest_first, "llama-1b", names, "milliseconds"),
     )
     names = {"torch": "PyTorch", "compile": "torch.compile", "tilesmith": "Tilesmith"}
     block = _of_rows(newest_first, "evoformer-block", names, "graph_milliseconds")
-    yield "Evoformer block of 256 residues, forward and backward", block
+    yield "Evoformer block of 256 residues, forward and backward, as a CUDA graph", block
     found = next((one for one in newest_first if one.get("model") == "openfold"), None)
     variants = {one["variant"]: one for one in (found or {}).get("variants", ())}
-    chosen = {"v1": "PyTorch (v1)", "v4": "Tilesmith (v4)"} if {"v1", "v4"} <= set(variants) else {}
+    labels = {"v1": "PyTorch", "v2": "fused PyTorch", "v4": "Tilesmith"}
+    chosen = labels if set(labels) <= set(variants) else {}
     yield (
-        "Training step of Tiny OpenFold",
+        "Training step of Tiny OpenFold; Tilesmith as a CUDA graph",
         [
             Bar(label, variants[name]["step_ms"], memory(variants[name]["peak_bytes"]), name == "v4")
             for name, label in chosen.items()
