@@ -194,11 +194,11 @@ class TestWhatIsSplit:
     ("inputs", "kernel"),
     [
         pytest.param(language_model, "attention_forward_kernel", marks=pytest.mark.slow),
-        (language_model, "attention_dq_kernel"),
+        pytest.param(language_model, "attention_dq_kernel", marks=pytest.mark.slow),
         (language_model, "attention_dkdv_kernel"),
         (many_short_sequences, "attention_forward_kernel"),
         pytest.param(many_short_sequences, "attention_dkdv_kernel", marks=pytest.mark.slow),
-        (many_short_sequences, "attention_dbias_kernel"),
+        pytest.param(many_short_sequences, "attention_dbias_kernel", marks=pytest.mark.slow),
     ],
 )
 def test_hoppers_tensor_cores_multiply_without_spilling(inputs: Any, kernel: str) -> None:

@@ -182,9 +182,7 @@ class TestWhatIsShort:
         assert SHORT.isdisjoint(launched(SPEC, options))
 
 
-@pytest.mark.parametrize(
-    "length", [pytest.param(13, marks=pytest.mark.slow), pytest.param(32, marks=pytest.mark.slow), 36, 64]
-)
+@pytest.mark.parametrize("length", [*(pytest.param(length, marks=pytest.mark.slow) for length in (13, 32, 36)), 64])
 def test_hopper_multiplies_without_spilling(length: int) -> None:
     launches = launched(TRIANGLE, grid(length, head=32))
     for name in SHORT:

@@ -91,8 +91,16 @@ def test_any_width_leaves_other_rows_to_other_forms(name: str, x: Tensor) -> Non
     assert any("any_width" in kernel for kernel in launched_for(torch.empty_like(x).contiguous().view(-1, 4097)))
 
 
-@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
-@pytest.mark.parametrize("operator", NORMS)
+@pytest.mark.parametrize(
+    ("operator", "target"),
+    [
+        *((operator, "cuda:90") for operator in NORMS),
+        *(
+            pytest.param(operator, "hip:gfx942", marks=[pytest.mark.slow] * (operator != "layer_norm"))
+            for operator in NORMS
+        ),
+    ],
+)
 def test_any_width_moves_in_16_byte_vectors_without_spilling(operator: str, target: str) -> None:
     with recorded_plans(target) as plans:
         given = arguments(operator, 300, 4097, torch.bfloat16, "meta")

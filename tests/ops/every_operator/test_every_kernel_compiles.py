@@ -61,12 +61,21 @@ def homes(target: Target) -> dict[Any, str]:
     }
 
 
+COMPILED_BY_THEIR_OWN_TESTS = {
+    "attention_hopper_forward_kernel",
+    "matmul_hopper_kernel",
+    "matmul_hopper_exact_kernel",
+    "matmul_hopper_rows_kernel",
+}
+
+
 @cache
 def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]]:
     """Return, for each operator, one launch of each compiled variant: its name, the launch, and whether it comes first.
 
     On Hopper the variants that are tried first come first, under the operator that they were written for; on other
-    targets one variant of each kernel. Kernels without a dot compile once for each configuration.
+    targets one variant of each kernel with a dot, whose shared memory and matrix units differ most between targets.
+    Kernels without a dot compile once for each configuration. Kernels that a fast test of their own compiles come last.
     """
     found: dict[str, dict[Hashable, tuple[str, PlannedLaunch, bool]]] = {operator: {} for operator in SPECS}
     kernels: set[Any] = set()
@@ -81,6 +90,10 @@ def distinct_launches(target: Target) -> dict[str, dict[Hashable, tuple[str, Pla
         first = launch.kernel not in kernels
         if target == HOPPER and not borrowed:
             first = first or is_tried_first(SPECS[operator], case, dtype, layout)
+        if launch.kernel.__name__ in COMPILED_BY_THEIR_OWN_TESTS or (
+            target != HOPPER and not multiplies(launch.kernel)
+        ):
+            first = False
         if first and key_of(launch) not in found[operator]:
             chosen = configuration_of(launch)
             first = chosen not in configurations or multiplies(launch.kernel)

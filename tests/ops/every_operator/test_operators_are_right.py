@@ -32,11 +32,12 @@ def layouts(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
 def tried_first(spec: Spec, case: Case, dtype: torch.dtype) -> tuple[Layout, ...]:
     """Return the simplest layout at every case, and each other layout at one small case.
 
-    Half precision uses the second case, which has odd sizes; float16 uses no other.
+    Half precision uses the second case, which has odd sizes; bfloat16 also every other case, float16 no other.
     """
     in_full = [one for one in spec.cases if interpretable(spec, one) and not is_large(spec, one)]
     number = in_full.index(case) if case in in_full else None
-    first: tuple[Layout, ...] = () if dtype == torch.float16 and number != 1 else (CONTIGUOUS,)
+    left_out = number != 1 and (dtype == torch.float16 or (dtype == torch.bfloat16 and spec.cases.index(case) % 2 == 0))
+    first: tuple[Layout, ...] = () if left_out else (CONTIGUOUS,)
     if number is None:
         return first
     # The hardest is the first, so every dtype has it at the second case.

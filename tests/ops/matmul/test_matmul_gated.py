@@ -104,7 +104,7 @@ def planned(dtype: torch.dtype = torch.bfloat16) -> list[PlannedLaunch]:
     ("kind", "dtype", "fields"),
     [
         (FORWARD, torch.bfloat16, {}),
-        (BACKWARD, torch.bfloat16, {}),
+        pytest.param(BACKWARD, torch.bfloat16, {}, marks=pytest.mark.slow),
         pytest.param(FORWARD, torch.float16, {}, marks=pytest.mark.slow),
         pytest.param(BACKWARD, torch.float16, {}, marks=pytest.mark.slow),
         pytest.param(FORWARD, torch.bfloat16, {"STAGES": 3, "PLACES": 3}, marks=pytest.mark.slow),

@@ -232,7 +232,7 @@ FEW_STAGES = {"STAGES": 3, "PLACES": 4}
     ("layout", "depths", "dtype", "fields"),
     [
         ("NT", (2048,), torch.bfloat16, {}),
-        ("TN", (2048,), torch.bfloat16, {}),
+        pytest.param("TN", (2048,), torch.bfloat16, {}, marks=slow),
         ("NN", (2048, 512, 512), torch.bfloat16, {}),
         pytest.param("NN", (2048,), torch.bfloat16, {}, marks=slow),
         pytest.param("NN", (2048, 512), torch.bfloat16, {}, marks=slow),

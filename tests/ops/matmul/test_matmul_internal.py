@@ -109,7 +109,11 @@ class TestAddend:
         assert tiles.arguments["addend_ptr"] is None
         assert total.arguments["addend_ptr"] is not None
 
-    @pytest.mark.parametrize("sizes", [(16384, 128, 512), (4096, 64, 64), (1000, 100, 84)], ids=str)
+    @pytest.mark.parametrize(
+        "sizes",
+        [(16384, 128, 512), *(pytest.param(one, marks=pytest.mark.slow) for one in ((4096, 64, 64), (1000, 100, 84)))],
+        ids=str,
+    )
     def test_addend_does_not_make_hopper_kernels_spill(self, sizes: tuple[int, int, int]) -> None:
         rows, columns, depth = sizes
         tensors = [torch.empty(shape, device="meta") for shape in ((rows, columns), (rows, depth), (columns, depth))]

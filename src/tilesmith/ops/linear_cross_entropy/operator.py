@@ -31,16 +31,9 @@ NAME = "linear_cross_entropy"
 
 
 def reference(
-    hidden: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    bias: Tensor | None = None,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    reduction: str = "mean",
-    softcap: float = 0.0,
-    scale: float = 1.0,
-) -> Tensor:
+    hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None, ignore_index: int = -100,
+    label_smoothing: float = 0.0, reduction: str = "mean", softcap: float = 0.0, scale: float = 1.0,
+) -> Tensor:  # fmt: skip
     counted = cross_entropy.without_ignored(hidden, target != ignore_index)
     logits = logits_of(counted, weight, bias, softcap, scale)
     return cross_entropy.reference(logits, target, ignore_index, label_smoothing, reduction)

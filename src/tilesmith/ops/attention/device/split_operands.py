@@ -40,6 +40,18 @@ def operand_rows(
 
 
 @triton.jit
+def key_and_value_rows(
+    k, v, n_heads, first_key, n_keys,
+    BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, WALK: tl.constexpr, BF16X3: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of the keys and of the values of one sequence. k and v are (source, strides)."""
+    return (
+        operand_rows(k[0], k[1], n_heads, first_key, n_keys, BLOCK, HEAD, BLOCK_HEAD, WALK, BF16X3),
+        operand_rows(v[0], v[1], n_heads, first_key, n_keys, BLOCK, HEAD, BLOCK_HEAD, WALK, BF16X3),
+    )
+
+
+@triton.jit
 def load_operand(
     rows, place, head, start, BLOCK: tl.constexpr, HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr,
     WALK: tl.constexpr, BF16X3: tl.constexpr, CHECKED: tl.constexpr,

@@ -21,6 +21,7 @@ from tilesmith.ops.attention.device.scores import ScoreTile, Scoring, weighed
 from tilesmith.ops.attention.device.split_operands import (
     StoredParts,
     joined,
+    key_and_value_rows,
     load_operand,
     multiplied,
     only_rows,
@@ -83,12 +84,10 @@ def attention_dq_kernel(
         doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3
     )
     dq_rows = head_rows(dq_ptr, dq_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK)
-    k_rows = operand_rows(
-        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
-    )
-    v_rows = operand_rows(
-        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
-    )
+    k_rows, v_rows = key_and_value_rows(
+        (k_ptr, k_strides), (v_ptr, v_strides), n_heads // group, first_key, n_keys,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3,
+    )  # fmt: skip
     scoring = Scoring(n_queries, n_keys, left, right, scale, softcap, bias_ptr, bias_strides)
     statistics = Statistics(statistics_ptr, query_starts_ptr, n_heads, query_rows, first_query, n_queries)
     stream = dropout_stream(seed_ptr, sequence * n_heads + head)
@@ -164,12 +163,10 @@ def attention_dkdv_kernel(
     doutput_rows = operand_rows(
         doutput_ptr, doutput_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3
     )
-    k_rows = operand_rows(
-        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
-    )
-    v_rows = operand_rows(
-        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
-    )
+    k_rows, v_rows = key_and_value_rows(
+        (k_ptr, k_strides), (v_ptr, v_strides), n_heads // group, first_key, n_keys,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3,
+    )  # fmt: skip
     dk_rows = head_rows(dk_ptr, dk_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     dv_rows = head_rows(dv_ptr, dv_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK)
     output_rows = HeadRows(output_ptr, output_strides, first_query, n_queries)

@@ -15,6 +15,7 @@ import triton.language as tl
 from tilesmith.ops.attention.device.scores import ScoreTile, Scoring, scored
 from tilesmith.ops.attention.device.split_operands import (
     StoredParts,
+    key_and_value_rows,
     load_operand,
     multiplied,
     only_rows,
@@ -62,12 +63,10 @@ def attention_forward_kernel(
     q_rows = operand_rows(
         q_ptr, q_strides, n_heads, first_query, n_queries, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3
     )
-    k_rows = operand_rows(
-        k_ptr, k_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
-    )
-    v_rows = operand_rows(
-        v_ptr, v_strides, n_heads // group, first_key, n_keys, BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3
-    )
+    k_rows, v_rows = key_and_value_rows(
+        (k_ptr, k_strides), (v_ptr, v_strides), n_heads // group, first_key, n_keys,
+        BLOCK_KEYS, HEAD, BLOCK_HEAD, WALK, BF16X3,
+    )  # fmt: skip
     scoring = Scoring(n_queries, n_keys, left, right, scale, softcap, bias_ptr, bias_strides)
 
     q = load_operand(q_rows, place, head, start, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, BF16X3, True)
