@@ -78,10 +78,11 @@ def test_mistake_fails_at_its_stage_with_explanation(
     assert str(tmp_path) not in verdict.message
 
 
-def test_clear_compile_error_gets_no_lesson(tmp_path: Path) -> None:
+def test_compile_error_is_explained(tmp_path: Path) -> None:
     verdict = verdict_on(changed("x_ptr + offsets)", "x_ptr + offsets, other=0)"), tmp_path)
     assert verdict.stage == "compiles"
-    assert verdict.message.endswith("does not compile for cuda:90: `other` cannot be provided without `mask`.")
+    assert "does not compile for cuda:90: `other` cannot be provided without `mask`.\n" in verdict.message
+    assert verdict.message.endswith("and without a mask there are none. Pass mask= too.")
 
 
 def test_message_lists_the_lines_of_all_gaps(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.launch_metrics import element_name
 from tilesmith.lab.inspect.model import Finding, Kernel, Severity
@@ -25,7 +26,8 @@ def kernel_error(evidence: Evidence) -> Iterator[Finding]:
         advice = "The facts of the compiled kernel follow; its accesses and results are not checked."
         yield evidence.finding("not-interpreted", "info", evidence.kernel_error, advice, line=evidence.first_line)
     elif evidence.kernel_error:
-        advice = "Fix the line that the message names. Nothing after it was traced."
+        known = explain(evidence.kernel_error)
+        advice = known.text if known else "Fix the line that the message names. Nothing after it was traced."
         yield evidence.finding("kernel-error", "error", evidence.kernel_error, advice)
 
 
