@@ -137,6 +137,14 @@ def wrong_result(message: str, file: Path) -> str:
     return f"{_capital(message)}.{'' if place is None else _code(file, int(place[1]))}"
 
 
+def origin_of_nan(place: tuple[str, int] | None) -> str:
+    """Return the line on which a stored NaN was computed; "" where it is unknown."""
+    if place is None:
+        return ""
+    file, line = Path(place[0]), place[1]
+    return f"\nThe NaN is born on {file.name}:{line}{_code(file, line)}"
+
+
 def cached(shared: bool) -> str:
     """Return the message for a function that reuses an earlier call's memory (`shared`) or an earlier result."""
     if shared:

@@ -57,18 +57,14 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
             return "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets."
         case "write-write":
             message = f"programs {other} and {program} both write {element} ({count}): their order decides the value"
-            return "race", "error", message, "Let each program write its own elements, or use an atomic."
+            return "race", "error", message, "Let each program write its own elements, or add with tl.atomic_add."
         case "same-value":
             message = f"programs {other} and {program} both write {element} ({count}), here with the same value"
             return "race", "warning", message, "Let one program write the element: other inputs may give two values."
         case "read-write":
             message = f"program {program} and program {other} race on {element} ({count}): one reads it, one writes it"
-            return (
-                "race",
-                "error",
-                message,
-                "Write to a tensor that no program reads, or use two launches.",
-            )
+            advice = "Write to a tensor that no program reads, use two launches, or add with tl.atomic_add."
+            return "race", "error", message, advice
         case "threads" | "maybe threads":
             certain = incident.kind == "threads"
             earlier, _, line = incident.message.partition(":")
