@@ -145,11 +145,12 @@ class Recorder:
             elements = inputs[0].data.size
         elif kind == "dot":
             elements = results[0].data.size * inputs[0].data.shape[-1]
+        nan = _nan(inputs, [block] if kind == "store" else results)
         pointer = next((handle.dtype for handle in inputs if hasattr(handle.dtype, "argument")), None)
         operation = Operation(
             self._count, kind, name, self._builder.grid_idx, *kernel_position(sys._getframe(3)),
             shape=tuple(block.data.shape), format=block.dtype.scalar.name, elements=elements,
-            inputs=origins, argument=getattr(pointer, "argument", None), nan=_nan(inputs, [block] if kind == "store" else results),
+            inputs=origins, argument=getattr(pointer, "argument", None), nan=nan,
         )  # fmt: skip
         self._count += 1
         for observer in self._observers:
