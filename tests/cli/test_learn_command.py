@@ -230,3 +230,52 @@ def test_verify_mutants_lists_survivors_and_writes_json(here: Path) -> None:
     assert "exercises: 1, mutants: 2, failed their check: 2, equivalent: 0, survived: 0" in result.output
     (row,) = json.loads((here / "mutants.json").read_text())
     assert (row["id"], row["mutants"], row["survived"]) == ("vector-add", 2, 0)
+
+
+def test_commands_inside_the_workshop_find_it_and_never_nest_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert run("start", "masks").exit_code == 0
+    assert (file.parents[1] / "masks" / "masks.py").is_file()
+    assert not (file.parent / "tilesmith-workshop").exists()
+    result = run("hint")  # of the exercise whose folder this is, although masks was started last
+    assert "1. " in result.output
+    assert json.loads((file.parents[1] / "progress.json").read_text())["current"] == "vector-add"
+    monkeypatch.chdir(file.parents[1])
+    assert run("start", "strides").exit_code == 0
+    assert (file.parents[1] / "strides" / "strides.py").is_file()
+
+
+def test_start_warns_of_unmet_needs(here: Path) -> None:
+    result = run("start", "masks")
+    assert result.exit_code == 0
+    assert "note: masks builds on vector-add, which you have not solved yet" in result.output
+    assert "note:" not in run("start", "vector-add").output
+
+
+def test_start_does_not_hand_out_the_answer_of_an_unsolved_exercise(here: Path) -> None:
+    result = run("start", "transpose-1")
+    assert result.exit_code == 2
+    assert "transpose-1 begins with the answer to transpose-0, which you have not solved" in result.output
+    assert not (here / "tilesmith-workshop" / "transpose-1").exists()
+    assert run("start", "transpose-1", "--anyway").exit_code == 0
+
+
+def test_next_exercise_follows_the_track(here: Path) -> None:
+    assert run("start", "transpose-0").exit_code == 0
+    notes = json.loads((here / "tilesmith-workshop" / "progress.json").read_text())
+    solved = {"state": "solved"}
+    notes["exercises"] = dict.fromkeys(("vector-add", "masks", "block-size", "two-dimensional-tiles"), solved)
+    notes["exercises"] |= {"strides": solved, "transpose-0": solved}
+    (here / "tilesmith-workshop" / "progress.json").write_text(json.dumps(notes))
+    assert "next: tilesmith learn start transpose-1" in run("list").output
+
+
+def test_quiz_answers_that_are_no_numbers_get_a_sentence(file: Path) -> None:
+    result = run("quiz", "--answer", "abc")
+    assert result.exit_code == 2
+    assert "'abc' is not a number; write one, such as 1024" in result.output
+
+
+def test_exported_report_does_not_count_quizzes_never_opened(file: Path) -> None:
+    assert run("export", "report").exit_code == 0
+    assert "| not opened |" in Path("report.md").read_text()

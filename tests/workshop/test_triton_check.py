@@ -78,10 +78,11 @@ def test_mistake_fails_at_its_stage_with_explanation(
     assert str(tmp_path) not in verdict.message
 
 
-def test_clear_compile_error_gets_no_lesson(tmp_path: Path) -> None:
+def test_compile_error_is_explained(tmp_path: Path) -> None:
     verdict = verdict_on(changed("x_ptr + offsets)", "x_ptr + offsets, other=0)"), tmp_path)
     assert verdict.stage == "compiles"
-    assert verdict.message.endswith("does not compile for cuda:90: `other` cannot be provided without `mask`.")
+    assert "does not compile for cuda:90: `other` cannot be provided without `mask`.\n" in verdict.message
+    assert "and without a mask there are none. Pass mask= too." in verdict.message
 
 
 def test_message_lists_the_lines_of_all_gaps(tmp_path: Path) -> None:
@@ -174,6 +175,29 @@ def test_lesson_of_a_case_follows_its_wrong_result(tmp_path: Path) -> None:
     verdict = verdict_on(source, tmp_path, "rms-norm")
     assert verdict.stage == "right"
     assert verdict.message.endswith("Is eps added to the mean square, under the root?")
+
+
+def test_message_names_the_line_where_a_nan_is_born(tmp_path: Path) -> None:
+    source = (BUILT_IN / "silu" / "solution.py").read_text()
+    load = next(line for line in source.splitlines() if "x = tl.load" in line)
+    verdict = verdict_on(source.replace(load, f"{load}\n    x = x + 0 * tl.log(x)"), tmp_path, "silu")
+    assert verdict.stage == "right"
+    number = source.splitlines().index(load) + 2
+    assert f"The NaN is born on silu.py:{number}\n    x = x + 0 * tl.log(x)" in verdict.message
+
+
+def test_race_counts_each_element_once_and_advises_an_atomic(tmp_path: Path) -> None:
+    source = (BUILT_IN / "reduction" / "wrong" / "last_one_wins.py").read_text()
+    verdict = verdict_on(source, tmp_path, "reduction")
+    assert "(1 element in total)" in verdict.message
+    assert "tl.atomic_add" in verdict.message
+
+
+def test_compile_error_names_the_case(tmp_path: Path) -> None:
+    source = (BUILT_IN / "two-dimensional-tiles" / "solution.py").read_text()
+    verdict = verdict_on(source.replace("[:, None]", "", 1), tmp_path, "two-dimensional-tiles")
+    assert verdict.stage == "compiles"
+    assert "(tried with rows = " in verdict.message
 
 
 def test_forbidden_copy_is_named(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ def opened(folder: Path, sets: list[Path] | None) -> Iterator[Workshop]:
     """Open the learner's workshop. Print errors and warnings as one line each."""
     from tilesmith.workshop.course.catalogue import Catalogue
     from tilesmith.workshop.course.exercise import ExerciseError
-    from tilesmith.workshop.learner.workshop_folder import Workshop
+    from tilesmith.workshop.learner.workshop_folder import Workshop, nearest_workshop
 
+    folder = nearest_workshop(HERE) if folder == HERE else folder
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *rest, **options: _show(f"note: {message}")
         try:
@@ -102,13 +103,28 @@ def list_exercises(folder: Folder = HERE, exercises: Sets = None, json: Json = N
 
 @learn.command()
 def start(
-    exercise: Annotated[str, typer.Argument(metavar="ID")], folder: Folder = HERE, exercises: Sets = None
+    exercise: Annotated[str, typer.Argument(metavar="ID")],
+    folder: Folder = HERE,
+    exercises: Sets = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Start also where the starter shows the answer of an unsolved exercise.")
+    ] = False,
 ) -> None:
     """Copy an exercise into your folder. Your own files stay unchanged."""
     with opened(folder, exercises) as workshop:
         chosen = workshop.catalogue[exercise]
+        answered = workshop.answered_by_starter(chosen)
+        if answered is not None and not anyway:
+            refuse(
+                f"{chosen.id} begins with the answer to {answered.id}, which you have not solved; "
+                f"solve {answered.id} first, or use --anyway"
+            )
+        unmet = workshop.unmet_needs(chosen)
         fresh = workshop.start(chosen)
         _show(learn_text.started(workshop, chosen, fresh))
+        if unmet:
+            names = ", ".join(one.id for one in unmet)
+            _show(f"note: {chosen.id} builds on {names}, which you have not solved yet")
 
 
 @learn.command()
@@ -158,12 +174,17 @@ def quiz(
     folder: Folder = HERE,
     exercises: Sets = None,
     answer: Annotated[
-        list[float] | None, typer.Option(help="Your guess, once per question, instead of a prompt.")
+        list[str] | None, typer.Option(help="Your guess, once per question, instead of a prompt.")
     ] = None,
 ) -> None:
     """Predict numbers about your kernel. Exit status 1 if a guess given with --answer is wrong."""
     from tilesmith.workshop.isolation.worker import Worker
+    from tilesmith.workshop.quizzes.written_numbers import written_number
 
+    try:
+        guesses_given = [written_number(text) for text in answer or ()]
+    except ValueError as error:
+        refuse(f"--answer {error}".removesuffix("."))
     with opened(folder, exercises) as workshop, Worker() as worker:
         chosen = workshop.chosen(exercise)
         own = workshop.state(chosen) == "solved" and workshop.file_of(chosen).is_file()
@@ -175,7 +196,7 @@ def quiz(
         wrong = 0
         for number, (question, answers) in enumerate(zip(chosen.questions, found, strict=True), 1):
             _show(f"\n{number}. {question.question}")
-            given = answer[number - 1 : number] if answer else None
+            given = guesses_given[number - 1 : number] if answer else None
             guesses, right = learn_text.ask(question, answers, given, GUESSES)
             workshop.note_guess(chosen, number, guesses, right)
             wrong += not right

@@ -135,12 +135,23 @@ def ask(question: Question, answers: QuestionAnswers, given: list[float] | None,
         console.print(reply.text, markup=False, soft_wrap=not console.is_terminal)
         return 1, reply.right
     for number in range(1, guesses + 1):
-        reply = reply_to(question, answers, typer.prompt("your guess", type=float))
+        reply = reply_to(question, answers, _guess())
         console.print(reply.text, markup=False, soft_wrap=not console.is_terminal)
         if reply.right:
             return number, True
     console.print(answer_text(question, answers), markup=False, soft_wrap=not console.is_terminal)
     return guesses, False
+
+
+def _guess() -> float:
+    """Ask until the learner types a number."""
+    from tilesmith.workshop.quizzes.written_numbers import written_number
+
+    while True:
+        try:
+            return written_number(typer.prompt("your guess", type=str))
+        except ValueError as error:
+            console.print(str(error), markup=False, soft_wrap=not console.is_terminal)
 
 
 def listing(file: Path) -> RenderableType:

@@ -12,6 +12,7 @@ Files, in reading order:
 - `races.py`: finds races between programs.
 - `isolated.py`: runs code in a child process, and says how it ended.
 - `store_log.py`: remembers which program stored which element.
+- `errors/`: what Triton's errors mean, for the workshop, `inspect` and `check`.
 - `judge/`: judges candidates that nobody trusts.
 - `inspect/`: explains what a kernel does, without a GPU.
 - `transactions.py`: counts the memory sectors of a launch.

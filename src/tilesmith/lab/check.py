@@ -17,6 +17,7 @@ from torch import Tensor
 from tilesmith.lab.check_context import exact_products, kernels_on, poisoned_memory, seeded
 from tilesmith.lab.comparison import Comparison, identical
 from tilesmith.lab.conduct import NO_KERNEL, computed_without_kernels, repeated_calls, shared_with_inputs
+from tilesmith.lab.errors import with_explanation
 from tilesmith.lab.expected import LARGE, Call, Expected
 from tilesmith.lab.races import RaceFinder
 from tilesmith.lab.store_log import StoreLog
@@ -272,9 +273,9 @@ class _Tried:
                     self.gradients = call.gradients(expected.cotangents)
                     self.second_gradients = call.gradients(expected.cotangents)
         except (interpreter.KernelError, interpreter.OutOfBounds) as error:
-            self.failures = [trial.failure(stage, str(error))]
+            self.failures = [trial.failure(stage, with_explanation(str(error)))]
         except Exception as error:
-            self.failures = [trial.failure(stage, described(error, source_of(trial.spec.op)))]
+            self.failures = [trial.failure(stage, with_explanation(described(error, source_of(trial.spec.op))))]
 
 
 def _misshapen(trial: Trial, outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Iterator[Result]:

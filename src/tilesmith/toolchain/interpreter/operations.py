@@ -74,6 +74,7 @@ class Operation:
     elements: int
     inputs: tuple[int, ...]
     argument: str | None = None
+    nan: str = ""  # "made" where a result has a NaN and no input has one, "passed" where both have one
 
 
 @contextmanager
@@ -144,11 +145,12 @@ class Recorder:
             elements = inputs[0].data.size
         elif kind == "dot":
             elements = results[0].data.size * inputs[0].data.shape[-1]
+        nan = _nan(inputs, [block] if kind == "store" else results)
         pointer = next((handle.dtype for handle in inputs if hasattr(handle.dtype, "argument")), None)
         operation = Operation(
             self._count, kind, name, self._builder.grid_idx, *kernel_position(sys._getframe(3)),
             shape=tuple(block.data.shape), format=block.dtype.scalar.name, elements=elements,
-            inputs=origins, argument=getattr(pointer, "argument", None),
+            inputs=origins, argument=getattr(pointer, "argument", None), nan=nan,
         )  # fmt: skip
         self._count += 1
         for observer in self._observers:
@@ -164,6 +166,16 @@ def _handles(values: Sequence[Any]) -> Iterator[Any]:
             yield from _handles(value)
         elif isinstance(getattr(value, "base", None), TensorHandle):
             yield value.base
+
+
+def _nan(inputs: list[Any], results: list[Any]) -> str:
+    if not any(map(_has_nan, results)):
+        return ""
+    return "passed" if any(map(_has_nan, inputs)) else "made"
+
+
+def _has_nan(handle: Any) -> bool:
+    return handle.data.dtype.kind == "f" and bool(np.isnan(handle.data).any())
 
 
 def _overflows(name: str, inputs: list[Any], results: list[Any]) -> bool:

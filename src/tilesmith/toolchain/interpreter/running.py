@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -189,11 +190,25 @@ def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **o
 
 
 def _whole_grid(grid: Grid, arguments: dict[str, Any]) -> Program:
-    sizes = [int(size) for size in (grid(arguments) if callable(grid) else grid)]
+    given = grid(arguments) if callable(grid) else grid
+    if not isinstance(given, Iterable):
+        raise TypeError(f"grid is {given!r}, which is not a tuple: write kernel[({given!r},)](…), with a comma")
+    sizes = [_programs(size, axis) for axis, size in enumerate(given)]
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"grid has {len(sizes)} dimensions; it must have 1, 2 or 3")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
+
+
+def _programs(size: Any, axis: int) -> int:
+    """Return the number of programs along an axis of the grid, as Triton's launcher would take it."""
+    try:
+        programs = operator.index(size)
+    except TypeError:
+        raise TypeError(f"grid has {size!r} programs along axis {axis}, which is not a whole number") from None
+    if programs < 0:
+        raise ValueError(f"grid has {size!r} programs along axis {axis}, which is negative")
+    return programs
 
 
 def _every_program(grid: Program) -> Iterator[Program]:

@@ -7,6 +7,7 @@ Files, in reading order:
 - `traced_call.py`: one call of the learner's function in the interpreter, with all accesses recorded.
 - `goals.py`: the metrics that goals are about, computed from a traced call.
 - `failure_messages.py`: the messages for learners whose file fails a stage.
+- `nan_origin.py`: the line on which a stored NaN was computed.
 - `staged_check.py`: the part of a check that Triton and CUDA share.
 - `triton_check.py`: all stages for a Triton file.
 - `constant_sweep.py`: the table of an exercise: one row per value of a constant.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.spec import described
 from tilesmith.workshop.checking.goals import Measured
@@ -27,9 +28,10 @@ _NO_MEMORY = re.compile(r"tried to allocate (\d+) bytes")
 def not_compiled(call: TracedCall, file: Path) -> str | None:
     """Return why a kernel of this call does not compile; None where all do."""
     for finding in _findings(call, "compile-error"):
-        reason = _plain(finding.message)[:_MOST_REASON]
-        lesson = f"\n{_ONLY_TRITON}" if _NOT_TRITON.search(reason) else ""
-        return f"{_quoted(finding)}{reason}.{lesson}"
+        reason = _plain(finding.message)[:_MOST_REASON].removesuffix(".")
+        known = explain(finding.message, finding.code)
+        lesson = known.text if known else _ONLY_TRITON if _NOT_TRITON.search(reason) else ""
+        return f"{_quoted(finding)}{reason}.\n{lesson}".rstrip()
     foreign = _FOREIGN.search(str(call.error)) if isinstance(call.error, RuntimeError) else None
     if foreign is not None:
         place = _call_of(foreign[1], file)
@@ -54,7 +56,8 @@ def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
     if call.error is not None:
         yield _raised(call.error, file)
     for finding in _findings(call, "kernel-error"):
-        yield _plain(finding.message)
+        known = explain(finding.message, finding.code)
+        yield _plain(finding.message) + (f".\n{known.text}" if known else "")
     # Masked lanes without `other` fail even where zeros are right: a GPU promises no zeros.
     for finding in (*(one for kernel in call.kernels for one in kernel.errors), *_findings(call, "undefined")):
         yield f"{_quoted(finding)}{finding.message}.\n{finding.advice}"
@@ -104,12 +107,14 @@ def _raised(error: BaseException, file: Path) -> str:
         return f"Your file asks{size} of memory, more than this machine has: {_place(error, file)}"
     if isinstance(error, SystemExit):
         return f"Your file ends Python with sys.exit: {_place(error, file)}. Remove this call."
-    return f"{_place(error, file)} raises {text}"
+    known = explain(text)
+    return f"{_place(error, file)} raises {text}" + (f".\n{known.text}" if known else "")
 
 
 def exception_while_importing(error: BaseException, file: Path) -> str:
     """Return the message for a file that raises while Python imports it."""
-    return f"{_raised(error, file)}.\nThis happens while Python imports the file, before any function is called."
+    raised = _raised(error, file).removesuffix(".")
+    return f"{raised}.\nThis happens while Python imports the file, before any function is called."
 
 
 def missed_goal(goal: Goal, measured: Measured, sizes: str = "") -> str:
@@ -130,6 +135,14 @@ def wrong_result(message: str, file: Path) -> str:
     """Return the message for a wrong element, with the line that stored it."""
     place = re.search(rf"{re.escape(file.name)}:(\d+)", message)
     return f"{_capital(message)}.{'' if place is None else _code(file, int(place[1]))}"
+
+
+def origin_of_nan(place: tuple[str, int] | None) -> str:
+    """Return the line on which a stored NaN was computed; "" where it is unknown."""
+    if place is None:
+        return ""
+    file, line = Path(place[0]), place[1]
+    return f"\nThe NaN is born on {file.name}:{line}{_code(file, line)}"
 
 
 def cached(shared: bool) -> str:

@@ -23,6 +23,7 @@ from tilesmith.toolchain.interpreter import interpreting
 from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.constant_sweep import sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
+from tilesmith.workshop.checking.nan_origin import nan_origin
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
 from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
 from tilesmith.workshop.checking.unfinished_code import first_problem
@@ -119,7 +120,7 @@ class TritonCheck(StagedCheck):
     def _require_compiles(self, trial: Trial) -> None:
         reason = failure_messages.not_compiled(self._call(trial), self.file)
         if reason is not None:
-            raise StageFailure("compiles", reason)
+            raise StageFailure("compiles", self._with_sizes(trial, reason))
 
     def _require_runs(self, trial: Trial) -> None:
         self._require_compiles(trial)
@@ -143,7 +144,10 @@ class TritonCheck(StagedCheck):
         self._call(trial)
         for result in compared(trial):
             if not result.passed:
-                message = self._with_sizes(trial, failure_messages.wrong_result(result.message, self.file))
+                message = failure_messages.wrong_result(result.message, self.file)
+                if " is nan, " in result.message:
+                    message += failure_messages.origin_of_nan(nan_origin(trial.spec.op, seeded_inputs(trial, seed=0)))
+                message = self._with_sizes(trial, message)
                 lesson = self.exercise.size(trial.case.name).lesson
                 raise StageFailure("right", f"{message}\n{lesson}" if lesson else message)
 

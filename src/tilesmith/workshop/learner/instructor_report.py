@@ -46,9 +46,10 @@ def report_markdown(report: dict[str, Any]) -> str:
         failed = ", ".join(dict.fromkeys(one["failed_stages"])) or "–"
         state = one["state"] + (", saw the solution" if one["gave_up"] else "")
         right = sum(guesses > 0 for guesses in one["quiz"].values())
+        quiz = f"{right} of {one['questions']} right" if one["quiz"] else "not opened" if one["questions"] else "–"
         lines.append(
             f"| {one['id']} | {state} | {one['checks']} | {failed} | {one['hints']} of {one['hints_there_are']} "
-            f"| {right} of {one['questions']} right |"
+            f"| {quiz} |"
         )
     for one in tried:
         if one["source"]:

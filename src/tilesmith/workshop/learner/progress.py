@@ -63,6 +63,15 @@ def read(folder: Path) -> Progress:
     return progress or earlier or Progress()
 
 
+def is_kept_in(folder: Path) -> bool:
+    """Return whether a folder is a workshop: it has a progress file, perhaps damaged, and not another program's."""
+    if not (folder / FILE).is_file():
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `read` warns of a damaged file
+        return (folder / EARLIER).is_file() or _progress(read_json(folder / FILE)) is not None
+
+
 def update(folder: Path, change: Callable[[Progress], None]) -> Progress:
     """Apply a change and save it. Raises OSError where the file cannot be written."""
     progress = read(folder)

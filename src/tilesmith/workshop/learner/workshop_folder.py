@@ -17,6 +17,16 @@ from tilesmith.workshop.learner import progress
 from tilesmith.workshop.learner.progress import Progress, Record, State
 
 
+def nearest_workshop(default: Path) -> Path:
+    """Return the workshop that the current folder is in, or that lies in it or in a folder above; else the default."""
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        for folder in (place, place / default):
+            if progress.is_kept_in(folder):
+                return default if folder == here / default else folder
+    return default
+
+
 @dataclass(frozen=True)
 class Workshop:
     """One learner's workshop: a folder and a catalogue of exercises."""
@@ -63,12 +73,30 @@ class Workshop:
         return kept
 
     def chosen(self, name: str | None) -> Exercise:
-        """Return the exercise of this id; by default the exercise last worked on."""
-        name = name or self.progress().current
+        """Return the exercise of this id; by default that of the current folder, else the one last worked on."""
+        name = name or self._exercise_of_current_folder() or self.progress().current
         if name is None:
             first = next(iter(self.catalogue))
             raise ExerciseError(f"you have not started an exercise; begin with `tilesmith learn start {first}`")
         return self.catalogue[name]
+
+    def _exercise_of_current_folder(self) -> str | None:
+        here, folder = Path.cwd(), self.folder.resolve()
+        inside = here.relative_to(folder).parts[:1] if here.is_relative_to(folder) else ()
+        return next((name for name in inside if name in self.catalogue), None)
+
+    def unmet_needs(self, exercise: Exercise) -> list[Exercise]:
+        """Return the exercises that this one needs and that are not solved."""
+        kept = self.progress()
+        return [self.catalogue[name] for name in exercise.needs if kept.of(name).state != "solved"]
+
+    def answered_by_starter(self, exercise: Exercise) -> Exercise | None:
+        """Return an unsolved exercise whose solution is this exercise's starter; None where there is none."""
+        if exercise.is_only_questions or self.file_of(exercise).exists():
+            return None
+        starter = exercise.starter.read_text(encoding="utf-8").strip()
+        needed = (one for one in self.unmet_needs(exercise) if not one.is_only_questions)
+        return next((one for one in needed if one.solution.read_text(encoding="utf-8").strip() == starter), None)
 
     def started(self, name: str | None) -> tuple[Exercise, Path]:
         """Return the exercise and its file. Raises ExerciseError where the file does not exist."""
@@ -79,11 +107,16 @@ class Workshop:
         return exercise, file
 
     def next_open(self) -> Exercise | None:
-        """Return the first unsolved exercise whose needed exercises are all solved; None where there is none."""
-        kept = self.progress()
-        for exercise in self.catalogue.values():
-            ready = all(kept.of(needed).state == "solved" for needed in exercise.needs)
-            if ready and kept.of(exercise.id).state != "solved":
+        """Return the next unsolved exercise whose needed exercises are all solved; None where there is none.
+
+        The exercises after the current one in its track come first, then the rest of the track, then the course.
+        """
+        kept, order = self.progress(), list(self.catalogue.values())
+        current = self.catalogue[kept.current] if kept.current in self.catalogue else order[0]
+        at = order.index(current)
+        track = [one for one in (*order[at + 1 :], *order[:at]) if one.track == current.track]
+        for exercise in (*track, *order):
+            if kept.of(exercise.id).state != "solved" and not self.unmet_needs(exercise):
                 return exercise
         return None
 

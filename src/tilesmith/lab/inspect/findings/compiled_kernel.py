@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator
 from math import prod
 
+from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.findings.evidence import BANK_CONFLICT, FEW_WAVEFRONTS, LONG_TAIL, LOW_OCCUPANCY, Evidence
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.toolchain.compiler.errors import first_reason
@@ -17,10 +19,12 @@ def compile_errors(evidence: Evidence) -> Iterator[Finding]:
             place = first.rpartition("(")[2].rstrip(")").rpartition(":")
             line = int(place[2]) if place[2].isdecimal() else None
             reason = first_reason(rest) or first
+            code = linecache.getline(evidence.file, line) if line else ""
+            known = explain(reason, code) or explain(facts.error, code)
+            advice = "The compiler rejects this code: change what the message names."
             yield evidence.finding(
                 "compile-error", evidence.failure_severity(target), f"does not compile for {target}: {reason}",
-                "The interpreter accepts this code, the compiler does not: change what the message names.",
-                line=line, target=target,
+                known.text if known else advice, line=line, target=target,
             )  # fmt: skip
 
 
@@ -55,10 +59,11 @@ def occupancy(evidence: Evidence) -> Iterator[Finding]:
         if facts.occupancy is None:
             continue
         if facts.blocks_per_multiprocessor == 0:
+            message = f"does not fit on {target}: one program needs more {facts.limited_by} than a multiprocessor has"
+            known = explain(message)
             yield evidence.finding(
-                "compile-error", evidence.failure_severity(target),
-                f"does not fit on {target}: one program needs more {facts.limited_by} than a multiprocessor has",
-                "Use smaller tiles or fewer stages.", line=evidence.first_line, target=target,
+                "compile-error", evidence.failure_severity(target), message,
+                known.text if known else "Use smaller tiles or fewer stages.", line=evidence.first_line, target=target,
             )  # fmt: skip
         elif facts.occupancy < LOW_OCCUPANCY:
             yield evidence.finding(

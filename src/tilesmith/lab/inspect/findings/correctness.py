@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.metrics.launch_metrics import element_name
 from tilesmith.lab.inspect.model import Finding, Kernel, Severity
@@ -25,7 +26,8 @@ def kernel_error(evidence: Evidence) -> Iterator[Finding]:
         advice = "The facts of the compiled kernel follow; its accesses and results are not checked."
         yield evidence.finding("not-interpreted", "info", evidence.kernel_error, advice, line=evidence.first_line)
     elif evidence.kernel_error:
-        advice = "Fix the line that the message names. Nothing after it was traced."
+        known = explain(evidence.kernel_error)
+        advice = known.text if known else "Fix the line that the message names. Nothing after it was traced."
         yield evidence.finding("kernel-error", "error", evidence.kernel_error, advice)
 
 
@@ -55,18 +57,14 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
             return "out-of-bounds", "error", message, "Mask off the lanes outside the tensor, or correct the offsets."
         case "write-write":
             message = f"programs {other} and {program} both write {element} ({count}): their order decides the value"
-            return "race", "error", message, "Let each program write its own elements, or use an atomic."
+            return "race", "error", message, "Let each program write its own elements, or add with tl.atomic_add."
         case "same-value":
             message = f"programs {other} and {program} both write {element} ({count}), here with the same value"
             return "race", "warning", message, "Let one program write the element: other inputs may give two values."
         case "read-write":
             message = f"program {program} and program {other} race on {element} ({count}): one reads it, one writes it"
-            return (
-                "race",
-                "error",
-                message,
-                "Write to a tensor that no program reads, or use two launches.",
-            )
+            advice = "Write to a tensor that no program reads, use two launches, or add with tl.atomic_add."
+            return "race", "error", message, advice
         case "threads" | "maybe threads":
             certain = incident.kind == "threads"
             earlier, _, line = incident.message.partition(":")

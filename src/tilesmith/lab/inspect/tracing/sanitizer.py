@@ -49,6 +49,7 @@ class Sanitizer:
         self._grid = grid
         self._shadows = shadows
         self._incidents: dict[tuple[Any, ...], Incident] = {}
+        self._counted: dict[int, NDArray[np.bool_]] = {}  # by identity of the incident: the places that it counts
         self._time = 0  # accesses so far
         self._atomics: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by program and address: time of the last
         self._accesses: dict[tuple[int, int], int] = {}  # by program and storage: time of the last one
@@ -232,7 +233,9 @@ class Sanitizer:
                 continue
             theirs = places[programs == other]
             incident = self._incident(kind, access, argument)
-            incident.elements += int(theirs.size)
+            counted = self._counted.setdefault(id(incident), np.zeros(shadow.writer.size, dtype=bool))
+            incident.elements += int(np.count_nonzero(~counted[theirs]))  # each element once, whoever races on it
+            counted[theirs] = True
             if incident.other is None:
                 incident.other = self._program(other)
                 incident.element = self._element(argument, shadow, int(theirs[0]))

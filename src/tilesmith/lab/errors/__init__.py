@@ -1,0 +1,15 @@
+"""What Triton's errors mean: one catalogue for the workshop, `inspect` and `check`.
+
+Files, in reading order:
+
+- `explanation.py`: an entry of the catalogue, and how a message is looked up.
+- `value_errors.py`: errors about values: pointers, truth values, shapes, dtypes and `tl.dot`.
+- `language_errors.py`: errors about Python that a kernel cannot use, and about control flow.
+- `launch_errors.py`: errors about the launch, its grid and its arguments.
+- `catalogue.py`: the whole catalogue, and the lookup.
+"""
+
+from tilesmith.lab.errors.catalogue import CATALOGUE, explain, with_explanation
+from tilesmith.lab.errors.explanation import Explanation
+
+__all__ = ["CATALOGUE", "Explanation", "explain", "with_explanation"]

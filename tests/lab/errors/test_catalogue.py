@@ -1,0 +1,138 @@
+"""The catalogue of errors: every entry explains a real error of Triton's compiler, interpreter or launch."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tilesmith as ts
+from lab.errors.mistakes import BODIES, LAUNCHES
+from tilesmith.lab.errors import CATALOGUE, explain, with_explanation
+from tilesmith.toolchain.interpreter import interpreting
+
+FILE = """import math
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+SCALE = 2.0
+
+
+@triton.jit
+def helper(x):
+    return x + 1
+
+
+@triton.jit
+def kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    {body}
+
+
+def run():
+    x, y, out = torch.zeros(64), torch.zeros(64), torch.zeros(64)
+    n, programs = 64, 2
+    {launch}
+"""
+SHORT = {
+    "@L": "x = tl.load(x_ptr + offsets, mask=mask)",
+    "@S": "tl.store(out_ptr + offsets, x, mask=mask)",
+    "@O": "o = tl.arange(0, 16)",
+    "@A": "a = tl.load(x_ptr + o[:, None] + o[None, :])",
+    "@B": "tl.store(out_ptr + o[:, None] + o[None, :], b)",
+}
+LAUNCH = "kernel[(programs,)](x, y, out, n, BLOCK=32)"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[[str, str], Callable[[], None]]:
+    def loaded(body: str, launch: str) -> Callable[[], None]:
+        for short, whole in SHORT.items():
+            body = body.replace(short, whole)
+        file = tmp_path / "mistake.py"
+        file.write_text(FILE.format(body="\n    ".join(body.splitlines()), launch=launch))
+        spec = importlib.util.spec_from_file_location("mistake", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["mistake"] = module
+        spec.loader.exec_module(module)
+        run: Callable[[], None] = module.run
+        return run
+
+    return loaded
+
+
+def advice_of_inspect(run: Callable[[], None]) -> str:
+    """Return the advice of all errors that inspect reports, and the explanation of an error that the launch raises."""
+    try:
+        kernels = ts.lab.inspect(run, targets=["cuda:90"]).kernels
+    except Exception as error:
+        return with_explanation(f"{type(error).__name__}: {error}")
+    found = [one for kernel in kernels for one in kernel.findings if one.kind in ("compile-error", "kernel-error")]
+    return "\n".join(one.advice for one in found)
+
+
+def text_of(name: str) -> str:
+    (entry,) = [one for one in CATALOGUE if one.name == name]
+    return entry.text
+
+
+def with_first_of_each_fast(mistakes: Sequence[tuple[str, str]]) -> list[Any]:
+    """Return the parameters of a test. A further mistake with the same explanation is a slow test."""
+    names = [name for name, _ in mistakes]
+    slow = [pytest.mark.slow]
+    return [
+        pytest.param(name, code, marks=[] if names.index(name) == number else slow, id=f"{name}-{number}")
+        for number, (name, code) in enumerate(mistakes)
+    ]
+
+
+@pytest.mark.parametrize(("name", "body"), with_first_of_each_fast(BODIES))
+def test_error_in_kernel_is_explained_by_inspect(name: str, body: str, program: Any) -> None:
+    assert text_of(name) in advice_of_inspect(program(body, LAUNCH))
+
+
+@pytest.mark.parametrize(("name", "launch"), with_first_of_each_fast(LAUNCHES))
+def test_error_of_launch_is_explained_by_inspect(name: str, launch: str, program: Any) -> None:
+    assert text_of(name) in advice_of_inspect(program("@L\n@S", launch))
+
+
+def test_catalogue_has_forty_entries_with_a_test_each() -> None:
+    names = [one.name for one in CATALOGUE]
+    assert len(names) == len(set(names)) >= 40
+    untested = {"foreign-function", "bad-operand"}  # the tests below
+    assert {name for name, _ in (*BODIES, *LAUNCHES)} | untested == set(names)
+
+
+def test_unknown_error_stays_as_it_is() -> None:
+    assert explain("a new kind of error") is None
+    assert with_explanation("a new kind of error") == "a new kind of error"
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [("foreign-function", "@L\nx = torch.exp(x)\n@S"), ("bad-operand", "@L\nx = abs(x)\n@S")]
+)
+def test_error_of_the_interpreter_is_explained(name: str, body: str, program: Any) -> None:
+    with pytest.raises(Exception, match=r".") as raised, interpreting():
+        program(body, LAUNCH)()
+    assert text_of(name) in with_explanation(str(raised.value))
+
+
+def test_check_explains_the_error_of_an_operator(program: Any) -> None:
+    run = program("x = x_ptr + y_ptr\n@S", LAUNCH)
+    spec = ts.Spec(
+        name="broken", op=lambda x: run(), reference=lambda x: x, cases=[ts.Case("one", rows=4)],
+        make_inputs=lambda case, dtype, device: {"x": torch.zeros(case.rows)}, differentiable=False,
+    )  # fmt: skip
+    messages = [one.message for one in ts.lab.check(spec, device="cpu").results]
+    assert any("cannot add pointers together. Two addresses cannot be added" in one for one in messages)
