@@ -25,6 +25,7 @@ from tilesmith.studio.events import Events, Watch
 from tilesmith.studio.guard import PICTURE_POLICY
 from tilesmith.studio.kernel_files import ConflictError, FileError, Folder, content_of, save
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.figures.drawing import STYLE
 from tilesmith.workshop.learner.workshop_folder import Workshop
 
 STATIC = Path(__file__).parent / "static"
@@ -96,6 +97,8 @@ class Studio:
         name = request.path_params["name"]
         if name == "palette.css":
             return Response(template_text("palette.css"), media_type=KINDS[".css"])
+        if name == STYLE.name:
+            return Response(STYLE.read_bytes(), media_type=KINDS[".css"])
         file = STATIC / name
         if file.parent != STATIC or not file.is_file() or file.suffix not in KINDS:
             return PlainTextResponse("no such file", status_code=404)
