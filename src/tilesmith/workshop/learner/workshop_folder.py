@@ -120,6 +120,14 @@ class Workshop:
         if verdict.table:
             _fill_in(self.page_of(exercise), verdict.table)
 
+    def note_figures(self, exercise: Exercise, figures: dict[str, float]) -> None:
+        """Record the metrics of a solution."""
+
+        def change(record: Record) -> None:
+            record.figures = figures
+
+        self._update(exercise, change)
+
     def next_hint(self, exercise: Exercise) -> int:
         """Return how many hints to show: one more than last time, until all are shown."""
 
