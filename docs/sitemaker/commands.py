@@ -13,7 +13,7 @@ FOLDER = "reference/commands"
 GUIDES = {
     "check": "check", "inspect": "inspect", "bench": "bench", "profile": "profile", "train": "models",
     "compare": "models", "prove": "prove", "debug": "debugging", "learn": "workshop", "tune": "bench",
-    "ops": "operators",
+    "ops": "operators", "studio": "studio",
 }  # fmt: skip
 
 

@@ -90,6 +90,26 @@ def test_exercise_from_start_to_solved(file: Path, here: Path) -> None:
 
 
 @FORKED
+def test_show_draws_the_learners_kernel_and_marks_the_failing_line(file: Path, here: Path) -> None:
+    result = run("show")
+    assert result.exit_code == 2
+    assert "no kernel of vector_add.py ran" in result.stderr
+    file.write_text(SOLUTION.replace("tl.load(y_ptr + offsets)", "tl.load(y_ptr + 2 * offsets)"))
+    result = run("show", "--html", "mine.html")
+    assert result.exit_code == 0, result.output
+    assert "✗ runs" in result.output
+    page = (here / "mine.html").read_text()
+    assert "out of bounds" in page
+    assert 'tr[id$="-line-12"] { background' in page
+    file.write_text(SOLUTION.replace("tl.store(", "y = tl.load(y_ptr + offsets)\n    tl.store("))
+    result = run("show")
+    page = (file.with_name("picture.html")).read_text()
+    assert "loads_per_element" in page
+    assert '<td class="number bad">2</td><td>missed</td>' in page
+    assert run("show", "cuda-silu").exit_code == 2
+
+
+@FORKED
 def test_quiz_shows_the_answer_after_three_guesses(file: Path) -> None:
     result = run("quiz", input="1\n2048\n5\n0.0833\n")
     assert result.exit_code == 0, result.output

@@ -76,10 +76,10 @@ def running_studio(folder: Path, *files: Path, class_folder: Path | None = None)
         assert not thread.is_alive(), "the server does not end"
 
 
-def until(condition: Callable[[], Any], what: str = "") -> Any:
+def until(condition: Callable[[], Any], what: Callable[[], str] = lambda: "waited in vain") -> Any:
     """Wait until a condition holds, and return it."""
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
-        assert time.monotonic() < deadline, what or "waited in vain"
+        assert time.monotonic() < deadline, what()
         time.sleep(0.05)
     return found

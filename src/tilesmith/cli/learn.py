@@ -141,6 +141,39 @@ def check(exercise: Name = None, folder: Folder = HERE, exercises: Sets = None, 
             raise typer.Exit(CHECK_FAILED)
 
 
+@learn.command()
+def show(
+    exercise: Name = None,
+    folder: Folder = HERE,
+    exercises: Sets = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write the page. Default: picture.html beside your file."),
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in your browser.")] = True,
+) -> None:
+    """Draw your own kernel on the exercise's inputs, with the failing access marked and the goals beside the counts."""
+    from tilesmith.workshop.isolation.worker import Worker
+
+    with opened(folder, exercises) as workshop, Worker() as worker:
+        chosen, file = workshop.started(exercise)
+        if chosen.is_only_questions or chosen.is_cuda:
+            kind = "a CUDA program" if chosen.is_cuda else "questions only"
+            refuse(f"{chosen.id} has {kind}, and a picture shows Triton kernels")
+        page = html or file.with_name("picture.html")
+        page.unlink(missing_ok=True)
+        with console.status("running your file"):
+            outcome = worker.check(chosen, file, picture=page)
+        _show(learn_text.outcome(workshop, chosen, outcome))
+    if not page.is_file():
+        refuse(f"there is no picture, because no kernel of {file.name} ran")
+    _show(f"wrote {page}")
+    if browser and console.is_terminal:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
+
+
 def _checked(workshop: Workshop, worker: Worker, exercise: Exercise, file: Path) -> Verdict:
     """Check a file, record the verdict and print it."""
     from tilesmith.workshop.isolation.worker import Outcome

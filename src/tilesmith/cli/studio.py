@@ -51,4 +51,4 @@ def studio(
             console.print(f"The studio is at {address}\nCtrl-C ends it.", markup=False, soft_wrap=True)
 
         with suppress(KeyboardInterrupt):
-            server.run(ready, browser=browser)
+            server.run(ready, browser=browser and console.is_terminal)

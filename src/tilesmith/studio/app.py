@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tilesmith.lab.report.page import template_text
 from tilesmith.studio import classroom, language, lessons
 from tilesmith.studio.checks import Checks
 from tilesmith.studio.commands import PANELS, Commands
@@ -25,9 +24,11 @@ from tilesmith.studio.events import Events, Watch
 from tilesmith.studio.guard import PICTURE_POLICY
 from tilesmith.studio.kernel_files import ConflictError, FileError, Folder, content_of, save
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.figures.drawing import STYLE
 from tilesmith.workshop.learner.workshop_folder import Workshop
 
 STATIC = Path(__file__).parent / "static"
+PALETTE = Path(__file__).parents[1] / "lab" / "report" / "templates" / "palette.css"  # by path: importing lab is slow
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 LARGEST_BODY = 4 << 20
 Answer = Callable[[Request], Awaitable[Response]]
@@ -95,7 +96,9 @@ class Studio:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name == "palette.css":
-            return Response(template_text("palette.css"), media_type=KINDS[".css"])
+            return Response(PALETTE.read_bytes(), media_type=KINDS[".css"])
+        if name == STYLE.name:
+            return Response(STYLE.read_bytes(), media_type=KINDS[".css"])
         file = STATIC / name
         if file.parent != STATIC or not file.is_file() or file.suffix not in KINDS:
             return PlainTextResponse("no such file", status_code=404)

@@ -102,6 +102,8 @@ class Checks:
             return
         self._workshop.note_check(exercise, outcome.verdict, source)
         verdict = outcome.verdict
+        if outcome.figures:
+            self._workshop.note_figures(exercise, outcome.figures)
         lines = verdict.lines(file.name)
         stages = exercise.stages_until(verdict.stage)
         checked = Checked(version, verdict, outcome.printed, time.monotonic() - began, lines, stages, picture)

@@ -39,6 +39,7 @@ def _entry(exercise: Exercise, kept: Progress) -> dict[str, Any]:
         "unmet": [one for one in exercise.needs if kept.of(one).state != "solved"],
         "state": record.state,
         "checks": record.checks,
+        "figures": record.figures,
         "minutes": exercise.minutes,
         "difficulty": exercise.difficulty,
         "questions": len(exercise.questions),

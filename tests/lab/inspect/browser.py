@@ -61,6 +61,7 @@ class Browser:
         self._session = session
         for domain in ("Runtime", "Log", "Page", "Network"):
             self._ask(f"{domain}.enable")
+        self._ask("Emulation.setFocusEmulationEnabled", enabled=True)
         return session
 
     def go_to(self, tab: str) -> None:

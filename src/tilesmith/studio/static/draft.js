@@ -1,6 +1,6 @@
 // A file in the editor: saving, drafts that survive a reload, and changes from outside.
 
-import { ask, get, make, post } from "./server.js";
+import { ask, make } from "./server.js";
 
 export class OpenFile {
   // `address` reads (through `load`) and saves the file; `told(text)` shows its state.
@@ -16,11 +16,11 @@ export class OpenFile {
 
   // Show the file, or the draft that a reload left behind.
   show({ text, version }) {
-    this.#take(text, version);
     const draft = JSON.parse(sessionStorage.getItem(this.key) ?? "null");
+    this.#take(text, version);
     if (draft && draft.text !== text) {
       this.editor.text = draft.text;
-      this.told("not saved");
+      this.edited();
       if (draft.version !== version) this.#conflict({ text, version });
     }
   }
@@ -89,5 +89,3 @@ export class OpenFile {
     this.conflict.hidden = false;
   }
 }
-
-export { get, post };

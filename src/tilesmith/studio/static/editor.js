@@ -218,8 +218,10 @@ export class Editor {
 
   #complete(asked) {
     const prefix = this.#prefix();
-    if (!asked && prefix.length < 2) return this.#close();
-    const own = [...new Set(this.text.match(/[A-Za-z_]\w{2,}/g) ?? [])].filter((one) => one !== prefix);
+    const at = this.area.selectionStart;
+    const others = this.text.slice(0, at - prefix.length) + " " + this.text.slice(at);
+    const own = [...new Set(others.match(/[A-Za-z_]\w{2,}/g) ?? [])];
+    if (!asked && (prefix.length < 2 || own.includes(prefix) || this.#completesNothing(at))) return this.#close();
     const known = new Set(this.words.map((word) => word.name));
     const all = [...this.words, ...own.filter((one) => !known.has(one)).map((name) => ({ name, signature: name, text: "" }))];
     const wanted = prefix.toLowerCase();
@@ -232,6 +234,12 @@ export class Editor {
     this.#place(this.list, this.#lineAt(this.area.selectionStart), this.area.selectionStart - this.#lineStart(this.area.selectionStart) - prefix.length);
     this.list.hidden = false;
     this.#pick(0);
+  }
+
+  // In a comment, and before the rest of a word, a list would only be in the way.
+  #completesNothing(at) {
+    const line = this.text.slice(this.#lineStart(at), at);
+    return /\w/.test(this.text[at] ?? "") || line.includes(this.language === "cuda" ? "//" : "#");
   }
 
   #keyInList(event) {

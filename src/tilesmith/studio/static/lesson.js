@@ -280,6 +280,6 @@ export class LessonView {
       return;
     }
     const address = `picture/${encodeURIComponent(this.id)}?version=${checked.version}`;
-    pane.replaceChildren(make("h2", {}, "Picture ", make("a", { href: address, target: "_blank", rel: "noopener" }, "alone")), make("iframe", { title: "Your kernel on the exercise's inputs", src: address, sandbox: "allow-scripts" }));
+    pane.replaceChildren(make("h2", {}, "Picture ", make("a", { href: address, target: "_blank", rel: "noopener" }, "alone")), make("iframe", { title: "Your kernel on the exercise's inputs", src: `${address}#kernel-1`, sandbox: "allow-scripts" }));
   }
 }

@@ -69,24 +69,30 @@ export function duration(minutes) {
   return `${hours} h`;
 }
 
-// A ladder as a chart: one rung above the other, the height reached in colour.
+const FIGURES = {
+  sector_efficiency: ["moved bytes used", (value) => `${Math.round(100 * value)} %`],
+  loads_per_element: ["loads per element", (value) => `${Number(value.toPrecision(3))}`],
+  vector_bytes: ["bytes per instruction", (value) => `${value}`],
+  bank_conflicts: ["bank conflicts", (value) => `${value}`],
+};
+
+// A ladder as a chart: the first rung at the bottom, and for each solved rung the figures of the learner's own kernel.
 export function ladder(name, rungs, here = "") {
-  const svg = (kind, attributes, ...children) => {
-    const one = document.createElementNS("http://www.w3.org/2000/svg", kind);
-    for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
-    one.append(...children);
-    return one;
-  };
-  const [width, row] = [340, 34];
-  const height = rungs.length * row + 8;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "ladder", role: "img", "aria-label": `${name}: ${rungs.filter((one) => one.state === "solved").length} of ${rungs.length} rungs solved` });
-  for (const x of [14, 46]) picture.append(svg("line", { x1: x, x2: x, y1: 2, y2: height - 2, class: "rail" }));
-  rungs.forEach((one, index) => {
-    const y = height - 4 - (index + 0.5) * row;
-    const text = svg("text", { x: 60, y: y + 4 }, one.title.replace(/^.*: /, ""));
-    const link = svg("a", { href: `#exercise/${one.id}`, class: `${one.state}${one.id === here ? " here" : ""}` },
-      svg("line", { x1: 14, x2: 46, y1: y, y2: y, class: "rung" }), text);
-    picture.append(link);
-  });
-  return make("section", { class: "track" }, make("h2", {}, `Ladder: ${name}`), picture);
+  const most = Object.fromEntries(Object.keys(FIGURES).map((key) => [key, Math.max(0, ...rungs.map((rung) => rung.figures[key] ?? 0))]));
+  const shown = Object.keys(FIGURES).filter((key) => most[key] > 0);
+  const rows = [...rungs].reverse().map((rung) => make("tr", { class: `${rung.state}${rung.id === here ? " here" : ""}` },
+    make("td", { class: "rung", "aria-label": rung.state }),
+    make("th", { scope: "row" }, make("a", { href: `#exercise/${rung.id}` }, rung.title.replace(/^.*: /, ""))),
+    ...shown.map((key) => bar(rung.figures[key], most[key], FIGURES[key][1]))));
+  const head = make("tr", {}, make("td"), make("th", { scope: "col" }, "rung"), ...shown.map((key) => make("th", { scope: "col" }, FIGURES[key][0])));
+  const solved = rungs.filter((rung) => rung.state === "solved").length;
+  return make("section", { class: "track" }, make("h2", {}, `Ladder: ${name}`, make("small", {}, ` ${solved} of ${rungs.length} rungs`)),
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Ladder ${name}` }, make("table", { class: "ladder" }, make("thead", {}, head), make("tbody", {}, ...rows))));
+}
+
+function bar(value, most, format) {
+  if (value === undefined) return make("td", { class: "quiet" }, "–");
+  const length = make("i");
+  length.style.width = `${Math.max(2, (60 * value) / most)}px`;
+  return make("td", {}, length, format(value));
 }

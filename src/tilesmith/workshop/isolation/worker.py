@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +53,7 @@ class Outcome:
     verdict: Verdict
     printed: str = ""
     quiz: tuple[QuestionAnswers, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)  # of a solved exercise, where a picture was requested
 
 
 class _NoAnswer(Exception):
@@ -114,7 +115,9 @@ class Worker:
             return Outcome(answer, printed)
         found = tuple(QuestionAnswers(**one) for one in answer["quiz"] or ())
         verdict = Verdict.from_json(answer["verdict"])
-        return Outcome(replace(verdict, message=without_control_characters(verdict.message)), printed, found)
+        return Outcome(
+            replace(verdict, message=without_control_characters(verdict.message)), printed, found, answer["figures"]
+        )
 
     def quiz(self, exercise: Exercise, file: Path | None) -> tuple[QuestionAnswers, ...]:
         """Return the answers to the exercise's questions for this file. Raises ExerciseError where there are none."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilesmith.workshop.checking.triton_check import TritonCheck
     from tilesmith.workshop.checking.verdict import Verdict
+    from tilesmith.workshop.cuda.check import CudaCheck
 
 
 def main() -> None:
@@ -88,6 +89,7 @@ def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
         verdict = check.verdict() if check is not None and request["check"] else None
         if isinstance(check, TritonCheck) and verdict is not None and "picture" in request:
             _draw(check, verdict, Path(request["picture"]))
+        figures = _figures(check, verdict) if "picture" in request else {}
         asked = request["quiz"] and (verdict is None or verdict.passed)
         found = [asdict(one) for one in compute_answers(exercise, check)] if asked else None
     except (ExerciseError, SpecError, StageFailure) as error:
@@ -96,7 +98,7 @@ def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # the learner's file may have closed the stream
                 stream.flush()
-    return {"verdict": verdict and verdict.as_json(), "quiz": found}
+    return {"verdict": verdict and verdict.as_json(), "quiz": found, "figures": figures}
 
 
 def _warm_up() -> bool:
@@ -114,6 +116,14 @@ def _warm_up() -> bool:
     exercise = load_exercise(BUILT_IN / "vector-add")
     TritonCheck(exercise, exercise.solution).verdict()
     return not torch.cuda.is_available()
+
+
+def _figures(check: TritonCheck | CudaCheck | None, verdict: Verdict | None) -> dict[str, float]:
+    from tilesmith.workshop.checking.triton_check import TritonCheck
+    from tilesmith.workshop.publishing.own_picture import figures_of_check
+
+    passed = verdict is not None and verdict.passed
+    return figures_of_check(check) if passed and isinstance(check, TritonCheck) else {}
 
 
 def _draw(check: TritonCheck, verdict: Verdict, page: Path) -> None:

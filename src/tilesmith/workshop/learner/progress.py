@@ -31,6 +31,7 @@ class Record:
     tried: bool = False  # a check failed on a file that is not the starter
     gave_up: bool = False
     solved_at: str | None = None
+    figures: dict[str, float] = field(default_factory=dict)  # metrics of the solution, for the chart of a ladder
     quiz: dict[str, int] = field(default_factory=dict)  # question number → guesses until right; -1 while unanswered
 
 
@@ -104,6 +105,7 @@ def _progress(content: Any) -> Progress | None:
         and all(isinstance(number, int) for number in (one.checks, one.hints))
         and isinstance(one.failed_stages, list)
         and isinstance(one.quiz, dict)
+        and isinstance(one.figures, dict)
         for one in exercises.values()
     )
     current = content.get("current")

@@ -13,8 +13,12 @@ from tilesmith.storage import write_atomically
 from tilesmith.workshop.checking.verdict import Table, Verdict
 from tilesmith.workshop.course.catalogue import Catalogue
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.figures.all_figures import figure_of
 from tilesmith.workshop.learner import progress
 from tilesmith.workshop.learner.progress import Progress, Record, State
+
+FIGURE = "figure.svg"
+FIGURE_LINE = f"\n![The figure of this page; the studio shows its steps.]({FIGURE})\n"
 
 
 def nearest_workshop(default: Path) -> Path:
@@ -51,7 +55,7 @@ class Workshop:
         """Copy the files of an exercise that are missing and make it current. Return whether the file was missing."""
         page = self.page_of(exercise)
         if not page.exists():
-            write_atomically(page, exercise.page.read_bytes())
+            _write_page(exercise, page)
         file = self.file_of(exercise)
         fresh = not file.exists()
         if fresh and not exercise.is_only_questions:
@@ -149,6 +153,14 @@ class Workshop:
         if verdict.table:
             _fill_in(self.page_of(exercise), verdict.table)
 
+    def note_figures(self, exercise: Exercise, figures: dict[str, float]) -> None:
+        """Record the metrics of a solution."""
+
+        def change(record: Record) -> None:
+            record.figures = figures
+
+        self._update(exercise, change)
+
     def next_hint(self, exercise: Exercise) -> int:
         """Return how many hints to show: one more than last time, until all are shown."""
 
@@ -179,6 +191,17 @@ class Workshop:
             change(kept.of(exercise.id))
 
         return progress.update(self.folder, changed).of(exercise.id)
+
+
+def _write_page(exercise: Exercise, page: Path) -> None:
+    """Write the learner's copy of the page. Its figure is a file beside it."""
+    text = exercise.page.read_text(encoding="utf-8")
+    figure = figure_of(exercise.id)
+    if figure is not None:
+        write_atomically(page.with_name(FIGURE), figure.svg())
+        heading, _, rest = text.partition("\n")
+        text = f"{heading}\n{FIGURE_LINE}{rest}"
+    write_atomically(page, text)
 
 
 def _fill_in(page: Path, table: Table) -> None:

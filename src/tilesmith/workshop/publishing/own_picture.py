@@ -6,12 +6,17 @@ The lines that the verdict names are marked in the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from markupsafe import Markup, escape
 
 from tilesmith.lab.inspect.output.page import write_html
+from tilesmith.workshop.checking.goals import measure
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import GoalResult, Verdict
+from tilesmith.workshop.course.exercise import Goal
+
+RUNG_METRICS = ("sector_efficiency", "loads_per_element", "vector_bytes", "bank_conflicts", "registers")
 
 
 def picture_of_check(check: TritonCheck, verdict: Verdict) -> str:
@@ -21,6 +26,15 @@ def picture_of_check(check: TritonCheck, verdict: Verdict) -> str:
     if call is None or call.inspection is None or not call.kernels:
         return ""
     return write_html(call.inspection, _preface(verdict, check.file.name))
+
+
+def figures_of_check(check: TritonCheck) -> dict[str, float]:
+    """Return the figures that the rungs of a ladder are compared by, as far as the measured call has them."""
+    figures = {}
+    for metric in RUNG_METRICS:
+        with suppress(LookupError):
+            figures[metric] = float(measure(Goal(metric, ""), check.measured()).value)
+    return figures
 
 
 def _preface(verdict: Verdict, file_name: str) -> Markup:
@@ -37,7 +51,8 @@ def _preface(verdict: Verdict, file_name: str) -> Markup:
 def _style(lines: Sequence[int]) -> Markup:
     marked = ", ".join(f'.code tr[id$="-line-{line}"]' for line in lines)
     rule = f"{marked} {{ background: var(--bad-paper); box-shadow: inset 4px 0 var(--bad); }}" if marked else ""
-    return Markup("<style>.verdict {{ white-space: pre-wrap; }} {}</style>").format(Markup(rule))
+    fixed = ".verdict { white-space: pre-wrap; } .goals :is(td, th) { padding-right: 0.8rem; }"
+    return Markup("<style>{} {}</style>").format(Markup(fixed), Markup(rule))
 
 
 def _goals(goals: Sequence[GoalResult]) -> Markup:

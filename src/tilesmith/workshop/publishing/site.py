@@ -17,6 +17,7 @@ from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import Catalogue
 from tilesmith.workshop.course.exercise import Exercise, Question
 from tilesmith.workshop.cuda.check import CudaCheck
+from tilesmith.workshop.figures.drawing import STYLE
 from tilesmith.workshop.publishing.lesson_html import lesson_html
 from tilesmith.workshop.quizzes.answers import compute_answers
 from tilesmith.workshop.quizzes.replies import answer_text
@@ -42,6 +43,7 @@ def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], Non
             **_page(exercise.title, f"{exercise.track}: {exercise.id}"),
             exercise=exercise,
             text=lesson_html(exercise),
+            figure_style=STYLE.read_text(encoding="utf-8"),
             starter=None if exercise.is_only_questions else exercise.starter.read_text(encoding="utf-8"),
             asked=asked,
             has_picture=bool(picture),

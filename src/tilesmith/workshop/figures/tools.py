@@ -1,0 +1,95 @@
+"""Measuring, tuning, debugging and graphs."""
+
+from __future__ import annotations
+
+from tilesmith.workshop.figures.drawing import Drawing, Figure
+
+
+def roofline() -> Figure:
+    drawing = Drawing().line(40, 20, 40, 150).line(40, 150, 340, 150)
+    drawing.line(40, 150, 190, 40, "good").line(190, 40, 340, 40, "good")
+    drawing.text(100, 62, "memory-bound", "quiet").text(270, 32, "compute-bound", "quiet")
+    drawing.box(86, 122, 8, 8, "1").text(140, 132, "this kernel", "").arrow(90, 120, 90, 116, "bad")
+    drawing.text(190, 166, "operations per byte →", "quiet").text(56, 14, "operations per second", "quiet", "start")
+    return Figure(
+        "The roofline: bandwidth limits on the left, arithmetic on the right.",
+        [(drawing, "The roof is what the machine can do. The distance to the roof is what there is to gain.")],
+    )
+
+
+def tuning_cost() -> Figure:
+    fine, coarse = Drawing(), Drawing()
+    for drawing, keys in ((fine, (1000, 1001, 1002, 1003)), (coarse, (1024, 1024, 1024, 1024))):
+        for number, key in enumerate(keys):
+            drawing.left(4, 28 + 28 * number, f"rows {1000 + number}, key {key}", "code")
+            tunes = number == 0 or keys[number - 1] != key
+            drawing.box(
+                140, 14 + 28 * number, 170 if tunes else 12, 20, "bad" if tunes else "good", "tune" if tunes else ""
+            )
+    return Figure(
+        "A fine key tunes on every call, a coarse key once.",
+        [
+            (fine, "The exact number of rows as key: every batch tunes again."),
+            (coarse, "The next power of two as key: one tuning serves them all."),
+        ],
+    )
+
+
+def graph() -> Figure:
+    whole, broken = Drawing(), Drawing()
+    names = ("embed", "norm", "your kernel", "linear")
+    for drawing, cut in ((whole, False), (broken, True)):
+        for number, name in enumerate(names):
+            drawing.box(8 + 88 * number, 40, 76, 28, "3" if name == "your kernel" else "0", name)
+            if number:
+                drawing.arrow(
+                    85 + 88 * (number - 1), 54, 95 + 88 * (number - 1), 54, "bad" if cut and number == 2 else "line"
+                )
+        if cut:
+            drawing.frame(4, 30, 176, 48).frame(182, 30, 172, 48).text(180, 98, ".item() breaks the graph", "bad")
+        else:
+            drawing.frame(4, 30, 352, 48).text(180, 98, "one graph: compiled and fused as a whole", "good")
+    return Figure(
+        "A graph of torch.compile, whole and broken.",
+        [
+            (whole, "The kernel is an operator of the graph."),
+            (broken, "A break: each piece is compiled alone, and the value between them goes through memory."),
+        ],
+    )
+
+
+def interpreter() -> Figure:
+    steps = []
+    for program in range(3):
+        drawing = Drawing()
+        for number in range(3):
+            kind = str(number) if number == program else "plain" if number < program else "dim"
+            drawing.box(10 + 116 * number, 14, 108, 24, kind, f"program {number}")
+        offsets = [4 * program + lane for lane in range(4)]
+        drawing.left(10, 66, f"offsets = {offsets}", "code").left(
+            10, 84, f"mask    = {[int(one < 10) for one in offsets]}", "code"
+        )
+        steps.append((drawing, f"Program {program} runs alone, in Python: print any block, or stop in the middle."))
+    return Figure("In the interpreter, programs run one after another.", steps)
+
+
+def myth() -> Figure:
+    drawing = Drawing().box(10, 20, 100, 40, "2", "a claim").arrow(112, 40, 138, 40)
+    drawing.box(142, 20, 90, 40, "0", "inspect").arrow(234, 40, 256, 40).box(260, 20, 92, 40, "3", "a number")
+    drawing.text(186, 84, "count the sectors, registers and instructions", "quiet")
+    return Figure("From a claim to a number.", [(drawing, "Do not trust the tone. Count.")])
+
+
+def six_stages() -> Figure:
+    drawing = Drawing()
+    for number in range(6):
+        drawing.box(6 + 59 * number, 40, 52, 30, str(number), str(number + 1))
+        if number:
+            drawing.arrow(59 * number, 55, 5 + 59 * number, 55)
+    drawing.text(180, 24, "symptom → measurement → cause → fix, six times").text(
+        180, 96, "one fault per stage", "quiet"
+    )
+    return Figure(
+        "Six stages of a slow or wrong model, one fault each.",
+        [(drawing, "Each stage shows a symptom. Say what you think is wrong before you look.")],
+    )
