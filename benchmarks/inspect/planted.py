@@ -35,6 +35,7 @@ from mutations import Fault, Seen, faults_of, faults_of_host
 
 HERE = Path(__file__).parent
 PACKAGES = {"liger": "liger_kernel", "fla": "fla", "attorch": "attorch", "gems": "flag_gems"}
+MODULES = {"liger_kernel": "liger_kernel.transformers.functional", "fla": "fla.ops.gla"}  # import what scripts use
 SECONDS = 120.0
 
 
@@ -137,8 +138,8 @@ def verdict(fault: Fault, clean: dict[str, Any], faulty: dict[str, Any]) -> tupl
     return ("no effect" if same else "missed"), faulty["error"]
 
 
-def planted_in(script: Path, root: Path, most: int) -> list[dict[str, Any]]:
-    """Return the verdicts of the faults planted in the kernels of one script."""
+def planted_in(script: Path, root: Path, most: int, used: Counter[str]) -> list[dict[str, Any]]:
+    """Return the verdicts of the faults planted in the kernels of one script; kinds that were used less come first."""
     clean = inspected(script, [str(root)])
     errors = [one for kernel in clean["kernels"] for one in kernel["findings"] if one[1] == "error"]
     rows = [{"script": script.stem, "fault": "none", "verdict": "clean" if not errors else "false error",
@@ -154,7 +155,8 @@ def planted_in(script: Path, root: Path, most: int) -> list[dict[str, Any]]:
     for fault in faults:
         by_kind[fault.kind].append(fault)
     chosen = random.Random(script.stem)
-    kinds = chosen.sample(sorted(by_kind), min(most, len(by_kind)))
+    kinds = sorted(by_kind, key=lambda kind: (used[kind], chosen.random()))[:most]
+    used.update(kinds)
     for kind in kinds:
         fault = chosen.choice(by_kind[kind])
         with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +186,7 @@ def import_others(package: str, root: Path) -> None:
     """Import what a library imports, but not the library: forks start faster."""
     sys.path.insert(0, str(root))
     with contextlib.suppress(Exception):
-        importlib.import_module(package)
+        importlib.import_module(MODULES.get(package, package))
     sys.path.remove(str(root))
     for name in [one for one in sys.modules if one.partition(".")[0] == package]:
         del sys.modules[name]
@@ -222,11 +224,12 @@ def main() -> None:
     for name, root in roots.items():
         import_others(PACKAGES[name], root)
     rows: list[dict[str, Any]] = []
+    used: Counter[str] = Counter()
     for script in sorted((HERE / "scripts").glob("*.py")):
         root = roots.get(script.stem.partition("_")[0])
         wanted = not options.script or any(script.stem.startswith(one) for one in options.script)
         if root is not None and wanted:
-            rows += planted_in(script, root, options.most)
+            rows += planted_in(script, root, options.most, used)
     print(table(rows))
     if options.json:
         versions = {"tilesmith": tilesmith.__version__, "torch": torch.__version__, "triton": triton.__version__}

@@ -24,15 +24,23 @@ def is_benchmarking() -> bool:
     return bool(_running)
 
 
+@contextmanager
+def benchmarking() -> Iterator[None]:
+    """Mark what runs inside the context as a benchmark."""
+    _running.append("benchmark")
+    try:
+        yield
+    finally:
+        if "benchmark" in _running:
+            _running.remove("benchmark")
+
+
 def run_once(
     function: Callable[[], Any], *unused: Any, quantiles: Sequence[float] | None = None, **options: Any
 ) -> Any:
     """Replace a benchmark: call once, and return no time."""
-    _running.append("benchmark")
-    try:
+    with benchmarking():
         function()
-    finally:
-        _running.pop()
     if options.get("return_mode") == "all":
         return [nan]
     return nan if quantiles is None else [nan] * len(quantiles)
@@ -47,10 +55,11 @@ def _run_smallest(mark: Any, *unused: Any, return_df: bool = False, **options: A
         first = next(iter(benchmark.x_vals))
         sizes = first if isinstance(first, list | tuple) else [first for _ in benchmark.x_names]
         for line in benchmark.line_vals:
-            mark.fn(
-                **dict(zip(benchmark.x_names, sizes, strict=True)),
-                **{benchmark.line_arg: line}, **benchmark.args, **options,
-            )  # fmt: skip
+            with benchmarking():  # a report also computes what it only prepares for the function that it times
+                mark.fn(
+                    **dict(zip(benchmark.x_names, sizes, strict=True)),
+                    **{benchmark.line_arg: line}, **benchmark.args, **options,
+                )  # fmt: skip
 
 
 class CublasLt:

@@ -139,3 +139,20 @@ def test_the_first_reason_of_the_compiler_is_named() -> None:
     assert "^" not in message
     assert "total" in message
     assert "compile-error" in kinds(found)
+
+
+def test_a_report_computes_no_results_that_only_its_benchmark_reads() -> None:
+    x, y = torch.ones(256 * 64), torch.zeros(256 * 64)
+    report = triton.testing.Benchmark(
+        x_names=["n"], x_vals=[256 * 64], line_arg="line", line_vals=["a"], line_names=["a"], plot_name="p", args={}
+    )
+
+    @triton.testing.perf_report(report)  # type: ignore[untyped-decorator]  # Triton ships no types
+    def timed(n: int, line: str) -> float:
+        planted.copy[(64,)](x, y, n, BLOCK=256)  # prepares what the benchmark reads
+        z = torch.empty_like(y)
+        return float(triton.testing.do_bench(lambda: planted.copy[(64,)](y, z, n, BLOCK=256)))
+
+    found = inspect(lambda: timed.run(), targets=HOPPER, programs=4)
+    assert [kernel.launches for kernel in found.kernels] == [2]
+    assert 0 < y.count_nonzero() < y.numel()

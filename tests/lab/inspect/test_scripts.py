@@ -151,3 +151,42 @@ def test_compiler_crash_becomes_a_finding(tmp_path: Path) -> None:
     assert found.ending.kind == "finished"
     (finding,) = [one for one in found.findings if one.kind == "compile-error"]
     assert "crashes" in finding.message
+
+
+SPEC = (
+    KERNEL
+    + """
+from tilesmith.spec import Case, Cost, Spec
+
+def make_inputs(case, dtype, device):
+    return {"x": torch.randn(case["n"], dtype=dtype, device=device)}
+
+SPEC = Spec(
+    name="double", op=double, reference=lambda x: x * 2, cases=[Case("odd", n=1000)], make_inputs=make_inputs,
+    cost=lambda case, dtype: Cost(bytes=8 * case["n"], flops=case["n"]), dtypes=(torch.float32,), differentiable=False,
+)
+"""
+)
+
+
+@FORKED
+def test_the_operator_of_a_spec_is_called_where_the_file_launches_nothing(tmp_path: Path) -> None:
+    found = run(tmp_path, SPEC)
+    assert found.ending.kind == "finished", found.ending.traceback
+    assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
+    assert found.kernels[0].grid == (4, 1, 1)
+
+
+@FORKED
+@pytest.mark.parametrize("by_node", [True, False])
+def test_a_module_and_a_pytest_node_are_inspected(
+    tmp_path: Path, by_node: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = KERNEL + "\ndef test_one():\n    assert double(torch.ones(300, device='cuda')).sum() == 600\n"
+    (tmp_path / "test_doubled.py").write_text(text + "\nif __name__ == '__main__':\n    test_one()\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("test_doubled.py::test_one", "-q", "-p", "no:cacheprovider") if by_node else ()
+    options = InspectOptions(targets=(Target("cuda", 90),))
+    found = inspect_script("pytest" if by_node else "test_doubled", arguments, options)
+    assert (found.ending.kind, found.ending.status) == ("finished", 0), found.ending
+    assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
