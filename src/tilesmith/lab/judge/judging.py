@@ -58,8 +58,8 @@ class Options:
 class Judge:
     """Judges candidates, from one thread or several. Its nursery keeps PyTorch and Triton imported between them."""
 
-    def __init__(self) -> None:
-        self._nursery = Nursery()
+    def __init__(self, nursery: Nursery | None = None) -> None:
+        self._nursery = nursery or Nursery()
         self._references = References()
 
     def __enter__(self) -> Judge:
@@ -220,7 +220,7 @@ class _Judgement:
             raise Failure(finding.reason, open=finding.open)
 
     def _replay(self, replayer: Replayer, recorded: Recorded) -> None:
-        draws: tuple[Draw, ...] = ("fresh", "wide") if recorded.trial.dtype == self._trials[0].dtype else ("fresh",)
+        draws: tuple[Draw, ...] = ("fresh", "wide") if self._tries_wide(recorded.trial) else ("fresh",)
         for draw in draws:
             try:
                 with self._replay_lock:  # one child replays one trial at a time
@@ -230,6 +230,9 @@ class _Judgement:
             except Ended as ended:
                 message = f"a replay of the launches {ended}"
                 raise Failure(Reason("timeout", "runs", message, "Is there a loop that never ends?")) from None
+
+    def _tries_wide(self, trial: Trial) -> bool:
+        return self._task.rules.wide and trial.dtype == self._trials[0].dtype
 
     def _gather(self, judged: Sequence[tuple[Trial, Future[None]]]) -> None:
         for trial, future in judged:
