@@ -162,7 +162,7 @@ class _Judgement:
         recorder = Recorder(self._task, recording, self._seed)
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
-        self._asked(lambda: recorder.load(self._candidate.main), "loads")
+        self._load(recorder)
         replayer = Replayer(self._task, replaying, self._seed)
         facts: Future[list[dict[str, Any]]] | None = None
         judged: list[tuple[Trial, Future[None]]] = []
@@ -187,6 +187,17 @@ class _Judgement:
         self._gather(judged)
         if facts is not None:
             self._gather_facts(facts)
+
+    def _load(self, recorder: Recorder) -> None:
+        """Import the candidate. One that builds CUDA sources stays open: its process may not start a compiler."""
+        try:
+            self._asked(lambda: recorder.load(self._candidate.main), "loads")
+        except Failure:
+            if not self._candidate.uses_cuda_sources:
+                raise
+            message = "the candidate builds CUDA sources with torch.utils.cpp_extension, which cannot be replayed"
+            advice = "The judge replays launches of Triton and Gluon kernels. Write the kernel in one of these."
+            raise Failure(Reason("cuda-sources", "loads", message, advice), open=True) from None
 
     def _in_order(self) -> list[Trial]:
         """Return the trials with the largest given size first: it is compiled while the others run."""
@@ -276,7 +287,7 @@ class _Judgement:
 
         def load(recorder: Recorder, child: Child) -> None:
             self._asked(child.ready, "loads")
-            self._asked(lambda: recorder.load(self._candidate.main), "loads")
+            self._load(recorder)
 
         stage = GpuStage(
             self._task, self._seed, device, lambda role, confined: self._child(role, confined=confined), load,
