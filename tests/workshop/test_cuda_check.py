@@ -35,10 +35,18 @@ def reduction() -> Exercise:
 
 
 @pytest.fixture
-def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def passes(tmp_path: Path) -> Path:
+    """Return a program that ends like one whose results are right."""
+    program = tmp_path / "passes"
+    program.write_text('#!/bin/sh\necho "run $TILESMITH_RUN cases=1 alive=0 launches=1 copies=0"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch, passes: Path) -> Callable[[str], None]:
     """Return a function that makes only one build real; the other builds, which take seconds each, pass."""
     build = CudaCheck._built
-    passes = Path(str(shutil.which("true")))
 
     def built(wanted: str) -> None:
         monkeypatch.setattr(CudaCheck, "_built", lambda check, how: build(check, how) if how == wanted else passes)
@@ -215,14 +223,13 @@ class TestWithNvcc:
     """nvcc is a script that calls g++, and the GPU is this computer."""
 
     @pytest.fixture(autouse=True)
-    def _nvcc(self, _no_nvcc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _nvcc(self, _no_nvcc: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: Path) -> None:
         script = tmp_path / "cuda" / "bin" / "nvcc"
         script.parent.mkdir(parents=True)
         script.write_text(NVCC_IN_NAME.format(python=sys.executable, includes=cuda_check.INCLUDES))
         script.chmod(0o755)
         monkeypatch.setattr(cuda_check, "nvcc", lambda: str(script))
         # The builds before nvcc have tests above, and are slow.
-        passes = Path(str(shutil.which("true")))
         monkeypatch.setattr(CudaCheck, "_built", lambda check, how: passes)
 
     @pytest.fixture

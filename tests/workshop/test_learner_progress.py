@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import warnings
 from pathlib import Path
 
@@ -120,3 +121,17 @@ def test_next_hint_counts_up_to_the_last_hint(workshop: Workshop) -> None:
     exercise = workshop.catalogue["vector-add"]
     shown = [workshop.next_hint(exercise) for _ in range(len(exercise.hints) + 1)]
     assert shown == [*range(1, len(exercise.hints) + 1), len(exercise.hints)]
+
+
+def test_notes_of_three_processes_are_all_kept(tmp_path: Path) -> None:
+    def note(process: int) -> None:
+        for number in range(60):
+            update(tmp_path, solve(f"{process}-{number}"))  # type: ignore[arg-type]
+
+    context = multiprocessing.get_context("fork")
+    started = [context.Process(target=note, args=(process,)) for process in range(3)]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join()
+    assert len(read(tmp_path).exercises) == 180

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tilesmith import messages
 from tilesmith.lab.judge import Candidate, Judge, Options, Task
-from tilesmith.lab.judge.isolation import messages, sandbox, seccomp
+from tilesmith.lab.judge.isolation import sandbox, seccomp
 from tilesmith.lab.judge.isolation.arena import Arena
 
 PROBE = """

@@ -221,3 +221,35 @@ def test_every_reason_of_the_zoo_is_explained() -> None:
             assert explained(kind) == EXPLANATIONS[kind]
     with pytest.raises(KeyError, match="is not one of"):
         explained("unheard-of")
+
+
+def test_cuda_sources_leave_the_verdict_open_with_a_sentence(warm_judge: Judge, softmax: Task) -> None:
+    text = (
+        "from torch.utils.cpp_extension import load_inline\n"
+        "module = load_inline('fast', '', cuda_sources='__global__ void f() {}', functions=[])\n"
+        "def softmax(x):\n    return module.softmax(x)\n"
+    )
+    verdict = warm_judge.judge(softmax, Candidate.of_text(text), QUICK)
+    assert verdict.outcome == "unproven"
+    assert "builds CUDA sources" in str(verdict)
+    assert verdict.reason is not None
+    assert verdict.reason.advice
+    commented = Candidate.of_text(f"# not with cpp_extension\n{PLAIN.read_text()}", "softmax")
+    assert not commented.uses_cuda_sources
+
+
+def test_guide_feeds_the_reason_back_until_a_candidate_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loop of docs/judge.md, as a reader would paste it."""
+    page = (Path(__file__).parents[3] / "docs" / "judge.md").read_text()
+    loop = page.partition("## A loop that feeds reasons back")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "softmax_task.py").write_text((ZOO / "tasks" / "softmax.py").read_text())
+    (tmp_path / "softmax_kernel.py").write_text(PLAIN.read_text())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(loop, "judge.md", "exec"), names)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("0 fail 0.0")
+    assert second.startswith("1 pass ")
+    assert "PyTorch computes" in str(names["feedback"])

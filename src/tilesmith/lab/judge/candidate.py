@@ -61,8 +61,9 @@ class Candidate:
     @property
     def uses_cuda_sources(self) -> bool:
         """Whether the candidate compiles CUDA sources, which needs nvcc."""
-        text = self.files[self.main].decode(errors="replace")
-        return "cpp_extension" in text or any(name.endswith((".cu", ".cuh")) for name in self.files)
+        return any(
+            "cpp_extension" in _names_in(content) for name, content in self.files.items() if name.endswith(".py")
+        )
 
     def write_to(self, folder: Path) -> None:
         for name, content in self.files.items():
@@ -88,6 +89,25 @@ class Candidate:
                         node.decorator_list = []
                         found.add(ast.dump(node))
         return found
+
+
+def _names_in(content: bytes) -> set[str]:
+    """Return the parts of all dotted names in a file, imported or used."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.update(node.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            found.update((node.module or "").split("."))
+    return found
 
 
 def _normal(text: str) -> str | None:

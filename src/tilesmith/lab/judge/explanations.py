@@ -6,6 +6,8 @@ EXPLANATIONS: dict[str, str] = {
     "syntax-error": "The file is not Python. Nothing was run.",
     "import-error": "Importing the file raises an error. A candidate has no network, no other files and no GPU then.",
     "no-function": "The file has no function with the task's name, and not exactly one public function either.",
+    "cuda-sources": "The candidate builds CUDA sources. Its process may not start nvcc, and code of its own cannot be "
+    "replayed on other inputs apart from it. The verdict stays open.",
     "exception": "Calling the function raises an error, on the case that the reason names.",
     "timeout": "A call took longer than the task's limit. Look for loops that never end.",
     "ended": "The process ended during a call: os._exit, a crash, or the memory limit.",

@@ -58,8 +58,8 @@ class Options:
 class Judge:
     """Judges candidates, from one thread or several. Its nursery keeps PyTorch and Triton imported between them."""
 
-    def __init__(self) -> None:
-        self._nursery = Nursery()
+    def __init__(self, nursery: Nursery | None = None) -> None:
+        self._nursery = nursery or Nursery()
         self._references = References()
 
     def __enter__(self) -> Judge:
@@ -162,7 +162,7 @@ class _Judgement:
         recorder = Recorder(self._task, recording, self._seed)
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
-        self._asked(lambda: recorder.load(self._candidate.main), "loads")
+        self._load(recorder)
         replayer = Replayer(self._task, replaying, self._seed)
         facts: Future[list[dict[str, Any]]] | None = None
         judged: list[tuple[Trial, Future[None]]] = []
@@ -187,6 +187,17 @@ class _Judgement:
         self._gather(judged)
         if facts is not None:
             self._gather_facts(facts)
+
+    def _load(self, recorder: Recorder) -> None:
+        """Import the candidate. One that builds CUDA sources stays open: its process may not start a compiler."""
+        try:
+            self._asked(lambda: recorder.load(self._candidate.main), "loads")
+        except Failure:
+            if not self._candidate.uses_cuda_sources:
+                raise
+            message = "the candidate builds CUDA sources with torch.utils.cpp_extension, which cannot be replayed"
+            advice = "The judge replays launches of Triton and Gluon kernels. Write the kernel in one of these."
+            raise Failure(Reason("cuda-sources", "loads", message, advice), open=True) from None
 
     def _in_order(self) -> list[Trial]:
         """Return the trials with the largest given size first: it is compiled while the others run."""
@@ -220,7 +231,7 @@ class _Judgement:
             raise Failure(finding.reason, open=finding.open)
 
     def _replay(self, replayer: Replayer, recorded: Recorded) -> None:
-        draws: tuple[Draw, ...] = ("fresh", "wide") if recorded.trial.dtype == self._trials[0].dtype else ("fresh",)
+        draws: tuple[Draw, ...] = ("fresh", "wide") if self._tries_wide(recorded.trial) else ("fresh",)
         for draw in draws:
             try:
                 with self._replay_lock:  # one child replays one trial at a time
@@ -230,6 +241,9 @@ class _Judgement:
             except Ended as ended:
                 message = f"a replay of the launches {ended}"
                 raise Failure(Reason("timeout", "runs", message, "Is there a loop that never ends?")) from None
+
+    def _tries_wide(self, trial: Trial) -> bool:
+        return self._task.rules.wide and trial.dtype == self._trials[0].dtype
 
     def _gather(self, judged: Sequence[tuple[Trial, Future[None]]]) -> None:
         for trial, future in judged:
@@ -273,7 +287,7 @@ class _Judgement:
 
         def load(recorder: Recorder, child: Child) -> None:
             self._asked(child.ready, "loads")
-            self._asked(lambda: recorder.load(self._candidate.main), "loads")
+            self._load(recorder)
 
         stage = GpuStage(
             self._task, self._seed, device, lambda role, confined: self._child(role, confined=confined), load,

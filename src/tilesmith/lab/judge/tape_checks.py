@@ -74,6 +74,9 @@ def findings(
                         "Compute it in a kernel. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
                     )
                 )  # fmt: skip
+        if isinstance(operator, str) and not rules.moves and kind_of(operator) == "move":
+            message = f"PyTorch moves data by {operator}, which this task forbids"
+            yield Finding(_reason(step, "torch-computes", message, "Read the tensors as they are, in a kernel."))
     opaque = next((step for step in steps if "opaque" in step), None)
     if opaque is not None:
         advice = "Pass tensors, numbers and constants to kernels, and use names of triton.language in them."

@@ -39,6 +39,8 @@ class Rules:
     - `tf32`: products of float32 may round their operands to tf32.
     - `generated_kernels`: kernels may come from text that the candidate makes while it runs.
     - `in_place`: the candidate may change its inputs.
+    - `moves`: PyTorch may copy, cast and concatenate.
+    - `wide`: inputs 32 times larger are tried too.
     """
 
     torch: Literal["movement", "any"] = "movement"
@@ -47,6 +49,8 @@ class Rules:
     tf32: bool = False
     generated_kernels: bool = False
     in_place: bool = False
+    moves: bool = True
+    wide: bool = True
     seconds: float = 20.0
     gigabytes: float = 4.0
 

@@ -62,6 +62,9 @@ def same_argument(first: Handle, second: Handle) -> Type:
     return tl.pointer_type(second.dtype.element_ty)
 
 
+_SAME_WIDTH = {tl.float32: tl.int32, tl.float64: tl.int64}
+
+
 class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no types
     """Performs the operations of one program at a time, on numpy arrays."""
 
@@ -245,6 +248,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         lanes = self._admit("atomic", ptr, mask, values_of(val), rmwOp.name.lower())
         if val.dtype.scalar == tl.bfloat16 and rmwOp == _ir.ATOMIC_OP.FADD:
             return self._add_bfloat16(ptr, val, lanes)
+        if rmwOp == _ir.ATOMIC_OP.XCHG and val.dtype.scalar in _SAME_WIDTH:  # the stock one exchanges integers only
+            integer = _SAME_WIDTH[val.dtype.scalar]
+            bits = TensorHandle(val.data.view(f"int{integer.primitive_bitwidth}"), integer)
+            places = TensorHandle(ptr.data, tl.pointer_type(integer))
+            before = super().create_atomic_rmw(rmwOp, places, bits, TensorHandle(lanes, tl.int1), sem, scope)
+            return TensorHandle(before.data.view(val.data.dtype), val.dtype.scalar)
         return super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
@@ -297,7 +306,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         self.undefined.used(pointers, lanes)
         return self.memory.admit(
-            kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded, mask is not None
+            kind, self.grid_idx, pointers, lanes, element_bytes, value, self._bounded, mask is not None, operation
         )
 
     def _add_bfloat16(self, pointers: Handle, addend: Handle, lanes: NDArray[np.bool_]) -> Handle:

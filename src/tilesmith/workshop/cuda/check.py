@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import secrets
 import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
@@ -23,18 +26,25 @@ from tilesmith.workshop.cuda.access_counts import ProgramCounts
 
 INCLUDES = Path(__file__).parent
 SECONDS_TO_RUN = 20.0
+SECONDS_TO_COMPILE = 60.0
 MOST_MEGABYTES = 2048
+MOST_MEGABYTES_OF_COMPILER = {"compiles": 4096, "nvcc": 16384}
 _USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and does not change the path
 _WRONG = 3  # the exit status of harness.h for a wrong result
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
 _WARNINGS = re.compile(
-    r"(heap|global|stack)-(buffer-overflow|use-after-free)|data race|SEGV|attempting double-free|divergent barrier"
+    r"(heap|global|stack)-(buffer-overflow|use-after-free)|use-after-poison|data race|SEGV|attempting double-free"
+    r"|divergent barrier"
 )
+_FINISHED = re.compile(r"^run (\w+) cases=(\d+) alive=(\d+) launches=(\d+) copies=(\d+)$", re.MULTILINE)
+_AT_THE_END = re.compile(r"^(?:run|counts) ", re.MULTILINE)
+_COPY_METRICS = ("copies", "copied_bytes", "strided_copies")
 _OUTSIDE = "A thread reads or writes outside of what was allocated. Which threads have no element?"
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
+    "use-after-poison": "The host reads or writes GPU memory. Only kernels and cudaMemcpy can.",
     "SEGV": _OUTSIDE,  # further still, in memory that was never allocated
     "divergent barrier": (
         "Only some threads of the block reach this __syncthreads() in a branch or after a return. On a GPU the "
@@ -51,6 +61,7 @@ _LESSONS = {
 class _ProgramRun:
     status: int
     output: str
+    number: str = ""  # of this run, which the program prints at its end
 
 
 class CudaCheck(StagedCheck):
@@ -66,7 +77,10 @@ class CudaCheck(StagedCheck):
         program = self._built("address")
         self._entering("runs")
         # A race may also make the result wrong, and a race explains more. So both builds run before a result counts.
-        self._require_right(self._run(program), self._run(self._built("thread")))
+        runs = self._run(program), self._run(self._built("thread"))
+        self._require_right(*runs)
+        for one in runs:
+            self._require_finished(one)
         if self.exercise.goals:
             self._entering("goals")
             self._require_goals(self.counts().measure, lambda goal: "")
@@ -90,7 +104,20 @@ class CudaCheck(StagedCheck):
     def _require_right(self, *results: _ProgramRun) -> None:
         for result in results:
             if result.status == _WRONG:
-                raise StageFailure("right", result.output.partition("counts ")[0].strip())
+                raise StageFailure("right", _AT_THE_END.split(result.output)[0].strip())
+
+    def _require_finished(self, result: _ProgramRun) -> None:
+        """Require that the harness compared every case, and that kernels computed what it compared."""
+        found = [one for one in _FINISHED.findall(result.output) if one[0] == result.number]
+        if not found or int(found[-1][2]) or not int(found[-1][1]):
+            raise StageFailure("runs", "The program ends before the results are compared. Let your function return.")
+        cases, launches, copies = (int(found[-1][place]) for place in (1, 3, 4))
+        if any(goal.metric in _COPY_METRICS for goal in self.exercise.goals):
+            return
+        if launches < cases:
+            raise StageFailure("runs", "No kernel is launched. Let a kernel compute the result.")
+        if copies:
+            raise StageFailure("runs", "Your function copies memory with cudaMemcpy. Let a kernel compute the result.")
 
     def _source(self) -> str:
         return self.file.read_text(encoding="utf-8", errors="replace")
@@ -162,7 +189,16 @@ class CudaCheck(StagedCheck):
         return [f'-DLEARNERS_FILE="{learners}"', str(self.exercise.folder / "harness.cu")]
 
     def _compile(self, command: list[str], stage: str = "compiles", what: str = "Your file does not compile") -> None:
-        made = subprocess.run(command, capture_output=True, text=True, cwd=self.file.parent)
+        megabytes = MOST_MEGABYTES_OF_COMPILER[stage]
+        try:
+            made = subprocess.run(
+                command, capture_output=True, text=True, cwd=self.file.parent, timeout=SECONDS_TO_COMPILE,
+                preexec_fn=partial(_limit_memory, megabytes),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise StageFailure(stage, f"{what} within {SECONDS_TO_COMPILE:g} s. What does it include?") from None
+        if made.returncode and re.search("out of memory|bad_alloc|Cannot allocate memory", made.stderr):
+            raise StageFailure(stage, f"{what} with {megabytes / 1024:g} GB of memory. What does it include?")
         if made.returncode:
             lines = made.stderr.splitlines() or [f"{command[0]} ended with status {made.returncode}"]
             reason = next((line for line in lines if "error" in line), lines[0])
@@ -170,7 +206,11 @@ class CudaCheck(StagedCheck):
 
     def _run(self, program: Path, *sizes: str) -> _ProgramRun:
         limit = f"hard_rss_limit_mb={MOST_MEGABYTES}"
-        quiet = {"ASAN_OPTIONS": f"detect_leaks=0:{limit}", "TSAN_OPTIONS": f"halt_on_error=1:{limit}"}
+        number = secrets.token_hex(8)
+        quiet = {
+            "ASAN_OPTIONS": f"detect_leaks=0:{limit}", "TSAN_OPTIONS": f"halt_on_error=1:{limit}",
+            "TILESMITH_RUN": number,
+        }  # fmt: skip
         try:
             made = subprocess.run(
                 [program, *sizes], capture_output=True, text=True, timeout=SECONDS_TO_RUN, env={**os.environ, **quiet}
@@ -185,7 +225,7 @@ class CudaCheck(StagedCheck):
             raise StageFailure("runs", f"The program took more than {MOST_MEGABYTES / 1024:g} GB of memory.")
         if made.returncode not in (0, _WRONG):
             raise StageFailure("runs", self._explained(made.stderr, made.returncode))
-        return _ProgramRun(made.returncode, made.stdout)
+        return _ProgramRun(made.returncode, made.stdout, number)
 
     def _explained(self, report: str, status: int) -> str:
         """Return the sanitizer's finding with the learner's line and its meaning."""
@@ -197,6 +237,11 @@ class CudaCheck(StagedCheck):
         where = f"{self.file.name}:{place[1]}\n    {line}\n" if place else ""
         lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
         return f"{where}{kind[0]}. {lesson}".rstrip()
+
+
+def _limit_memory(megabytes: int) -> None:
+    """Limit the address space of this process, which is about to become a compiler."""
+    resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
 
 
 def nvcc() -> str | None:

@@ -12,11 +12,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "accesses.h"
+
+#ifdef ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#endif
 
 #define __global__
 #define __device__
@@ -88,12 +94,17 @@ class Barrier {
     std::atomic<unsigned> round_ = 0;
 };
 
-// The counts of the program, for goals and questions; printed at its end.
+// The counts of the program, for goals, questions and the verdict; printed at its end. A program that ends inside the
+// learner's function leaves buffers of the harness alive. `run` is a number that only the check knows.
 struct Counts {
     long launches = 0, blocks = 0, threads = 0, copies = 0, strided_copies = 0, copied_bytes = 0;
+    long cases = 0, alive = 0;
     std::atomic<long> barriers = 0, atomics = 0;
     bool paused = false;
+    std::string run = std::getenv("TILESMITH_RUN") ? std::getenv("TILESMITH_RUN") : "0";
+    Counts() { unsetenv("TILESMITH_RUN"); }
     ~Counts() {
+        std::printf("run %s cases=%ld alive=%ld launches=%ld copies=%ld\n", run.c_str(), cases, alive, launches, copies);
         std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld atomics=%ld copies=%ld "
                     "strided_copies=%ld copied_bytes=%ld\n",
                     launches, blocks, threads, barriers.load(), atomics.load(), copies, strided_copies, copied_bytes);
@@ -107,7 +118,8 @@ inline Counts counts;
 
 // For the harness: its own copies do not count, and accesses are counted in its first case only.
 #define UNCOUNTED(copy) (tilesmith::counts.paused = true, copy, tilesmith::counts.paused = false)
-#define CASE_ENDS() tilesmith::case_ends()
+#define CASE_ENDS() (++tilesmith::counts.cases, tilesmith::case_ends())
+#define ALIVE(change) tilesmith::counts.alive += (change)
 
 inline Barrier* barrier = nullptr;
 
@@ -118,6 +130,20 @@ inline void spoil_shared_memory() {
 #endif
 }
 
+// The host must not touch GPU memory. With the address sanitizer it cannot: the memory is poisoned outside of launches
+// and copies.
+inline std::map<void*, size_t> device_memory;
+inline void let_host_touch([[maybe_unused]] bool allowed) {
+#ifdef ADDRESS_SANITIZER
+    for (const auto& [memory, bytes] : device_memory)
+        allowed ? __asan_unpoison_memory_region(memory, bytes) : __asan_poison_memory_region(memory, bytes);
+#endif
+}
+struct Touching {
+    Touching() { let_host_touch(true); }
+    ~Touching() { let_host_touch(false); }
+};
+
 template <typename... Parameters> class Launch {
   public:
     Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block) : kernel_(kernel), grid_(grid), block_(block) {}
@@ -126,6 +152,7 @@ template <typename... Parameters> class Launch {
         gridDim = grid_;
         blockDim = block_;
         ++counts.launches;
+        const Touching touching;
         for (unsigned z = 0; z < grid_.z; ++z)
             for (unsigned y = 0; y < grid_.y; ++y)
                 for (unsigned x = 0; x < grid_.x; ++x) run(dim3(x, y, z), arguments...);
@@ -186,20 +213,31 @@ template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t byt
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, bytes)) return cudaErrorMemoryAllocation;  // CUDA's own alignment
     tilesmith::allocated(memory, bytes);
+    tilesmith::device_memory[memory] = bytes;
+    tilesmith::let_host_touch(false);
     *pointer = static_cast<Element*>(memory);
     return cudaSuccess;
 }
 inline cudaError_t cudaFree(void* pointer) {
     tilesmith::freed(pointer);
-    return std::free(pointer), cudaSuccess;
+    tilesmith::let_host_touch(true);
+    tilesmith::device_memory.erase(pointer);
+    std::free(pointer);
+    tilesmith::let_host_touch(false);
+    return cudaSuccess;
 }
-inline cudaError_t cudaMemset(void* to, int value, size_t bytes) { return std::memset(to, value, bytes), cudaSuccess; }
+inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    const tilesmith::Touching touching;
+    return std::memset(to, value, bytes), cudaSuccess;
+}
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    const tilesmith::Touching touching;
     tilesmith::counts.copy(bytes);
     return std::memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                                 size_t height, cudaMemcpyKind) {
+    const tilesmith::Touching touching;
     tilesmith::counts.copy(width * height);
     tilesmith::counts.strided_copies += from_pitch != to_pitch;
     for (size_t row = 0; row < height; ++row)

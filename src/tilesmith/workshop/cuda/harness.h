@@ -12,6 +12,7 @@
 #ifndef UNCOUNTED  // with CUDA's own header, nothing is counted
 #define UNCOUNTED(copy) copy
 #define CASE_ENDS()
+#define ALIVE(change)
 #endif
 
 const float UNWRITTEN_SHARED = 1e36f;  // cuda_runtime.h fills shared memory with larger numbers
@@ -21,10 +22,14 @@ const int WRONG = 3;  // the exit status for a wrong result, to tell it from a c
 class Buffer {
   public:
     explicit Buffer(const std::vector<float>& values) : size_(values.size()) {
+        ALIVE(+1);
         cudaMalloc(&pointer_, size_ * sizeof(float));
         UNCOUNTED(cudaMemcpy(pointer_, values.data(), size_ * sizeof(float), cudaMemcpyHostToDevice));
     }
-    ~Buffer() { cudaFree(pointer_); }
+    ~Buffer() {
+        ALIVE(-1);
+        cudaFree(pointer_);
+    }
     Buffer(const Buffer&) = delete;
 
     operator float*() { return pointer_; }

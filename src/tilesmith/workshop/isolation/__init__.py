@@ -3,5 +3,6 @@
 Files, in reading order:
 
 - `worker.py`: the parent's side: starts the child, sends requests, enforces limits.
-- `worker_process.py`: the child's side: checks one file per request.
+- `worker_process.py`: the child's side: forks a process for each file.
+- `outside_verdict.py`: the judge's opinion of a file that passed its check.
 """

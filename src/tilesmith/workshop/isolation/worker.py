@@ -5,10 +5,12 @@ A file that ends the child becomes a failed verdict of one or two lines.
 
 from __future__ import annotations
 
-import json
+import codecs
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,11 +19,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import Pipe
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tilesmith import messages
 from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.isolation import worker_process
@@ -29,6 +31,8 @@ from tilesmith.workshop.isolation import worker_process
 GIGABYTE = 1 << 30
 SECONDS_TO_START = 600.0  # for importing torch and Triton from a slow disk
 SECONDS_FOR_QUESTIONS = 600.0
+SECONDS_TO_JUDGE = 300.0
+SECONDS_BETWEEN_LOOKS = 0.2  # at the memory
 POLL_SECONDS = 0.05
 MOST_PRINTED = 1 << 16
 SECONDS_FOR_TRACEBACK = 1.0
@@ -64,10 +68,7 @@ class Worker:
     """A child process that checks one file after another. A new child replaces one that a file has ended."""
 
     def __init__(self, limits: Limits = LIMITS, *, warm: bool = False) -> None:
-        """`warm`: the child checks a model solution before its first request, and answers each in a fork of itself.
-
-        So every check starts at once, in a process that no earlier file has changed.
-        """
+        """`warm`: the child checks a model solution before its first request, so that every check starts at once."""
         self._limits = limits
         self._warm = warm
         self._process: _Process | None = None
@@ -140,7 +141,7 @@ class Worker:
         with tempfile.TemporaryDirectory(prefix="tilesmith-", ignore_cleanup_errors=True) as scratch:
             copy = Path(scratch).resolve() / exercise.id / exercise.file_name
             copy.parent.mkdir()
-            copy.write_bytes(content)
+            copy.write_bytes(content.removeprefix(codecs.BOM_UTF8))
             self.start()
             assert self._process is not None
             request = {"exercise": str(exercise.folder.resolve()), "file": str(copy), "check": check, "quiz": quiz}
@@ -161,9 +162,6 @@ class Worker:
                     exercise.id, False, stage, _with_harm(f"Your file {ended}", copy, file, content)
                 ), printed
             printed = self._process.printed()
-            if self._process.is_spent:
-                self.close()
-                self.start()
             harm = _harm(copy, file, content)
         if "problem" in answer:
             raise ExerciseError(answer["problem"])
@@ -178,10 +176,10 @@ class Worker:
 
 
 class _Process:
-    """One child process: requests go over a pipe, its output is collected, and its whole session ends with it."""
+    """The process that forks one for each file; its output is collected, and its whole session ends with it."""
 
     def __init__(self, warm: bool = False) -> None:
-        self._pipe, childs_end = Pipe()
+        self._channel, childs_end = socket.socketpair()
         self._process = subprocess.Popen(
             [sys.executable, worker_process.__file__, str(childs_end.fileno()), *(["warm"] if warm else [])],
             pass_fds=[childs_end.fileno()],
@@ -191,10 +189,9 @@ class _Process:
             start_new_session=True,
         )
         childs_end.close()
-        self._running: int = self._process.pid  # the process that runs the file: the child or its fork
-        self.is_spent = False  # whether the next file needs another child
         self._ready = False
         self._bytes_at_first = 0
+        self._checking: int | None = None  # the process of the learner's file
         self._output = bytearray()
         threading.Thread(target=self._collect_output, daemon=True).start()
 
@@ -208,25 +205,28 @@ class _Process:
 
     def answer(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
         """Send a request and wait for the answer. Raises _NoAnswer where none comes."""
-        deadline = time.monotonic() + SECONDS_TO_START
         if not self._ready:
-            self.is_spent = self._message(deadline, limits)["spent"]
+            self._message(time.monotonic() + SECONDS_TO_START, limits)
             self._ready = True
             self._bytes_at_first = _resident_bytes(self._process.pid)  # PyTorch and Triton, not the file's own
         self._output.clear()
+        # The process has its own limit, a little later, for the case that this one is gone.
         with suppress(BrokenPipeError):
-            self._pipe.send_bytes(json.dumps(request).encode())
+            messages.send(self._channel, {**request, "seconds": limits.seconds + SECONDS_FOR_TRACEBACK + 1})
         deadline = time.monotonic() + limits.seconds
         while True:
             message = self._message(deadline, limits)
-            if "process" in message:
-                self._running = message["process"]
-                continue
-            if "answer" in message:
-                self._running = self._process.pid
+            if "pid" in message:
+                self._checking = message["pid"]
+            elif "judging" in message:
+                self._checking, deadline = None, time.monotonic() + SECONDS_TO_JUDGE
+            elif "stage" in message:
+                entering(message["stage"])
+            else:
                 answer: dict[str, Any] = message["answer"]
+                if "ended" in answer:
+                    raise _NoAnswer(answer["ended"])
                 return answer
-            entering(message["stage"])
 
     def printed(self) -> str:
         """Return the output of the file without control characters."""
@@ -234,32 +234,42 @@ class _Process:
         return without_control_characters(bytes(self._output).decode(errors="replace"))
 
     def end(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        for process in [*worker_process.descendants(self._process.pid), self._process.pid]:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
         self._process.wait()
-        self._pipe.close()
+        self._channel.close()
 
     def _message(self, deadline: float, limits: Limits) -> dict[str, Any]:
-        while not self._pipe.poll(POLL_SECONDS):
-            if time.monotonic() > deadline:
+        looked = 0.0
+        while not select.select([self._channel], [], [], POLL_SECONDS)[0]:
+            now = time.monotonic()
+            if now > deadline:
                 where = self._current_line()
                 raise _NoAnswer(
                     f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?"
                 )
-            taken = _resident_bytes(self._running) - self._bytes_at_first
-            if self._ready and taken > limits.gigabytes * GIGABYTE:
-                raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
+            if self._checking is not None and now > looked + SECONDS_BETWEEN_LOOKS:
+                looked = now
+                if self._bytes_taken(self._checking) > limits.gigabytes * GIGABYTE:
+                    raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
         try:
-            message: dict[str, Any] = json.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError, ValueError):
+            return messages.receive(self._channel, deadline + SECONDS_TO_START)
+        except (messages.Closed, messages.Garbage, messages.TooLate, OSError):
             raise _NoAnswer(_reason_for_exit(self._process)) from None
-        return message
+
+    def _bytes_taken(self, process: int) -> int:
+        """Return the memory of the learner's process beyond what it had at first, and of all that it started."""
+        others = sum(map(_resident_bytes, worker_process.descendants(process)))
+        return max(0, _resident_bytes(process) - self._bytes_at_first) + others
 
     def _current_line(self) -> str:
         """Return the line of the learner's file that the child is executing."""
+        if self._checking is None:
+            return ""
         self._output.clear()
         with suppress(ProcessLookupError):
-            os.kill(self._running, signal.SIGUSR1)
+            os.kill(self._checking, signal.SIGUSR1)
         deadline = time.monotonic() + SECONDS_FOR_TRACEBACK
         while time.monotonic() < deadline and b"most recent call first" not in self._output:
             time.sleep(POLL_SECONDS)

@@ -1,6 +1,8 @@
-"""The child process in which learners' files run. The parent starts this file by its path, with a pipe's descriptor.
+"""The process that has imported PyTorch and Triton, and forks a new process for each learner's file.
 
-The child reads one JSON request after another and answers each. Damage by a learner's file stays inside the child.
+The parent starts this file by its path, with a socket's descriptor. This process never runs a learner's code, so no
+file changes how the next one is checked. What the forked process says is only a claim: a file that passes is judged
+again by `outside_verdict.py`. This process ends what a file leaves running, also when the parent is gone.
 """
 
 from __future__ import annotations
@@ -10,66 +12,191 @@ import sys
 if __name__ == "__main__":
     del sys.path[0]  # this folder: a learner's `import worker` must not find our module
 
+import ctypes
 import faulthandler
-import json
 import os
+import select
 import signal
+import socket
+import threading
+import time
 from contextlib import suppress
-from dataclasses import asdict
-from multiprocessing.connection import Connection
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from tilesmith.workshop.checking.triton_check import TritonCheck
     from tilesmith.workshop.checking.verdict import Verdict
     from tilesmith.workshop.cuda.check import CudaCheck
 
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_SIGKILL = int(signal.SIGKILL)
+
 
 def main() -> None:
-    pipe = Connection(int(sys.argv[1]))
-    # At the time limit, the parent asks for a traceback with this signal.
-    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # after initialising CUDA, no fork could use the GPU
     # Import before the first request: the imports do not count as the file's time.
-    from tilesmith.workshop.quizzes import answers  # noqa: F401
-
-    warm = "warm" in sys.argv
-    forks = _warm_up() if warm else False
-    _send(pipe, ready=True, spent=warm and not forks)
-    while True:
-        try:
-            request = json.loads(pipe.recv_bytes())
-        except EOFError:
-            break
-        if forks:
-            _answer_in_copy(request, pipe)
-        else:
-            _send(pipe, answer=_answered(request, pipe))
-    os._exit(0)  # threads that a file left running must not keep the process alive
-
-
-def _answer_in_copy(request: dict[str, Any], pipe: Connection) -> None:
-    """Answer in a fork of this process: it starts at once, warm, and its file cannot change this process."""
     import torch
 
-    copy = os.fork()
-    if not copy:
+    from tilesmith import messages
+    from tilesmith.workshop.isolation.outside_verdict import objection  # noqa: F401
+    from tilesmith.workshop.quizzes import answers  # noqa: F401
+
+    torch.set_num_threads(1)  # a fork does not copy OpenMP's threads, so there must be none
+    if "warm" in sys.argv:
+        _warm_up()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process, which can end them
+    server = _Server(channel)
+    threading.Thread(target=server.end_with_the_parent, daemon=True).start()
+    messages.send(channel, {"ready": True})
+    while True:
         try:
-            torch.set_num_threads(os.cpu_count() or 1)
-            _send(pipe, process=os.getpid())
-            _send(pipe, answer=_answered(request, pipe))
+            request = messages.receive(channel)
+        except messages.Closed:
+            server.end()
+        messages.send(channel, {"answer": server.answer(request)})
+
+
+class _Server:
+    """Forks a process for each request, and a nursery of the judge beside them."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        from tilesmith.lab.judge import Judge
+        from tilesmith.lab.judge.isolation.children import Nursery
+        from tilesmith.lab.judge.isolation.nursery import serve
+
+        self._channel = channel
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._nursery = os.fork()
+        if self._nursery == 0:
+            ours.close()
+            channel.close()
+            _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+            serve(theirs)
+        theirs.close()
+        self._judge = Judge(Nursery(ours))
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Check one file in a fork of this process, and ask the judge about a file that passes."""
+        from tilesmith import messages
+
+        ours, theirs = socket.socketpair()
+        child = os.fork()
+        if child == 0:
+            ours.close()
+            self._channel.close()
+            _check_and_exit(request, theirs)
+        theirs.close()
+        try:
+            messages.send(self._channel, {"pid": child})
+            told = self._told(ours, float(request["seconds"]), child)
         finally:
-            os._exit(1 if sys.exc_info()[0] else 0)
-    _, status = os.waitpid(copy, 0)
-    if os.WIFSIGNALED(status):  # end in the same way, so that the parent can tell the learner
-        if os.WTERMSIG(status) != signal.SIGKILL:
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    elif os.WEXITSTATUS(status):
-        os._exit(os.WEXITSTATUS(status))
+            ours.close()
+            self._end_others()
+        if "ended" in told or not _claims_success(told):
+            return told
+        messages.send(self._channel, {"judging": True})
+        return self._judged(request, told)
+
+    def _told(self, channel: socket.socket, seconds: float, child: int) -> dict[str, Any]:
+        """Return the answer of the forked process, or how it ended. Its messages are not trusted."""
+        from tilesmith import messages
+        from tilesmith.workshop.course.exercise import STAGES
+
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                message = messages.receive(channel, deadline)
+            except messages.TooLate:
+                return {"ended": f"was still running after {seconds:g} s. Is there a loop that never ends?"}
+            except messages.Garbage as error:
+                return {"ended": f"sends {error} in place of an answer."}
+            except messages.Closed:
+                return {"ended": _how_ended(child)}
+            if message.get("stage") in STAGES:
+                messages.send(self._channel, {"stage": message["stage"]})
+            elif "answer" in message:
+                return _validated(message["answer"])
+            else:
+                return {"ended": "sends something other than an answer."}
+
+    def _judged(self, request: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+        from tilesmith.workshop.course.exercise_file import load_exercise
+        from tilesmith.workshop.isolation.outside_verdict import objection
+
+        exercise = load_exercise(Path(request["exercise"]))
+        if exercise.is_cuda:
+            return told
+        try:
+            found = objection(self._judge, exercise, Path(request["file"]))
+        except Exception as error:
+            return {"ended": f"could not be judged outside of its process: {type(error).__name__}: {error}"}
+        return told if found is None else {"verdict": found.as_json(), "quiz": None}
+
+    def end_with_the_parent(self) -> None:
+        """Wait until the parent's end of the socket is closed, however the parent ended."""
+        watched = select.poll()
+        watched.register(self._channel, getattr(select, "POLLRDHUP", select.POLLHUP))
+        watched.poll()
+        self.end()
+
+    def end(self) -> NoReturn:
+        self._end_others()
+        os._exit(0)
+
+    def _end_others(self) -> None:
+        """End all descendants but the nursery."""
+        for _ in range(20):  # a process that is ended may have started another
+            found = descendants(os.getpid(), leaving=self._nursery)
+            for process in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            if not found:
+                return
+            with suppress(ChildProcessError):
+                for process in found:
+                    os.waitpid(process, os.WNOHANG)
+            time.sleep(0.005)
 
 
-def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
+def descendants(root: int, leaving: int | None = None) -> list[int]:
+    """Return the processes that descend from a process, except one and its own descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+        if entry.isdecimal():
+            with suppress(OSError, IndexError, ValueError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    parents.setdefault(int(fields[1]), []).append(int(entry))
+    found: list[int] = []
+    waiting = [one for one in parents.get(root, []) if one != leaving]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += parents.get(one, [])
+    return found
+
+
+def _check_and_exit(request: dict[str, Any], channel: socket.socket) -> NoReturn:
+    """In the forked process: check the file, answer, end. Threads that the file left running end too."""
+    from tilesmith import messages
+
+    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    # At the time limit, the parent asks for a traceback with this signal.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    import torch
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    try:
+        messages.send(channel, {"answer": _checked(request, channel)})
+    finally:
+        os._exit(0)
+
+
+def _checked(request: dict[str, Any], channel: socket.socket) -> dict[str, Any]:
+    from tilesmith import messages
     from tilesmith.spec import SpecError
     from tilesmith.workshop.checking.staged_check import StageFailure
     from tilesmith.workshop.checking.triton_check import TritonCheck
@@ -85,7 +212,7 @@ def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
         check: TritonCheck | CudaCheck | None = None
         if not exercise.is_only_questions:
             kind = CudaCheck if exercise.is_cuda else TritonCheck
-            check = kind(exercise, file, entering=lambda stage: _send(pipe, stage=stage))
+            check = kind(exercise, file, entering=lambda stage: messages.send(channel, {"stage": stage}))
         verdict = check.verdict() if check is not None and request["check"] else None
         if isinstance(check, TritonCheck) and verdict is not None and "picture" in request:
             _draw(check, verdict, Path(request["picture"]))
@@ -101,21 +228,14 @@ def _answered(request: dict[str, Any], pipe: Connection) -> dict[str, Any]:
     return {"verdict": verdict and verdict.as_json(), "quiz": found, "figures": figures}
 
 
-def _warm_up() -> bool:
-    """Check a model solution: the first check imports and initialises what later checks reuse.
-
-    Return whether a fork of this process can run files. Beside a GPU it cannot: a fork has no access to CUDA.
-    """
-    import torch
-
+def _warm_up() -> None:
+    """Check a model solution: the first check imports and initialises what later checks reuse. Not on the GPU."""
     from tilesmith.workshop.checking.triton_check import TritonCheck
     from tilesmith.workshop.course.catalogue import BUILT_IN
     from tilesmith.workshop.course.exercise_file import load_exercise
 
-    torch.set_num_threads(1)  # a fork does not copy OpenMP's threads, so there must be none
-    exercise = load_exercise(BUILT_IN / "vector-add")
+    exercise = replace(load_exercise(BUILT_IN / "vector-add"), timed=())
     TritonCheck(exercise, exercise.solution).verdict()
-    return not torch.cuda.is_available()
 
 
 def _figures(check: TritonCheck | CudaCheck | None, verdict: Verdict | None) -> dict[str, float]:
@@ -134,8 +254,40 @@ def _draw(check: TritonCheck, verdict: Verdict, page: Path) -> None:
         page.write_text(picture, encoding="utf-8")
 
 
-def _send(pipe: Connection, **message: Any) -> None:
-    pipe.send_bytes(json.dumps(message).encode())
+def _claims_success(told: dict[str, Any]) -> bool:
+    return bool(told.get("verdict") and told["verdict"]["passed"])
+
+
+def _validated(answer: Any) -> dict[str, Any]:
+    """Return an answer that has the parts of one; otherwise that the file sent something else."""
+    from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
+
+    try:
+        if "problem" in answer:
+            return {"problem": str(answer["problem"])[:2000]}
+        verdict = Verdict.from_json(answer["verdict"]).as_json() if answer["verdict"] is not None else None
+        quiz = None if answer["quiz"] is None else [asdict(QuestionAnswers(**one)) for one in answer["quiz"]]
+        if verdict is not None and not (type(verdict["passed"]) is bool and isinstance(verdict["message"], str)):
+            raise TypeError
+    except (KeyError, TypeError, AttributeError):
+        return {"ended": "sends something other than an answer."}
+    return {"verdict": verdict, "quiz": quiz}
+
+
+def _how_ended(child: int) -> str:
+    try:
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+    except ChildProcessError:
+        return "stopped answering."
+    if code >= 0:
+        return f"ended the whole process with status {code}, as os._exit does. Let the function return instead."
+    return f"was ended by {signal.Signals(-code).name}."
+
+
+def _prctl(option: int, value: int) -> None:
+    with suppress(Exception):  # Linux only
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

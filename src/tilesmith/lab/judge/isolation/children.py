@@ -17,7 +17,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from tilesmith.lab.judge.isolation import messages
+from tilesmith import messages
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.isolation.limits import Limits
 
@@ -33,12 +33,16 @@ class Ended(Exception):
 
 
 class Nursery:
-    """Starts children. One nursery serves many candidates, from several threads."""
+    """Starts children. One nursery serves many candidates, from several threads.
 
-    def __init__(self) -> None:
+    `requests` is the socket of a nursery that someone else started; by default this object starts one.
+    """
+
+    def __init__(self, requests: socket.socket | None = None) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
+        self._requests = requests
+        self._is_lent = requests is not None
 
     def start(self) -> None:
         """Start the nursery now, because its imports take seconds."""
@@ -82,6 +86,8 @@ class Nursery:
         return Child(ours, status, arena, output, limits)
 
     def _ready(self) -> socket.socket:
+        if self._is_lent and self._requests is not None:
+            return self._requests
         if self._process is None or self._process.poll() is not None or self._requests is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             path = os.pathsep.join(one for one in sys.path if one)  # a child must not import from the user's folder

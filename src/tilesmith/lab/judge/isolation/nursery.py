@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from tilesmith.lab.judge.isolation import limits as process_limits
 from tilesmith.lab.judge.isolation import sandbox
@@ -33,7 +33,11 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Fork a child for each request on the socket whose descriptor is the last argument."""
-    requests = socket.socket(fileno=int(sys.argv[-1]))
+    serve(socket.socket(fileno=int(sys.argv[-1])))
+
+
+def serve(requests: socket.socket) -> NoReturn:
+    """Fork a child for each request, until the other end is closed."""
     roles = _roles()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, which then closes the socket
     _prepare_when_idle(requests)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from tilesmith import messages
 from tilesmith.hardware.devices import device as named_device
 from tilesmith.lab.check_context import poisoned_memory
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
-from tilesmith.lab.judge.isolation import messages
 from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.candidate_module import function_of, load

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.lab.judge.isolation import messages
+from tilesmith import messages
 from tilesmith.lab.judge.isolation.arena import Arena, aligned
 from tilesmith.lab.judge.recording.plain_values import NotPlain, dtype_name
 from tilesmith.lab.judge.replaying.memory import BadTape
