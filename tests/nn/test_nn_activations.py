@@ -1,4 +1,4 @@
-"""Softmax, and the SwiGLU feed-forward block."""
+"""Softmax, GELU, and the SwiGLU and GeGLU feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tilesmith as ts
-from tilesmith.nn.activations import Softmax, SwiGLU
+from tilesmith.nn.activations import GELU, GeGLU, Softmax, SwiGLU
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,28 @@ def test_packed_swiglu_matches_separate_gate_and_up(bias: bool) -> None:
     torch.testing.assert_close(
         ours["gate_up_proj.weight"], torch.cat((right["gate_proj.weight"], right["up_proj.weight"]))
     )
+
+
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_geglu_matches_pytorch(packed: bool, approximate: str) -> None:
+    ours = GeGLU(12, 20, approximate=approximate, packed=packed)
+
+    class Theirs(GeGLU):
+        def activated(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
+            gate, up = gate.chunk(2, -1) if up is None else (gate, up)
+            return F.gelu(gate, approximate=approximate) * up
+
+    theirs = Theirs(12, 20, packed=packed)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 5, 12)
+    torch.testing.assert_close(results(ours, x), results(theirs, x))
+
+
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+def test_gelu_matches_torch(approximate: str) -> None:
+    x = torch.randn(3, 4, 9)
+    torch.testing.assert_close(results(GELU(approximate), x), results(torch.nn.GELU(approximate), x))
 
 
 def test_swiglu_takes_device_and_dtype() -> None:

@@ -4,7 +4,7 @@ Files, in reading order:
 
 - `linear.py`: Linear.
 - `norms.py`: RMSNorm, AddRMSNorm, LayerNorm.
-- `activations.py`: SiLU, Softmax, and the SwiGLU block.
+- `activations.py`: SiLU, GELU, Softmax, and the SwiGLU and GeGLU blocks.
 - `attention.py`: RotaryEmbedding, and Attention with its projections.
 - `losses.py`: CrossEntropyLoss, LinearCrossEntropyLoss.
 - `images.py`: Conv2d, MaxPool2d, AvgPool2d.
@@ -13,7 +13,7 @@ Files, in reading order:
 - `evoformer_reference.py`: the same block in plain PyTorch.
 """
 
-from tilesmith.nn.activations import SiLU, Softmax, SwiGLU
+from tilesmith.nn.activations import GELU, GeGLU, SiLU, Softmax, SwiGLU
 from tilesmith.nn.attention import Attention, RotaryEmbedding
 from tilesmith.nn.evoformer import (
     EvoformerBlock,
@@ -31,6 +31,7 @@ from tilesmith.nn.norms import AddRMSNorm, LayerNorm, RMSNorm
 from tilesmith.nn.pairformer import AttentionPairBias, SwiGLUTransition
 
 __all__ = [
+    "GELU",
     "AddRMSNorm",
     "Attention",
     "AttentionPairBias",
@@ -38,6 +39,7 @@ __all__ = [
     "Conv2d",
     "CrossEntropyLoss",
     "EvoformerBlock",
+    "GeGLU",
     "LayerNorm",
     "Linear",
     "LinearCrossEntropyLoss",

@@ -1,15 +1,17 @@
-"""Activations, and the SwiGLU feed-forward block."""
+"""Activations, and the SwiGLU and GeGLU feed-forward blocks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from tilesmith.ops.geglu import geglu
+from tilesmith.ops.gelu import gelu
 from tilesmith.ops.silu import silu
 from tilesmith.ops.softmax import softmax
 from tilesmith.ops.swiglu import swiglu
 
-__all__ = ["SiLU", "Softmax", "SwiGLU"]
+__all__ = ["GELU", "GeGLU", "SiLU", "Softmax", "SwiGLU"]
 
 
 class SiLU(torch.nn.Module):
@@ -17,6 +19,13 @@ class SiLU(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return silu(x)
+
+
+class GELU(torch.nn.GELU):
+    """torch.nn.GELU on `ops.gelu`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return gelu(x, self.approximate)
 
 
 class Softmax(torch.nn.Softmax):
@@ -60,5 +69,33 @@ class SwiGLU(torch.nn.Module):
         self.down_proj = linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = swiglu(self.gate_up_proj(x)) if self.packed else swiglu(self.gate_proj(x), self.up_proj(x))
-        return self.down_proj(hidden)  # type: ignore[no-any-return]  # a module returns Any
+        projected = (self.gate_up_proj(x),) if self.packed else (self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(self.activated(*projected))  # type: ignore[no-any-return]  # a module returns Any
+
+    def activated(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
+        """Return the hidden units from both projections, or from the packed one."""
+        return swiglu(gate, up)
+
+
+class GeGLU(SwiGLU):
+    """Gemma's feed-forward block: down_proj(gelu(gate_proj(x)) · up_proj(x)), with the parameters of SwiGLU.
+
+    `approximate` is "tanh", as in Gemma, or "none".
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int,
+        bias: bool = False,
+        *,
+        approximate: str = "tanh",
+        packed: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, hidden_dim, bias, packed=packed, device=device, dtype=dtype)
+        self.approximate = approximate
+
+    def activated(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
+        return geglu(gate, up, self.approximate)

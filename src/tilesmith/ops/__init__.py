@@ -8,6 +8,8 @@ Files, in reading order:
 - `silu.py`: x · σ(x). Read this operator first.
 - `add.py`: x + y.
 - `swiglu/`: silu(gate) · up.
+- `gelu.py`: x · Φ(x).
+- `geglu.py`: gelu(gate) · up.
 - `gate.py`: x · σ(gate), for gated attention.
 - `transpose.py`: the last two dimensions exchanged.
 - `sum.py`: sums over any dimensions.
@@ -52,6 +54,8 @@ from tilesmith.ops.conv2d import conv2d
 from tilesmith.ops.cross_entropy import cross_entropy
 from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.gate import gate
+from tilesmith.ops.geglu import geglu
+from tilesmith.ops.gelu import gelu
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
 from tilesmith.ops.matmul import matmul
@@ -103,6 +107,8 @@ __all__ = [
     "cross_entropy",
     "edge_norm",
     "gate",
+    "geglu",
+    "gelu",
     "layer_norm",
     "linear_cross_entropy",
     "matmul",

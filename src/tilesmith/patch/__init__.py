@@ -3,6 +3,7 @@
 Files, in reading order:
 
 - `patching.py`: `patch`, `unpatch` and `report`, the functions that users call.
+- `trainer.py`: `trainer_callback`, for Hugging Face's and TRL's trainers.
 - `report.py`: what `patch` reports: parts and fusions, made or not made, and why.
 - `families.py`: the supported model families and their differences.
 - `rewriting.py`: copies of transformers' methods with some statements replaced.
@@ -14,5 +15,6 @@ Files, in reading order:
 from tilesmith.patch.folding.fold_model import FoldReport, fold
 from tilesmith.patch.patching import patch, report, unpatch
 from tilesmith.patch.report import Report
+from tilesmith.patch.trainer import trainer_callback
 
-__all__ = ["FoldReport", "Report", "fold", "patch", "report", "unpatch"]
+__all__ = ["FoldReport", "Report", "fold", "patch", "report", "trainer_callback", "unpatch"]

@@ -22,6 +22,16 @@ class Family:
     """The norm multiplies by 1 + weight and rounds only after that."""
     decoder: str = "Model"
     """The name, without the prefix, of the class under the head."""
+    attention: str = "Attention"
+    """The name, without the prefix, of the class that attends."""
+    mlp: str = "MLP"
+    """The name of the class of feed-forward blocks; empty where a block is no module of its own."""
+    rotates: bool = True
+    """Whether q and k are rotated by their positions."""
+    head: str = "ForCausalLM"
+    """The name, without the prefix, of the class with the loss over a vocabulary."""
+    masked: tuple[str, str] | None = None
+    """For a model of masked tokens: the modules before the logits and of the logits."""
     tried: bool = False
     """Norms and rotations are tried on random numbers, because their code differs from Llama's or is unknown."""
     known: bool = True
@@ -35,8 +45,8 @@ class Family:
         return import_module(f"transformers.models.{self.folder}.modeling_{self.folder}")
 
     def of(self, name: str) -> type[nn.Module]:
-        """Return the class whose name is the prefix and this name; UnknownCodeError where there is none."""
-        found: type[nn.Module] | None = getattr(self.modeling, self.prefix + name, None)
+        """Return the class whose name is the prefix and this name, or this name; UnknownCodeError without one."""
+        found: type[nn.Module] | None = getattr(self.modeling, self.prefix + name, getattr(self.modeling, name, None))
         if found is None:
             raise UnknownCodeError(f"this release of transformers has no class {self.prefix}{name}")
         return found
@@ -47,7 +57,7 @@ FAMILIES = {
     "mistral": Family("mistral", "Mistral"),
     "qwen2": Family("qwen2", "Qwen2"),
     "qwen3": Family("qwen3", "Qwen3"),
-    "gemma": Family("gemma", "Gemma", gemma_norm=True, note="GELU in the blocks, left to transformers"),
+    "gemma": Family("gemma", "Gemma", gemma_norm=True, note="GELU in the blocks"),
     "gemma2": Family("gemma2", "Gemma2", gemma_norm=True, note="as Gemma; capped logits"),
     "gemma3_text": Family("gemma3", "Gemma3", gemma_norm=True, decoder="TextModel", note="as Gemma"),
     "granite": Family("granite", "Granite", tried=True, note="scaled logits"),
@@ -57,17 +67,28 @@ FAMILIES = {
     "glm4": Family("glm4", "Glm4", tried=True, note="half of each head rotates, by neighbours"),
     "cohere": Family("cohere", "Cohere", tried=True, note="layer norm, scaled logits, rotation by neighbours"),
     "cohere2": Family("cohere2", "Cohere2", tried=True, note="layer norm, scaled logits, rotation by neighbours"),
-    "starcoder2": Family(
-        "starcoder2", "Starcoder2", tried=True, note="layer norm; GELU in the blocks, left to transformers"
-    ),
+    "starcoder2": Family("starcoder2", "Starcoder2", tried=True, note="layer norm; GELU in the blocks, no gate"),
     "smollm3": Family("smollm3", "SmolLM3", tried=True, note="some layers do not rotate"),
     "phi3": Family("phi3", "Phi3", tried=True, note="one layer for q, k and v, one for gate and up"),
     "mixtral": Family("mixtral", "Mixtral", tried=True, note="all but the experts"),
     "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", tried=True, note="all but the experts"),
     "gpt_oss": Family("gpt_oss", "GptOss", tried=True, note="all but the experts; sinks need the fallback attention"),
-    "gpt_neox": Family("gpt_neox", "GPTNeoX", tried=True, note="norm, rotary and attention only"),
-    "gpt2": Family("gpt2", "GPT2", tried=True, note="norm and attention only"),
-}
+    "gpt_neox": Family("gpt_neox", "GPTNeoX", tried=True, note="layer norm; GELU in the blocks, no gate"),
+    "gpt2": Family("gpt2", "GPT2", head="LMHeadModel", rotates=False, tried=True, note="as GPTNeoX; no rotation"),
+    "qwen2_vl": Family(
+        "qwen2_vl", "Qwen2VL", mlp="Qwen2MLP", decoder="TextModel", head="ForConditionalGeneration", tried=True,
+        note="the language part; its loss is left to transformers",
+    ),
+    "modernbert": Family(
+        "modernbert", "ModernBert", head="ForMaskedLM", masked=("head", "decoder"), tried=True,
+        note="encoder: layer norm, GeGLU, windows to both sides, masked tokens",
+    ),
+    "bert": Family(
+        "bert", "Bert", attention="SelfAttention", mlp="", rotates=False, head="ForMaskedLM",
+        masked=("cls.predictions.transform", "cls.predictions.decoder"), tried=True,
+        note="encoder: layer norm, masked tokens; blocks left to transformers",
+    ),
+}  # fmt: skip
 """The families by their configurations' `model_type`. A model of another family is patched where it is recognised."""
 
 

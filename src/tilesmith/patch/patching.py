@@ -33,6 +33,7 @@ from tilesmith.patch.parts.attention_registry import (
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
 from tilesmith.patch.parts.feed_forward import block_forward
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
+from tilesmith.patch.parts.masked_loss import masked_without_logits
 from tilesmith.patch.parts.norms import looks_like_norm, norm_form, norm_forward
 from tilesmith.patch.parts.residual import is_ours, with_fused_residual
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
@@ -104,12 +105,11 @@ def unpatch(model: Model) -> Model:
     for module in patched:
         del module.forward
         delattr(module, FORWARD)
-    before = vars(model).get(ATTENTION)
-    if before is not None:
-        delattr(model, ATTENTION)
-        config: Any = model.config
+    for config, before in vars(model).get(ATTENTION, ()):
         if config._attn_implementation.startswith(PREFIX):  # else the user set another one, which stays
             config._attn_implementation = before
+    if ATTENTION in vars(model):
+        delattr(model, ATTENTION)
     if REPORT in vars(model):
         delattr(model, REPORT)
     return model
@@ -175,7 +175,7 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
     """Swap what attention modules compute around attention: rotary positions and projections."""
     if not rotary and not attention:
         return
-    kind = family.of("Attention")
+    kind = family.of(family.attention)
     projections: list[str] = []
     for name in PROJECTIONS if attention and has_mask_registry() else ():
         with done.fusion(name):
@@ -192,25 +192,37 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
             tables = family.of("RotaryEmbedding")
             kept = _swap(model, tables, with_kept_tables(tables.forward), why_tables_change)
             done.record_fusion("rotary tables", kept)
+    elif rotary and not family.rotates:
+        done.left["rotary"] = f"{kind.__name__} does not rotate q and k"
     elif rotary:
         raise UnknownCodeError.of(kind.forward)
 
 
 def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -> None:
-    activation = getattr(model.config, "hidden_activation", None) or getattr(model.config, "hidden_act", None)
-    if activation not in ("silu", "swish"):
-        done.left["mlp"] = f"the activation is {activation}, and the operators have silu only"
+    if not family.mlp:
+        done.left["mlp"] = "a feed-forward block is no module of its own"
         return
-    kind = family.of("MLP")
-    done.record_part("mlp", _swap(model, kind, block_forward(kind.forward)))
+    kind = family.of(family.mlp)
+    block = next((module for module in model.modules() if isinstance(module, kind)), None)
+    if block is None:
+        done.left["mlp"] = f"{type(model).__name__} has no {kind.__name__}"
+        return
+    ours = block_forward(kind.forward, block)
+    if isinstance(ours, str):
+        done.left["mlp"] = ours
+        return
+    done.record_part("mlp", _swap(model, kind, ours))
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
-    kind = family.of("ForCausalLM")
+    kind = family.of(family.head)
     if not isinstance(model, kind):
         done.left["loss"] = f"{type(model).__name__} has no loss over a vocabulary"
         return
-    require_known_loss(kind.forward, family.known)
+    if family.masked is not None:
+        done.record_part("loss", _swap(model, kind, masked_without_logits(kind.forward, *family.masked)))
+        return
+    require_known_loss(kind.forward, kind.base_model_prefix, family.known)
     reason = why_logits(model, standard_loss())
     if reason is not None:
         done.left["loss"] = reason
@@ -228,17 +240,20 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
     if not has_mask_registry():
         done.left["attention"] = "transformers before 4.53 has no registry for masks"
         return
-    kind = family.of("Attention")
+    kind = family.of(family.attention)
     if REGISTRY not in names_in(kind.forward):
         raise UnknownCodeError.of(kind.forward)
-    before = model.config
-    config: Any = copy.copy(before)  # other models may share the configuration
-    setattr(model, ATTENTION, config._attn_implementation)
-    for module in model.modules():
-        if getattr(module, "config", None) is before:
-            module.config = config
-    config._attn_implementation = register_attention(family, config)
-    done.swapped["attention"] = sum(isinstance(module, kind) for module in model.modules())
+    attending: list[Any] = [module for module in model.modules() if isinstance(module, kind)]
+    changed = []
+    for before in {id(module.config): module.config for module in attending}.values():
+        config: Any = copy.copy(before)  # other models may share the configuration
+        changed.append((config, config._attn_implementation))
+        for module in model.modules():
+            if getattr(module, "config", None) is before:
+                module.config = config
+        config._attn_implementation = register_attention(family, config)
+    setattr(model, ATTENTION, changed)
+    done.swapped["attention"] = len(attending)
     with done.fusion("default positions"):
         decoder = family.of(family.decoder)
         done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward)))

@@ -79,6 +79,12 @@ class Drawn:
         shape = self.shape()
         return {"gate": self.tensor(*shape), "up": self.tensor(*shape)}
 
+    def _gelu(self) -> Inputs:
+        return {**self._silu(), "approximate": self.draw(st.sampled_from(["none", "tanh"]))}
+
+    def _geglu(self) -> Inputs:
+        return {**self._swiglu(), "approximate": self.draw(st.sampled_from(["none", "tanh"]))}
+
     def _rms_norm(self) -> Inputs:
         shape = [*self.shape(0, 2), self.draw(st.sampled_from([2, 5, 16, 33, 130]))]
         return {"x": self.tensor(*shape), "weight": self.tensor(shape[-1], magnitude=1.0), "eps": 1e-5}

@@ -19,9 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tilesmith as ts
 from tilesmith.lab.check import interpretable
+from tilesmith.ops.geglu import backward_with_output as geglu_backward
+from tilesmith.ops.gelu import backward_with_output as gelu_backward
 from tilesmith.ops.runtime.kernels import Kernels
 from tilesmith.ops.runtime.operator import Operator
-from tilesmith.ops.swiglu.operator import backward_with_output
+from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
 from tilesmith.spec import LAYOUTS, Case, Inputs, Layout, Spec, is_differentiable
 
 
@@ -105,7 +107,7 @@ INNER = {
     "layer_norm_branch_backward", "matmul_finish_gradient", "matmul_forward_with_addend",
     "outer_product_mean_few_backward",
     "outer_product_mean_few_forward", "outer_product_mean_epilogue", "outer_product_mean_scaled_transposed",
-    "swiglu_backward_with_output",
+    "swiglu_backward_with_output", "geglu_backward_with_output", "gelu_backward_with_output",
     "triangle_multiply_exact_backward", "triangle_multiply_exact_forward", "triangle_multiply_gate_gradient",
     "triangle_multiply_gated", "triangle_multiply_output_gate_gradient", "triangle_multiply_output_gated",
     "triangle_multiply_product_norm", "triangle_multiply_product_norm_gradient",
@@ -138,7 +140,10 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
         forward_and_backward(spec.op, spec.inputs(case, torch.float32, "cpu"))
     sides = {"a": torch.randn(1, 2, 3, 4), "b": torch.randn(1, 2, 3, 4), "weight": torch.randn(5, 16)}
     forward_and_backward(ts.ops.SPECS["outer_product_mean"].op, sides)
-    backward_with_output(*(torch.randn(3, 4) for _ in range(3)))
+    x, y, z = torch.randn(3, 3, 4)
+    swiglu_backward(x, y, z)
+    geglu_backward(x, y, z, "tanh")
+    gelu_backward(x, y, "none")
     assert set(called) >= INNER
     monkeypatch.undo()
     for name in sorted(INNER):

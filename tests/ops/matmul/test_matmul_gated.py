@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import tilesmith as ts
 from tilesmith.ops import configured
+from tilesmith.ops.geglu import geglu
 from tilesmith.ops.matmul.hopper import gated_tiles as hopper_tiles
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan, PlannedLaunch
@@ -90,13 +91,13 @@ class TestChoice:
         assert {launch.grid for launch in planned()} == {(128, 1, 1)}
 
 
-def planned(dtype: torch.dtype = torch.bfloat16) -> list[PlannedLaunch]:
+def planned(dtype: torch.dtype = torch.bfloat16, activation: str = "silu") -> list[PlannedLaunch]:
     x, weight, wide = (
         torch.empty(size, dtype=dtype, device="meta") for size in ((ROWS, DEPTH), (COLUMNS, DEPTH), (ROWS, COLUMNS))
     )
     with recorded_plans() as plans:
-        products.forward(x, weight, weight)
-        products.backward(x, weight.new_empty(DEPTH, COLUMNS), wide, wide)
+        products.forward(x, weight, weight, activation)
+        products.backward(x, weight.new_empty(DEPTH, COLUMNS), wide, wide, activation)
     return [launch for plan in plans for launch in plan.launches]
 
 
@@ -123,6 +124,22 @@ def test_compiles_without_spilling(kind: str, dtype: torch.dtype, fields: dict[s
     products_made = [line for line in binary.assembly["ptx"].splitlines() if "wgmma.mma_async" in line]
     assert len(products_made) == 2 * (finished_at + 1) * 4
     assert all(".m64n256k16." in line for line in products_made)
+
+
+def test_geglu_forward_compiles_without_spilling() -> None:
+    launch = planned(activation="gelu_tanh")[0]
+    assert (launch.kernel.__name__, launch.arguments["ACTIVATION"]) == (FORWARD, "gelu_tanh")
+    binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
+    assert binary.spill_bytes == 0
+
+
+def test_geglu_backward_runs_separately() -> None:
+    names = [one.kernel.__name__ for one in planned(activation="gelu_tanh")]
+    assert names == [FORWARD, "matmul_hopper_kernel", "swiglu_backward_kernel"]
+
+
+def test_exact_gelu_runs_separately() -> None:
+    assert {one.kernel.__name__ for one in planned(activation="gelu")} - {"matmul_hopper_kernel"} == APART
 
 
 def made(rows: int, columns: int, depth: int, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
@@ -245,6 +262,16 @@ def test_backward_error_is_at_most_that_of_separate_kernels(
     for _ in range(5):
         assert all(map(torch.equal, products.backward(dy, weight, gate, up), ours))
     assert launched[BACKWARD] == 6
+
+
+@pytest.mark.gpu
+def test_geglu_error_is_at_most_that_of_separate_kernels(launched: Counter[str]) -> None:
+    x, gate_weight, up_weight, _, _ = made(1000, 1000, 1032, torch.bfloat16, "cuda")
+    gate, up = F.linear(x, gate_weight), F.linear(x, up_weight)
+    ours = products.forward(x, gate_weight, up_weight, "gelu_tanh")
+    right = products.reference(x.double(), gate_weight.double(), up_weight.double(), "gelu_tanh")
+    assert_as_right(ours, (gate, up, geglu(gate, up, "tanh")), right)
+    assert launched[FORWARD] == 1
 
 
 @pytest.mark.gpu

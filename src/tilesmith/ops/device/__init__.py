@@ -3,6 +3,7 @@
 Files, in reading order:
 
 - `elementwise.py`: tiles, grids and configurations of elementwise kernels.
+- `activations.py`: SiLU and GELU with their slopes.
 - `runs.py`: walking dimensions of any strides in runs of neighbouring elements.
 - `aligned_rows.py`: rows of any width in 16-byte vectors.
 - `partial_sums.py`: sums over rows in two kernels, without atomics.

@@ -1,12 +1,14 @@
 """The GEMMs of a gated feed-forward block with SwiGLU in their epilogues: one kernel forward, one backward.
 
-Forward: gate = x·Wgᵀ, up = x·Wuᵀ and hidden = silu(gate)·up. A separate SwiGLU pass would read gate and up again, two
+Forward: gate = x·Wgᵀ, up = x·Wuᵀ and hidden = act(gate)·up. A separate SwiGLU pass would read gate and up again, two
 elements for each that it writes. Backward: dhidden = dy·W gives the gradients of gate and of up. The kernel also writes
 hidden again, which the forward did not keep. A separate GEMM would write dhidden only for one pass to read it. At a
 GPU's power limit, moved bytes cost time twice: their own, and that of slower GEMMs.
 
 The Hopper kernels are in `matmul/hopper/gated_forward.py` and `gated_backward.py`. Other GPUs and the interpreter plan
-GEMMs and SwiGLU one after the other; callers that can use the BLAS ask `suits_forward` and `suits_backward` first.
+GEMMs and SwiGLU one after the other. GeGLU has the forward's kernel only, with GELU by tanh: the slope of GELU in the
+backward's epilogue spills 208 bytes per thread. Callers that can use the BLAS ask
+`suits_forward` and `suits_backward` first.
 """
 
 from __future__ import annotations
@@ -21,50 +23,63 @@ from tilesmith.ops.matmul.hopper.gated_tiles import suits_hopper
 from tilesmith.ops.matmul.internal.suitability import RememberedSuitability
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.swiglu.operator import plan_backward_with_output
-from tilesmith.ops.swiglu.operator import plan_forward as plan_swiglu
+from tilesmith.ops.swiglu.operator import plan_gated, plan_gated_gradients
+
+FORWARD = ("silu", "gelu_tanh")
+BACKWARD = ("silu",)
+"""The activations that the Hopper kernels have."""
 
 
-def reference(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def reference(
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor, activation: str = "silu"
+) -> tuple[Tensor, Tensor, Tensor]:
     gate, up = F.linear(x, gate_weight), F.linear(x, up_weight)
-    return gate, up, F.silu(gate) * up
+    if activation == "silu":
+        return gate, up, F.silu(gate) * up
+    return gate, up, F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
 
 
 @kernels("gated_products_forward")
-def forward(x: Tensor, gate_weight: Tensor, up_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return gate, up and silu(gate) · up of a matrix x."""
+def forward(
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor, activation: str = "silu"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return gate, up and activation(gate) · up of a matrix x; the activation is "silu", "gelu" or "gelu_tanh"."""
     shape = x.shape[0], gate_weight.shape[0]
     return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape)
 
 
 @forward.plan
-def plan_forward(plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operand) -> tuple[Operand, Operand, Operand]:
-    if _forward_suits(plan, x, gate_weight, up_weight):
-        return plan_hopper_forward(plan, x, gate_weight, up_weight)
+def plan_forward(
+    plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operand, activation: str = "silu"
+) -> tuple[Operand, Operand, Operand]:
+    if activation in FORWARD and _forward_suits(plan, x, gate_weight, up_weight):
+        return plan_hopper_forward(plan, x, gate_weight, up_weight, activation)
     gate, up = (_planned_product(plan, x, weight.permuted((1, 0))) for weight in (gate_weight, up_weight))
-    hidden = plan_swiglu(plan, gate, up)
-    assert isinstance(hidden, Operand)  # the type of a planner also allows several
-    return gate, up, hidden
+    return gate, up, plan_gated(plan, gate, up, activation)
 
 
 @kernels("gated_products_backward")
-def backward(dy: Tensor, weight: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of gate and of up, and silu(gate) · up; dy is the gradient of silu(gate) · up · weightᵀ."""
+def backward(
+    dy: Tensor, weight: Tensor, gate: Tensor, up: Tensor, activation: str = "silu"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of gate and of up, and hidden = activation(gate) · up; dy is that of hidden · weightᵀ."""
     return gate.new_empty(gate.shape), gate.new_empty(gate.shape), gate.new_empty(gate.shape)
 
 
 @backward.plan
 def plan_backward(
-    plan: Plan, dy: Operand, weight: Operand, gate: Operand, up: Operand
-) -> Operand | tuple[Operand, ...]:
-    if _backward_suits(plan, dy, weight, gate, up):
+    plan: Plan, dy: Operand, weight: Operand, gate: Operand, up: Operand, activation: str = "silu"
+) -> tuple[Operand, ...]:
+    if activation in BACKWARD and _backward_suits(plan, dy, weight, gate, up):
         return plan_hopper_backward(plan, dy, weight, gate, up)
-    return plan_backward_with_output(plan, _planned_product(plan, dy, weight), gate, up)
+    dhidden = _planned_product(plan, dy, weight)
+    hidden = plan.empty_like(dhidden)
+    return *plan_gated_gradients(plan, dhidden, gate, up, hidden, activation), hidden
 
 
 def _planned_product(plan: Plan, a: Operand, b: Operand) -> Operand:
     y = plan_product(plan, a, b, None, "", None, None, a.dtype, False)
-    assert isinstance(y, Operand)  # as above
+    assert isinstance(y, Operand)  # the type of a planner also allows several
     return y
 
 

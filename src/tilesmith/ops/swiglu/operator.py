@@ -8,6 +8,7 @@ five (read dy, gate and up, write both gradients) and does about twelve. Memory-
 - The backward computes σ(gate) again instead of keeping it.
 - The backward can also write y again, for one more element moved. A layer that multiplies y by a weight then need not
   keep y for the weight's gradient.
+- The same kernels compute GeGLU, and without `up` a plain activation: see `ops/geglu.py` and `ops/gelu.py`.
 """
 
 from dataclasses import replace
@@ -19,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tilesmith.ops.device.activations import activation_and_slope
 from tilesmith.ops.device.elementwise import compute_dtype, tile_config, tile_grid, tile_is_whole, tile_of_program
 from tilesmith.ops.runtime.arguments import require_dimensions, require_floating, require_same_device
 from tilesmith.ops.runtime.kernels import kernels
@@ -37,19 +39,21 @@ def reference(gate: Tensor, up: Tensor | None = None) -> Tensor:
 @triton.jit(do_not_specialize=["n_rows"])
 def swiglu_forward_kernel(
     gate_ptr, up_ptr, y_ptr, gate_strides, up_strides, y_strides, up_start, n_rows, sizes,
-    NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ACTIVATION: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One tile; up starts up_start elements after up_ptr."""
+    """One tile of ACTIVATION(gate) · up; up starts up_start elements after up_ptr. Without up_ptr up is one."""
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     for MASKED in tl.static_range(2):
         if is_whole == (MASKED == 0):
             exists = mask if MASKED else None
             gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
-            up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
             gate = tl.load(gate_pointers, mask=exists).to(COMPUTE)
-            up = tl.load(up_pointers, mask=exists).to(COMPUTE)
-            y = gate * tl.sigmoid(gate) * up
+            y, _slope = activation_and_slope(gate, ACTIVATION)
+            if up_ptr is not None:
+                up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
+                y = y * tl.load(up_pointers, mask=exists).to(COMPUTE)
             y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
             tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
@@ -58,9 +62,10 @@ def swiglu_forward_kernel(
 def swiglu_backward_kernel(
     dy_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, y_ptr,
     dy_strides, gate_strides, up_strides, dgate_strides, dup_strides, y_strides, up_start, dup_start, n_rows, sizes,
-    OUTPUT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ACTIVATION: tl.constexpr, OUTPUT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of both gradients and, with OUTPUT, of y."""
+    """One tile of both gradients and, with OUTPUT, of y. Without up_ptr up is one and has no gradient."""
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     for MASKED in tl.static_range(2):
@@ -68,19 +73,18 @@ def swiglu_backward_kernel(
             exists = mask if MASKED else None
             dy_pointers = dy_ptr + tile_offsets(rows, columns, sizes, dy_strides, NESTED)
             gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
-            up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
             dy = tl.load(dy_pointers, mask=exists).to(COMPUTE)
             gate = tl.load(gate_pointers, mask=exists).to(COMPUTE)
-            up = tl.load(up_pointers, mask=exists).to(COMPUTE)
-            sigmoid = tl.sigmoid(gate)
-            dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
-            dup = dy * gate * sigmoid
+            y, slope = activation_and_slope(gate, ACTIVATION)
+            if up_ptr is not None:
+                up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
+                up = tl.load(up_pointers, mask=exists).to(COMPUTE)
+                dup_pointers = dup_ptr + dup_start + tile_offsets(rows, columns, sizes, dup_strides, NESTED)
+                tl.store(dup_pointers, (dy * y).to(dup_ptr.dtype.element_ty), mask=exists)
+                dy, y = dy * up, y * up
             dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
-            dup_pointers = dup_ptr + dup_start + tile_offsets(rows, columns, sizes, dup_strides, NESTED)
-            tl.store(dgate_pointers, dgate.to(dgate_ptr.dtype.element_ty), mask=exists)
-            tl.store(dup_pointers, dup.to(dup_ptr.dtype.element_ty), mask=exists)
+            tl.store(dgate_pointers, (dy * slope).to(dgate_ptr.dtype.element_ty), mask=exists)
             if OUTPUT:
-                y = gate * sigmoid * up
                 y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
                 tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
@@ -88,6 +92,10 @@ def swiglu_backward_kernel(
 @kernels("swiglu_forward")
 def forward(gate: Tensor, up: Tensor | None) -> Tensor:
     """Return y in the layout of gate, or of its first half where gate holds both."""
+    return empty_product(gate, up)
+
+
+def empty_product(gate: Tensor, up: Tensor | None) -> Tensor:
     if up is None:
         return torch.empty_like(gate[..., : gate.shape[-1] // 2])
     return torch.empty_like(gate, dtype=torch.promote_types(gate.dtype, up.dtype))
@@ -95,6 +103,11 @@ def forward(gate: Tensor, up: Tensor | None) -> Tensor:
 
 @forward.plan
 def plan_forward(plan: Plan, gate: Operand, up: Operand | None) -> Operand:
+    return plan_gated(plan, gate, up, "silu")
+
+
+def plan_gated(plan: Plan, gate: Operand, up: Operand | None, activation: str) -> Operand:
+    """Put the kernel of activation(gate) · up on the plan; return the product."""
     gate, up, up_start = _halves(gate, up)
     dtype = torch.promote_types(gate.dtype, up.dtype)
     y = plan.empty_like(gate, dtype)
@@ -103,7 +116,7 @@ def plan_forward(plan: Plan, gate: Operand, up: Operand | None) -> Operand:
     plan.launch(
         swiglu_forward_kernel, tile_grid(walk, config), config,
         gate_ptr=gate, up_ptr=up, y_ptr=y, up_start=up_start, **walk.arguments("y", "gate", "up"),
-        COMPUTE=compute_dtype(gate.dtype, up.dtype),
+        ACTIVATION=activation, COMPUTE=compute_dtype(gate.dtype, up.dtype),
     )  # fmt: skip
     return y
 
@@ -119,12 +132,16 @@ def _halves(gate: Operand, up: Operand | None) -> tuple[Operand, Operand, int]:
 @kernels("swiglu_backward")
 def backward(dy: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the gradients of gate and up; an empty tensor as the second where gate holds both."""
+    return empty_gradients(gate, up)
+
+
+def empty_gradients(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.empty_like(gate), gate.new_empty(0) if up is None else torch.empty_like(up)
 
 
 @backward.plan
 def plan_backward(plan: Plan, dy: Operand, gate: Operand, up: Operand | None) -> tuple[Operand, Operand]:
-    return _plan_gradients(plan, dy, gate, up, None)
+    return plan_gated_gradients(plan, dy, gate, up, None, "silu")
 
 
 @kernels("swiglu_backward_with_output")
@@ -136,12 +153,13 @@ def backward_with_output(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, 
 @backward_with_output.plan
 def plan_backward_with_output(plan: Plan, dy: Operand, gate: Operand, up: Operand) -> tuple[Operand, ...]:
     y = plan.empty_like(dy)
-    return *_plan_gradients(plan, dy, gate, up, y), y
+    return *plan_gated_gradients(plan, dy, gate, up, y, "silu"), y
 
 
-def _plan_gradients(
-    plan: Plan, dy: Operand, gate: Operand, up: Operand | None, y: Operand | None
+def plan_gated_gradients(
+    plan: Plan, dy: Operand, gate: Operand, up: Operand | None, y: Operand | None, activation: str
 ) -> tuple[Operand, Operand]:
+    """Put the kernel of the gradients of gate and up on the plan, which writes into y too; return both gradients."""
     gradients = plan.empty_like(gate), plan.empty((0,), gate.dtype) if up is None else plan.empty_like(up)
     gate, up_, up_start = _halves(gate, up)
     dgate, dup, dup_start = _halves(gradients[0], None if up is None else gradients[1])
@@ -151,7 +169,8 @@ def _plan_gradients(
     plan.launch(
         swiglu_backward_kernel, tile_grid(walk, config), config,
         dy_ptr=dy, gate_ptr=gate, up_ptr=up_, dgate_ptr=dgate, dup_ptr=dup, y_ptr=y,
-        up_start=up_start, dup_start=dup_start, OUTPUT=y is not None, COMPUTE=compute_dtype(gate.dtype, up_.dtype),
+        up_start=up_start, dup_start=dup_start, ACTIVATION=activation, OUTPUT=y is not None,
+        COMPUTE=compute_dtype(gate.dtype, up_.dtype),
         **{"y_strides": None, **walk.arguments(*walked)},
     )  # fmt: skip
     return gradients
@@ -180,18 +199,23 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Without up, gate holds both, as a fused projection computes them: the first half of its last dimension is the gate,
     the second half is up. Its gradient has the same layout. The result has the dtype of PyTorch's product.
     """
-    require_floating("swiglu", gate=gate)
+    return require_gate_and_up("swiglu", gate, up)
+
+
+def require_gate_and_up(op: str, gate: Tensor, up: Tensor | None) -> Tensor:
+    """Raise an error that names the operator where gate and up do not fit together; return gate."""
+    require_floating(op, gate=gate)
     if up is None:
-        require_dimensions("swiglu", "gate", gate, at_least=1)
+        require_dimensions(op, "gate", gate, at_least=1)
         if gate.shape[-1] % 2:
             raise ValueError(
-                f"swiglu: gate has {gate.shape[-1]} columns, but must have an even number: without up it holds both"
+                f"{op}: gate has {gate.shape[-1]} columns, but must have an even number: without up it holds both"
             )
         return gate
-    require_floating("swiglu", up=up)
-    require_same_device("swiglu", gate=gate, up=up)
+    require_floating(op, up=up)
+    require_same_device(op, gate=gate, up=up)
     if up.shape != gate.shape:
-        raise ValueError(f"swiglu: up has shape {tuple(up.shape)}, but gate has {tuple(gate.shape)}; they must agree")
+        raise ValueError(f"{op}: up has shape {tuple(up.shape)}, but gate has {tuple(gate.shape)}; they must agree")
     return gate
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as every_module
@@ -30,7 +32,22 @@ def has_hooks(module: nn.Module) -> bool:
 
 def is_linear(module: nn.Module) -> bool:
     """Return whether a module is torch's own linear layer: no adapter, no quantised or sharded weight, no hooks."""
-    if type(module) is not nn.Linear or "forward" in vars(module) or has_hooks(module):
+    return type(module) is nn.Linear and _is_plain(module)
+
+
+def linear_weight(module: Any) -> Tensor | None:
+    """Return the weight [outputs, inputs] of a linear layer of torch, or of GPT-2's; None for any other module."""
+    if is_linear(module):
+        weight: Tensor = module.weight
+        return weight
+    # transformers' Conv1D is a linear layer with a transposed weight.
+    is_transposed = type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
+    return module.weight.t() if is_transposed and _is_plain(module) else None
+
+
+def _is_plain(module: Any) -> bool:
+    """Return whether a layer has no forward of its own, no hooks, and plain parameters."""
+    if "forward" in vars(module) or has_hooks(module):
         return False
     return type(module.weight) in PLAIN and (module.bias is None or type(module.bias) in PLAIN)
 

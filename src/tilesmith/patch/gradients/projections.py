@@ -19,7 +19,7 @@ from torch.autograd import Function
 from tilesmith.ops.matmul.internal.sum_of_products import sum_of_products
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.operator import autocasted
-from tilesmith.patch.gradients.plain_modules import PLAIN, is_linear
+from tilesmith.patch.gradients.plain_modules import PLAIN, linear_weight
 
 
 def projections(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
@@ -38,9 +38,11 @@ def joined_operands(x: Tensor, *layers: Any) -> tuple[Tensor | None, ...] | None
     """
     if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
         return None
-    if type(x) not in PLAIN or not all(is_linear(layer) for layer in layers):
+    weights = [linear_weight(layer) for layer in layers]
+    if type(x) not in PLAIN or any(weight is None for weight in weights):
         return None
-    operands = autocasted((x, *(parameter for layer in layers for parameter in (layer.weight, layer.bias))))
+    biases = [layer.bias for layer in layers]
+    operands = autocasted((x, *(one for both in zip(weights, biases, strict=True) for one in both)))
     return operands if len({one.dtype for one in operands if one is not None}) == 1 else None
 
 

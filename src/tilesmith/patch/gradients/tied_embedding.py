@@ -25,7 +25,7 @@ def embedded_inputs(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any],
     embedding, weight = model.get_input_embeddings(), model.lm_head.weight
     tokens = inputs.get("input_ids")
     # Hooks of the decoder may read the tokens.
-    must_keep = tokens is None or inputs.get("inputs_embeds") is not None or has_hooks(model.model)
+    must_keep = tokens is None or inputs.get("inputs_embeds") is not None or has_hooks(model.base_model)
     if must_keep or not _is_tied(embedding, weight):
         return inputs, weight
     vectors, same = _Embedded.apply(tokens, weight, embedding.padding_idx)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped

@@ -9,4 +9,5 @@ Files, in reading order:
 - `default_positions.py`: masks, positions and rotary tables that are made once and kept.
 - `feed_forward.py`: feed-forward blocks.
 - `loss.py`: the loss without logits.
+- `masked_loss.py`: the same for models of masked tokens.
 """

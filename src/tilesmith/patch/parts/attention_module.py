@@ -102,11 +102,23 @@ def require_projection(forward: Callable[..., Any], fusion: str) -> None:
     rewritten(forward, {}, PROJECTIONS[fusion])
 
 
+def _with_dimension(rotation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rotation with the argument `unsqueeze_dim` of transformers: 1 for heads before positions, else 2."""
+
+    def rotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+        if unsqueeze_dim == 1:
+            return rotation(q, k, cos, sin)  # type: ignore[no-any-return]  # a form of `ROTATIONS`
+        q, k = rotation(q.transpose(1, 2), k.transpose(1, 2), cos, sin)
+        return q.transpose(1, 2), k.transpose(1, 2)
+
+    return rotated
+
+
 @functools.cache
 def attention_forward(
     forward: Callable[..., Any], rotation: Callable[..., Any] | None, fusions: tuple[str, ...]
 ) -> Callable[..., Any]:
     """Return an attention module's own `forward` with our rotation of q and k, if any, and with these fusions."""
-    names: dict[str, Any] = {} if rotation is None else {ROTARY: rotation}
+    names: dict[str, Any] = {} if rotation is None else {ROTARY: _with_dimension(rotation)}
     changes = {pattern: ours for fusion in fusions for pattern, ours in PROJECTIONS[fusion].items()}
     return rewritten(forward, {**names, "projections": projections} if fusions else names, changes)

@@ -14,10 +14,13 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.attention import attention
 from tilesmith.ops.attention.reference import bounds, visible
+from tilesmith.ops.attention_varlen import attention_varlen
+from tilesmith.ops.runtime.kernels import must_be_dispatched
 from tilesmith.patch.families import Family
 from tilesmith.patch.parts.default_positions import KNOWN_FULL, default_positions, full_mask
 from tilesmith.patch.report import UnknownCodeError
@@ -34,6 +37,8 @@ IGNORED = (
     "position_embeddings",
 )
 """Options that are tensors and that PyTorch's attention ignores too: the mask has what follows from them."""
+PACKED = "cu_seq_lens_q"
+"""The option with the starts of packed sequences, and the end."""
 DEFAULTED = ("attention_mask", "position_ids", "past_key_values")
 """Arguments of a decoder; where a call gives none of them, mask and positions have default values."""
 
@@ -78,9 +83,29 @@ def with_default_positions(original: Callable[..., Any]) -> Callable[..., Any]:
         if tokens is not None and all(named.get(name) is None for name in DEFAULTED):
             named["attention_mask"] = full_mask((tokens.shape[0], tokens.shape[1]), tokens.device)
             named["position_ids"] = default_positions(tokens.shape[1], tokens.device)
+        elif tokens is not None and named.get("attention_mask") is None and named.get("past_key_values") is None:
+            named.update(_packing(named.get(PACKED), named["position_ids"], (tokens.shape[0], tokens.shape[1])))
         return original(self, **named)
 
     return forward
+
+
+def _packing(starts: Tensor | None, positions: Any, shape: tuple[int, int]) -> dict[str, Any]:
+    """Return the arguments for sequences that are packed, as positions that restart say; none where nothing is known.
+
+    Without `starts` this waits for the GPU to count the sequences, as transformers does.
+    """
+    if torch.compiler.is_compiling() or must_be_dispatched():
+        return {}
+    if starts is None:
+        if not isinstance(positions, Tensor) or positions.ndim != 2 or positions.shape[1] != shape[1]:
+            return {}
+        positions = positions.expand(shape)
+        begins = torch.ones_like(positions, dtype=torch.bool)
+        begins[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+        starts = F.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel()).to(torch.int32)
+    mask = full_mask(shape, starts.device)
+    return {"attention_mask": mask} if len(starts) == shape[0] + 1 else {"attention_mask": mask, PACKED: starts}
 
 
 def key_mask(
@@ -92,11 +117,15 @@ def key_mask(
     allow_is_causal_skip: bool = True,
     **others: Any,
 ) -> Tensor | None:
-    """Return which keys are not padding, boolean [batch, keys]; None where all are present.
+    """Return which keys are not padding: [batch, keys] for causal masks; None where all are present.
 
-    Our attention handles causality and windows by itself. For any other mask, and where the last query is not at the
-    last key (static caches), return the fallback's mask, boolean or additive [batch, 1, queries, keys].
+    For masks to both sides the result is [batch, 1, 1, keys]. Our attention handles causality and windows by itself.
+    For any other mask, and where the last query is not at the last key (static caches), return the fallback's mask,
+    boolean or additive [batch, 1, queries, keys].
     """
+    if others.get("allow_is_bidirectional_skip") and others.get("q_length") == kv_length:
+        known_full = attention_mask is None or hasattr(attention_mask, KNOWN_FULL)
+        return None if known_full else attention_mask[:, None, None, :]
     plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
     if plain and (attention_mask is None or hasattr(attention_mask, KNOWN_FULL)):
         return None
@@ -136,21 +165,38 @@ def attention_of_module(
     """
     options = {name: option for name, option in options.items() if option is not None}
     causal = options.get("is_causal", getattr(module, "is_causal", True))
-    window = (options["sliding_window"] - 1, 0) if "sliding_window" in options else None
-    has_full_mask = attention_mask is not None and attention_mask.ndim != 2
+    side = options["sliding_window"] - 1 if "sliding_window" in options else None
+    window = None if side is None else (side, 0 if causal else side)
     # Tensors among the options change the scores: gpt-oss has a sink for each head.
     wants_more = bool(options.get("output_attentions")) or any(
         isinstance(option, Tensor) and name not in IGNORED for name, option in options.items()
     )
-    if causal and not has_full_mask and not wants_more:
-        output = attention(
-            query, key, value, causal=True, mask=attention_mask, scale=scaling, window=window,
-            softcap=options.get("softcap", 0.0), dropout=dropout,
-        )  # fmt: skip
-        return output.transpose(1, 2), None
-    if causal and not has_full_mask:
-        attention_mask = _additive(query, key, attention_mask, bounds(True, window))
-    return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options)
+    rest = {"scale": scaling, "softcap": options.get("softcap", 0.0), "dropout": dropout}
+    is_full = attention_mask is not None and attention_mask.ndim == 4
+    if wants_more:
+        if causal and not is_full:
+            attention_mask = _additive(query, key, attention_mask, bounds(True, window))
+        return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options)
+    if attention_mask is not None and is_full and (attention_mask.shape[2] != 1 or query.shape[2] == 1):
+        # The mask has causality and windows in it.
+        output = attention(query, key, value, mask=attention_mask, **rest)
+    elif PACKED in options and attention_mask is None and query.shape[2] == key.shape[2]:
+        output = _packed(query, key, value, options[PACKED], causal=causal, window=window, **rest)
+    else:
+        causal = causal and not is_full
+        output = attention(query, key, value, causal=causal, mask=attention_mask, window=window, **rest)
+    return output.transpose(1, 2), None
+
+
+def _packed(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, **options: Any) -> Tensor:
+    """Return attention within each of the packed sequences, which follow each other in the batch; [batch, heads, ...].
+
+    `starts` holds where each sequence starts among all tokens of the batch, and their number.
+    """
+    batch, _, length, _ = query.shape
+    rows = (one.transpose(1, 2).reshape(batch * length, one.shape[1], -1) for one in (query, key, value))
+    output: Tensor = attention_varlen(*rows, starts, **options)
+    return output.view(batch, length, *output.shape[1:]).transpose(1, 2)
 
 
 def _additive(query: Tensor, key: Tensor, present: Tensor | None, sides: tuple[int, int]) -> Tensor:

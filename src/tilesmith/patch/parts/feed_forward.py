@@ -1,7 +1,7 @@
-"""Feed-forward blocks: down(silu(gate(x)) · up(x)).
+"""Feed-forward blocks: down(act(gate(x)) · up(x)) and down(act(up(x))), with SiLU or GELU as the activation.
 
-Training does not keep silu(gate) · up for the gradient of `down`: the backward reads gate and up anyway and computes
-the product again. A layer of Llama 1B keeps 18.5 times its hidden states otherwise; this saves 4 of them.
+Training does not keep the input of `down` for its gradient: the backward reads gate and up anyway and computes the
+hidden units again. A layer of Llama 1B keeps 18.5 times its hidden states otherwise; this saves 4 of them.
 
 Where `ops/swiglu/gated_products.py` has kernels, the elementwise work runs in the GEMMs' epilogues, forward
 and backward.
@@ -9,6 +9,7 @@ and backward.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,88 +18,226 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from tilesmith.ops.geglu import backward_with_output as geglu_backward
+from tilesmith.ops.geglu import geglu
+from tilesmith.ops.gelu import backward_with_output as gelu_backward
+from tilesmith.ops.gelu import gelu
 from tilesmith.ops.swiglu import gated_products as gated
-from tilesmith.ops.swiglu.operator import backward_with_output, swiglu
+from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
+from tilesmith.ops.swiglu.operator import swiglu
 from tilesmith.patch.gradients.plain_modules import kernels_can_take
 from tilesmith.patch.gradients.projections import joined_operands, linear, linear_gradients, projections
 from tilesmith.patch.gradients.second_order import differentiable_gradients
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
+APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
+"""The argument `approximate` of GELU for each activation that is one."""
 
-def require_known_block(forward: Callable[..., Any]) -> None:
-    """Raise UnknownCodeError where a block's `forward` uses other attributes than the formula above."""
-    if names_in(forward) != {"act_fn", "gate_proj", "up_proj", "down_proj"}:
-        raise UnknownCodeError.of(forward)
+GATED = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+PACKED = (
+    ({"activation_fn", "gate_up_proj", "chunk", "down_proj"}, ("gate_up_proj", "down_proj"), "activation_fn", None),
+    ({"Wi", "chunk", "Wo", "drop", "act"}, ("Wi", "Wo"), "act", "drop"),
+)
+PLAIN = (
+    ({"c_fc", "act", "c_proj", "dropout"}, ("c_fc", "c_proj"), "act", "dropout"),
+    ({"dense_h_to_4h", "act", "dense_4h_to_h"}, ("dense_h_to_4h", "dense_4h_to_h"), "act", None),
+    ({"fc1", "activation_fn", "fc2"}, ("fc1", "fc2"), "activation_fn", None),
+    (
+        {"c_fc", "act", "c_proj", "nn", "functional", "dropout", "residual_dropout", "training"},
+        ("c_fc", "c_proj"), "act", "residual_dropout",
+    ),
+)  # fmt: skip
+"""How blocks are written: the names their `forward` uses, both layers, the activation, and the dropout.
 
-
-def joined_feed_forward(self: Any, hidden_states: Tensor) -> Tensor:
-    """Compute a block whose gate and up are one layer."""
-    result: Tensor = self.down_proj(swiglu(*projections(hidden_states, self.gate_up_proj)))
-    return result
-
-
-def block_forward(forward: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Return the replacement for a block's `forward`; UnknownCodeError where it is written in another way."""
-    if names_in(forward) == {"activation_fn", "gate_up_proj", "chunk", "down_proj"}:
-        return joined_feed_forward
-    require_known_block(forward)
-    return feed_forward
-
-
-def feed_forward(self: Any, x: Tensor) -> Tensor:
-    operands = joined_operands(x, self.gate_proj, self.up_proj, self.down_proj) if kernels_can_take(x) else None
-    result: Tensor
-    if operands is None:
-        result = self.down_proj(swiglu(*projections(x, self.gate_proj, self.up_proj)))
-    else:
-        result = _FeedForward.apply(*operands)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
-    return result
+A PACKED block has gate and up in one layer, and drops hidden units; a PLAIN one has no gate, and drops results. The
+dropout is a module or a number.
+"""
 
 
-def _in_pytorch(
-    x: Tensor, gate_weight: Tensor, gate_bias: Tensor | None, up_weight: Tensor, up_bias: Tensor | None,
-    down_weight: Tensor, down_bias: Tensor | None,
-) -> tuple[Tensor]:  # fmt: skip
-    hidden = F.silu(F.linear(x, gate_weight, gate_bias)) * F.linear(x, up_weight, up_bias)
-    return (F.linear(hidden, down_weight, down_bias),)
+def block_forward(forward: Callable[..., Any], block: Any) -> Callable[..., Tensor] | str:
+    """Return the replacement for the `forward` of blocks like this one, or why there is none.
+
+    Raise UnknownCodeError where it is written in another way.
+    """
+    used = names_in(forward)
+    if used == GATED:
+        return _or_reason(block.act_fn, gated_block)
+    for names, layers, activation, dropout in PACKED:
+        if used == names:
+            return _or_reason(getattr(block, activation), functools.partial(packed_block, layers, dropout))
+    for names, layers, activation, dropout in PLAIN:
+        if used == names:
+            return _or_reason(getattr(block, activation), functools.partial(plain_block, layers, dropout))
+    raise UnknownCodeError.of(forward)
 
 
-class _FeedForward(Function):
-    """A feed-forward block; its arguments are x, and weight and bias of gate, up and down."""
+def _or_reason(function: Any, make: Callable[[str], Callable[..., Tensor]]) -> Callable[..., Tensor] | str:
+    activation = activation_form(function)
+    if activation is None:
+        name = getattr(function, "__name__", type(function).__name__)
+        return f"the activation is {name}, and the operators have SiLU and GELU only"
+    return make(activation)
+
+
+@torch.no_grad()
+def activation_form(function: Any) -> str | None:
+    """Return "silu", "gelu" or "gelu_tanh", whichever computes the same as this function; None where none does."""
+    x = torch.linspace(-6, 6, 121)
+    try:
+        wanted = function(x)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    forms = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
+    for name, form in forms.items():
+        if torch.allclose(form(x), wanted, rtol=1e-5, atol=1e-6):
+            return name
+    return None
+
+
+def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
+    hidden: Tensor = swiglu(gate, up) if activation == "silu" else geglu(gate, up, APPROXIMATE[activation])
+    return hidden
+
+
+@functools.cache
+def gated_block(activation: str) -> Callable[..., Tensor]:
+    """Return the `forward` of a block with gate, up and down."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        operands = joined_operands(x, self.gate_proj, self.up_proj, self.down_proj) if kernels_can_take(x) else None
+        result: Tensor
+        if operands is None:
+            result = self.down_proj(_gated(*projections(x, self.gate_proj, self.up_proj), activation))
+        else:
+            result = _Gated.apply(activation, *operands)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        return result
+
+    return forward
+
+
+feed_forward = gated_block("silu")
+"""The `forward` of Llama's block."""
+
+
+def packed_block(layers: tuple[str, str], dropout: str | None, activation: str) -> Callable[..., Tensor]:
+    """Return the `forward` of a block whose gate and up are one layer."""
+    first, last = layers
+
+    def forward(self: Any, hidden_states: Tensor) -> Tensor:
+        hidden = _gated(*projections(hidden_states, getattr(self, first)), None, activation)
+        result: Tensor = getattr(self, last)(_dropped(self, dropout, hidden))
+        return result
+
+    return forward
+
+
+def plain_block(layers: tuple[str, str], dropout: str | None, activation: str) -> Callable[..., Tensor]:
+    """Return the `forward` of a block without a gate."""
+    first, last = layers
+
+    def forward(self: Any, hidden_states: Tensor) -> Tensor:
+        up, down = getattr(self, first), getattr(self, last)
+        can_join = activation in APPROXIMATE and kernels_can_take(hidden_states)
+        operands = joined_operands(hidden_states, up, down) if can_join else None
+        if operands is not None:
+            result: Tensor = _Plain.apply(APPROXIMATE[activation], *operands)  # type: ignore[no-untyped-call]  # as above
+        elif activation in APPROXIMATE:
+            result = down(gelu(*projections(hidden_states, up), APPROXIMATE[activation]))
+        else:
+            result = down(F.silu(up(hidden_states)))
+        return _dropped(self, dropout, result)
+
+    return forward
+
+
+def _dropped(block: Any, dropout: str | None, x: Tensor) -> Tensor:
+    drop = None if dropout is None else getattr(block, dropout)
+    if drop is None:
+        return x
+    return F.dropout(x, drop, block.training) if isinstance(drop, float | int) else drop(x)
+
+
+def _gated_in_pytorch(activation: str, x: Tensor, *parameters: Any) -> tuple[Tensor]:
+    gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias = parameters
+    gate, up = F.linear(x, gate_weight, gate_bias), F.linear(x, up_weight, up_bias)
+    active = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate=APPROXIMATE[activation])
+    return (F.linear(active * up, down_weight, down_bias),)
+
+
+class _Gated(Function):
+    """A feed-forward block; its arguments are the activation, x, and weight and bias of gate, up and down."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, *parameters: Any) -> Tensor:
+    def forward(context: Any, activation: str, x: Tensor, *parameters: Any) -> Tensor:
         gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias = parameters
         rows = x.reshape(-1, x.shape[-1])
-        if gate_bias is None and up_bias is None and gated.suits_forward(rows, gate_weight, up_weight):
+        can_fuse = gate_bias is None and up_bias is None and activation in gated.FORWARD
+        if can_fuse and gated.suits_forward(rows, gate_weight, up_weight):
             wide = (*x.shape[:-1], gate_weight.shape[0])
-            gate, up, hidden = (one.view(wide) for one in gated.forward(rows, gate_weight, up_weight))
+            gate, up, hidden = (one.view(wide) for one in gated.forward(rows, gate_weight, up_weight, activation))
         else:
             gate, up = linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias)
-            hidden = swiglu(gate, up)
+            hidden = _gated(gate, up, activation)
+        context.activation = activation
         context.save_for_backward(x, gate, up, *parameters)
         return linear(hidden, down_weight, down_bias)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, gate, up, *parameters = context.saved_tensors
-        needed = context.needs_input_grad
+        needed = context.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return differentiable_gradients(_in_pytorch, (x, *parameters), needed, (gradient,))
+            in_pytorch = functools.partial(_gated_in_pytorch, context.activation)
+            return None, *differentiable_gradients(in_pytorch, (x, *parameters), needed, (gradient,))
         gate_weight, _, up_weight, _, down_weight, _ = parameters
-        dgate, dup, hidden = _gate_gradients(gradient, down_weight, gate, up)
+        dgate, dup, hidden = _gate_gradients(gradient, down_weight, gate, up, context.activation)
         _, of_down = linear_gradients(hidden, [down_weight], [gradient], (False, *needed[5:]))
         del hidden
         dx, of_gate_and_up = linear_gradients(x, [gate_weight, up_weight], [dgate, dup], needed[:5])
-        return dx, *of_gate_and_up, *of_down
+        return None, dx, *of_gate_and_up, *of_down
 
 
-def _gate_gradients(dy: Tensor, down_weight: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of gate and up, and silu(gate) · up."""
+def _gate_gradients(
+    dy: Tensor, down_weight: Tensor, gate: Tensor, up: Tensor, activation: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of gate and up, and the hidden units."""
     rows, gate_rows, up_rows = (one.reshape(-1, one.shape[-1]) for one in (dy, gate, up))
-    if gated.suits_backward(rows, down_weight, gate_rows, up_rows):
-        dgate, dup, hidden = gated.backward(rows, down_weight, gate_rows, up_rows)
+    if activation in gated.BACKWARD and gated.suits_backward(rows, down_weight, gate_rows, up_rows):
+        dgate, dup, hidden = gated.backward(rows, down_weight, gate_rows, up_rows, activation)
+    elif activation == "silu":
+        dgate, dup, hidden = swiglu_backward(dy.matmul(down_weight), gate, up)
     else:
-        dgate, dup, hidden = backward_with_output(dy.matmul(down_weight), gate, up)
+        dgate, dup, hidden = geglu_backward(dy.matmul(down_weight), gate, up, APPROXIMATE[activation])
     return dgate.view(gate.shape), dup.view(gate.shape), hidden.view(gate.shape)
+
+
+def _plain_in_pytorch(approximate: str, x: Tensor, *parameters: Any) -> tuple[Tensor]:
+    up_weight, up_bias, down_weight, down_bias = parameters
+    return (F.linear(F.gelu(F.linear(x, up_weight, up_bias), approximate=approximate), down_weight, down_bias),)
+
+
+class _Plain(Function):
+    """A block without a gate; its arguments are GELU's approximation, x, and weight and bias of up and down."""
+
+    @staticmethod
+    def forward(context: Any, approximate: str, x: Tensor, *parameters: Any) -> Tensor:
+        up_weight, up_bias, down_weight, down_bias = parameters
+        up = linear(x, up_weight, up_bias)
+        context.approximate = approximate
+        context.save_for_backward(x, up, *parameters)
+        return linear(gelu(up, approximate), down_weight, down_bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, up, *parameters = context.saved_tensors
+        needed = context.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            in_pytorch = functools.partial(_plain_in_pytorch, context.approximate)
+            return None, *differentiable_gradients(in_pytorch, (x, *parameters), needed, (gradient,))
+        up_weight, _, down_weight, _ = parameters
+        dup, hidden = gelu_backward(gradient.matmul(down_weight), up, context.approximate)
+        _, of_down = linear_gradients(hidden, [down_weight], [gradient], (False, *needed[3:]))
+        del hidden
+        dx, of_up = linear_gradients(x, [up_weight], [dup], needed[:3])
+        return None, dx, *of_up, *of_down

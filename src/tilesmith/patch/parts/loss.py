@@ -17,31 +17,33 @@ from tilesmith.patch.gradients.tied_embedding import embedded_inputs
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
-ALONGSIDE = ("past_key_values", "hidden_states", "attentions")
+ALONGSIDE = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
 """Optional entries of a model's output beside loss and logits."""
 
 
-NEEDED = {"model", "lm_head", "loss_function"}
+NEEDED = {"lm_head", "loss_function"}
+OUTPUTS = ("CausalLMOutputWithPast", "MoeCausalLMOutputWithPast", "CausalLMOutputWithCrossAttentions")
 PLAIN = {
-    "config", "vocab_size", "last_hidden_state", "CausalLMOutputWithPast", "slice_logits_to_keep", "use_return_dict",
+    "config", "vocab_size", "last_hidden_state", *OUTPUTS, "slice_logits_to_keep", "use_return_dict",
     "output_attentions", "output_hidden_states", "slice", "isinstance", "int", *ALONGSIDE,
 }  # fmt: skip
 CHANGED_LOGITS = {"final_logit_softcapping", "torch", "tanh", "logit_scale", "logits_scaling"}
 MIXTURES = {
-    "MoeCausalLMOutputWithPast", "output_router_logits", "router_logits", "load_balancing_loss_func", "device", "to",
+    "output_router_logits", "router_logits", "load_balancing_loss_func", "device", "to",
     "num_experts", "num_experts_per_tok", "router_aux_loss_coef",
 }  # fmt: skip
 """What a model's `forward` may use: what it needs, plain names, caps and scales of logits, and mixtures of experts."""
 
 
-def require_known_loss(forward: Callable[..., Any], known_family: bool = True) -> None:
+def require_known_loss(forward: Callable[..., Any], base: str, known_family: bool = True) -> None:
     """Raise UnknownCodeError where a model's `forward` does not compute its loss from lm_head and loss_function.
 
-    The `forward` of an unknown family may use no other names than known ones: they might change the logits.
+    `base` is the attribute of the model under the head. The `forward` of an unknown family may use no other names than
+    known ones: they might change the logits.
     """
     used = names_in(forward)
-    others = used - NEEDED - PLAIN - CHANGED_LOGITS - MIXTURES
-    if not used >= NEEDED or (others and not known_family):
+    others = used - NEEDED - {base} - PLAIN - CHANGED_LOGITS - MIXTURES
+    if not used >= NEEDED | {base} or not used & set(OUTPUTS) or (others and not known_family):
         raise UnknownCodeError.of(forward)
 
 
@@ -84,7 +86,7 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
     standard = standard_loss()
     outputs = import_module("transformers.modeling_outputs")
     has_experts = "MoeCausalLMOutputWithPast" in names_in(original)
-    make_output = outputs.MoeCausalLMOutputWithPast if has_experts else outputs.CausalLMOutputWithPast
+    make_output = getattr(outputs, next(name for name in OUTPUTS if name in names_in(original)))
 
     @functools.wraps(original)
     def forward(self: Any, *arguments: Any, skip_logits: bool | None = None, **named: Any) -> Any:
@@ -120,7 +122,7 @@ def _with_loss(
 ) -> dict[str, Any]:
     """Return the loss and the optional entries of the model's output, by name."""
     inputs, weight = embedded_inputs(model, inputs)
-    outputs = model.model(**inputs, return_dict=True)
+    outputs = model.base_model(**inputs, return_dict=True)
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # each token predicts the next
     hidden = outputs.last_hidden_state

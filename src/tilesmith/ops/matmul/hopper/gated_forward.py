@@ -1,4 +1,4 @@
-"""SwiGLU forward on Hopper: gate = x·Wgᵀ, up = x·Wuᵀ and silu(gate)·up in one kernel. Read `ring.py` first.
+"""SwiGLU or GeGLU forward on Hopper: gate = x·Wgᵀ, up = x·Wuᵀ, act(gate)·up in one kernel. Read `ring.py` first.
 
 A tile multiplies 128 rows of each weight, so one product gives the same 128 columns of gate and of up.
 """
@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from tilesmith.ops.device.hopper import GROUP_WARPS, barriers
-from tilesmith.ops.matmul.hopper.gated_tiles import of_pair, opened
+from tilesmith.ops.matmul.hopper.gated_tiles import argument, of_pair, opened
 from tilesmith.ops.matmul.hopper.ring import (
     RingConfig,
     corner_of,
@@ -35,7 +35,7 @@ CHUNKS = gl.constexpr(6)  # chunks of a tile: gate, up and hidden, in two halves
 @gluon.jit(do_not_specialize=["n_rows", "n_columns", "depth"])
 def gated_forward_hopper_kernel(
     x, gate_weight, up_weight, gate, up, hidden, n_rows, n_columns, depth,
-    STAGES: gl.constexpr, PLACES: gl.constexpr, TOGETHER: gl.constexpr,
+    ACTIVATION: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr, TOGETHER: gl.constexpr,
 ):  # fmt: skip
     """Compute tiles of gate, up and hidden.
 
@@ -54,8 +54,8 @@ def gated_forward_hopper_kernel(
     results = (gate, up, hidden)
     gl.warp_specialize(
         [
-            (multiply, (results, memory, staging, sizes, PLACES, TOGETHER, 0)),
-            (multiply, (results, memory, staging, sizes, PLACES, TOGETHER, 1)),
+            (multiply, (results, memory, staging, sizes, PLACES, TOGETHER, ACTIVATION, 0)),
+            (multiply, (results, memory, staging, sizes, PLACES, TOGETHER, ACTIVATION, 1)),
             (fetch_steps, (x, gate_weight, up_weight, memory, sizes, TOGETHER)),
         ],
         [GROUP_WARPS, 1],
@@ -93,7 +93,10 @@ def fetch_steps(x, gate_weight, up_weight, memory, sizes, TOGETHER: gl.constexpr
 
 
 @gluon.jit
-def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl.constexpr, PART: gl.constexpr):
+def multiply(
+    results, memory, staging, sizes,
+    PLACES: gl.constexpr, TOGETHER: gl.constexpr, ACTIVATION: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
     """Run a warpgroup that multiplies, and runs the epilogue of the tile before."""
     x_tiles, weight_tiles, ready, free = memory
     STAGES: gl.constexpr = ready.shape[0]
@@ -110,7 +113,7 @@ def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl
         total = zeros  # [ROWS, COLUMNS]
         for chunk in gl.static_range(CHUNKS):
             total = step_of_product(total, memory, number + chunk, chunk == 0, PART, True)
-            store_chunk(results, before, staging, row, column, chunk, PLACES, PART)
+            store_chunk(results, before, staging, row, column, chunk, PLACES, ACTIVATION, PART)
         for step in range(CHUNKS, steps):
             total = step_of_product(total, memory, number + step, False, PART, True)
         number += steps
@@ -118,7 +121,7 @@ def multiply(results, memory, staging, sizes, PLACES: gl.constexpr, TOGETHER: gl
         row, column_tile = corner_of(tile, n_row_tiles, n_column_tiles, TOGETHER)
         row, column = row + PART * ROWS, column_tile * (COLUMNS // 2)
     for chunk in gl.static_range(CHUNKS):
-        store_chunk(results, before, staging, row, column, chunk, PLACES, PART)
+        store_chunk(results, before, staging, row, column, chunk, PLACES, ACTIVATION, PART)
     tma.store_wait(0)
 
 
@@ -133,7 +136,8 @@ def gate_and_up(total, DTYPE: gl.constexpr):
 
 @gluon.jit
 def store_chunk(
-    results, before, staging, row, column, chunk: gl.constexpr, PLACES: gl.constexpr, PART: gl.constexpr
+    results, before, staging, row, column, chunk: gl.constexpr,
+    PLACES: gl.constexpr, ACTIVATION: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Store one chunk [ROWS, CHUNK]: gate, up and hidden of the left columns, then of the right ones."""
     HALF: gl.constexpr = chunk // 3
@@ -144,7 +148,7 @@ def store_chunk(
     elif KIND == 1:
         value = up
     else:
-        value = gated(gate, up, staging.dtype)
+        value = gated(gate, up, staging.dtype, ACTIVATION)
     place = staging.index(PART * PLACES + chunk % PLACES)
     tma.store_wait(PLACES - 1)
     paired(place).store(value)
@@ -153,11 +157,12 @@ def store_chunk(
 
 
 @gluon.jit
-def gated(gate, up, DTYPE: gl.constexpr):
-    """Return silu(gate) · up of pairs, [ROWS, CHUNK / 2]."""
+def gated(gate, up, DTYPE: gl.constexpr, ACTIVATION: gl.constexpr):
+    """Return the activation of gate times up, of pairs, [ROWS, CHUNK / 2]."""
     gate_even, gate_odd = of_pair(gate, DTYPE)
     up_even, up_odd = of_pair(up, DTYPE)
-    return rounded_pair(gate_even * opened(gate_even) * up_even, gate_odd * opened(gate_odd) * up_odd, DTYPE)
+    even = gate_even * opened(argument(gate_even, ACTIVATION)) * up_even
+    return rounded_pair(even, gate_odd * opened(argument(gate_odd, ACTIVATION)) * up_odd, DTYPE)
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ class GatedForwardConfig(RingConfig):
 
 
 def plan_hopper_forward(
-    plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operand
+    plan: Plan, x: Operand, gate_weight: Operand, up_weight: Operand, activation: str
 ) -> tuple[Operand, Operand, Operand]:
     """Put the kernel on the plan; return gate, up and hidden."""
     (n_rows, depth), (n_columns, _) = x.shape, gate_weight.shape
@@ -188,6 +193,6 @@ def plan_hopper_forward(
         x=x.gluon_descriptor((int(GROUPS.value) * int(ROWS.value), int(DEPTH.value))),
         gate_weight=gate_weight.gluon_descriptor(weight_block), up_weight=up_weight.gluon_descriptor(weight_block),
         gate=gate.gluon_descriptor(chunk), up=up.gluon_descriptor(chunk), hidden=hidden.gluon_descriptor(chunk),
-        n_rows=n_rows, n_columns=n_columns, depth=depth,
+        n_rows=n_rows, n_columns=n_columns, depth=depth, ACTIVATION=activation,
     )  # fmt: skip
     return gate, up, hidden

@@ -1,4 +1,4 @@
-"""What both kernels with SwiGLU share besides `ring.py`: σ(gate), and which problems they suit."""
+"""What both gated kernels share besides `ring.py`: the opening of a gate, and which problems they suit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from tilesmith.ops.device.activations import CUBIC, LINEAR
 from tilesmith.ops.device.constants import LOG2_E
 from tilesmith.ops.device.hopper import runs_on_hopper
 from tilesmith.ops.matmul.hopper.ring import RingConfig, tiles
@@ -27,10 +28,18 @@ def of_pair(pair, DTYPE: gl.constexpr):
 
 
 @gluon.jit
-def opened(x):
-    """Return σ(x) by the fast reciprocal: results are rounded to half precision, and a division is far slower."""
+def argument(x, ACTIVATION: gl.constexpr):
+    """Return p with activation(x) = x · σ(p): x itself for "silu", a cubic polynomial of x for "gelu_tanh"."""
+    if ACTIVATION == "gelu_tanh":
+        x = x * (LINEAR + CUBIC * x * x)
+    return x
+
+
+@gluon.jit
+def opened(p):
+    """Return σ(p) by the fast reciprocal: results are rounded to half precision, and a division is far slower."""
     return gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1 + gl.exp2(x * -LOG2_E)], dtype=gl.float32, is_pure=True, pack=1
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1 + gl.exp2(p * -LOG2_E)], dtype=gl.float32, is_pure=True, pack=1
     )
 
 
