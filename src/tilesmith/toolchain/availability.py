@@ -7,6 +7,7 @@ import importlib
 
 def require_launching() -> None:
     """Raise Triton's error where it cannot launch on this GPU. Triton builds a small C library to find out."""
+    importlib.import_module("tilesmith.toolchain.cache_folder").require_writable_cache()
     importlib.import_module("triton.runtime").driver.active.get_current_target()
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from triton import knobs
 from triton.runtime import _allocation
 
+from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.gluon import DESCRIPTORS
 from tilesmith.toolchain.versions import triton_version
 
@@ -48,6 +49,7 @@ class Launch:
 
     def __init__(self, kernel: Any, grid: Grid, arguments: Mapping[str, object], options: Mapping[str, Any]) -> None:
         """Compile for the current device, or take the variant from Triton's cache."""
+        require_writable_cache()
         compiled = kernel.run(grid=grid, warmup=True, **arguments, **options)
         self.compiled = compiled.result() if hasattr(compiled, "result") else compiled
         self.kernel = kernel

@@ -9,6 +9,7 @@ from typing import Any
 
 from triton.runtime.jit import JITFunction
 
+from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.launcher import Launch, listeners
 
 
@@ -47,6 +48,7 @@ class SeenLaunch:
 @contextmanager
 def seen_launches() -> Iterator[list[SeenLaunch]]:
     """Collect every kernel variant that is launched inside the context, each once."""
+    require_writable_cache()
     seen: list[SeenLaunch] = []
     stock = JITFunction.run
 

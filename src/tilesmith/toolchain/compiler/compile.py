@@ -21,8 +21,9 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
+from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.compiler.binary import Binary, read_binary
-from tilesmith.toolchain.compiler.errors import captured_stderr, explain
+from tilesmith.toolchain.compiler.errors import captured_stderr, explain, machine_failure
 from tilesmith.toolchain.compiler.targets import Target
 
 
@@ -107,6 +108,8 @@ def _compile_or_explain(function: Any, target: Target, launch: Mapping[str, obje
             compiled = _compile(function, target, launch)
     except CompilationError as error:
         raise explain(error, target, function, diagnostics="") from error
+    except OSError as error:
+        raise machine_failure(error, target, function) from error
     except Exception as error:
         raise explain(error, target, function, _native_diagnostics(function, target, launch)) from error
     print(printed.getvalue(), end="")
@@ -136,6 +139,7 @@ def accepted_options(target: Target, options: Mapping[str, object]) -> dict[str,
 
 
 def _compile(function: Any, target: Target, launch: Mapping[str, object]) -> Any:
+    require_writable_cache()
     gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
     backend = make_backend(gpu_target)
     bind = create_function_from_signature(function.signature, function.params, backend)

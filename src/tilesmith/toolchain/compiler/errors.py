@@ -43,6 +43,12 @@ def explain(error: Exception, target: Target, function: Any, diagnostics: str) -
     return CompileError(target, function.__name__, message, function.fn.__code__.co_filename, line)
 
 
+def machine_failure(error: OSError, target: Target, function: Any) -> CompileError:
+    """Return the error for a compiler that could not run: a full disk, a folder without permission, a missing tool."""
+    message = f"the compiler could not run on this machine, which is no fault of the kernel: {error}"
+    return CompileError(target, function.__name__, message, function.fn.__code__.co_filename, None)
+
+
 def _first_line(function: Any) -> int:
     """Return the line of `def`: Triton counts lines from there, Python from the decorator."""
     above: int = next(place for place, text in enumerate(function.raw_src) if text.lstrip().startswith("def "))
