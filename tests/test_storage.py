@@ -23,6 +23,8 @@ MAY_WRITE = {
     "workshop/cuda/check.py",
     "workshop/notebook.py",
     "workshop/isolation/worker.py",
+    "workshop/mutants/trying.py",
+    "workshop/mutants/survivors.py",  # to the null device
     # Sources in a temporary folder, for Python or Triton to read.
     "lab/judge/bridges/opening.py",
     "lab/judge/candidate.py",

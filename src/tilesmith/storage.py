@@ -101,7 +101,7 @@ def read_json(path: Path) -> Any | None:
 def update_json(path: Path, change: Callable[[Any | None], Any]) -> bool:
     """Replace the content by change(content), one process at a time. Return False, with a warning, on failure."""
     try:
-        with _locked(path):
+        with locked(path):
             write_atomically(path, json.dumps(change(read_json(path)), indent=1, sort_keys=True) + "\n")
     except OSError as error:
         warnings.warn(f"{path} cannot be written, so the result is not stored: {error}", RuntimeWarning, stacklevel=2)
@@ -110,7 +110,8 @@ def update_json(path: Path, change: Callable[[Any | None], Any]) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time read, change and write a file, where the system has locks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
         _lock(lock, wait=True)

@@ -54,7 +54,9 @@ def test_escape_codes_in_a_message_do_not_reach_the_terminal(
 ) -> None:
     """The message about a wrong CUDA result contains output of the program."""
     verdict = Verdict("vector-add", False, "right", "\x1b[2JElement 0 is 1\x07")
-    monkeypatch.setattr(worker, "_ask", lambda *given, **more: ({"verdict": verdict.as_json(), "quiz": None}, ""))
+    monkeypatch.setattr(
+        worker, "_ask", lambda *given, **more: ({"verdict": verdict.as_json(), "quiz": None, "figures": {}}, "")
+    )
     assert checked(worker, tmp_path, SOLUTION).verdict.message == "Element 0 is 1"
 
 

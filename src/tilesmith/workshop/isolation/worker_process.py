@@ -133,7 +133,7 @@ class _Server:
             found = objection(self._judge, exercise, Path(request["file"]))
         except Exception as error:
             return {"ended": f"could not be judged outside of its process: {type(error).__name__}: {error}"}
-        return told if found is None else {"verdict": found.as_json(), "quiz": None}
+        return told if found is None else {"verdict": found.as_json(), "quiz": None, "figures": {}}
 
     def end_with_the_parent(self) -> None:
         """Wait until the parent's end of the socket is closed, however the parent ended."""
@@ -247,11 +247,12 @@ def _figures(check: TritonCheck | CudaCheck | None, verdict: Verdict | None) -> 
 
 
 def _draw(check: TritonCheck, verdict: Verdict, page: Path) -> None:
+    from tilesmith import storage
     from tilesmith.workshop.publishing.own_picture import picture_of_check
 
     picture = picture_of_check(check, verdict)
     if picture:
-        page.write_text(picture, encoding="utf-8")
+        storage.write_atomically(page, picture)
 
 
 def _claims_success(told: dict[str, Any]) -> bool:
@@ -267,11 +268,12 @@ def _validated(answer: Any) -> dict[str, Any]:
             return {"problem": str(answer["problem"])[:2000]}
         verdict = Verdict.from_json(answer["verdict"]).as_json() if answer["verdict"] is not None else None
         quiz = None if answer["quiz"] is None else [asdict(QuestionAnswers(**one)) for one in answer["quiz"]]
+        figures = {str(name): float(value) for name, value in answer["figures"].items()}
         if verdict is not None and not (type(verdict["passed"]) is bool and isinstance(verdict["message"], str)):
             raise TypeError
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return {"ended": "sends something other than an answer."}
-    return {"verdict": verdict, "quiz": quiz}
+    return {"verdict": verdict, "quiz": quiz, "figures": figures}
 
 
 def _how_ended(child: int) -> str:

@@ -8,22 +8,15 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from tilesmith.storage import read_json, write_atomically
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # None where there are no locks
+from tilesmith.storage import locked, read_json, write_atomically
 
 FILE = "progress.json"
 EARLIER = "progress.earlier.json"
-LOCK = ".progress.lock"
 State = Literal["open", "attempted", "solved"]
 
 
@@ -82,7 +75,7 @@ def is_kept_in(folder: Path) -> bool:
 
 def update(folder: Path, change: Callable[[Progress], None]) -> Progress:
     """Apply a change and save it. Raises OSError where the file cannot be written."""
-    with _alone(folder):
+    with locked(folder / FILE):
         return _updated(folder, change)
 
 
@@ -94,17 +87,6 @@ def _updated(folder: Path, change: Callable[[Progress], None]) -> Progress:
     change(progress)
     write_atomically(before, json.dumps({"version": 1, **asdict(progress)}, indent=1) + "\n")
     return progress
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time read, change and write the progress, where the system has locks."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "ab") as file:
-        if fcntl is not None:
-            with suppress(OSError):  # some network folders have no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def now() -> str:
