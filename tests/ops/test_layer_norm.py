@@ -116,9 +116,8 @@ def test_opcheck_accepts_layer_norm_branch_backward() -> None:
 
 # Every width once, summed too, which is the other and more; the other alone at two of them.
 COMPILED_FIRST = {
-    *((True, columns, torch.float32) for columns in (64, 256, 2048, 8192, 10240)),
-    *((True, columns, torch.bfloat16) for columns in (84, 128, 1024, 4096, 10240)),
-    (False, 8192, torch.float32),
+    *((True, columns, torch.float32) for columns in (64, 8192, 10240)),
+    *((True, columns, torch.bfloat16) for columns in (84, 1024)),
     (False, 10240, torch.bfloat16),
 }
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import tilesmith as ts
+from covering import covering
 from tilesmith.ops.rope import reference, rope
 from tilesmith.ops.runtime.kernels import recorded_plans
 
@@ -62,10 +63,7 @@ def test_rope_rotates_as_many_elements_as_the_tables_have_columns() -> None:
     torch.testing.assert_close(rope(q, k, cos, sin), rope(q, k, cos, sin, False, 8), rtol=0, atol=0)
 
 
-@PAIRS
-@pytest.mark.parametrize("dim", [80, 22])
-@pytest.mark.parametrize("rest", [0, 3])
-@pytest.mark.parametrize("q_heads", [9, 37])
+@covering(times=2, interleaved=[False, True], dim=[80, 22], rest=[0, 3], q_heads=[9, 37])
 def test_rope_with_more_positions_and_heads_than_one_program(
     interleaved: bool, dim: int, rest: int, q_heads: int
 ) -> None:

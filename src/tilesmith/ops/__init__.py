@@ -19,7 +19,7 @@ Files, in reading order:
 - `add_rms_norm.py`: a residual sum and its RMS norm.
 - `rms_norm_relu.py`: RMS norm and ReLU.
 - `layer_norm/`: layer norm.
-- `edge_norm.py`: layer norm and the projection to an attention bias.
+- `edge_norm/`: layer norm and the projection to an attention bias.
 - `cross_entropy/`: cross entropy of logits.
 - `linear_cross_entropy/`: cross entropy of a projection, without the logits in memory.
 - `matmul/`: GEMM with bias and activation.
