@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from tilesmith.cli.debug import debug
+from tilesmith.training.debugging import case
 
 KINDS = {"measured", "predicted", "compiled", "counted"}
 
@@ -168,3 +169,15 @@ def test_unwritable_json_file_exits_with_status_2(tmp_path: Path) -> None:
     result = invoke("--stage", "3", "--json", str(tmp_path / "file" / "case.json"))
     assert result.exit_code == 2
     assert "cannot write" in result.output
+
+
+def test_copy_writes_programs_into_my_folder_and_keeps_my_changes(tmp_path: Path) -> None:
+    result = invoke("--stage", "2", "--copy", str(tmp_path / "mine"))
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "mine" / "stage_2.py"
+    assert file.read_bytes() == case.stage(2).program.read_bytes()
+    file.write_text("my changes")
+    assert invoke("--copy", str(tmp_path / "mine")).exit_code == 0
+    assert file.read_text() == "my changes"
+    assert len(list((tmp_path / "mine").iterdir())) == 6
+    assert "--copy copies programs" in invoke("--copy", str(tmp_path), "--stage", "1", "--reveal").output

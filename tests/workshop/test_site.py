@@ -23,16 +23,19 @@ def small_course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
 
 
 def test_every_exercise_page_has_hints_answers_and_picture(small_course: Catalogue, tmp_path: Path) -> None:
-    assert site.write_site(small_course, tmp_path / "site") == 2
+    steps: list[tuple[str, int, int]] = []
+    assert site.write_site(small_course, tmp_path / "site", lambda *step: steps.append(step)) == 2
+    assert steps == [("vector-add", 1, 2), ("masks", 2, 2)]
     index = (tmp_path / "site" / "index.html").read_text()
     assert re.findall(r'href="(\S+\.html)"', index) == ["vector-add.html", "masks.html"]
     page = (tmp_path / "site" / "vector-add.html").read_text()
     assert "<title>Add two vectors</title>" in page
     assert "<code>tl.program_id(0)</code>" in page  # the page's Markdown
-    assert "offsets = ..." in page  # the starter
+    assert '<span class="n">offsets</span>' in page  # the starter, highlighted
     assert page.count("<details>") == 4 + 2  # hints and answers
     assert "3072. A block of x" in page  # counted while the page was generated
-    assert 'href="masks.html"' in page
+    assert 'rel="next" href="masks.html"' in page
+    assert 'rel="prev" href="vector-add.html"' in (tmp_path / "site" / "masks.html").read_text()
     picture = (tmp_path / "site" / "vector-add-picture.html").read_text()
     assert "add_kernel" in picture
     assert str(tmp_path) not in picture

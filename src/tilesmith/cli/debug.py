@@ -9,6 +9,7 @@ import typer
 
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json
 from tilesmith.cli.train import end
+from tilesmith.storage import write_atomically
 
 if TYPE_CHECKING:
     from tilesmith.training.debugging.case import Observation, Stage
@@ -26,6 +27,9 @@ def debug_llama(
     stage: Annotated[int | None, typer.Option(min=1, max=6, metavar="N", help="Run one stage, from 1 to 6.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the stage's program instead of running it.")] = False,
     reveal: Annotated[bool, typer.Option("--reveal", help="With --stage: also show evidence, cause and fix.")] = False,
+    copy: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Copy the stages' programs into a folder of yours, to edit.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JSON.")] = None,
 ) -> None:
     """Debug Tiny LLaMA with five faults, one per stage; the sixth stage has none.
@@ -43,6 +47,12 @@ def debug_llama(
         print(case.stage(stage).program.read_text(encoding="utf-8"), end="")
         return
     numbers = range(1, case.COUNT + 1) if stage is None else [stage]
+    if copy is not None:
+        if show or reveal or json:
+            refuse("--copy copies programs and runs none: use it alone or with --stage N")
+        for number in numbers:
+            _copy_program(case.stage(number).program, copy)
+        return
     try:
         result = [_shown_stage(case.stage(number), reveals=stage is None or reveal) for number in numbers]
     except case.StageError as error:
@@ -51,6 +61,19 @@ def debug_llama(
         from tilesmith.training.results.provenance import stamped
 
         write_json(json, stamped({"model": "llama", "stages": result}))
+
+
+def _copy_program(program: Path, folder: Path) -> None:
+    """Copy a program into the user's folder. A file that is there stays."""
+    file = folder / program.name
+    if file.exists():
+        console.print(f"{file} is there already and stays as it is", markup=False)
+        return
+    try:
+        write_atomically(file, program.read_bytes())
+    except OSError as error:
+        refuse(f"{error.filename or folder}: {error.strerror or error}")
+    console.print(f"wrote {file}; run it with: python {file}", markup=False)
 
 
 def _shown_stage(stage: Stage, *, reveals: bool) -> dict[str, Any]:

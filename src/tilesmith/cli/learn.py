@@ -77,7 +77,12 @@ def workshop(
     from tilesmith.workshop.publishing.site import write_site
 
     with opened(HERE, exercises) as all_of_it, console.status("running the model solutions") as status:
-        number = write_site(all_of_it.catalogue, html, entering=lambda name: status.update(f"running {name}"))
+
+        def finished(name: str, done: int, all_there_are: int) -> None:
+            line = f"{done} of {all_there_are} model solutions have run: {name}"
+            status.update(line) if console.is_terminal else _show(line)
+
+        number = write_site(all_of_it.catalogue, html, finished, jobs=os.cpu_count() or 1)
     _show(f"wrote {number} exercises to {html / 'index.html'}")
 
 

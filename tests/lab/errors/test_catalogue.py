@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tilesmith as ts
-from lab.errors.mistakes import BODIES, LAUNCHES
+from triton_mistakes import BODIES, LAUNCHES
 from tilesmith.lab.errors import CATALOGUE, explain, with_explanation
 from tilesmith.toolchain.interpreter import interpreting
 

@@ -116,7 +116,7 @@ class Workshop:
         The exercises after the current one in its track come first, then the rest of the track, then the course.
         """
         kept, order = self.progress(), list(self.catalogue.values())
-        current = self.catalogue[kept.current] if kept.current in self.catalogue else order[0]
+        current = next((one for one in order if one.id == kept.current), order[0])
         at = order.index(current)
         track = [one for one in (*order[at + 1 :], *order[:at]) if one.track == current.track]
         for exercise in (*track, *order):

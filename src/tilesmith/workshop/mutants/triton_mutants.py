@@ -105,7 +105,7 @@ def _of_bounds(node: ast.AST) -> Iterator[Change]:
 def _of_axes(node: ast.AST) -> Iterator[Change]:
     """Take the wrong axis: of a reduction, a program number or a new dimension. Forget a transpose."""
     if isinstance(node, ast.keyword) and node.arg in ("axis", "dim") and isinstance(node.value, ast.Constant):
-        yield "axis", node.value, str(1 - int(node.value.value))
+        yield "axis", node.value, "0" if node.value.value == 1 else "1"
     elif isinstance(node, ast.Call) and _function(node) in ("program_id", "num_programs"):
         for other in {0, 1, 2} - {ast.literal_eval(node.args[0])}:
             yield "axis", node.args[0], str(other)

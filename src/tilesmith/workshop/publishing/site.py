@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +21,7 @@ from tilesmith.workshop.course.catalogue import Catalogue
 from tilesmith.workshop.course.exercise import Exercise, Question
 from tilesmith.workshop.cuda.check import CudaCheck
 from tilesmith.workshop.figures.drawing import STYLE
-from tilesmith.workshop.publishing.lesson_html import lesson_html
+from tilesmith.workshop.publishing.lesson_html import code_html, lesson_html
 from tilesmith.workshop.quizzes.answers import compute_answers
 from tilesmith.workshop.quizzes.replies import answer_text
 
@@ -31,12 +34,20 @@ class _AnsweredQuestion:
     answer: str
 
 
-def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], None] = lambda exercise: None) -> int:
-    """Write index.html and one page per exercise into a folder. Return the number of exercises."""
+_Ran = tuple[list[_AnsweredQuestion], str]  # the answered questions and the picture of a model solution
+
+
+def write_site(
+    catalogue: Catalogue, folder: Path, finished: Callable[[str, int, int], None] = lambda *done: None, jobs: int = 1
+) -> int:
+    """Write index.html and one page per exercise into a folder. Return the number of exercises.
+
+    `finished` is called with each exercise whose solution has run, the number of these, and the number of all.
+    """
     order = list(catalogue.values())
+    found = _run_solutions(order, finished, jobs)
     for number, exercise in enumerate(order):
-        entering(exercise.id)
-        asked, picture = _run_solution(exercise)
+        asked, picture = found[exercise.id]
         if picture:
             write_atomically(folder / f"{exercise.id}-picture.html", picture)
         page = _environment().get_template("exercise.html").render(
@@ -44,9 +55,10 @@ def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], Non
             exercise=exercise,
             text=lesson_html(exercise),
             figure_style=STYLE.read_text(encoding="utf-8"),
-            starter=None if exercise.is_only_questions else exercise.starter.read_text(encoding="utf-8"),
+            starter=None if exercise.is_only_questions else _code(exercise),
             asked=asked,
             has_picture=bool(picture),
+            previous=order[number - 1] if number else None,
             following=order[number + 1] if number + 1 < len(order) else None,
         )  # fmt: skip
         write_atomically(folder / f"{exercise.id}.html", page)
@@ -57,7 +69,35 @@ def write_site(catalogue: Catalogue, folder: Path, entering: Callable[[str], Non
     return len(order)
 
 
-def _run_solution(exercise: Exercise) -> tuple[list[_AnsweredQuestion], str]:
+def _code(exercise: Exercise) -> str:
+    return code_html(exercise.starter.read_text(encoding="utf-8"), "cuda" if exercise.is_cuda else "python")
+
+
+def _run_solutions(
+    exercises: Sequence[Exercise], finished: Callable[[str, int, int], None], jobs: int
+) -> dict[str, _Ran]:
+    """Run the model solutions, several at a time in processes whose compilers print nothing."""
+    found: dict[str, _Ran] = {}
+    if jobs == 1:
+        for exercise in exercises:
+            found[exercise.id] = _run_solution(exercise)
+            finished(exercise.id, len(found), len(exercises))
+        return found
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _print_nothing) as pool:
+        running = {pool.submit(_run_solution, exercise): exercise.id for exercise in exercises}
+        for future in as_completed(running):
+            found[running[future]] = future.result()
+            finished(running[future], len(found), len(exercises))
+    return found
+
+
+def _print_nothing() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def _run_solution(exercise: Exercise) -> _Ran:
     """Run the model solution. Return the answered questions and the picture as HTML."""
     if exercise.is_only_questions:
         return _answered_questions(exercise, None), ""
