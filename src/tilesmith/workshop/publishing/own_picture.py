@@ -51,7 +51,9 @@ def _preface(verdict: Verdict, file_name: str) -> Markup:
 def _style(lines: Sequence[int]) -> Markup:
     marked = ", ".join(f'.code tr[id$="-line-{line}"]' for line in lines)
     rule = f"{marked} {{ background: var(--bad-paper); box-shadow: inset 4px 0 var(--bad); }}" if marked else ""
-    return Markup("<style>.verdict {{ white-space: pre-wrap; }} .goals :is(td, th) {{ padding-right: 0.8rem; }} {}</style>").format(Markup(rule))
+    return Markup(
+        "<style>.verdict {{ white-space: pre-wrap; }} .goals :is(td, th) {{ padding-right: 0.8rem; }} {}</style>"
+    ).format(Markup(rule))
 
 
 def _goals(goals: Sequence[GoalResult]) -> Markup:
