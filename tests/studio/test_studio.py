@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from running_studio import RunningStudio, running_studio, until
+from typer.testing import CliRunner
 
+from tilesmith.cli import app
 from tilesmith.studio.app import number_in
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "inspect"))
@@ -56,6 +58,23 @@ def report(learner: str, state: str) -> dict[str, object]:
         "failed_stages": ["parses", "right"], "quiz": {"1": 2}, "source": "x = 1\n",
     }  # fmt: skip
     return {"learner": learner, "exercises": [one]}
+
+
+def test_studio_without_its_packages_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tilesmith.studio")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    result = CliRunner().invoke(app, ["studio", "--no-browser"])
+    assert result.exit_code == 2
+    assert 'pip install "tilesmith[studio]"' in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_wrong_usage_of_the_command_is_one_line(tmp_path: Path) -> None:
+    for arguments in (["missing.py"], ["--class", str(tmp_path / "nothing")]):
+        result = CliRunner().invoke(app, ["studio", "--no-browser", *arguments])
+        assert result.exit_code == 2
+        assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_requests_need_the_token(studio: RunningStudio) -> None:

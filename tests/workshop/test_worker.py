@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +120,53 @@ def test_file_saved_during_a_check_is_kept(worker: Worker, tmp_path: Path) -> No
     outcome = worker.check(EXERCISE, file, entering=save)
     assert outcome.verdict.passed
     assert file.read_text() == "saved meanwhile"
+
+
+@pytest.fixture(scope="module")
+def warm_worker() -> Iterator[Worker]:
+    with forking(), Worker(Limits(seconds=20, gigabytes=2), warm=True) as started:
+        yield started
+
+
+def test_warm_worker_runs_every_file_in_an_unchanged_process(warm_worker: Worker, tmp_path: Path) -> None:
+    spoils = inside('import builtins; builtins.spoilt = 1; tl.load = None; print("spoilt")')
+    assert "spoilt" in checked(warm_worker, tmp_path, spoils).printed
+    before = warm_worker.process_id
+    outcome = checked(warm_worker, tmp_path, inside('assert "spoilt" not in dir(__builtins__)'))
+    assert outcome.verdict.passed, outcome.verdict.message
+    assert warm_worker.process_id == before
+
+
+def test_warm_worker_ends_files_that_do_not_end(warm_worker: Worker, tmp_path: Path) -> None:
+    assert_survived(
+        checked(warm_worker, tmp_path, inside("os._exit(3)").replace("import torch", "import os\nimport torch", 1)),
+        "status 3",
+    )
+    assert_survived(
+        checked(warm_worker, tmp_path, inside("torch.ones(1 << 30).mul(2)\n    while True: pass")), "GB of memory"
+    )
+    assert checked(warm_worker, tmp_path, SOLUTION).verdict.passed
+
+
+def test_child_that_ended_while_idle_is_replaced(warm_worker: Worker, tmp_path: Path) -> None:
+    warm_worker.start()
+    before = warm_worker.process_id
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{before}/stat").exists() and "Z" not in Path(f"/proc/{before}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+    assert checked(warm_worker, tmp_path, SOLUTION).verdict.passed
+    assert warm_worker.process_id != before
+
+
+def test_picture_and_figures_of_a_solved_file(warm_worker: Worker, tmp_path: Path) -> None:
+    file, page = tmp_path / "vector_add.py", tmp_path / "picture.html"
+    file.write_text(SOLUTION)
+    outcome = warm_worker.check(EXERCISE, file, picture=page)
+    assert "add_kernel" in page.read_text()
+    assert outcome.figures["sector_efficiency"] == 1.0
+    assert outcome.figures["loads_per_element"] == 1.0
 
 
 def test_control_characters_are_removed() -> None:

@@ -35,7 +35,7 @@ def column_copy() -> Figure:
         "Gathered on the CPU, or cudaMemcpy2D: one call, and only the column.",
     )):  # fmt: skip
         drawing = Drawing().text(70, 14, "host").text(300, 14, "device")
-        drawing.grid(20, 22, 4, 5, lambda r, c, w=way: "0" if c == 0 or w == 1 else "plain")
+        drawing.grid(20, 22, 4, 5, lambda r, c: "0" if c == 0 or way == 1 else "plain")  # noqa: B023  # drawn at once
         drawing.grid(290, 22, 4, 5 if way == 1 else 1, lambda r, c: "0", size=(12, 20) if way == 1 else 20)
         for row in range(4) if way == 0 else (1.5,):
             drawing.arrow(126, 32 + 20 * row, 284, 32 + 20 * row, "bad" if way < 2 else "good")
@@ -89,7 +89,7 @@ def warp_of_a_block() -> Figure:
     steps = []
     for warp in range(2):
         drawing = Drawing().text(180, 12, "threadIdx.x →", "quiet")
-        drawing.grid(100, 20, 4, 8, lambda r, c, w=warp: str(w) if r // 2 == w else "plain", lambda r, c: 8 * r + c)
+        drawing.grid(100, 20, 4, 8, lambda r, c: str(warp) if r // 2 == warp else "plain", lambda r, c: 8 * r + c)  # noqa: B023  # drawn at once
         drawing.left(10, 62, "threadIdx.y ↓", "quiet").text(
             180, 122, "8 × 4 threads in warps of 16 (an example)", "quiet"
         )

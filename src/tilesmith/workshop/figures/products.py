@@ -9,8 +9,8 @@ def tiles() -> Figure:
     steps = []
     for step in range(4):
         drawing = Drawing().text(60, 88, "a").text(250, 12, "b").text(250, 196, "out")
-        drawing.grid(20, 100, 3, 4, lambda r, c, s=step: "0" if (r, c) == (1, s) else "plain", size=24)
-        drawing.grid(200, 18, 4, 4, lambda r, c, s=step: "1" if (r, c) == (s, 2) else "plain", size=20)
+        drawing.grid(20, 100, 3, 4, lambda r, c: "0" if (r, c) == (1, step) else "plain", size=24)  # noqa: B023  # drawn at once
+        drawing.grid(200, 18, 4, 4, lambda r, c: "1" if (r, c) == (step, 2) else "plain", size=20)  # noqa: B023  # drawn at once
         drawing.grid(200, 106, 3, 4, lambda r, c: "3" if (r, c) == (1, 2) else "plain", size=(20, 24))
         drawing.arrow(20 + 24 * step + 24, 136, 238, 142).arrow(250, 18 + 20 * step + 20, 250, 128)
         steps.append(
@@ -29,7 +29,7 @@ def tile_order() -> Figure:
                 return 8 * (r // 2) + 2 * c + r % 2 if grouped else 4 * r + c
 
             running = {(r, c) for r in range(4) for c in range(4) if done - 4 <= number(r, c) < done}
-            drawing.grid(128, 26, 4, 4, lambda r, c, on=running: "0" if (r, c) in on else "plain", number, 26)
+            drawing.grid(128, 26, 4, 4, lambda r, c: "0" if (r, c) in running else "plain", number, 26)  # noqa: B023  # drawn at once
             bands = (len({r for r, _ in running}), len({c for _, c in running}))
             drawing.text(
                 180,
@@ -98,7 +98,7 @@ def every_size() -> Figure:
         drawing = Drawing()
         count = max(1, size // tile)
         side = 128 / count
-        drawing.grid(20, 14, count, count, lambda r, c, n=count: str((r * n + c) % 4), size=side)
+        drawing.grid(20, 14, count, count, lambda r, c: str((r * count + c) % 4), size=side)  # noqa: B023  # drawn at once
         busy = min(4, count * count)
         for unit in range(4):
             drawing.box(200, 24 + 28 * unit, 130, 22, str(unit) if unit < busy else "dim", f"multiprocessor {unit}")

@@ -18,7 +18,7 @@ def pooling() -> Figure:
 
         drawing.grid(20, 20, 4, 4, kind, lambda r, c: image[r][c], 30)
         out = lambda r, c: max(image[2 * r + i][2 * c + j] for i in range(2) for j in range(2))  # noqa: E731
-        drawing.grid(250, 50, 2, 2, lambda r, c, n=number: "3" if 2 * r + c == n else "plain", out, 30)
+        drawing.grid(250, 50, 2, 2, lambda r, c: "3" if 2 * r + c == number else "plain", out, 30)  # noqa: B023  # drawn at once
         drawing.arrow(150, 80, 240, 80)
         steps.append((drawing, f"out[{row}, {column}] = max({', '.join(map(str, window))}) = {max(window)}."))
     return Figure("Max pooling with a window of 2 × 2 and stride 2.", steps)
@@ -38,7 +38,7 @@ def im2col() -> Figure:
         def window(r: int, c: int) -> int:
             return 3 * (r // 2 + c // 2) + r % 2 + c % 2
 
-        drawing.grid(150, 24, 4, 4, lambda r, c, n=number: "0" if r == n else "plain", window, 26)
+        drawing.grid(150, 24, 4, 4, lambda r, c: "0" if r == number else "plain", window, 26)  # noqa: B023  # drawn at once
         drawing.grid(318, 24, 4, 1, lambda r, c: "1", size=26).text(288, 80, "·").arrow(102, 60, 146, 37 + 26 * number)
         steps.append(
             (

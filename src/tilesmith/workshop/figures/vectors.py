@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilesmith.workshop.figures.drawing import Drawing, Figure
 
 
@@ -83,7 +85,7 @@ def two_dimensional_tiles() -> Figure:
 
 
 def strides() -> Figure:
-    views = (
+    views: tuple[tuple[str, int, int, Callable[[int, int], int], str], ...] = (
         ("x, strides (4, 1)", 3, 4, lambda r, c: 4 * r + c, "Rows follow each other in memory."),
         (
             "x[:, :2], strides (4, 1)",

@@ -117,7 +117,10 @@ class Worker:
         found = tuple(QuestionAnswers(**one) for one in answer["quiz"] or ())
         verdict = Verdict.from_json(answer["verdict"])
         return Outcome(
-            replace(verdict, message=without_control_characters(verdict.message)), printed, found, answer["figures"]
+            replace(verdict, message=without_control_characters(verdict.message)),
+            printed,
+            found,
+            answer.get("figures", {}),
         )
 
     def quiz(self, exercise: Exercise, file: Path | None) -> tuple[QuestionAnswers, ...]:
