@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test suite test-slow test-breaks test-gpu lint style types figures pictures docs test-triton-versions clean
+.PHONY: help setup tour test suite test-slow test-breaks test-field test-gpu lint style types figures pictures docs test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -36,6 +36,10 @@ test-slow: $(STAMP) ## the slow tests: every variant of every kernel compiles, e
 
 test-breaks: $(STAMP) ## plant breaks in the sources, one at a time, and see the tests go red
 	$(BIN)/python tests/breaks.py
+
+test-field: $(STAMP) ## inspect over other people's kernels: installed ones, and FIELD="--root liger=FOLDER …"
+	$(BIN)/python benchmarks/inspect/field.py $(FIELD) --compare benchmarks/inspect/field.json
+	$(BIN)/python benchmarks/inspect/planted.py $(FIELD)
 
 test-gpu: $(STAMP) ## the tests that need a GPU; writes tests/gpu-receipt.json
 	$(BIN)/python tests/gpu_receipt.py run

@@ -78,8 +78,7 @@ def _in_kernel(node: ast.AST, source: str, seen: Seen) -> Iterator[Fault]:
     outside = ("out-of-bounds", "race", "uninitialised", "undefined")
     if name in ("tl.load", "tl.store", "tl.atomic_add") and mask is not None and masked:
         kind = {"tl.load": "load without mask", "tl.store": "store without mask"}.get(name, "atomic without mask")
-        keyword = "mask=" if any(one.arg == "mask" for one in node.keywords) else ""
-        yield _fault(kind, outside, file, source, mask, "True" if not keyword else "None", whole=node)
+        yield _fault(kind, outside, file, source, mask, "True", whole=node)
         yield _fault(
             f"mask one too wide at a {name[3:]}",
             outside,

@@ -39,7 +39,7 @@ MODULES = {"liger_kernel": "liger_kernel.transformers.functional", "fla": "fla.o
 SECONDS = 120.0
 
 
-def run(script: Path, roots: list[str], pipe: Any) -> None:
+def run(script: Path, roots: list[str], compiles: bool, pipe: Any) -> None:
     """Inspect a script in this process, a fork; send its findings and what it printed."""
     import torch
 
@@ -51,7 +51,16 @@ def run(script: Path, roots: list[str], pipe: Any) -> None:
     torch.set_num_threads(1)
     sys.path[:0] = roots
     printed, error = io.StringIO(), ""
-    session = Session(InspectOptions(targets=(Target.parse("cuda:90"),), asked=True, seconds=1.0), has_gpu=False)
+
+    class Uncompiled(Session):
+        """A session without the compiler, which takes most of the time: the interpreter finds these faults."""
+
+        def _binary(self, launched: Any, target: Any) -> str:
+            return "not compiled"
+
+    session = (Session if compiles else Uncompiled)(
+        InspectOptions(targets=(Target.parse("cuda:90"),), asked=True, seconds=1.0), has_gpu=False
+    )
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
         try:
             with watching(session):
@@ -83,9 +92,9 @@ def run(script: Path, roots: list[str], pipe: Any) -> None:
     os._exit(0)
 
 
-def inspected(script: Path, roots: list[str]) -> dict[str, Any]:
+def inspected(script: Path, roots: list[str], compiles: bool = False) -> dict[str, Any]:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=run, args=(script, roots, theirs))
+    process = multiprocessing.get_context("fork").Process(target=run, args=(script, roots, compiles, theirs))
     process.start()
     theirs.close()
     result: dict[str, Any] = {"error": "timeout", "printed": "", "kernels": []}
@@ -162,7 +171,7 @@ def planted_in(script: Path, root: Path, most: int, used: Counter[str]) -> list[
         with tempfile.TemporaryDirectory() as folder:
             overlay(root, Path(fault.file), fault.text, Path(folder) / "root")
             start = time.monotonic()
-            faulty = inspected(script, [str(Path(folder) / "root")])
+            faulty = inspected(script, [str(Path(folder) / "root")], "compile-error" in fault.expected)
             word, finding = verdict(fault, clean, faulty)
         place = f"{Path(fault.file).name}:{fault.first_line}"
         rows.append({"script": script.stem, "fault": kind, "place": place, "verdict": word, "finding": finding})

@@ -156,3 +156,19 @@ def test_a_report_computes_no_results_that_only_its_benchmark_reads() -> None:
     found = inspect(lambda: timed.run(), targets=HOPPER, programs=4)
     assert [kernel.launches for kernel in found.kernels] == [2]
     assert 0 < y.count_nonzero() < y.numel()
+
+
+def test_an_operator_may_have_a_kernel_for_the_host_and_one_for_cuda() -> None:
+    chosen: list[str] = []
+
+    def program() -> None:
+        library = torch.library.Library("tilesmith_test_both", "DEF")
+        library.define("marked(Tensor x) -> Tensor")
+        library.impl("marked", lambda x: chosen.append("host") or x.clone(), "CPU")  # type: ignore[func-returns-value]
+        library.impl("marked", lambda x: chosen.append("cuda") or x.clone(), "CUDA")  # type: ignore[func-returns-value]
+        torch.ops.tilesmith_test_both.marked(torch.ones(4))
+        torch.ops.tilesmith_test_both.marked(torch.ones(4, device="cuda"))
+        library._destroy()
+
+    inspect(program, targets=HOPPER)
+    assert chosen == ["host", "cuda"]

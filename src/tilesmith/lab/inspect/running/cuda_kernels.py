@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -37,10 +38,20 @@ def cuda_kernels_on_host(tracker: TensorTracker) -> Iterator[None]:
             serve = _for_pretended_gpu(fn, _host_kernel(library, op_name), tracker)
             with warnings.catch_warnings():  # PyTorch warns of the kernel that is replaced
                 warnings.simplefilter("ignore")
-                stock(library, op_name, serve, "CPU", **options)
+                _replace(stock, library, op_name, serve, options)
 
     with patch.object(Library, "impl", impl):
         yield
+
+
+def _replace(stock: Callable[..., None], library: Library, op_name: Any, fn: Any, options: dict[str, Any]) -> None:
+    """Register a function for the host, also where the script has registered one before."""
+    try:
+        stock(library, op_name, fn, "CPU", **options)
+    except RuntimeError:
+        if "allow_override" not in signature(stock).parameters:
+            return  # PyTorch is too old to replace it: the host's own kernel serves
+        stock(library, op_name, fn, "CPU", **{**options, "allow_override": True})
 
 
 def _tracked(function: Callable[..., Any], tracker: TensorTracker) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from tilesmith.toolchain.interpreter import Dot, Operation
 from tilesmith.toolchain.interpreter.values.precision import EPSILON, Birth, Rounding
 
 HALF = ("fp16", "bf16")
-LONG_SUM = 32  # additions in half precision; fewer lose less than two digits of bf16
+LONG_SUM = 8  # additions in half precision
 _ADDITIONS = ("fadd", "fma")
 
 Line = tuple[str, int]
