@@ -51,7 +51,8 @@ CHEATS = {
     "def vector_add(x, y):\n    return copied(pool.submit(torch.add, x, y).result())\n",
     "PyTorch under DisableTorchFunction": DECOY
     + "def vector_add(x, y):\n    with torch._C.DisableTorchFunction():\n        return copied(x + y)\n",
-    "PyTorch by jit.script": DECOY + "total = torch.jit.CompilationUnit('def total(x, y):\\n    return x + y').total\n"
+    "PyTorch by jit.script": DECOY
+    + "total = torch.jit.CompilationUnit('def total(x, y):\\n    return x + y\\n').total\n"
     "def vector_add(x, y):\n    return copied(total(x, y))\n",
     "the comparison patched": DECOY
     + "import tilesmith.lab.comparison as c, tilesmith.lab.check as k, tilesmith.lab.expected as e, dataclasses\n"
