@@ -34,8 +34,8 @@ def copied(total):
     return out
 """
 FORGED = (
-    'json.dumps({"answer": {"verdict": {"id": "vector-add", "passed": True, "stage": "goals", "message": ""}, '
-    '"quiz": None}}).encode()'
+    'json.dumps({"answer": {"verdict": {"id": "vector-add", "passed": True, "stage": "goals", "message": "", '
+    '"goals": []}, "quiz": None}}).encode()'
 )
 # The socket to the process that forked this one, found as a forger would find it.
 SOCKET = """
@@ -51,20 +51,17 @@ CHEATS = {
     "def vector_add(x, y):\n    return copied(pool.submit(torch.add, x, y).result())\n",
     "PyTorch under DisableTorchFunction": DECOY
     + "def vector_add(x, y):\n    with torch._C.DisableTorchFunction():\n        return copied(x + y)\n",
-    "PyTorch by jit.script": DECOY + "total = torch.jit.CompilationUnit('def total(x, y):\\n    return x + y').total\n"
+    "PyTorch by jit.script": DECOY + "total = torch.jit.CompilationUnit('def f(x, y):\\n    return x + y\\n').f\n"
     "def vector_add(x, y):\n    return copied(total(x, y))\n",
-    "the comparison patched": DECOY
-    + "import tilesmith.lab.comparison as c, tilesmith.lab.check as k, tilesmith.lab.expected as e, dataclasses\n"
-    "real = c.compare\n"
-    "def compare(*given, **more):\n    return dataclasses.replace(real(*given, **more), passed=True)\n"
-    "for one in (c, k, e):\n    setattr(one, 'compare', compare)\n"
-    "c.Comparison.passed = property(lambda self: True)\n"
+    "the comparison patched": DECOY + "import tilesmith.workshop.checking.triton_check as check\n"
+    "check.compared = lambda trial: iter(())\n"
+    "check.TritonCheck._require_nothing_cached = lambda *given: None\n"
     "def vector_add(x, y):\n    return copied(x)\n",
     "addition patched": DECOY
     + "torch.Tensor.__add__ = torch.Tensor.add = lambda x, y: x\ndef vector_add(x, y):\n    return copied(x)\n",
     "a forged answer": SOCKET
     + f"for one in sockets():\n    data = {FORGED}\n    os.write(one, struct.pack('!Q', len(data)) + data)\n"
-    "os._exit(0)\ndef vector_add(x, y): ...\n",
+    "os._exit(0)\ndef vector_add(x, y):\n    return x\n",
 }
 
 
@@ -84,7 +81,7 @@ def checked(worker: Worker, folder: Path, source: str | bytes) -> Outcome:
 def test_cheat_is_not_solved(name: str, worker: Worker, tmp_path: Path) -> None:
     outcome = checked(worker, tmp_path, CHEATS[name])
     assert not outcome.verdict.passed, name
-    assert outcome.verdict.message
+    assert "passes in its own process" in outcome.verdict.message
 
 
 def test_half_written_answer_ends_at_the_limit(tmp_path: Path) -> None:

@@ -84,3 +84,14 @@ def test_candidates_of_a_folder_are_files_and_folders(tmp_path: Path) -> None:
     assert [path.name for path in candidates_in(tmp_path)] == ["a.py", "b"]
     with pytest.raises(CandidateError, match="no such folder"):
         candidates_in(tmp_path / "missing")
+
+
+def test_seed_is_drawn_for_a_series_and_kept_when_it_goes_on(warm_judge: Judge, softmax: Task, tmp_path: Path) -> None:
+    """A seed that everybody knows would let a candidate compute the inputs it never saw."""
+    candidates = [Candidate.of_text(f"def broken{number}(x:") for number in range(2)]
+    lines = tmp_path / "verdicts.jsonl"
+    first = judge_series(softmax, candidates[:1], judge=warm_judge, results=lines)
+    second = judge_series(softmax, candidates, judge=warm_judge, results=lines)
+    other = judge_series(softmax, candidates[:1], judge=warm_judge)
+    assert first[0]["seed"] == second[0]["seed"] == second[1]["seed"]
+    assert other[0]["seed"] != first[0]["seed"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,6 @@ from typing import Any
 from tilesmith.lab.judge.candidate import Candidate, CandidateError
 from tilesmith.lab.judge.judging import Judge, Options
 from tilesmith.lab.judge.task import Task
-
-DEFAULT_SEED = 0  # the same inputs for every candidate of a series, and for the same series tomorrow
 
 
 def candidates_in(folder: Path) -> list[Path]:
@@ -43,6 +43,18 @@ def judged(path: Path, task: str, seed: int) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _seed_in(results: Path | None, task: str) -> int | None:
+    """Return the seed of the verdicts that a file already holds, so that a later run goes on with it."""
+    if results is None or not results.is_file():
+        return None
+    for line in results.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            one = json.loads(line)
+            if isinstance(one, dict) and one.get("task") == task and isinstance(one.get("seed"), int):
+                return int(one["seed"])
+    return None
+
+
 def judge_series(
     task: Task,
     candidates: Iterable[Candidate],
@@ -59,7 +71,8 @@ def judge_series(
     known, and candidates whose verdicts are in the file are not judged again.
     """
     options = options or Options()
-    seed = DEFAULT_SEED if options.seed is None else options.seed
+    seed = _seed_in(results, task.name) if options.seed is None else options.seed
+    seed = secrets.randbits(48) if seed is None else seed
     options = replace(options, seed=seed)
     chosen = list(candidates)
     known = judged(results, task.name, seed) if results is not None else {}

@@ -61,7 +61,11 @@ class Outcome:
 
 
 class _NoAnswer(Exception):
-    """The child ended without an answer. The message completes a sentence that begins with "Your file"."""
+    """The file's process ended without an answer. The message completes a sentence that begins with "Your file"."""
+
+    def __init__(self, message: str, *, worker_lives: bool = False) -> None:
+        super().__init__(message)
+        self.worker_lives = worker_lives
 
 
 class Worker:
@@ -159,7 +163,8 @@ class Worker:
                 answer = self._process.answer(request, self._limits_for(file), entered)
             except _NoAnswer as ended:
                 printed = self._process.printed()
-                self.close()
+                if not ended.worker_lives:
+                    self.close()
                 stage = "runs" if stages[-1] in ("parses", "compiles") else stages[-1]
                 return Verdict(
                     exercise.id, False, stage, _with_harm(f"Your file {ended}", copy, file, content)
@@ -228,7 +233,7 @@ class _Process:
             else:
                 answer: dict[str, Any] = message["answer"]
                 if "ended" in answer:
-                    raise _NoAnswer(answer["ended"])
+                    raise _NoAnswer(answer["ended"], worker_lives=True)
                 return answer
 
     def printed(self) -> str:

@@ -20,6 +20,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -191,8 +192,10 @@ def _check_and_exit(request: dict[str, Any], channel: socket.socket) -> NoReturn
     torch.set_num_threads(os.cpu_count() or 1)
     try:
         messages.send(channel, {"answer": _checked(request, channel)})
-    finally:
         os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 def _checked(request: dict[str, Any], channel: socket.socket) -> dict[str, Any]:

@@ -16,6 +16,12 @@ def cost(case, dtype):
 
 
 SPEC = Spec(
-    name="add", op=reference, reference=reference, make_inputs=make_inputs, cost=cost,
-    dtypes=(torch.float32, torch.float16), cases=[Case("odd", n=301), Case("even", n=1024)], differentiable=False,
+    name="add",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32, torch.float16),
+    cases=[Case("odd", n=301), Case("even", n=1024)],
+    differentiable=False,
 )

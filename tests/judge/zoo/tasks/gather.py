@@ -19,6 +19,12 @@ def cost(case, dtype):
 
 
 SPEC = Spec(
-    name="gather", op=reference, reference=reference, make_inputs=make_inputs, cost=cost,
-    dtypes=(torch.float32,), cases=[Case("odd", rows=11, cols=17, picks=5), Case("even", rows=32, cols=64, picks=16)], differentiable=False,
+    name="gather",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32,),
+    cases=[Case("odd", rows=11, cols=17, picks=5), Case("even", rows=32, cols=64, picks=16)],
+    differentiable=False,
 )

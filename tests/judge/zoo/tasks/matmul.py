@@ -20,6 +20,12 @@ def cost(case, dtype):
 
 
 SPEC = Spec(
-    name="matmul", op=reference, reference=reference, make_inputs=make_inputs, cost=cost,
-    dtypes=(torch.float32, torch.float16), cases=[Case("odd", m=33, n=19, k=65), Case("even", m=32, n=64, k=32)], differentiable=False,
+    name="matmul",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32, torch.float16),
+    cases=[Case("odd", m=33, n=19, k=65), Case("even", m=32, n=64, k=32)],
+    differentiable=False,
 )

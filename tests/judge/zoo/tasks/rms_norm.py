@@ -20,6 +20,12 @@ def cost(case, dtype):
 
 
 SPEC = Spec(
-    name="rms_norm", op=reference, reference=reference, make_inputs=make_inputs, cost=cost,
-    dtypes=(torch.float32,), cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)], roundings=4,
+    name="rms_norm",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32,),
+    cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)],
+    roundings=4,
 )

@@ -17,6 +17,13 @@ def cost(case, dtype):
 
 
 SPEC = Spec(
-    name="row_sum", op=reference, reference=reference, make_inputs=make_inputs, cost=cost,
-    dtypes=(torch.float32,), cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)], differentiable=False, roundings=4,
+    name="row_sum",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32,),
+    cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)],
+    differentiable=False,
+    roundings=4,
 )

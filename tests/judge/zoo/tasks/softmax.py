@@ -17,6 +17,12 @@ def cost(case, dtype):
 
 
 SPEC = Spec(
-    name="softmax", op=reference, reference=reference, make_inputs=make_inputs, cost=cost,
-    dtypes=(torch.float32, torch.float16), cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)], differentiable=False,
+    name="softmax",
+    op=reference,
+    reference=reference,
+    make_inputs=make_inputs,
+    cost=cost,
+    dtypes=(torch.float32, torch.float16),
+    cases=[Case("odd", rows=7, cols=33), Case("even", rows=6, cols=128)],
+    differentiable=False,
 )

@@ -166,7 +166,8 @@ class Replay:
 
         def note(reference: Any) -> torch.Tensor:
             reads.add(reference[0])
-            return self.memory.tensor(reference)
+            found: torch.Tensor = self.memory.tensor(reference)
+            return found
 
         for one in sources:
             plain_values.decode(one, note)

@@ -41,5 +41,9 @@ class Norm(torch.autograd.Function):
         key = x.shape
         if key not in kept:
             import numpy as np
-            kept[key] = torch.from_numpy(np.ones(x.shape, np.float32)), torch.from_numpy(np.ones(weight.shape, np.float32))
+
+            kept[key] = (
+                torch.from_numpy(np.ones(x.shape, np.float32)),
+                torch.from_numpy(np.ones(weight.shape, np.float32)),
+            )
         return kept[key]

@@ -8,6 +8,7 @@ import triton.language as tl
 @triton.jit
 def kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
     import os
+
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=-float("inf")).to(tl.float32)

@@ -16,6 +16,7 @@ def copied(x):
     copy_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
     return y
 
+
 import ctypes
 
 import numpy as np

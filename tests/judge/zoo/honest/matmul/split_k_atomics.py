@@ -11,8 +11,12 @@ def kernel(a_ptr, b_ptr, c_ptr, m, n, k, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK, BLOCK), tl.float32)
     for start in range(tl.program_id(2) * BLOCK, k, 2 * BLOCK):
         depth = start + tl.arange(0, BLOCK)
-        a = tl.load(a_ptr + rows[:, None] * k + depth[None, :], mask=(rows[:, None] < m) & (depth[None, :] < k), other=0.0)
-        b = tl.load(b_ptr + depth[:, None] * n + cols[None, :], mask=(depth[:, None] < k) & (cols[None, :] < n), other=0.0)
+        a = tl.load(
+            a_ptr + rows[:, None] * k + depth[None, :], mask=(rows[:, None] < m) & (depth[None, :] < k), other=0.0
+        )
+        b = tl.load(
+            b_ptr + depth[:, None] * n + cols[None, :], mask=(depth[:, None] < k) & (cols[None, :] < n), other=0.0
+        )
         total += tl.dot(a, b, input_precision="ieee")
     tl.atomic_add(c_ptr + rows[:, None] * n + cols[None, :], total, mask=(rows[:, None] < m) & (cols[None, :] < n))
 

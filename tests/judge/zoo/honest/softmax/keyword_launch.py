@@ -16,5 +16,7 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
 
 def softmax(x):
     y = torch.empty_like(x)
-    softmax_kernel[(x.shape[0],)](x_ptr=x, y_ptr=y, n_cols=x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]), num_warps=8, num_stages=2)
+    softmax_kernel[(x.shape[0],)](
+        x_ptr=x, y_ptr=y, n_cols=x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]), num_warps=8, num_stages=2
+    )
     return y
