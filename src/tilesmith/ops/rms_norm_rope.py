@@ -263,9 +263,9 @@ def gradient(context: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
     of_tables: tuple[Tensor | None, ...] = (None, None)
     if any(context.needs_input_grad[4:6]):  # rare; PyTorch computes them
         with torch.enable_grad():
-            tables = tuple(one.detach().requires_grad_() for one in (cos, sin))
-            rotated = reference(q.detach(), k.detach(), q_weight.detach(), k_weight.detach(), *tables, context.eps)
-            of_tables = torch.autograd.grad(rotated, tables, (dq, dk))
+            cos, sin = cos.detach().requires_grad_(), sin.detach().requires_grad_()
+            rotated = reference(q.detach(), k.detach(), q_weight.detach(), k_weight.detach(), cos, sin, context.eps)
+            of_tables = torch.autograd.grad(rotated, (cos, sin), (dq, dk))
     return of_q, of_k, of_q_weight, of_k_weight, *of_tables, None
 
 
@@ -362,7 +362,7 @@ SPEC = Spec(
         Case("odd", batch=2, positions=7, q_heads=3, k_heads=1, pairs=5),
         Case("past-a-block", batch=1, positions=33, q_heads=4, k_heads=2, pairs=36),
         Case("qwen3", batch=4, positions=2048, q_heads=16, k_heads=8, pairs=64),
-        Case("gemma3", batch=2, positions=4096, q_heads=8, k_heads=4, pairs=128),
+        Case("gemma3", batch=4, positions=2048, q_heads=8, k_heads=4, pairs=128),
     ],
     make_inputs=make_inputs,
     cost=cost,

@@ -230,7 +230,7 @@ def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
-    kind = family.of(family.head)
+    kind: Any = family.of(family.head)
     if not isinstance(model, kind):
         done.left["loss"] = f"{type(model).__name__} has no loss over a vocabulary"
         return
