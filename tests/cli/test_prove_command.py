@@ -1,3 +1,5 @@
+# mypy: disable-error-code="no-untyped-call"
+# PyTorch types its rarer functions not at all.
 """`tilesmith prove`: a patched model trains the same but for rounding, and a wrong one does not."""
 
 from __future__ import annotations
@@ -103,8 +105,10 @@ def test_parameter_without_a_gradient_is_more_than_rounding(monkeypatch: pytest.
 def test_configuration_file_of_a_model_is_read(tmp_path: Path) -> None:
     import transformers
 
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
-             "num_key_value_heads": 1, "vocab_size": 40, "max_position_embeddings": 16}  # fmt: skip
+    sizes: dict[str, Any] = {
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "vocab_size": 40, "max_position_embeddings": 16,
+    }  # fmt: skip
     transformers.Qwen2Config(**sizes).save_pretrained(tmp_path)
     data = tmp_path / "text.txt"
     data.write_text("too many tokens for this vocabulary")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -74,10 +75,19 @@ def _outer_product_mean(a: Tensor, b: Tensor, mask: Tensor, eps: float) -> Tenso
     return outer / (eps + count.double())[..., None, None]
 
 
+def _gelu(x: Tensor, approximate: str) -> Tensor:
+    """x times the normal distribution's Φ(x); its approximation is a sigmoid of a cubic polynomial."""
+    if approximate == "tanh":
+        return x * _sigmoid((8 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x))
+    return x * torch.special.ndtr(x)
+
+
 REFERENCES: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
     "silu": lambda x: x * _sigmoid(x),
     "gate": lambda x, gate: x * _sigmoid(gate),
+    "gelu": lambda x, approximate: _gelu(x, approximate),
+    "geglu": lambda gate, up, approximate: _gelu(gate, approximate) * up,
     "swiglu": lambda gate, up: gate * _sigmoid(gate) * up,
     "rms_norm": _rms_norm,
     "rms_norm_relu": lambda x, weight, eps: _rms_norm(x, weight, eps).clamp(min=0),

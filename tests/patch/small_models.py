@@ -36,7 +36,10 @@ CLASSES = {
 }
 OPERATORS = {
     "norm": ((tilesmith.patch.parts.norms, "rms_norm"), (tilesmith.patch.parts.residual, "add_rms_norm")),
-    "rotary": ((tilesmith.patch.parts.attention_module, "rope"),),
+    "rotary": (
+        (tilesmith.patch.parts.attention_module, "rope"),
+        (tilesmith.patch.parts.attention_module, "rms_norm_rope"),
+    ),
     "mlp": ((tilesmith.patch.parts.feed_forward, "swiglu"), (tilesmith.patch.parts.feed_forward, "geglu")),
     "loss": ((tilesmith.patch.parts.loss, "linear_cross_entropy"),),
     "attention": ((tilesmith.patch.parts.attention_registry, "attention"),),

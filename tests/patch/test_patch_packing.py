@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from small_models import VOCABULARY, assert_same, found, model_of
 from torch import Tensor
 
-import tilesmith.patch.parts.attention_registry as registry
 from tilesmith.patch import patch
+from tilesmith.patch.parts import attention_registry
+
+registry: Any = attention_registry
 
 LENGTHS = (5, 9, 2)
 
@@ -85,7 +88,7 @@ def test_static_cache_runs_on_our_attention(family: str, monkeypatch: pytest.Mon
     options = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
     theirs = model_of(family).eval().generate(tokens, **options)
     model = patch(model_of(family).eval())
-    attentions = registry.import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
+    attentions = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
     name = model.config._attn_implementation
     monkeypatch.setitem(attentions._global_mapping, name, _without_fallback(attentions[name]))
     assert torch.equal(model.generate(tokens, **options), theirs)

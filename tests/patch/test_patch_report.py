@@ -67,9 +67,10 @@ def test_installed_transformers_is_recognised_for_every_family(family: str, capl
     done = report_of(model_of(family, tie_word_embeddings=False))
     assert done.unrecognised == []
     assert done.not_fused == {}
+    qk_norm = {"qk norm": LAYERS} if family in ("qwen3", "gemma3") else {}
     assert done.fused == {
         "residual": LAYERS, "qkv projections": LAYERS, "output projection": LAYERS, "rotary tables": 1,
-        "default positions": 1,
+        "default positions": 1, **qk_norm,
     }  # fmt: skip
     assert not caplog.records
 

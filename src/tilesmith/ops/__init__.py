@@ -17,6 +17,7 @@ Files, in reading order:
 - `rope/`: rotary position embedding.
 - `rms_norm/`: RMS norm.
 - `add_rms_norm.py`: a residual sum and its RMS norm.
+- `rms_norm_rope.py`: RMS norm of each head of q and k, and their rotation.
 - `rms_norm_relu.py`: RMS norm and ReLU.
 - `layer_norm/`: layer norm.
 - `edge_norm/`: layer norm and the projection to an attention bias.
@@ -65,6 +66,7 @@ from tilesmith.ops.msa_row_attention import msa_row_attention
 from tilesmith.ops.outer_product_mean import outer_product_mean
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rms_norm_relu import rms_norm_relu
+from tilesmith.ops.rms_norm_rope import rms_norm_rope
 from tilesmith.ops.rope import rope
 from tilesmith.ops.runtime.dispatch import configured, use
 from tilesmith.ops.silu import silu
@@ -118,6 +120,7 @@ __all__ = [
     "outer_product_mean",
     "rms_norm",
     "rms_norm_relu",
+    "rms_norm_rope",
     "rope",
     "silu",
     "softmax",

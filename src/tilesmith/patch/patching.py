@@ -17,9 +17,11 @@ from torch import nn
 from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.parts.attention_module import (
     PROJECTIONS,
+    QK_NORM,
     ROTARY,
     attention_forward,
     require_projection,
+    require_qk_norm,
     rotation_form,
 )
 from tilesmith.patch.parts.attention_module import rotary as rotary_of_halves
@@ -34,8 +36,8 @@ from tilesmith.patch.parts.default_positions import why_tables_change, with_kept
 from tilesmith.patch.parts.feed_forward import block_forward
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
-from tilesmith.patch.parts.norms import looks_like_norm, norm_form, norm_forward
-from tilesmith.patch.parts.residual import is_ours, with_fused_residual
+from tilesmith.patch.parts.norms import is_ours, looks_like_norm, norm_form, norm_forward
+from tilesmith.patch.parts.residual import with_fused_residual
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -171,6 +173,12 @@ def _rotation(model: nn.Module, family: Family, forward: Callable[..., Any]) -> 
     return None if tables is None else rotation_form(getattr(family.modeling, ROTARY), tables, size)
 
 
+def _norms_span_heads(model: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether the norms of q and k in attention modules are over all heads together."""
+    module: Any = next(module for module in model.modules() if isinstance(module, kind))
+    return bool(module.q_norm.weight.shape[0] != module.head_dim)
+
+
 def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, rotary: bool, attention: bool) -> None:
     """Swap what attention modules compute around attention: rotary positions and projections."""
     if not rotary and not attention:
@@ -182,6 +190,13 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
             require_projection(kind.forward, name)
             projections.append(name)
     rotation = _rotation(model, family, kind.forward) if rotary else None
+    if rotation is rotary_of_halves and "q_norm" in names_in(kind.forward):
+        with done.fusion(QK_NORM):
+            if _norms_span_heads(model, kind):
+                done.record_fusion(QK_NORM, Swapped(0, "a norm spans all heads"))
+            else:
+                require_qk_norm(kind.forward)
+                projections.append(QK_NORM)
     if rotation is not None or projections:
         swapped = _swap(model, kind, attention_forward(kind.forward, rotation, tuple(projections)))
         for name in projections:
@@ -215,7 +230,7 @@ def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
-    kind = family.of(family.head)
+    kind: Any = family.of(family.head)
     if not isinstance(model, kind):
         done.left["loss"] = f"{type(model).__name__} has no loss over a vocabulary"
         return

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 FUSIONS = {
     "residual": "each norm and the addition before it stay separate",
     "rotary tables": "cosines and sines are computed again at every step",
+    "qk norm": "norms of q and k and the rotation stay separate",
     "qkv projections": "the gradients of q, k and v are added in separate passes",
     "output projection": "the module calls its own output projection",
     "default positions": "transformers checks at every step whether sequences are packed, which waits for the GPU",

@@ -1,4 +1,4 @@
-"""What attention modules compute around attention: rotary positions, and the projections to q, k, v and at the end.
+"""What attention modules compute around attention: norms of q and k, rotary positions, and projections.
 
 The rotation computes in single precision and rounds once, where transformers rounds to the model's dtype in between.
 """
@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.ops.rms_norm_rope import rms_norm_rope
 from tilesmith.ops.rope import rope
 from tilesmith.patch.gradients.projections import projections
+from tilesmith.patch.parts.norms import SCALES, is_ours
+from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import rewritten
 
 ROTARY = "apply_rotary_pos_emb"
@@ -34,6 +37,25 @@ PROJECTIONS = {
     },
 }
 """By fusion, the statements of an attention module that it replaces. The statements of q, k and v are consecutive."""
+
+
+QK_NORM = "qk norm"
+_ROTATED = {
+    r"apply_rotary_pos_emb\((query_states, key_states, cos, sin)\)": r"normed_rotary(self, \1)",
+}
+QK_NORMS: tuple[dict[str, str], ...] = (
+    {
+        r"^( *query_states = )self\.q_norm\((.*)\)(\.transpose\(1, 2\))$": r"\1\2\3",
+        r"^( *key_states = )self\.k_norm\((.*)\)(\.transpose\(1, 2\))$": r"\1\2\3",
+        **_ROTATED,
+    },
+    {
+        r"^ *query_states = self\.q_norm\(query_states\)\n": "",
+        r"^ *key_states = self\.k_norm\(key_states\)\n": "",
+        **_ROTATED,
+    },
+)
+"""How modules write the norms of q and k before the rotation; each way, the statements that the fusion replaces."""
 
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,11 +136,39 @@ def _with_dimension(rotation: Callable[..., Any]) -> Callable[..., Any]:
     return rotated
 
 
+def normed_rotary(module: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return q and k, normed by the module's norms and rotated; one kernel where both norms are plain."""
+    norms = module.q_norm, module.k_norm
+    same_dtype = all(torch.promote_types(q.dtype, norm.weight.dtype) == q.dtype == k.dtype for norm in norms)
+    if not same_dtype or not all(is_ours(norm) for norm in norms) or cos.shape[-1] != q.shape[-1]:
+        return rotary(norms[0](q), norms[1](k), cos, sin)
+    (q_weight, eps), (k_weight, other_eps) = (SCALES[norm.forward.__func__](norm) for norm in norms)
+    if eps != other_eps:
+        return rotary(norms[0](q), norms[1](k), cos, sin)
+    rotated_q, rotated_k = rms_norm_rope(q, k, q_weight, k_weight, cos, sin, eps)
+    return rotated_q, rotated_k
+
+
+def require_qk_norm(forward: Callable[..., Any]) -> dict[str, str]:
+    """Return the statements that the fusion of norms and rotation replaces; UnknownCodeError where there are none."""
+    for changes in QK_NORMS:
+        try:
+            rewritten(forward, {}, changes)
+        except UnknownCodeError:
+            continue
+        return changes
+    raise UnknownCodeError.of(forward)
+
+
 @functools.cache
 def attention_forward(
     forward: Callable[..., Any], rotation: Callable[..., Any] | None, fusions: tuple[str, ...]
 ) -> Callable[..., Any]:
     """Return an attention module's own `forward` with our rotation of q and k, if any, and with these fusions."""
     names: dict[str, Any] = {} if rotation is None else {ROTARY: _with_dimension(rotation)}
-    changes = {pattern: ours for fusion in fusions for pattern, ours in PROJECTIONS[fusion].items()}
-    return rewritten(forward, {**names, "projections": projections} if fusions else names, changes)
+    # The norms first: what they replace is around the projections.
+    changes = require_qk_norm(forward) if QK_NORM in fusions else {}
+    for fusion in fusions:
+        changes = {**changes, **PROJECTIONS.get(fusion, {})}
+    ours = {"projections": projections, "normed_rotary": normed_rotary}
+    return rewritten(forward, {**names, **ours} if fusions else names, changes)

@@ -124,8 +124,9 @@ def key_mask(
     boolean or additive [batch, 1, queries, keys].
     """
     if others.get("allow_is_bidirectional_skip") and others.get("q_length") == kv_length:
-        known_full = attention_mask is None or hasattr(attention_mask, KNOWN_FULL)
-        return None if known_full else attention_mask[:, None, None, :]
+        if attention_mask is None or hasattr(attention_mask, KNOWN_FULL):
+            return None
+        return attention_mask[:, None, None, :]
     plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
     if plain and (attention_mask is None or hasattr(attention_mask, KNOWN_FULL)):
         return None
@@ -194,8 +195,8 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, **options
     `starts` holds where each sequence starts among all tokens of the batch, and their number.
     """
     batch, _, length, _ = query.shape
-    rows = (one.transpose(1, 2).reshape(batch * length, one.shape[1], -1) for one in (query, key, value))
-    output: Tensor = attention_varlen(*rows, starts, **options)
+    q, k, v = (one.transpose(1, 2).reshape(batch * length, one.shape[1], -1) for one in (query, key, value))
+    output: Tensor = attention_varlen(q, k, v, starts, **options)
     return output.view(batch, length, *output.shape[1:]).transpose(1, 2)
 
 

@@ -88,7 +88,11 @@ def activation_form(function: Any) -> str | None:
         wanted = function(x)
     except (RuntimeError, TypeError, ValueError):
         return None
-    forms = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh")}
+    forms: dict[str, Callable[..., Tensor]] = {
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    }
     for name, form in forms.items():
         if torch.allclose(form(x), wanted, rtol=1e-5, atol=1e-6):
             return name
@@ -108,7 +112,8 @@ def gated_block(activation: str) -> Callable[..., Tensor]:
         operands = joined_operands(x, self.gate_proj, self.up_proj, self.down_proj) if kernels_can_take(x) else None
         result: Tensor
         if operands is None:
-            result = self.down_proj(_gated(*projections(x, self.gate_proj, self.up_proj), activation))
+            gate, up = projections(x, self.gate_proj, self.up_proj)
+            result = self.down_proj(_gated(gate, up, activation))
         else:
             result = _Gated.apply(activation, *operands)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         return result
@@ -125,7 +130,8 @@ def packed_block(layers: tuple[str, str], dropout: str | None, activation: str) 
     first, last = layers
 
     def forward(self: Any, hidden_states: Tensor) -> Tensor:
-        hidden = _gated(*projections(hidden_states, getattr(self, first)), None, activation)
+        (both,) = projections(hidden_states, getattr(self, first))
+        hidden = _gated(both, None, activation)
         result: Tensor = getattr(self, last)(_dropped(self, dropout, hidden))
         return result
 
@@ -143,7 +149,8 @@ def plain_block(layers: tuple[str, str], dropout: str | None, activation: str) -
         if operands is not None:
             result: Tensor = _Plain.apply(APPROXIMATE[activation], *operands)  # type: ignore[no-untyped-call]  # as above
         elif activation in APPROXIMATE:
-            result = down(gelu(*projections(hidden_states, up), APPROXIMATE[activation]))
+            (wide,) = projections(hidden_states, up)
+            result = down(gelu(wide, APPROXIMATE[activation]))
         else:
             result = down(F.silu(up(hidden_states)))
         return _dropped(self, dropout, result)

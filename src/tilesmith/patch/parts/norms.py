@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
+from tilesmith.patch.gradients.plain_modules import has_hooks
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -79,6 +80,11 @@ def norm_form(module: Any) -> Callable[..., Tensor] | None:
 
 SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {plain_norm: plain_scale, gemma_norm: gemma_scale}
 """For the `forward` of each norm, the function that returns the weight and eps for rms_norm."""
+
+
+def is_ours(norm: Any) -> bool:
+    """Return whether a norm has our forward and no hooks."""
+    return getattr(vars(norm).get("forward"), "__func__", None) in SCALES and not has_hooks(norm)
 
 
 def norm_forward(original: Callable[..., Any], is_gemma: bool) -> Callable[..., Tensor]:

@@ -20,9 +20,9 @@ from tilesmith.ops.add_rms_norm import add_rms_norm
 from tilesmith.ops.add_rms_norm import backward as gradients_of_sum
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rms_norm.operator import native
-from tilesmith.patch.gradients.plain_modules import has_hooks, kernels_can_take
+from tilesmith.patch.gradients.plain_modules import kernels_can_take
 from tilesmith.patch.gradients.second_order import differentiable_gradients
-from tilesmith.patch.parts.norms import SCALES
+from tilesmith.patch.parts.norms import SCALES, is_ours
 from tilesmith.patch.rewriting import rewritten
 
 SUM_AND_NORM = (
@@ -66,11 +66,6 @@ def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     scale = SCALES[norm.forward.__func__](norm)
     normal, same = _NormAndInput.apply(x, *scale)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
     return normal, same
-
-
-def is_ours(norm: Any) -> bool:
-    """Return whether a norm has our forward and no hooks."""
-    return getattr(vars(norm).get("forward"), "__func__", None) in SCALES and not has_hooks(norm)
 
 
 class _NormAndInput(Function):

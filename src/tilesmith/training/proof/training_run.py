@@ -48,7 +48,7 @@ def trained(
             _wait(device)
             start = time.perf_counter()
         loss: Tensor = model(**{key: one.to(device, non_blocking=True) for key, one in batch.items()}).loss
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         if step == 0:
             run.gradients = {key: on_cpu(one.grad) for key, one in parameters.items() if one.grad is not None}
         norms.append(torch.nn.utils.get_total_norm([one.grad for one in parameters.values() if one.grad is not None]))
