@@ -34,6 +34,8 @@ Files, in reading order:
 from __future__ import annotations
 
 import typer
+from click import Context
+from typer.core import TyperGroup
 
 from tilesmith.cli.bench import bench
 from tilesmith.cli.check import check
@@ -48,13 +50,24 @@ from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.prove import prove
 from tilesmith.cli.studio import studio
+from tilesmith.cli.terminal import reserve_standard_output, tolerate_encodings
 from tilesmith.cli.tour import tour
 from tilesmith.cli.train import train
 from tilesmith.cli.tune import tune
 from tilesmith.cli.version import print_version
 
+
+class Commands(TyperGroup):
+    """All commands."""
+
+    def parse_args(self, context: Context, words: list[str]) -> list[str]:
+        reserve_standard_output(words)
+        return super().parse_args(context, words)
+
+
 app = typer.Typer(
     name="tilesmith",
+    cls=Commands,
     help="Write a Triton kernel; know that it is right, see why it is fast or slow, and ship it.",
     no_args_is_help=True,
     add_completion=False,
@@ -69,4 +82,5 @@ for commands in (train, compare, debug, learn):
 
 
 def main() -> None:
+    tolerate_encodings()
     app()

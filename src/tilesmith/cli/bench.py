@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_format
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,7 +94,7 @@ def bench(
         sizes=_sizes(size or [], rows, cols),
         dtypes=_listed(dtype),
         modes=_listed(mode),
-        rivals=_listed(against) if measuring else [],
+        rivals=_listed(against),
         sweep=_swept(sweep or []),
         predicting=not measuring,
     )
@@ -177,6 +178,8 @@ def _jobs(names: Sequence[str], selection: Selection, start: Callable[..., Any])
     unknown = [name for name in selection.rivals or () if name not in (*known, "none")]
     if unknown:
         refuse(f"--against: {', '.join(unknown)} is not one of {', '.join(known[1:])}")
+    if selection.predicting:
+        selection = replace(selection, rivals=[])
     try:
         selections = selection.among(specs)
     except SelectionError as error:

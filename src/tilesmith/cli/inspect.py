@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +73,9 @@ def inspect(
 
         write_result(html, write_html(found))
     _show(found, asm)
-    _end(found)
+    if config == "all" and found.kernels and not any(one.configurations for one in found.kernels):
+        typer.echo("tilesmith: --config all: no kernel of the script has an autotuner", err=True)
+    _end(found, kernel or [])
 
 
 def _options(
@@ -83,6 +86,8 @@ def _options(
 
     if programs not in ("", "all") and not (programs.isdecimal() and int(programs)):
         refuse(f"--programs {programs!r}: expected a number or all")
+    if config is not None and not re.fullmatch(r"all|\d+|\w+=[^,=]+(,\w+=[^,=]+)*", config):
+        refuse(f"--config {config!r}: expected a number, FIELD=VALUE,… or all")
     if asm is not None and asm not in TEXTS:
         refuse(f"--asm {asm!r} is not one of {', '.join(TEXTS)}")
     try:
@@ -157,9 +162,9 @@ def _show_texts(found: Inspection, asm: str) -> None:
                 console.print(text, markup=False, soft_wrap=True)
 
 
-def _end(found: Inspection) -> None:
+def _end(found: Inspection, kernels: list[str]) -> None:
     """Print one line about the failure, if any, and exit with its status."""
-    problem, status = _problem(found)
+    problem, status = _problem(found, kernels)
     if problem:
         typer.echo(f"tilesmith: {problem}", err=True)
         raise typer.Exit(status)
@@ -169,7 +174,7 @@ def _end(found: Inspection) -> None:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _problem(found: Inspection) -> tuple[str, int]:
+def _problem(found: Inspection, kernels: list[str]) -> tuple[str, int]:
     ending = found.ending
     seen = len(found.kernels)
     traced_before = f"{seen} kernel{'' if seen == 1 else 's'} traced before that"
@@ -191,6 +196,8 @@ def _problem(found: Inspection) -> tuple[str, int]:
     if ending.status:
         said = f": {ending.message}" if ending.message else ""
         return f"{found.script} ended with status {ending.status}{said}; {traced_before}", CHECK_FAILED
+    if not seen and kernels:
+        return f"--kernel: {found.script} launched no Triton kernel named {' or '.join(kernels)}", WRONG_USAGE
     if not seen:
         return f"{found.script} launched no Triton kernel: nothing to inspect", WRONG_USAGE
     return "", 0

@@ -70,6 +70,9 @@ def workshop(
 ) -> None:
     """The workshop: exercises in Triton, checked on any machine. Begin with `tilesmith learn list`."""
     if context.invoked_subcommand is not None:
+        early = [name for name, value in (("--html", html), ("--exercises", exercises)) if value]
+        if early:
+            refuse(f"{early[0]} must come after the command: tilesmith learn {context.invoked_subcommand} {early[0]} …")
         return
     if html is None:
         console.print(context.get_help(), markup=False, soft_wrap=True)

@@ -56,7 +56,9 @@ class LlamaSizes:
     hidden_dim: Annotated[int | None, typer.Option(help="Width of the residual stream. Default: 512.")] = None
     num_layers: Annotated[int | None, typer.Option(help="Decoder layers. Default: 8.")] = None
     num_heads: Annotated[int | None, typer.Option(help="Query heads. Default: 8.")] = None
-    num_kv_heads: Annotated[int | None, typer.Option(help="Key and value heads. Default: half of --num-heads.")] = None
+    num_kv_heads: Annotated[
+        int | None, typer.Option(min=1, help="Key and value heads. Default: half of --num-heads.")
+    ] = None
     seq_len: Annotated[int | None, typer.Option(help="Tokens per sequence. Default: 128.")] = None
 
 
@@ -69,7 +71,9 @@ class OpenFoldSizes:
     msa_dim: Annotated[int | None, typer.Option(help="Channels of the alignment. Default: 64.")] = None
     pair_dim: Annotated[int | None, typer.Option(help="Channels of the pairs. Default: 128.")] = None
     num_blocks: Annotated[int | None, typer.Option(help="Evoformer blocks. Default: 4.")] = None
-    head_dim: Annotated[int | None, typer.Option(help="Channels per head. Default: 32 or a smaller divisor.")] = None
+    head_dim: Annotated[
+        int | None, typer.Option(min=1, help="Channels per head. Default: 32 or a smaller divisor.")
+    ] = None
     outer_dim: Annotated[int | None, typer.Option(help="Channels of outer products. Default: 32.")] = None
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +26,20 @@ CHECK_FAILED = 1
 
 console = Console(highlight=False)
 """The console. rich writes no control characters where the output is piped."""
+
+
+STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+"""Names of standard output in place of a file's name."""
+
+_reserved: list[int] = []
+"""The file descriptor of standard output, where it is reserved for a result."""
+
+
+def tolerate_encodings() -> None:
+    """Let streams that cannot encode a character print a question mark instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="replace")
 
 
 def refuse(message: str) -> NoReturn:
@@ -41,12 +59,38 @@ def operators() -> Mapping[str, Spec]:
     return SPECS
 
 
+def reserve_standard_output(words: Sequence[str]) -> None:
+    """Where a result of this command line goes to standard output, send everything else to standard error.
+
+    That includes the output of programs that the command runs.
+    """
+    names = [word.partition("=")[2] for word in words if word.startswith("--")]
+    names += [word for before, word in pairwise(words) if before.startswith("--")]
+    console.stderr = any(name in STANDARD_OUTPUT for name in names)
+    _reserved.clear()
+    with suppress(OSError, ValueError):  # standard output may be closed, or no file
+        if console.stderr and sys.stdout.fileno() == 1:
+            _reserved.append(os.dup(1))
+            os.dup2(2, 1)
+
+
 def write_result(path: Path, content: str) -> None:
     """Write a result file atomically; exit with one line where it cannot be written."""
     try:
+        if str(path) in STANDARD_OUTPUT:
+            _write_to_standard_output(content)
+            return
         storage.write_atomically(path, content)
     except OSError as error:
         refuse(f"cannot write {path}: {error.strerror or error}")
+
+
+def _write_to_standard_output(content: str) -> None:
+    if not _reserved:
+        sys.stdout.write(content)
+        return
+    with os.fdopen(os.dup(_reserved[0]), "wb") as stream:
+        stream.write(content.encode())
 
 
 def write_json(path: Path, result: Any) -> None:

@@ -134,7 +134,9 @@ def one_line_errors() -> Iterator[None]:
         end(str(error), CHECK_FAILED)
     except torch.OutOfMemoryError as error:
         end_alone(f"out of GPU memory; try a smaller --batch-size: {str(error).splitlines()[0]}", WRONG_USAGE)
-    except MemoryError as error:
+    except (MemoryError, ValueError) as error:
+        if isinstance(error, ValueError) and "Maximum allowed" not in str(error):  # numpy's word for too large
+            raise
         end_alone(f"out of memory; try smaller sizes or a smaller --batch-size: {error}", WRONG_USAGE)
     except RuntimeError as error:
         first = (str(error).splitlines() or [""])[0]

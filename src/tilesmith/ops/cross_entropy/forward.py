@@ -202,7 +202,7 @@ def forward(
     divisor of the loss, if it is reduced."""
     dtype = loss_dtype(logits)
     shape = target.shape if reduction == "none" else ()
-    kept = 2 * target.numel() + (reduction != "none")
+    kept = 2 * target.numel() + int(reduction != "none")  # torch.compile cannot add a bool to a symbolic size
     return logits.new_empty(shape, dtype=dtype), logits.new_empty(kept, dtype=dtype)
 
 

@@ -107,7 +107,7 @@ def backward(
     Its rows are the gradients of the norm's weight, the norm's bias and each head's edge weight, and the sum of dsum
     over all pairs if dsum is given.
     """
-    return x.new_empty(x.shape), x.new_empty(2 + edge_weight.shape[0] + (dsum is not None), x.shape[-1])
+    return x.new_empty(x.shape), x.new_empty(2 + edge_weight.shape[0] + int(dsum is not None), x.shape[-1])
 
 
 @backward.plan
@@ -120,7 +120,7 @@ def plan_backward(
     config, programs, arguments = _arguments(
         plan, config_of, x, norm_weight, norm_bias, edge_weight, transposed, eps, *incoming
     )  # fmt: skip
-    shape = (2 + edge_weight.shape[0] + (dsum is not None), x.shape[-1])
+    shape = (2 + edge_weight.shape[0] + int(dsum is not None), x.shape[-1])
     dx, dparameters = plan.empty(x.shape, x.dtype), plan.empty(shape, x.dtype)
     columns = shape[0] * shape[1]
     partials = plan.empty((programs, columns), torch.promote_types(x.dtype, torch.float32))

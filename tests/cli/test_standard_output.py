@@ -1,0 +1,90 @@
+"""Results on standard output are alone there, and any encoding of the terminal will do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forked import forking
+from tilesmith.cli import app
+
+TRAINING = (
+    "train", "llama", "--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "4",
+    "--num-steps", "1",
+)  # fmt: skip
+PRINTING = """
+import torch, triton, triton.language as tl
+print("the script's own words")
+@triton.jit
+def double(x_ptr):
+    tl.store(x_ptr, 2 * tl.load(x_ptr))
+double[(1,)](torch.ones(1, device="cuda"))
+"""
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    with forking():
+        return subprocess.run(
+            [sys.executable, "-c", "import sys; from tilesmith.cli import main; main()", *words],
+            capture_output=True, env={**os.environ, **variables}, timeout=300,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout"])
+@pytest.mark.parametrize("command", [TRAINING, ("ops",), ("doctor",)], ids=lambda command: command[0])
+def test_json_on_standard_output_is_alone(command: tuple[str, ...], name: str) -> None:
+    done = CliRunner().invoke(app, [*command, "--json", name])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)
+    assert done.stderr, "the text for people is on standard error"
+
+
+def test_words_of_an_inspected_script_leave_standard_output_alone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(PRINTING)
+    done = run("inspect", str(tmp_path / "script.py"), "--target", "cuda:90", "--json=/dev/stdout")
+    assert json.loads(done.stdout)["kernels"], done.stderr.decode()
+    assert b"the script's own words" in done.stderr
+
+
+def test_output_without_a_result_stays_on_standard_output() -> None:
+    CliRunner().invoke(app, ["ops", "--json", "-"])
+    done = CliRunner().invoke(app, ["ops"])
+    assert "silu" in done.stdout
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_output_in_other_encodings_has_no_traceback(encoding: str, tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        f"for stream in (sys.stdout, sys.stderr): stream.reconfigure(encoding='{encoding}')\n"
+        "from tilesmith.cli import main\n"
+        "main()"
+    )
+    for words in (TRAINING, ("ops",), ("learn", "list", "--folder", str(tmp_path))):
+        with forking():
+            done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, timeout=300)
+        assert done.returncode == 0, done.stderr.decode(encoding)
+        assert b"Traceback" not in done.stderr
+        done.stdout.decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["bench", "silu", "--device", "h200", "--against", "nosuch"], "--against: nosuch is not one of"),
+        (["inspect", __file__, "--config", "zzz"], "--config 'zzz': expected a number, FIELD=VALUE,… or all"),
+        (["learn", "--exercises", "nosuchdir", "list"], "--exercises must come after the command"),
+        (["train", "llama", "--batch-size", "99999999999999999999"], "out of memory; try smaller sizes"),
+    ],
+)
+def test_option_without_effect_is_refused(words: list[str], complaint: str) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
