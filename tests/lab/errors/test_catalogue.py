@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from triton_mistakes import BODIES, LAUNCHES
 
 import tilesmith as ts
-from triton_mistakes import BODIES, LAUNCHES
 from tilesmith.lab.errors import CATALOGUE, explain, with_explanation
 from tilesmith.toolchain.interpreter import interpreting
 
