@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_studio import RunningStudio, running_studio, until
 from typer.testing import CliRunner
 
 from tilesmith.cli import app
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from running_studio import RunningStudio, running_studio, until  # needs both
+
 from tilesmith.studio.app import number_in
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "inspect"))
@@ -61,7 +66,7 @@ def report(learner: str, state: str) -> dict[str, object]:
 
 
 def test_studio_without_its_packages_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tilesmith.studio")]:
+    for name in [name for name in sys.modules if name.startswith(("tilesmith.studio", "starlette", "uvicorn"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)
     result = CliRunner().invoke(app, ["studio", "--no-browser"])
