@@ -237,6 +237,12 @@ def shown(browser: Browser, selector: str, words: str = "") -> str:
     return found[0]
 
 
+def reload(browser: Browser) -> None:
+    """Load the page again, and wait until the new one is there."""
+    browser.ask("window.isOld = true; setTimeout(() => location.reload())")
+    until(lambda: not browser.ask("Boolean(window.isOld)") and browser.ask("!!document.querySelector('.told')"))
+
+
 def select_in_editor(browser: Browser, old: str, last: str = "") -> None:
     """Select a text in the editor, or all from it to the end of another one."""
     browser.ask(
@@ -343,7 +349,7 @@ def test_third_exercise_after_a_reload_in_the_middle(studio: RunningStudio, brow
     page.press("a", CONTROL)
     page.ask(f"document.execCommand('insertText', false, {json.dumps(half)})")
     shown(page, ".told", "not saved")
-    page.ask("location.reload()")
+    reload(page)
     shown(page, ".told", "not saved")
     assert editor_text(page) == half
     page.press("2", ALT)
@@ -351,7 +357,7 @@ def test_third_exercise_after_a_reload_in_the_middle(studio: RunningStudio, brow
     page.ask(f"document.execCommand('insertText', false, {json.dumps(solution)})")
     page.press("s", CONTROL)
     shown(page, ".verdict .solved", "Solved")
-    page.ask("location.reload()")
+    reload(page)
     shown(page, ".verdict .solved", "Solved")
     shown(page, ".told", "saved")
     assert page.complaints == []
