@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running_studio import RunningStudio, running_studio, until
 from typer.testing import CliRunner
 
 from tilesmith.cli import app
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from running_studio import RunningStudio, running_studio, until  # needs both
+
 from tilesmith.studio.app import number_in
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "inspect"))
@@ -61,7 +66,7 @@ def report(learner: str, state: str) -> dict[str, object]:
 
 
 def test_studio_without_its_packages_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tilesmith.studio")]:
+    for name in [name for name in sys.modules if name.startswith(("tilesmith.studio", "starlette", "uvicorn"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "starlette", None)
     result = CliRunner().invoke(app, ["studio", "--no-browser"])
@@ -232,6 +237,12 @@ def shown(browser: Browser, selector: str, words: str = "") -> str:
     return found[0]
 
 
+def reload(browser: Browser) -> None:
+    """Load the page again, and wait until the new one is there."""
+    browser.ask("window.isOld = true; setTimeout(() => location.reload())")
+    until(lambda: not browser.ask("Boolean(window.isOld)") and browser.ask("!!document.querySelector('.told')"))
+
+
 def select_in_editor(browser: Browser, old: str, last: str = "") -> None:
     """Select a text in the editor, or all from it to the end of another one."""
     browser.ask(
@@ -338,7 +349,7 @@ def test_third_exercise_after_a_reload_in_the_middle(studio: RunningStudio, brow
     page.press("a", CONTROL)
     page.ask(f"document.execCommand('insertText', false, {json.dumps(half)})")
     shown(page, ".told", "not saved")
-    page.ask("location.reload()")
+    reload(page)
     shown(page, ".told", "not saved")
     assert editor_text(page) == half
     page.press("2", ALT)
@@ -346,7 +357,7 @@ def test_third_exercise_after_a_reload_in_the_middle(studio: RunningStudio, brow
     page.ask(f"document.execCommand('insertText', false, {json.dumps(solution)})")
     page.press("s", CONTROL)
     shown(page, ".verdict .solved", "Solved")
-    page.ask("location.reload()")
+    reload(page)
     shown(page, ".verdict .solved", "Solved")
     shown(page, ".told", "saved")
     assert page.complaints == []
