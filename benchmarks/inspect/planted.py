@@ -81,7 +81,8 @@ def run(script: Path, roots: list[str], compiles: bool, pipe: Any) -> None:
                     "accesses": {one.line: {"masked_fraction": one.masked_fraction} for one in kernel.accesses},
                     "findings": [
                         (one.kind, one.severity, os.path.basename(one.file), one.line, one.message)
-                        for one in kernel.findings if one.severity != "info"
+                        for one in kernel.findings
+                        if one.severity != "info" and (compiles or one.kind != "compile-error")
                     ],
                 }
                 for kernel in found.kernels

@@ -30,7 +30,7 @@ def fill_as_if_contiguous(y_ptr, COLUMNS: tl.constexpr):
 @triton.jit
 def heads(x, y, LENGTH: tl.constexpr, STEP: tl.constexpr):
     head = tl.program_id(0)
-    tile = x.load([head * STEP, 0])  # STEP should be LENGTH
+    tile = x.load([head * STEP, 0]).T.T  # STEP should be LENGTH
     y.store([head * LENGTH, 0], tile * 2)
 
 

@@ -156,14 +156,14 @@ def test_compiler_crash_becomes_a_finding(tmp_path: Path) -> None:
 SPEC = (
     KERNEL
     + """
-from tilesmith.spec import Case, Cost, Spec
+from tilesmith.spec import Case, Spec
 
 def make_inputs(case, dtype, device):
-    return {"x": torch.randn(case["n"], dtype=dtype, device=device)}
+    return {"x": torch.randn(case.n, dtype=dtype, device=device)}
 
 SPEC = Spec(
     name="double", op=double, reference=lambda x: x * 2, cases=[Case("odd", n=1000)], make_inputs=make_inputs,
-    cost=lambda case, dtype: Cost(bytes=8 * case["n"], flops=case["n"]), dtypes=(torch.float32,), differentiable=False,
+    dtypes=(torch.float32,), differentiable=False,
 )
 """
 )

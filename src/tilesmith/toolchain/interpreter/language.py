@@ -94,6 +94,8 @@ class Language:
             self.set_attr(owner, "range", self._range)
         self.set_attr(stock, "_get_np_dtype", numpy_dtype)
         self.set_attr(tl.core.dtype, "to_ir", lambda dtype, builder: dtype)
+        # The stock property makes a handle of its own, which loses what is known of the values.
+        self.set_attr(tl.tensor, "T", property(lambda tensor: self.semantic.permute(tensor, (1, 0))))
         self.set_attr(tl.tensor, "__index__", lambda tensor: _number(tensor, self.builder))
         self.set_attr(tl.tensor, "__bool__", lambda tensor: _truth(tensor, self.builder))
         for name in ("multiple_of", "max_contiguous", "max_constancy"):

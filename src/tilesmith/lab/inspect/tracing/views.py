@@ -31,7 +31,7 @@ class View:
     def holds(self, addresses: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return which addresses are those of elements of the tensor."""
         places = (addresses.astype(np.int64) - self._start) // self._size
-        inside: NDArray[np.bool_] = (places >= self._first) & (places <= self._last)
+        inside: NDArray[np.bool_] = np.logical_and(places >= self._first, places <= self._last)
         if self._marks is not None:
-            inside &= self._marks[np.where(inside, places, 0)]
+            inside = np.logical_and(inside, self._marks[np.where(inside, places, 0)])
         return inside

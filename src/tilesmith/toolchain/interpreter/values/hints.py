@@ -97,7 +97,8 @@ def _in_groups(data: Array, length: int, difference: int, relation: str, axis: i
     if not wrong.any():
         return ""
     *others, place = (int(index) for index in np.argwhere(wrong)[0])
-    one, after = data[(*others, place)], data[(*others, place + 1)]
+    here, behind = (*others, place), (*others, place + 1)
+    one, after = data[here], data[behind]
     return f"{after} at position {place + 1} of dimension {axis} {relation} {one}"
 
 
