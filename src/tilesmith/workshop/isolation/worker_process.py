@@ -154,11 +154,11 @@ class _Server:
             for process in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             if not found:
                 return
-            with suppress(ChildProcessError):
-                for process in found:
-                    os.waitpid(process, os.WNOHANG)
             time.sleep(0.005)
 
 
