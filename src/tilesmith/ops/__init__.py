@@ -17,7 +17,7 @@ Files, in reading order:
 - `rope/`: rotary position embedding.
 - `rms_norm/`: RMS norm.
 - `add_rms_norm.py`: a residual sum and its RMS norm.
-- `rms_norm_rope.py`: RMS norm of each head of q and k, and their rotation.
+- `rms_norm_rope/`: RMS norm of each head of q and k, and their rotation.
 - `rms_norm_relu.py`: RMS norm and ReLU.
 - `layer_norm/`: layer norm.
 - `edge_norm/`: layer norm and the projection to an attention bias.
