@@ -79,10 +79,12 @@ def load_weight_halves(weight_ptr, stride, n_pairs, COMPUTE: tl.constexpr, PAIRS
 
 @triton.jit
 def normed_and_rotated(
-    x_ptr, y_ptr, weight_ptr, cos_ptr, sin_ptr, x_strides, y_strides, weight_stride, cos_strides, sin_strides,
-    rows, n_rows, n_heads, n_positions, n_pairs, eps, COMPUTE: tl.constexpr, PAIRS: tl.constexpr,
+    pointers, strides, rows, sizes, eps, COMPUTE: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Norm, scale and rotate some rows of q or k."""
+    """Norm, scale and rotate some rows of q or k; pointers and strides are of x, y, weight, cos and sin."""
+    x_ptr, y_ptr, weight_ptr, cos_ptr, sin_ptr = pointers
+    x_strides, y_strides, weight_stride, cos_strides, sin_strides = strides
+    n_rows, n_heads, n_positions, n_pairs = sizes
     in_rows = rows < n_rows
     x_rows = x_ptr + row_offsets(rows, x_strides, n_heads, n_positions)
     first, second = load_halves(x_rows, x_strides[3], n_pairs, in_rows, COMPUTE, PAIRS)
@@ -114,14 +116,16 @@ def rms_norm_rope_forward_kernel(
     if block < q_blocks:
         rows = block * ROWS + tl.arange(0, ROWS)
         normed_and_rotated(
-            q_ptr, rotated_q_ptr, q_weight_ptr, cos_ptr, sin_ptr, q_strides, rotated_q_strides, q_weight_stride,
-            cos_strides, sin_strides, rows, q_rows, q_heads, n_positions, n_pairs, eps, COMPUTE, PAIRS,
+            (q_ptr, rotated_q_ptr, q_weight_ptr, cos_ptr, sin_ptr),
+            (q_strides, rotated_q_strides, q_weight_stride, cos_strides, sin_strides),
+            rows, (q_rows, q_heads, n_positions, n_pairs), eps, COMPUTE, PAIRS,
         )  # fmt: skip
     else:
         rows = (block - q_blocks) * ROWS + tl.arange(0, ROWS)
         normed_and_rotated(
-            k_ptr, rotated_k_ptr, k_weight_ptr, cos_ptr, sin_ptr, k_strides, rotated_k_strides, k_weight_stride,
-            cos_strides, sin_strides, rows, k_rows, k_heads, n_positions, n_pairs, eps, COMPUTE, PAIRS,
+            (k_ptr, rotated_k_ptr, k_weight_ptr, cos_ptr, sin_ptr),
+            (k_strides, rotated_k_strides, k_weight_stride, cos_strides, sin_strides),
+            rows, (k_rows, k_heads, n_positions, n_pairs), eps, COMPUTE, PAIRS,
         )  # fmt: skip
 
 
