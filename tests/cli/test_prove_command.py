@@ -51,6 +51,13 @@ def test_patched_llama_differs_by_rounding(tmp_path: Path) -> None:
     assert "Gradient norm of each step" in page
 
 
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_encoder_differs_by_rounding(family: str) -> None:
+    result = prove(family, *TINY, "--steps", "2", "--seq-len", "12", "--set", "num_hidden_layers=2")
+    assert result.exit_code == 0, result.output
+    assert "loss (1)" in result.output
+
+
 def test_proof_follows_its_schema(tmp_path: Path) -> None:
     jsonschema: Any = pytest.importorskip("jsonschema")
     file = tmp_path / "proof.json"

@@ -17,7 +17,7 @@ from tilesmith.ops.runtime.dispatch import use
 from tilesmith.patch import patch, report
 from tilesmith.training.data.tokens import MarkovChain, TextBytes, TokenSource
 from tilesmith.training.proof.other_rounding import round_differently
-from tilesmith.training.proof.subject import Subject, SubjectError
+from tilesmith.training.proof.subject import Subject, SubjectError, is_masked
 from tilesmith.training.proof.training_run import TrainingRun, on_cpu, trained
 from tilesmith.training.proof.verdict import differences
 
@@ -108,7 +108,11 @@ def _require_length(config: Any, length: int) -> None:
 
 
 def _batches(config: Any, settings: Settings) -> list[dict[str, Tensor]]:
-    """Return the batch of each step. Each token is also a label; the model shifts the labels."""
+    """Return the batch of each step.
+
+    Each token is also a label, and the model shifts the labels. A model of masked tokens predicts every seventh token,
+    which its input does not have.
+    """
     source: TokenSource
     if settings.data is None:
         source = MarkovChain(min(config.vocab_size, MOST_TOKENS), settings.seed)
@@ -117,7 +121,11 @@ def _batches(config: Any, settings: Settings) -> list[dict[str, Tensor]]:
     if source.vocab_size > config.vocab_size:
         raise SubjectError(f"the data have {source.vocab_size} tokens, but the model has {config.vocab_size}")
     tokens = source.sequences(range(settings.steps), settings.batch_size, settings.seq_len)
-    return [{"input_ids": one, "labels": one} for one in torch.from_numpy(np.ascontiguousarray(tokens))]
+    batches = torch.from_numpy(np.ascontiguousarray(tokens))
+    if not is_masked(config):
+        return [{"input_ids": one, "labels": one} for one in batches]
+    masked = torch.arange(settings.seq_len) % 7 == 3
+    return [{"input_ids": one.masked_fill(masked, 0), "labels": one.masked_fill(~masked, -100)} for one in batches]
 
 
 def _as_json(run: TrainingRun) -> dict[str, Any]:

@@ -25,6 +25,8 @@ OTHER_SIZES: dict[str, dict[str, Any]] = {
     "gpt_oss": EXPERTS,
 }
 """Sizes that some families need beside those."""
+SMALL_FAMILIES = tuple(name for name in FAMILIES if name != "qwen2_vl")
+"""The families with a small model; Qwen2-VL also needs a configuration of its images."""
 
 
 class SubjectError(ValueError):
@@ -47,7 +49,7 @@ class Subject:
     def configuration(self) -> Any:
         """Return the configuration, without dropout: two implementations drop different elements."""
         transformers = _transformers()
-        if self.name in FAMILIES:
+        if self.name in SMALL_FAMILIES:
             if self.pretrained:
                 raise SubjectError(f"{self.name} names a small model of a family, which has no pretrained weights")
             sizes = {**SMALL, **OTHER_SIZES.get(self.name, {}), **self.changes}
@@ -69,7 +71,7 @@ class Subject:
         try:
             return auto.from_pretrained(self.name)
         except (OSError, ValueError) as error:
-            families = ", ".join(FAMILIES)
+            families = ", ".join(SMALL_FAMILIES)
             reason = str(error).strip().splitlines()[0]
             raise SubjectError(
                 f"{self.name} is neither a family ({families}) nor a configuration of Hugging Face: {reason}"
@@ -77,7 +79,8 @@ class Subject:
 
     def model(self, config: Any, seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """Return the model for training; the same seed gives the same weights."""
-        auto = _transformers().AutoModelForCausalLM
+        transformers = _transformers()
+        auto = transformers.AutoModelForMaskedLM if is_masked(config) else transformers.AutoModelForCausalLM
         torch.manual_seed(seed)
         try:
             if self.pretrained:
@@ -89,6 +92,12 @@ class Subject:
             raise SubjectError(f"cannot make {self.name}: {str(error).strip().splitlines()[0]}") from error
         trained: nn.Module = model.train()
         return trained
+
+
+def is_masked(config: Any) -> bool:
+    """Return whether models of this configuration predict masked tokens, not the next ones."""
+    family = FAMILIES.get(config.model_type)
+    return family is not None and family.masked is not None
 
 
 def _transformers() -> Any:
