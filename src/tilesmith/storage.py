@@ -69,12 +69,11 @@ def _temporary_beside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove the temporary files of writers that were killed: a living writer holds a lock on its file."""
-    if fcntl is None:
-        return
-    for abandoned in folder.glob(f"{TEMPORARY}*"):
-        with suppress(OSError), open(abandoned, "rb") as file:
-            _lock(file, wait=False)
-            abandoned.unlink()
+    if fcntl is not None:
+        for abandoned in folder.glob(f"{TEMPORARY}*"):
+            with suppress(OSError), open(abandoned, "rb") as file:
+                _lock(file, wait=False)
+                abandoned.unlink()
 
 
 def _lock(file: IO[Any], *, wait: bool) -> None:
