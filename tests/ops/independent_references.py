@@ -79,7 +79,8 @@ def _gelu(x: Tensor, approximate: str) -> Tensor:
     """x times the normal distribution's Φ(x); its approximation is a sigmoid of a cubic polynomial."""
     if approximate == "tanh":
         return x * _sigmoid((8 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x))
-    return x * torch.special.ndtr(x)
+    gelu: Tensor = x * torch.special.ndtr(x)
+    return gelu
 
 
 REFERENCES: dict[str, Callable[..., Any]] = {

@@ -33,8 +33,9 @@ Files, in reading order:
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
-from click import Context
 from typer.core import TyperGroup
 
 from tilesmith.cli.bench import bench
@@ -60,7 +61,7 @@ from tilesmith.cli.version import print_version
 class Commands(TyperGroup):
     """All commands."""
 
-    def parse_args(self, context: Context, words: list[str]) -> list[str]:
+    def parse_args(self, context: Any, words: list[str]) -> list[str]:
         reserve_standard_output(words)
         return super().parse_args(context, words)
 

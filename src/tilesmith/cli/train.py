@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -206,9 +207,12 @@ def _trained(run: Run, files: Files) -> str | None:
             until = min(last, run.steps_done + (files.save_every or last))
             run.train(report, until)
             if files.save:
-                taken = run.checkpoint()
-                problem = _on_first(run, lambda path, taken=taken: checkpoint.write(path, taken), files.save)
+                problem = _on_first(run, partial(_write, run.checkpoint()), files.save)
     return problem
+
+
+def _write(taken: checkpoint.Checkpoint, path: Path) -> None:
+    checkpoint.write(path, taken)
 
 
 def _on_first(run: Run, write: Callable[[Path], None], path: Path) -> str | None:

@@ -50,7 +50,7 @@ def test_without_all_there_is_no_table() -> None:
     assert copied("2").kernels[0].configurations == ()
 
 
-@triton.autotune(
+@triton.autotune(  # type: ignore[untyped-decorator]  # Triton ships no types
     configs=[triton.Config({"BLOCK": 16}, num_warps=4), triton.Config({"BLOCK": 64}, num_warps=4)], key=["times"]
 )
 @triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types

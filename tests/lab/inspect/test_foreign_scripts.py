@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import planted
 import pytest
@@ -162,10 +163,11 @@ def test_an_operator_may_have_a_kernel_for_the_host_and_one_for_cuda() -> None:
     chosen: list[str] = []
 
     def program() -> None:
-        library = torch.library.Library("tilesmith_test_both", "DEF")
+        make: Any = torch.library.Library  # PyTorch leaves it without types
+        library = make("tilesmith_test_both", "DEF")
         library.define("marked(Tensor x) -> Tensor")
-        library.impl("marked", lambda x: chosen.append("host") or x.clone(), "CPU")  # type: ignore[func-returns-value]
-        library.impl("marked", lambda x: chosen.append("cuda") or x.clone(), "CUDA")  # type: ignore[func-returns-value]
+        for name, key in (("host", "CPU"), ("cuda", "CUDA")):
+            library.impl("marked", lambda x, name=name: (chosen.append(name), x.clone())[1], key)
         torch.ops.tilesmith_test_both.marked(torch.ones(4))
         torch.ops.tilesmith_test_both.marked(torch.ones(4, device="cuda"))
         library._destroy()

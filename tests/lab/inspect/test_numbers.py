@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import faulty
 import pytest
 import torch
@@ -28,7 +30,7 @@ def test_the_interpreter_multiplies_as_the_tensor_cores_do() -> None:
     assert 1e-3 < product("tf32") < 3e-2
 
 
-def dot(input_precision: str, **options: bool) -> Inspection:
+def dot(input_precision: str, **options: Any) -> Inspection:
     a, b, c = torch.randn(32, 32), torch.randn(32, 32), torch.empty(32, 32)
     return inspect(
         lambda: faulty.single_dot[(1,)](a, b, c, PRECISION=input_precision, BLOCK=32), targets=HOPPER, **options

@@ -190,7 +190,8 @@ def test_torchrun_restarts_a_run_whose_process_was_killed(tmp_path: Path) -> Non
 def test_number_of_processes_may_change_at_resume(tmp_path: Path, uninterrupted: list[float]) -> None:
     saved, file = tmp_path / "checkpoint", tmp_path / "run.json"
     for last, processes, more in ((10, 2, ["--shard"]), (20, 1, []), (30, 2, [])):
-        words = ("--num-steps", str(last), "--save", saved, "--resume", saved, "--json", file, *more)
+        words: list[str | Path] = ["--num-steps", str(last), "--save", saved, "--resume", saved, "--json", file]
+        words += more
         with training(*words, processes=processes) as started:
             statuses, outputs = ended(started)
         assert statuses == [0] * processes, outputs

@@ -103,7 +103,7 @@ class TextBytes:
 
     def sha256(self) -> str:
         """Return the SHA-256 of the bytes that were there when the run started."""
-        return hashlib.sha256(memoryview(self._bytes)).hexdigest()
+        return hashlib.sha256(self._bytes.data).hexdigest()
 
 
 def _generator(seed: int, *path: int) -> np.random.Generator:

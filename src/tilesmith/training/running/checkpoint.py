@@ -112,7 +112,7 @@ def _checksum(facts: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         one = tensors[name].contiguous()
         found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
-        found.update(one.reshape(-1).view(torch.uint8).numpy())
+        found.update(one.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
