@@ -19,8 +19,8 @@ from tilesmith.toolchain.compiler import CompileError, Target, compile_kernel
 from tilesmith.toolchain.compiler import compile as compiling
 
 
-@triton.jit
-def doubling(x_ptr, y_ptr, BLOCK: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def doubling(x_ptr: Any, y_ptr: Any, BLOCK: tl.constexpr) -> None:
     columns = tl.arange(0, BLOCK)
     tl.store(y_ptr + columns, 2 * tl.load(x_ptr + columns))
 

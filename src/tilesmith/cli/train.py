@@ -211,7 +211,9 @@ def _trained(run: Run, files: Files) -> str | None:
     return problem
 
 
-def _write(taken: checkpoint.Checkpoint, path: Path) -> None:
+def _write(taken: Checkpoint, path: Path) -> None:
+    from tilesmith.training.running import checkpoint
+
     checkpoint.write(path, taken)
 
 
