@@ -141,6 +141,9 @@ def test_file_without_plain_spec_cannot_be_split(tmp_path: Path) -> None:
         both_of(file)
     with pytest.raises(TaskError, match="no such file"):
         both_of(tmp_path / "missing.py")
+    file.write_bytes(b"# \xe9\n")  # latin-1, not declared
+    with pytest.raises(TaskError, match="neither UTF-8 nor"):
+        both_of(file)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import tokenize
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,12 @@ def both_of(path: Path | str, rules: Rules | None = None) -> tuple[Task, Candida
     path = Path(path)
     if not path.is_file():
         raise TaskError(f"{path}: no such file")
-    parts = split(path.read_text(encoding="utf-8"), str(path))
+    try:
+        with tokenize.open(path) as source:
+            text = source.read()
+    except (SyntaxError, UnicodeDecodeError):
+        raise TaskError(f"{path}: is neither UTF-8 nor of the encoding that it declares") from None
+    parts = split(text, str(path))
     with tempfile.TemporaryDirectory(prefix="tilesmith-task-") as folder:
         file = Path(folder) / path.name
         file.write_text(parts.task, encoding="utf-8")

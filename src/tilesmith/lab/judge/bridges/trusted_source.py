@@ -36,7 +36,7 @@ def load(path: Path, neighbours: Mapping[str, ModuleType] | None = None) -> Modu
     sys.modules.update(neighbours or {})
     sys.modules[name] = module  # torch finds a class by its module
     try:
-        tree = _OnHost().visit(ast.parse(path.read_text(encoding="utf-8"), str(path)))
+        tree = _OnHost().visit(ast.parse(path.read_bytes(), str(path)))
         exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), module.__dict__)
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
