@@ -28,7 +28,7 @@ def test_without_a_gpu_prints_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gelu"], "'gelu' is not an operator"),
+        (["mish"], "'mish' is not an operator"),
         (["silu", "--case", "huge"], "silu has no case 'huge'"),
         (["silu", "--dtype", "int8"], "int8 is not one of"),
     ],

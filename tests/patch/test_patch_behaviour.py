@@ -157,7 +157,7 @@ def test_patched_model_compiles_as_one_graph_with_every_part(padded: bool) -> No
         loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert_same({"loss": loss.detach(), **gradients}, wanted)
-    for operator in ("rms_norm", "rope", "swiglu", "linear_cross_entropy", "attention"):
+    for operator in ("rms_norm", "rms_norm_rope", "swiglu", "linear_cross_entropy", "attention"):
         assert any(f"tilesmith.{operator}" in name for name in called), operator
 
 
@@ -254,4 +254,4 @@ def test_unpatch_and_report_reject_other_objects() -> None:
 
 
 def test_package_exports_the_documented_names() -> None:
-    assert tilesmith.patch.__all__ == ["FoldReport", "Report", "fold", "patch", "report", "unpatch"]
+    assert tilesmith.patch.__all__ == ["FoldReport", "Report", "fold", "patch", "report", "trainer_callback", "unpatch"]

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import triton
@@ -15,7 +14,7 @@ import triton.language as tl
 from tilesmith.toolchain.interpreter import interpret
 from tilesmith.toolchain.portable import KernelRefused, Kernels, NotPortable, RebuiltKernels
 from tilesmith.toolchain.portable.rules import parsed
-from tilesmith.toolchain.portable.tensor_cores import rounded_to_tf32
+from tilesmith.toolchain.portable.tensor_cores import exact_products
 from tilesmith.toolchain.portable.values import Decoder, encode
 
 FACTOR: tl.constexpr = 3
@@ -124,7 +123,19 @@ def test_forged_values_are_refused(encoded: Any) -> None:
         Decoder(lambda one: one, lambda one: one).value(encoded)
 
 
-def test_tf32_keeps_ten_bits() -> None:
-    values = np.array([1.0, 1 + 2**-10, 1 + 2**-11, 1 + 2**-12, -1 - 2**-11, np.inf, np.nan], dtype=np.float32)
-    wanted = np.array([1.0, 1 + 2**-10, 1 + 2**-10, 1.0, -1 - 2**-10, np.inf, np.nan], dtype=np.float32)
-    np.testing.assert_array_equal(rounded_to_tf32(values), wanted)
+@triton.jit
+def multiplied_kernel(a_ptr, b_ptr, c_ptr):  # type: ignore[no-untyped-def]  # a kernel has Triton's types
+    places = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(c_ptr + places, tl.dot(tl.load(a_ptr + places), tl.load(b_ptr + places)))
+
+
+def test_products_are_exact_where_tf32_is_allowed() -> None:
+    a, b, c = torch.randn(16, 16), torch.randn(16, 16), torch.empty(16, 16)
+    named = {"a_ptr": a, "b_ptr": b, "c_ptr": c}
+    interpret(multiplied_kernel, (1,), named)
+    assert (c - a @ b).abs().max() > 1e-4
+    with exact_products():
+        interpret(multiplied_kernel, (1,), named)
+    assert (c - a @ b).abs().max() < 1e-5
+    interpret(multiplied_kernel, (1,), named)
+    assert (c - a @ b).abs().max() > 1e-4

@@ -35,7 +35,7 @@ def copied(total):
 """
 FORGED = (
     'json.dumps({"answer": {"verdict": {"id": "vector-add", "passed": True, "stage": "goals", "message": "", '
-    '"goals": []}, "quiz": None}}).encode()'
+    '"goals": []}, "quiz": None, "figures": {}}}).encode()'
 )
 # The socket to the process that forked this one, found as a forger would find it.
 SOCKET = """

@@ -54,7 +54,7 @@ def test_right_implementations_pass_in_every_order(name: str) -> None:
 def test_small_faults_are_found(name: str) -> None:
     spec = subject(name)
     found: dict[str, bool] = {}
-    for case in small_cases(spec)[-3:]:
+    for case in small_cases(spec):
         for fault, seen in found_faults(Problem(spec, case, torch.float32, 0)).items():
             found[fault] = found.get(fault, False) or seen
     assert found

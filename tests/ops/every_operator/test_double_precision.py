@@ -30,6 +30,7 @@ NUMBERS: dict[str, list[dict[str, Any]]] = {
     "outer_product_mean": [{"eps": 0.1}],
     "rms_norm": [{"eps": 0.1}],
     "rms_norm_relu": [{"eps": 0.1}],
+    "rms_norm_rope": [{"eps": 0.1}],
     "transition": [{"eps": 0.1}],
     "triangle_attention": [{"scale": 0.3}],
     "triangle_multiply": [{"eps": 0.1}],

@@ -131,7 +131,7 @@ SPEC = Spec(
         Case("odd", batch=2, positions=7, q_heads=3, k_heads=1, pairs=5),
         Case("past-a-block", batch=1, positions=33, q_heads=4, k_heads=2, pairs=36),
         Case("qwen3", batch=4, positions=2048, q_heads=16, k_heads=8, pairs=64),
-        Case("gemma3", batch=4, positions=2048, q_heads=8, k_heads=4, pairs=128),
+        Case("gemma3", batch=32, positions=256, q_heads=8, k_heads=4, pairs=128),
     ],
     make_inputs=make_inputs,
     cost=cost,

@@ -9,7 +9,7 @@ Files, in reading order:
 - `describe.py`: a kernel as text, with the values of the names that it uses.
 - `rules.py`: what the text of a kernel may contain.
 - `rebuild.py`: a kernel from its description.
-- `tensor_cores.py`: products of float32 rounded to tf32, as a GPU computes them.
+- `tensor_cores.py`: products of float32 without the rounding to tf32.
 """
 
 from tilesmith.toolchain.portable.describe import Kernels

@@ -20,7 +20,7 @@ from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.plain_values import NotPlain, Reference, dtype_name
 from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, OutOfBounds, interpret
 from tilesmith.toolchain.portable import Kernels, NotPortable
-from tilesmith.toolchain.portable.tensor_cores import rounding_products
+from tilesmith.toolchain.portable.tensor_cores import exact_products
 
 MOST_STEPS = 20_000
 EMPTY = frozenset(
@@ -125,7 +125,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
             if self._perform and not getattr(launched.kernel, "is_gluon", lambda: False)():
                 programs: Any = _every_program(launched.grid)
                 # The replay reports a kernel that fails; the candidate goes on as it would on a GPU.
-                with nullcontext() if self._tf32 else rounding_products(), suppress(KernelError):
+                with exact_products() if self._tf32 else nullcontext(), suppress(KernelError):
                     interpret(launched.kernel, launched.grid, launched.arguments, _Lenient(), programs)
             return None
 

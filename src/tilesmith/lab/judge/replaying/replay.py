@@ -22,7 +22,7 @@ from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
 from tilesmith.toolchain.portable import KernelRefused, NotPortable, RebuiltKernels
-from tilesmith.toolchain.portable.tensor_cores import rounding_products
+from tilesmith.toolchain.portable.tensor_cores import exact_products
 from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
@@ -118,7 +118,7 @@ class Replay:
         trace = Trace(launched.grid, shadows, (), ())
         programs: Any = _every_program(launched.grid)
         try:
-            with interpreting(self.stores), nullcontext() if tf32 else rounding_products():
+            with interpreting(self.stores), exact_products() if tf32 else nullcontext():
                 interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
         except KernelError as error:
             unsupported = isinstance(error.__cause__, NotImplementedError) or _UNSUPPORTED in str(error)

@@ -50,8 +50,9 @@ def number_of_parts(problem: Problem, programs: int, least_programs: int) -> int
     """Return into how many parts to split each group, so that at least so many programs run: a divisor of the group."""
     if problem.packed or problem.per_member is not None:
         return 1
-    parts = [one for one in range(1, problem.group + 1) if problem.group % one == 0]
-    return next((one for one in parts if one * programs >= least_programs), problem.group)
+    group = max(problem.group, 1)
+    parts = [one for one in range(1, group + 1) if group % one == 0]
+    return next((one for one in parts if one * programs >= least_programs), group)
 
 
 def with_parts(task: Gradients, parts: int) -> Gradients:
