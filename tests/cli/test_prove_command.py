@@ -128,7 +128,7 @@ def test_configuration_file_of_a_model_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nowhere"], "nowhere is neither a family (llama, "),
+        (["./nowhere"], "./nowhere is neither a family (llama, "),
         (["llama", "--dtype", "int8"], "dtype is 'int8', but must be one of float32, bfloat16, float16"),
         (["llama", "--set", "hidden_size"], "--set is 'hidden_size', but must be NAME=VALUE"),
         (["llama", "--seq-len", "999"], "seq_len is 999, but the model has 256 positions"),
