@@ -81,7 +81,8 @@ def checked(worker: Worker, folder: Path, source: str | bytes) -> Outcome:
 def test_cheat_is_not_solved(name: str, worker: Worker, tmp_path: Path) -> None:
     outcome = checked(worker, tmp_path, CHEATS[name])
     assert not outcome.verdict.passed, name
-    assert "passes in its own process" in outcome.verdict.message
+    if name != "a forged answer":  # its process may end before or after the answer is read
+        assert "passes in its own process" in outcome.verdict.message
 
 
 def test_half_written_answer_ends_at_the_limit(tmp_path: Path) -> None:

@@ -161,6 +161,12 @@ class Worker:
 
             try:
                 answer = self._process.answer(request, self._limits_for(file), entered)
+                if "lost" in answer:  # the process died before it began: not the file's fault, so try another
+                    self.close()
+                    self._process = _Process(self._warm)
+                    answer = self._process.answer(request, self._limits_for(file), entered)
+                if "lost" in answer:
+                    raise _NoAnswer(answer["lost"])
             except _NoAnswer as ended:
                 printed = self._process.printed()
                 if not ended.worker_lives:
@@ -212,7 +218,16 @@ class _Process:
         return self._process.pid
 
     def answer(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
-        """Send a request and wait for the answer. Raises _NoAnswer where none comes."""
+        """Send a request and wait for the answer; `lost` if the process dies first. Raises _NoAnswer if none comes."""
+        self._checking = None
+        try:
+            return self._answered(request, limits, entering)
+        except _NoAnswer as ended:
+            if self._checking is None and self.has_ended:
+                return {"lost": str(ended)}
+            raise
+
+    def _answered(self, request: dict[str, Any], limits: Limits, entering: Callable[[str], None]) -> dict[str, Any]:
         if not self._ready:
             self._message(time.monotonic() + SECONDS_TO_START, limits)
             self._ready = True
