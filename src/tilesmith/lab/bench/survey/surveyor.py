@@ -56,6 +56,7 @@ def start_survey(source: Source, *, limits_anew: bool) -> tuple[Surveyor, dict[s
     stopwatch, facts = GpuStopwatch(), about()
     limits = gpu_limits(stopwatch, facts, stopwatch.cache_bytes, anew=limits_anew)
     sms = torch.cuda.get_device_properties().multi_processor_count
+    gc.freeze()  # a collection after every direction then walks the objects of one case, not those of PyTorch
     return Surveyor(stopwatch, limits), {**facts, "sms": sms, "limits": asdict(limits)}
 
 
