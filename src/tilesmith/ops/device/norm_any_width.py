@@ -1,80 +1,163 @@
-"""Norms of rows that start at any address: one form each way, for RMSNorm and LayerNorm alike.
+"""Norms of rows of any width, from any address on: one form each way, for RMSNorm and LayerNorm alike.
 
-Both kernels cut a row at its first and last aligned address (`aligned_rows.py`), so that all but the edges of a row
-moves in 16-byte vectors. They hold one row in registers.
+Both kernels hold one row in registers, as chunks (`row_chunks.py`). A row that starts or ends inside a vector is cut
+there (`aligned_rows.py`), so that all but its edges moves in whole vectors of 16 bytes.
 
-The backward is persistent. Program p takes the rows p, p + programs, …, and the number of programs is a multiple of
-VECTOR: all rows of a program are then aligned alike, so the weight and the partial sums keep their place in registers.
+The forward reads weight and bias in vectors too: a kernel before it copies them once for each place in a vector where
+a row may start. The backward is persistent. Program p takes the rows p, p + programs, …, and the number of programs is
+a multiple of VECTOR: all rows of a program are then aligned alike, so the weight and the partial sums keep their place
+in registers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
+from tilesmith.ops.device.aligned_rows import cut_rows
 from tilesmith.ops.device.norm_backward import BackwardConfig, GradientProblem, pointers_to
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
-from tilesmith.ops.device.norm_rows import without_error
-from tilesmith.ops.runtime.config import bucket
+from tilesmith.ops.device.norm_rows import add_to_first_and_rotate, without_error
+from tilesmith.ops.device.row_chunks import (
+    VECTOR_BYTES,
+    can_pack,
+    chunk_columns,
+    chunk_pointers,
+    chunk_size,
+    chunks_of,
+    edge_lanes,
+    fewest_warps,
+    lane_sums,
+    load_chunks,
+    load_parameter,
+    middle_of,
+    packed_again,
+    three_sums,
+    two_sums,
+)
+from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.layout import Rows
-from tilesmith.ops.runtime.plan import Operand
+from tilesmith.ops.runtime.plan import Operand, Plan
 
-VECTOR_BYTES = 16  # the widest access of a thread
-NARROWEST = 512  # columns: the edges are a small part of wider rows
+NARROWEST = 512  # columns: tiles of several rows suit narrower ones
+NARROWEST_ODD = 256
+COPIES_FROM = 16 << 20  # bytes of x: the launch that copies the parameters takes 2 µs
+COPIED_AT_ONCE = 1024
+
+
+@triton.jit
+def norm_parameter_copies_kernel(
+    weight_ptr, bias_ptr, weight_copies_ptr, bias_copies_ptr, weight_stride, bias_stride, n_columns, copy_stride,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Copy both parameters without their first columns: copy `lead` starts with column `lead`."""
+    lead = tl.program_id(1)
+    columns = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)  # [BLOCK_SIZE]
+    mask = columns < n_columns - lead
+    places = lead * copy_stride + columns
+    if HAS_WEIGHT:
+        weight = tl.load(weight_ptr + (columns + lead) * weight_stride, mask=mask)
+        tl.store(weight_copies_ptr + places, weight, mask=mask)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + (columns + lead) * bias_stride, mask=mask)
+        tl.store(bias_copies_ptr + places, bias, mask=mask)
+
+
+@triton.jit
+def _parameter_chunk(
+    pointer, stride, copy_stride, lead, length, place: tl.constexpr,
+    COPIES: tl.constexpr, COMPUTE: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Return a parameter at the columns of one chunk, from its copy where there are copies."""
+    columns = chunk_columns(place, CHUNK)
+    if COPIES:
+        pointers = chunk_pointers(pointer + lead * copy_stride, place, CHUNK)
+    else:
+        pointers = pointer + (lead + columns) * stride
+    return tl.load(pointers, mask=columns < length, other=0.0, eviction_policy="evict_last").to(COMPUTE)  # [CHUNK]
 
 
 @triton.jit(do_not_specialize=["n_rows"])
 def norm_any_width_forward_kernel(
     x_ptr, y_ptr, weight_ptr, bias_ptr, residual_ptr, sum_ptr,
-    x_strides, y_strides, weight_stride, bias_stride, residual_strides, sum_strides, n_rows, sizes, eps,
+    x_strides, y_strides, weight_stride, bias_stride, residual_strides, sum_strides, copy_stride, n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-    CENTRE: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    CENTRE: tl.constexpr, EDGES: tl.constexpr, COPIES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One row per program. With CENTRE the mean is subtracted first: LayerNorm."""
     n_columns = sizes[0]
     row = tl.program_id(0).to(tl.int64)
-    lead, length = cut_rows(y_ptr + row * y_strides[0], n_columns, VECTOR, True)
-    columns = tl.arange(0, BLOCK_SIZE)
-    mask = columns < length
-    edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
+    lead, length = cut_rows(y_ptr + row * y_strides[0], n_columns, VECTOR, EDGES)
+    edges, is_edge = edge_lanes(lead, length, n_columns, VECTOR, BLOCK_SIZE)
     x_row = x_ptr + row * x_strides[0]
-    x = tl.load(tile_pointers(x_row + lead, columns, 1, True), mask=mask, other=0.0).to(COMPUTE)  # [BLOCK_SIZE]
-    x_edges = tl.load(x_row + edges, mask=is_edge, other=0.0).to(COMPUTE)  # [2 · VECTOR]
+    x = load_chunks(x_row + lead, length, 0.0, BLOCK_SIZE, CHUNKS)
+    x_edges = tl.zeros([BLOCK_SIZE // VECTOR], COMPUTE)
+    if EDGES:
+        x_edges = tl.load(x_row + edges, mask=is_edge, other=0.0).to(COMPUTE)  # [BLOCK_SIZE // VECTOR]
     if HAS_RESIDUAL:
-        residual_row = residual_ptr + row * residual_strides[0]
-        residual = tl.load(tile_pointers(residual_row + lead, columns, 1, True), mask=mask, other=0.0).to(COMPUTE)
-        residual_edges = tl.load(residual_row + edges, mask=is_edge, other=0.0).to(COMPUTE)
-        total = (x + residual).to(sum_ptr.dtype.element_ty)
-        total_edges = (x_edges + residual_edges).to(sum_ptr.dtype.element_ty)
-        sum_row = sum_ptr + row * sum_strides[0]
-        tl.store(tile_pointers(sum_row + lead, columns, 1, True), total, mask=mask)
-        tl.store(sum_row + edges, total_edges, mask=is_edge)
-        x, x_edges = total.to(COMPUTE), total_edges.to(COMPUTE)
+        residual_row, sum_row = residual_ptr + row * residual_strides[0], sum_ptr + row * sum_strides[0]
+        residual = load_chunks(residual_row + lead, length, 0.0, BLOCK_SIZE, CHUNKS)
+        totals = ()
+        for place in tl.static_range(CHUNKS):
+            total = (x[place].to(COMPUTE) + residual[place].to(COMPUTE)).to(sum_ptr.dtype.element_ty)
+            mask = chunk_columns(place, BLOCK_SIZE) < length
+            tl.store(chunk_pointers(sum_row + lead, place, BLOCK_SIZE), total, mask=mask)
+            totals = totals + (total,)  # noqa: RUF005  # Triton does not unpack
+        x = totals
+        if EDGES:
+            residual_edges = tl.load(residual_row + edges, mask=is_edge, other=0.0).to(COMPUTE)
+            total = (x_edges + residual_edges).to(sum_ptr.dtype.element_ty)
+            tl.store(sum_row + edges, total, mask=is_edge)
+            x_edges = total.to(COMPUTE)
+    sums, squares = tl.zeros([BLOCK_SIZE], COMPUTE), tl.zeros([BLOCK_SIZE], COMPUTE)
     if CENTRE:
-        mean = (tl.sum(x, axis=0) + tl.sum(x_edges, axis=0)) / n_columns  # rounded
-        apart, apart_edges = tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)
-        error, square = _two_means(apart, apart * apart, apart_edges, apart_edges * apart_edges, n_columns)
-        x, x_edges = x - (mean + error), x_edges - (mean + error)
-        variance = without_error(square, error)
+        for place in tl.static_range(CHUNKS):
+            sums += x[place].to(COMPUTE)
+        mean = tl.sum(lane_sums(sums, x_edges, VECTOR, EDGES), axis=0) / n_columns  # rounded
+        sums = tl.zeros([BLOCK_SIZE], COMPUTE)
+        for place in tl.static_range(CHUNKS):
+            apart = tl.where(chunk_columns(place, BLOCK_SIZE) < length, x[place].to(COMPUTE) - mean, 0.0)
+            sums += apart
+            squares += apart * apart
+        apart = tl.where(is_edge, x_edges - mean, 0.0)
+        error, square = two_sums(
+            lane_sums(sums, apart, VECTOR, EDGES), lane_sums(squares, apart * apart, VECTOR, EDGES)
+        )  # fmt: skip
+        error = error / n_columns
+        variance, mean = without_error(square / n_columns, error), mean + error
     else:
-        variance = (tl.sum(x * x, axis=0) + tl.sum(x_edges * x_edges, axis=0)) / n_columns
+        for place in tl.static_range(CHUNKS):
+            value = x[place].to(COMPUTE)
+            squares += value * value
+        variance = tl.sum(lane_sums(squares, x_edges * x_edges, VECTOR, EDGES), axis=0) / n_columns
+        mean = tl.zeros_like(variance)
     factor = tl.rsqrt(variance + eps)
-    y, y_edges = x * factor, x_edges * factor
-    if HAS_WEIGHT:
-        y *= _parameter(weight_ptr, weight_stride, lead + columns, mask, COMPUTE)
-        y_edges *= _parameter(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
-    if HAS_BIAS:
-        y += _parameter(bias_ptr, bias_stride, lead + columns, mask, COMPUTE)
-        y_edges += _parameter(bias_ptr, bias_stride, edges, is_edge, COMPUTE)
-    if RELU:
-        y, y_edges = tl.where(y <= 0, 0.0, y), tl.where(y_edges <= 0, 0.0, y_edges)  # keeps NaN, as PyTorch does
     y_row = y_ptr + row * y_strides[0]
-    tl.store(tile_pointers(y_row + lead, columns, 1, True), y.to(y_ptr.dtype.element_ty), mask=mask)
-    tl.store(y_row + edges, y_edges.to(y_ptr.dtype.element_ty), mask=is_edge)
+    for place in tl.static_range(CHUNKS):
+        y = (x[place].to(COMPUTE) - mean) * factor if CENTRE else x[place].to(COMPUTE) * factor
+        if HAS_WEIGHT:
+            y *= _parameter_chunk(
+                weight_ptr, weight_stride, copy_stride, lead, length, place, COPIES, COMPUTE, BLOCK_SIZE
+            )
+        if HAS_BIAS:
+            y += _parameter_chunk(bias_ptr, bias_stride, copy_stride, lead, length, place, COPIES, COMPUTE, BLOCK_SIZE)
+        if RELU:
+            y = tl.where(y <= 0, 0.0, y)  # keeps NaN, as PyTorch does
+        y_pointers = chunk_pointers(y_row + lead, place, BLOCK_SIZE)
+        tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=chunk_columns(place, BLOCK_SIZE) < length)
+    if EDGES:
+        y = (x_edges - mean) * factor if CENTRE else x_edges * factor
+        if HAS_WEIGHT:  # the first copy is whole
+            y *= _parameter(weight_ptr, 1 if COPIES else weight_stride, edges, is_edge, COMPUTE)
+        if HAS_BIAS:
+            y += _parameter(bias_ptr, 1 if COPIES else bias_stride, edges, is_edge, COMPUTE)
+        if RELU:
+            y = tl.where(y <= 0, 0.0, y)
+        tl.store(y_row + edges, y.to(y_ptr.dtype.element_ty), mask=is_edge)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -82,109 +165,154 @@ def norm_any_width_backward_kernel(
     dy_ptr, x_ptr, dx_ptr, weight_ptr, weight_partials_ptr, bias_partials_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, RELU: tl.constexpr,
-    CENTRE: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
+    CENTRE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, PACKED: tl.constexpr,
+    CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Persistent programs of one row at a time. The edges of the next row are loaded before a row is computed."""
     n_columns = sizes[0]
     first, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    row = first
-    lead, length = cut_rows(dx_ptr + row * dx_strides[0], n_columns, VECTOR, True)
-    columns = tl.arange(0, BLOCK_SIZE)
-    mask = columns < length
-    edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
-    weight = tl.full([BLOCK_SIZE], 1.0, COMPUTE)
-    weight_edges = tl.full([2 * VECTOR], 1.0, COMPUTE)
+    lead, length = cut_rows(dx_ptr + first * dx_strides[0], n_columns, VECTOR, EDGES)
+    edges, is_edge = edge_lanes(lead, length, n_columns, VECTOR, BLOCK_SIZE)
+    weight = (tl.full([BLOCK_SIZE], 1.0, COMPUTE),) * CHUNKS
+    weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
     if HAS_WEIGHT:
-        weight = _parameter(weight_ptr, weight_stride, lead + columns, mask, COMPUTE)
-        weight_edges = _parameter(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
-    weight_gradient, weight_gradient_edges = tl.zeros_like(weight), tl.zeros_like(weight_edges)
-    bias_gradient, bias_gradient_edges = tl.zeros_like(weight), tl.zeros_like(weight_edges)
-    next_x = tl.load(x_ptr + row * x_strides[0] + edges, mask=is_edge & (row < n_rows), other=0.0)
-    next_dy = tl.load(dy_ptr + row * dy_strides[0] + edges, mask=is_edge & (row < n_rows), other=0.0)
-    for number in tl.range(first, n_rows, programs, num_stages=PIPELINE):
-        row = number
+        weight = load_parameter(weight_ptr + lead * weight_stride, weight_stride, length, COMPUTE, BLOCK_SIZE, CHUNKS)
+        if EDGES:
+            weight_edges = _parameter(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
+    weight_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
+    bias_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
+    weight_gradient_edges, bias_gradient_edges = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
+    x_edges, dy_edges = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
+    if EDGES:
+        exists = is_edge & (first < n_rows)
+        next_x = tl.load(x_ptr + first * x_strides[0] + edges, mask=exists, other=0.0)
+        next_dy = tl.load(dy_ptr + first * dy_strides[0] + edges, mask=exists, other=0.0)
+    for row in tl.range(first, n_rows, programs, num_stages=PIPELINE):
         x_row, dy_row = x_ptr + row * x_strides[0], dy_ptr + row * dy_strides[0]
-        x = tl.load(tile_pointers(x_row + lead, columns, 1, True), mask=mask, other=0.0).to(COMPUTE)  # [BLOCK_SIZE]
-        dy = tl.load(tile_pointers(dy_row + lead, columns, 1, True), mask=mask, other=0.0).to(COMPUTE)
-        x_edges, dy_edges = next_x.to(COMPUTE), next_dy.to(COMPUTE)  # [2 · VECTOR]
-        goes_on = is_edge & (number + programs < n_rows)
-        next_x = tl.load(x_row + programs * x_strides[0] + edges, mask=goes_on, other=0.0)
-        next_dy = tl.load(dy_row + programs * dy_strides[0] + edges, mask=goes_on, other=0.0)
-        if RELU:
-            dy = tl.where(x * weight <= 0, 0.0, dy)
-            dy_edges = tl.where(x_edges * weight_edges <= 0, 0.0, dy_edges)
-        scaled, scaled_edges = dy * weight, dy_edges * weight_edges
+        x = load_chunks(x_row + lead, length, 0.0, BLOCK_SIZE, CHUNKS)
+        dy = load_chunks(dy_row + lead, length, 0.0, BLOCK_SIZE, CHUNKS)
+        x_kept, dy_kept = packed_again(x, PACKED), packed_again(dy, PACKED)
+        if EDGES:
+            x_edges, dy_edges = next_x.to(COMPUTE), next_dy.to(COMPUTE)  # [BLOCK_SIZE // VECTOR]
+            goes_on = is_edge & (row + programs < n_rows)
+            next_x = tl.load(x_row + programs * x_strides[0] + edges, mask=goes_on, other=0.0)
+            next_dy = tl.load(dy_row + programs * dy_strides[0] + edges, mask=goes_on, other=0.0)
+            if RELU:
+                dy_edges = tl.where(x_edges * weight_edges <= 0, 0.0, dy_edges)
+        scaled_edges = dy_edges * weight_edges
+        firsts, seconds = tl.zeros([BLOCK_SIZE], COMPUTE), tl.zeros([BLOCK_SIZE], COMPUTE)
         if CENTRE:
-            mean, scaled_mean = _two_means(x, scaled, x_edges, scaled_edges, n_columns)
-            apart, apart_edges = tl.where(mask, x - mean, 0.0), tl.where(is_edge, x_edges - mean, 0.0)
-            error, square = _two_means(apart, apart * apart, apart_edges, apart_edges * apart_edges, n_columns)
-            projection = (tl.sum(scaled * apart, axis=0) + tl.sum(scaled_edges * apart_edges, axis=0)) / n_columns
-            x, x_edges = tl.where(mask, x - (mean + error), 0.0), tl.where(is_edge, x_edges - (mean + error), 0.0)
-            variance, projection = without_error(square, error), projection - error * scaled_mean
+            for place in tl.static_range(CHUNKS):
+                firsts += x[place].to(COMPUTE)
+                seconds += dy[place].to(COMPUTE) * weight[place].to(COMPUTE)
+            mean, scaled_mean = two_sums(
+                lane_sums(firsts, x_edges, VECTOR, EDGES), lane_sums(seconds, scaled_edges, VECTOR, EDGES)
+            )  # fmt: skip
+            mean, scaled_mean = mean / n_columns, scaled_mean / n_columns
+            firsts, seconds = tl.zeros([BLOCK_SIZE], COMPUTE), tl.zeros([BLOCK_SIZE], COMPUTE)
+            thirds = tl.zeros([BLOCK_SIZE], COMPUTE)
+            for place in tl.static_range(CHUNKS):
+                apart = tl.where(chunk_columns(place, BLOCK_SIZE) < length, x_kept[place].to(COMPUTE) - mean, 0.0)
+                firsts += apart
+                seconds += apart * apart
+                thirds += apart * (dy_kept[place].to(COMPUTE) * weight[place].to(COMPUTE))
+            apart = tl.where(is_edge, x_edges - mean, 0.0)
+            error, square, projection = three_sums(
+                lane_sums(firsts, apart, VECTOR, EDGES),
+                lane_sums(seconds, apart * apart, VECTOR, EDGES),
+                lane_sums(thirds, apart * scaled_edges, VECTOR, EDGES),
+            )
+            error = error / n_columns
+            variance, projection = (
+                without_error(square / n_columns, error),
+                projection / n_columns - error * scaled_mean,
+            )
+            mean += error
+            x_kept, dy_kept = packed_again(x_kept, PACKED), packed_again(dy_kept, PACKED)
         else:
-            scaled_mean = 0.0
-            variance, projection = _two_means(x * x, scaled * x, x_edges * x_edges, scaled_edges * x_edges, n_columns)
+            for place in tl.static_range(CHUNKS):
+                value, scaled = x[place].to(COMPUTE), _masked_dy(x, dy, weight, place, RELU, COMPUTE)
+                firsts += value * value
+                seconds += scaled * weight[place].to(COMPUTE) * value
+            square, projection = two_sums(
+                lane_sums(firsts, x_edges * x_edges, VECTOR, EDGES),
+                lane_sums(seconds, scaled_edges * x_edges, VECTOR, EDGES),
+            )
+            variance, projection = square / n_columns, projection / n_columns
+            mean, scaled_mean = tl.zeros_like(variance), tl.zeros_like(variance)
         factor = tl.rsqrt(variance + eps)
-        normed, normed_edges = x * factor, x_edges * factor
-        dx = factor * (scaled - scaled_mean - normed * (factor * projection))
-        dx_edges = factor * (scaled_edges - scaled_mean - normed_edges * (factor * projection))
         dx_row = dx_ptr + row * dx_strides[0]
-        tl.store(tile_pointers(dx_row + lead, columns, 1, True), dx.to(dx_ptr.dtype.element_ty), mask=mask)
-        tl.store(dx_row + edges, dx_edges.to(dx_ptr.dtype.element_ty), mask=is_edge)
-        if WEIGHT_GRADIENT:
-            weight_gradient += dy * normed
-            weight_gradient_edges += dy_edges * normed_edges
-        if BIAS_GRADIENT:
-            bias_gradient += dy
+        for place in tl.static_range(CHUNKS):
+            given = _masked_dy(x_kept, dy_kept, weight, place, RELU, COMPUTE)
+            normed = (x_kept[place].to(COMPUTE) - mean) * factor
+            dx = factor * (given * weight[place].to(COMPUTE) - scaled_mean - normed * (factor * projection))
+            mask = chunk_columns(place, BLOCK_SIZE) < length
+            tl.store(chunk_pointers(dx_row + lead, place, BLOCK_SIZE), dx.to(dx_ptr.dtype.element_ty), mask=mask)
+            # After one turn for each chunk, every sum is in its place again.
+            if WEIGHT_GRADIENT:
+                weight_gradient = add_to_first_and_rotate(weight_gradient, given * normed)
+            if BIAS_GRADIENT:
+                bias_gradient = add_to_first_and_rotate(bias_gradient, given)
+        if EDGES:
+            normed = (x_edges - mean) * factor
+            dx = factor * (scaled_edges - scaled_mean - normed * (factor * projection))
+            tl.store(dx_row + edges, dx.to(dx_ptr.dtype.element_ty), mask=is_edge)
+            weight_gradient_edges += dy_edges * normed
             bias_gradient_edges += dy_edges
     if WEIGHT_GRADIENT:
         partials = weight_partials_ptr + first * n_columns
-        tl.store(partials + lead + columns, weight_gradient, mask=mask)
-        tl.store(partials + edges, weight_gradient_edges, mask=is_edge)
+        _store_partials(partials, weight_gradient, weight_gradient_edges, lead, length, edges, is_edge, EDGES)
     if BIAS_GRADIENT:
         partials = bias_partials_ptr + first * n_columns
-        tl.store(partials + lead + columns, bias_gradient, mask=mask)
-        tl.store(partials + edges, bias_gradient_edges, mask=is_edge)
+        _store_partials(partials, bias_gradient, bias_gradient_edges, lead, length, edges, is_edge, EDGES)
+
+
+@triton.jit
+def _masked_dy(x, dy, weight, place: tl.constexpr, RELU: tl.constexpr, COMPUTE: tl.constexpr):
+    """Return a chunk of dy; with RELU zeros where the norm's result is not positive."""
+    given = dy[place].to(COMPUTE)
+    if RELU:
+        given = tl.where(x[place].to(COMPUTE) * weight[place].to(COMPUTE) <= 0, 0.0, given)
+    return given  # [BLOCK_SIZE]
+
+
+@triton.jit
+def _store_partials(partials, sums, sums_of_edges, lead, length, edges, is_edge, EDGES: tl.constexpr):
+    """Store a program's sums over its rows."""
+    for place in tl.static_range(len(sums)):
+        columns = chunk_columns(place, sums[place].shape[0])
+        tl.store(partials + lead + columns, sums[place], mask=columns < length)
+    if EDGES:
+        tl.store(partials + edges, sums_of_edges, mask=is_edge)
 
 
 @triton.jit
 def _parameter(pointer, stride, columns, mask, COMPUTE: tl.constexpr):
-    """Return a parameter at some columns. Its loads are narrow, but come from cache."""
+    """Return a parameter at some columns."""
     return tl.load(pointer + columns * stride, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
 
 
-@triton.jit
-def _add_pairs(first, second, other_first, other_second):
-    return first + other_first, second + other_second
-
-
-@triton.jit
-def _two_means(first, second, first_edges, second_edges, n_columns):
-    """Return the means of two rows, each with its edges."""
-    first_sum, second_sum = tl.reduce((first, second), 0, _add_pairs)
-    first_edge, second_edge = tl.reduce((first_edges, second_edges), 0, _add_pairs)
-    return (first_sum + first_edge) / n_columns, (second_sum + second_edge) / n_columns
-
-
-def _is_odd(walk: Rows) -> bool:
-    """Whether some row starts or ends inside a vector, of rows whose place takes a single stride."""
+def _has_edges(walk: Rows) -> bool:
+    """Whether some row starts or ends inside a vector."""
     strides = [stride for strides in walk.strides for stride in strides]
-    whole = walk.columns % 16 == 0 and all(stride % 16 == 0 for stride in strides)
-    return not whole and not walk.nested and all(stride == 1 for stride in walk.column_strides)
+    return walk.columns % 16 != 0 or any(stride % 16 != 0 for stride in strides)
 
 
-def _are_alike(walk: Rows, operands: list[Any]) -> bool:
-    """Whether the rows of all tensors are aligned alike: then one cut does for all."""
+def _can_be_cut(walk: Rows, operands: list[Any]) -> bool:
+    """Whether the place of a row takes a single stride, and the rows of all tensors are aligned alike."""
+    if walk.nested or any(stride != 1 for stride in walk.column_strides):
+        return False
     vector = VECTOR_BYTES // operands[0].element_bytes
     same = all(one.element_bytes == operands[0].element_bytes and one.aligned for one in operands)
     return same and all((strides[0] - walk.strides[0][0]) % vector == 0 for strides in walk.strides)
 
 
-def _block_size(columns: int, element_bytes: int) -> int:
-    """Return the power of two that covers a row's middle."""
-    vector = VECTOR_BYTES // element_bytes
-    return bucket(columns // vector * vector)
+def _is_wide_enough(walk: Rows) -> bool:
+    return walk.columns >= (NARROWEST_ODD if _has_edges(walk) else NARROWEST)
+
+
+FEW_ROWS = 2  # for each multiprocessor, at most: then more threads a row shorten a program
+FEW_ROWS_ELEMENTS = 16
 
 
 @dataclass(frozen=True)
@@ -194,17 +322,26 @@ class AnyWidthForward:
     centre: bool
 
     def default(self, problem: ForwardProblem) -> ForwardConfig | None:
-        if not self._can(problem) or problem.walk.columns < NARROWEST:
+        """Return few warps for each row. On an H200, layer_norm in bf16: 29114×2305 72.4 µs with 2 warps, 89.7 with 4;
+        13107×5120 67.4 with 4, 75.5 with 8; 6096×11008 70.1 with 8, 82.7 with 16. In fp32 10912×3075 69.3 with 4, 72.1
+        with 2. Wide aligned rows of LayerNorm are faster in blocks: 3640×18432 90.8 µs, 108.7 in registers.
+        """
+        if not self._can(problem) or not _is_wide_enough(problem.walk):
             return None
-        # rms_norm on an H200, bf16: 8191×4097 38.1 µs with 4 warps, 41.1 with 2; 16384×5121 107.3 µs with 4, 119.1 with
-        # 8; 16384×1001 19.9 µs with 1, 23.7 with 4; 4096×12345 68.5 µs with 8.
-        block_size = _block_size(problem.walk.columns, problem.dtype.itemsize)
-        warps = 8 if block_size > 8192 else min(max(block_size // 1024, 1), 4)
-        return ForwardConfig(num_warps=warps, BLOCK_SIZE=block_size, form="any width")
+        element_bytes = problem.dtype.itemsize
+        columns, most_elements = middle_of(problem.walk.columns, element_bytes), 48 if element_bytes == 2 else 36
+        if problem.walk.rows <= FEW_ROWS * problem.plan.multiprocessors:
+            most_elements = FEW_ROWS_ELEMENTS
+        if columns * element_bytes > (32768 if self.centre else 49152) and not _has_edges(problem.walk):
+            return None
+        warps = fewest_warps(columns, element_bytes, most_elements, 16) or fewest_warps(columns, element_bytes, 64, 16)
+        if warps is None:
+            return None
+        return ForwardConfig(num_warps=warps, BLOCK_SIZE=chunk_size(warps, element_bytes), form="any width")
 
     def takes(self, problem: ForwardProblem) -> bool:
-        covers = _block_size(problem.walk.columns, problem.dtype.itemsize) <= problem.config.BLOCK_SIZE
-        return problem.config.ROWS == 1 and covers and self._can(problem)
+        chunks = chunks_of(middle_of(problem.walk.columns, problem.dtype.itemsize), problem.config.BLOCK_SIZE)
+        return problem.config.ROWS == 1 and chunks <= 16 and self._can(problem)
 
     def suits(self, problem: ForwardProblem) -> bool:
         return problem.config.form == "any width"
@@ -212,16 +349,50 @@ class AnyWidthForward:
     def _can(self, problem: ForwardProblem) -> bool:
         tensors = [problem.arguments.get(f"{name}_ptr") for name in ("y", "x", "residual", "sum")]
         operands = [one for one in tensors if isinstance(one, Operand)]
-        in_registers = _block_size(problem.walk.columns, problem.dtype.itemsize) <= 16384
-        return _is_odd(problem.walk) and in_registers and _are_alike(problem.walk, operands)
+        return problem.dtype.itemsize <= 4 and problem.walk.columns > 0 and _can_be_cut(problem.walk, operands)
 
     def plan(self, problem: ForwardProblem) -> None:
+        kernel, edges, itemsize = norm_any_width_forward_kernel, _has_edges(problem.walk), problem.dtype.itemsize
         absent = dict.fromkeys(("bias_ptr", "residual_ptr", "sum_ptr", "residual_strides", "sum_strides"))
         flags = {"bias_stride": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "RELU": False, "CENTRE": self.centre}
-        arguments = {**absent, **flags, **problem.arguments, "VECTOR": VECTOR_BYTES // problem.dtype.itemsize}
-        kernel = norm_any_width_forward_kernel
-        known = {name: value for name, value in arguments.items() if name in kernel.arg_names}
-        problem.launch(kernel, **known)
+        arguments: dict[str, Any] = {
+            **absent, **flags, **problem.arguments, "copy_stride": 0, "COPIES": False, "EDGES": edges,
+            "VECTOR": VECTOR_BYTES // itemsize,
+            "CHUNKS": chunks_of(middle_of(problem.walk.columns, itemsize), problem.config.BLOCK_SIZE),
+        }  # fmt: skip
+        if edges and problem.walk.rows * problem.walk.columns * itemsize >= COPIES_FROM:
+            arguments |= _plan_copies(problem.plan, arguments, problem.walk.columns)
+        problem.launch(kernel, **{name: value for name, value in arguments.items() if name in kernel.arg_names})
+
+
+def _plan_copies(plan: Plan, arguments: dict[str, Any], columns: int) -> dict[str, Any]:
+    """Plan aligned copies of weight and bias; return the arguments that name them."""
+    stride, vector = -(-columns // 16) * 16, arguments["VECTOR"]
+    given = {name: arguments[f"{name}_ptr"] for name in ("weight", "bias")}
+    copies = {name: one and plan.empty((vector, stride), one.dtype) for name, one in given.items()}
+    if not any(copies.values()):
+        return {}
+    plan.launch(
+        norm_parameter_copies_kernel, (triton.cdiv(columns, COPIED_AT_ONCE), vector), Config(num_warps=4),
+        weight_ptr=given["weight"], bias_ptr=given["bias"], n_columns=columns, copy_stride=stride,
+        weight_copies_ptr=copies["weight"], bias_copies_ptr=copies["bias"], BLOCK_SIZE=COPIED_AT_ONCE,
+        **{name: arguments[name] for name in ("weight_stride", "bias_stride", "HAS_WEIGHT", "HAS_BIAS")},
+    )  # fmt: skip
+    return {"weight_ptr": copies["weight"], "bias_ptr": copies["bias"], "copy_stride": stride, "COPIES": True}
+
+
+class _Wide(NamedTuple):
+    """How the backward goes through rows too wide for the usual number of elements a thread."""
+
+    columns: int  # at most
+    warps: int
+    stages: int
+
+
+# bf16 on an H200, before and with these: rms_norm 6096×11008 133 and 106 µs, 4678×14343 275 and 119, 4096×16384 129 and
+# 118; layer_norm 6096×11008 254 and 172, 5461×12288 235 and 159.
+WIDE = (_Wide(12288, 16, 3), _Wide(16384, 8, 1))
+WIDE_CENTRED = (_Wide(12288, 8, 1),)
 
 
 @dataclass(frozen=True)
@@ -231,38 +402,45 @@ class AnyWidthBackward:
     centre: bool
 
     def default(self, problem: GradientProblem) -> BackwardConfig | None:
-        if not self._can(problem) or problem.walk.columns < NARROWEST:
+        """Return few warps for each row. On an H200, layer_norm in bf16: 32800×2046 107 µs with 2 warps and 4 programs,
+        134 with 4 warps; 13107×5120 101 with 4 and 2, 142 with 8; 7281×9216 112 with 8, 229 with 16.
+        """
+        if not self._can(problem) or not _is_wide_enough(problem.walk):
             return None
-        # layer_norm on an H200: 8191×4097 bf16 63.9 µs with 4 warps and 2 programs, 84.9 with 8 warps; 16384×5121 201.8
-        # µs with 8 warps and 2 programs, 213.4 with 1; 16384×1001 38.2 µs with 2 warps and 4 programs, 51.4 with 2.
-        block_size = _block_size(problem.walk.columns, problem.x.element_bytes)
-        row_bytes = block_size * problem.x.element_bytes
-        warps, programs = (2, 4) if row_bytes <= 2048 else (4, 2) if row_bytes <= 8192 else (8, 2)
-        if row_bytes > 16384:
-            warps, programs = 16, 1
-        elif row_bytes > 4096 and not self.centre:
-            warps = 8  # rms_norm 8191×4097 61.3 µs, 63.1 with 4, which spill with Triton 3.9
+        element_bytes = problem.x.element_bytes
+        columns = middle_of(problem.walk.columns, element_bytes)
+        few = problem.walk.rows <= FEW_ROWS * problem.plan.multiprocessors
+        warps = fewest_warps(columns, element_bytes, FEW_ROWS_ELEMENTS if few else 40, 16 if few else 8)
+        stages, is_wide = 1 if few else 3, warps is None
+        if warps is None:
+            wide = WIDE_CENTRED if self.centre else WIDE
+            found = next((one for one in wide if columns <= one.columns), None)
+            if found is None or not can_pack(problem.plan, element_bytes):
+                return None
+            _, warps, stages = found
+        programs = max(8 // warps, 1)
+        staged = (stages - 1) * programs * columns * problem.bytes_read
         return BackwardConfig(
-            num_warps=warps, BLOCK_SIZE=block_size, PIPELINE=3, programs_per_multiprocessor=programs, form="any width"
+            num_warps=warps, BLOCK_SIZE=chunk_size(warps, element_bytes),
+            PIPELINE=stages if staged <= problem.plan.architecture.shared_bytes else 1,
+            programs_per_multiprocessor=programs, form="any width", PACKED=is_wide,
         )  # fmt: skip
 
     def takes(self, problem: GradientProblem) -> bool:
-        covers = _block_size(problem.walk.columns, problem.x.element_bytes) <= problem.config.BLOCK_SIZE
-        return problem.config.ROWS == 1 and covers and self._can(problem)
+        columns = middle_of(problem.walk.columns, problem.x.element_bytes)
+        return problem.config.ROWS == 1 and chunks_of(columns, problem.config.BLOCK_SIZE) <= 10 and self._can(problem)
 
     def suits(self, problem: GradientProblem) -> bool:
         return problem.config.form == "any width"
 
     def _can(self, problem: GradientProblem) -> bool:
         operands = [problem.arguments[f"{name}_ptr"] for name in ("dx", "x", "dy")]
-        in_registers = _block_size(problem.walk.columns, problem.x.element_bytes) <= 8192
         return (
-            _is_odd(problem.walk)
-            and in_registers
+            problem.x.element_bytes <= 4
+            and problem.walk.columns > 0
             and not problem.reads_dsum
             and "dsum" not in problem.sums
-            and problem.x.element_bytes <= 4
-            and _are_alike(problem.walk, operands)
+            and _can_be_cut(problem.walk, operands)
         )
 
     def plan(self, problem: GradientProblem) -> dict[str, Operand]:
@@ -270,8 +448,12 @@ class AnyWidthBackward:
         most = max(problem.most_programs // vector, 1) * vector
         programs = min(triton.cdiv(problem.walk.rows, vector) * vector, most)
         partials = problem.plan_partial_sums(programs)
+        columns = middle_of(problem.walk.columns, problem.x.element_bytes)
+        packed = problem.config.PACKED and can_pack(problem.plan, problem.x.element_bytes)
+        problem = replace(problem, config=replace(problem.config, PACKED=packed))
         problem.launch(
             norm_any_width_backward_kernel, programs, VECTOR=vector, CENTRE=self.centre,
+            EDGES=_has_edges(problem.walk), CHUNKS=chunks_of(columns, problem.config.BLOCK_SIZE),
             RELU=problem.arguments.get("RELU", False), **pointers_to(partials),
         )  # fmt: skip
         return partials

@@ -40,6 +40,7 @@ class BackwardConfig(Config):
     programs_per_multiprocessor: int = 1
     form: str = "one sweep"  # or "cache", "two sweeps" or "any width"
     FIRST_BLOCK_SIZE: int = 4096
+    PACKED: bool = False  # pairs of 16-bit elements share a register in the form of any width
 
 
 class Sweep(NamedTuple):
