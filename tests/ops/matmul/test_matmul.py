@@ -33,6 +33,7 @@ TMA = {**TILE, "form": "tma"}
 PERSISTENT = {**TMA, "programs_per_multiprocessor": 1}
 STORED = {**PERSISTENT, "form": "bf16x3_stored_tma"}
 FORMS: dict[str, dict[str, Any]] = {
+    "outer": {**TILE, "form": "outer", "split_k": 3},
     "pointers": {**TILE, "form": "pointers"},
     "pointers, split-K": {**TILE, "form": "pointers", "split_k": 3},
     "tma": TMA,
@@ -134,6 +135,7 @@ class TestEveryForm:
         pointers, tma = "matmul_pointers_kernel", "matmul_descriptors_kernel"
         split, total = "split_bf16x3_kernel", "sum_partial_products_kernel"
         assert names == {
+            "outer": [pointers],
             "pointers": [pointers],
             "pointers, split-K": [pointers, total],
             "tma": [tma],
@@ -148,6 +150,20 @@ class TestEveryForm:
             "bf16x3 in tile": [pointers],
             "bf16x3 in tile, split-K": [pointers, total],
         }
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_little_depth_needs_no_tensor_core(self, dtype: torch.dtype) -> None:
+        """Two rows on a weight: the weight's gradient has a depth of 2, and each of its elements two roundings."""
+        a = torch.randn(2, 40, dtype=dtype, requires_grad=True)
+        b = torch.randn(70, 40, dtype=dtype).t().requires_grad_()
+        (launch,) = launched(a.detach().t(), torch.randn(2, 70, dtype=dtype))
+        assert launch.config.form == "outer"
+        dy = torch.randn(2, 70, dtype=dtype)
+        with ts.use("interpret"):
+            (db,) = torch.autograd.grad(matmul(a, b), b, dy)
+        right = a.detach().double().t() @ dy.double()
+        size = a.detach().double().abs().t() @ dy.double().abs()
+        assert ((db.double() - right).abs() <= torch.finfo(dtype).eps * size).all()
 
     def test_form_that_does_not_take_the_problem_gives_way(self) -> None:
         a, b = (

@@ -49,6 +49,19 @@ def accumulated(
     return total  # [BLOCK_M, BLOCK_N]
 
 
+@triton.jit
+def outer_products(total, a_ptr, b_ptr, rows, columns, a_strides, b_strides, sizes):
+    """Return the total plus the outer products of a's columns and b's rows, multiplied in the total's dtype."""
+    n_rows, n_columns, depth = sizes
+    a_pointers = a_ptr + rows.to(tl.int64) * a_strides[3]
+    b_pointers = b_ptr + columns.to(tl.int64) * b_strides[4]
+    for step in range(depth):
+        a = tl.load(a_pointers + step.to(tl.int64) * a_strides[4], mask=rows < n_rows, other=0.0)  # [BLOCK_M]
+        b = tl.load(b_pointers + step.to(tl.int64) * b_strides[3], mask=columns < n_columns, other=0.0)  # [BLOCK_N]
+        total += a.to(total.dtype)[:, None] * b.to(total.dtype)[None, :]
+    return total  # [BLOCK_M, BLOCK_N]
+
+
 @triton.jit(
     do_not_specialize=[
         "n_rows", "n_columns", "depth", "n_matrices", "steps_per_split", "split_stride", "part_columns"
@@ -59,13 +72,15 @@ def matmul_pointers_kernel(
     a_strides, b_strides, y_strides, bias_stride, scale_a_stride, scale_b_stride, inner_sizes,
     n_rows, n_columns, depth, n_matrices, steps_per_split, split_stride, part_columns,
     ROWS_MULTIPLE: tl.constexpr, COLUMNS_MULTIPLE: tl.constexpr, DEPTH_MULTIPLE: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BF16X3: tl.constexpr, COMPUTE: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, BF16X3: tl.constexpr, OUTER: tl.constexpr,
+    COMPUTE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile. A split is the part of the depth that one program of a split-K sums.
 
     Strides are of three batch dimensions, then of a matrix; z and the addend have y's. BF16X3: "stored" where a and b
-    hold bf16x3 already, "here" where each tile splits float32 into bf16x3, "" where nothing is split.
+    hold bf16x3 already, "here" where each tile splits float32 into bf16x3, "" where nothing is split. With OUTER no
+    tensor core multiplies.
     """
     n_rows = known_multiple(n_rows, ROWS_MULTIPLE)
     n_columns = known_multiple(n_columns, COLUMNS_MULTIPLE)
@@ -90,7 +105,11 @@ def matmul_pointers_kernel(
     if BF16X3 == "stored":
         total = accumulated(total, a_side, b_side, steps, CORRECTION_PASSES, BF16X3, PRECISION, BLOCK_K)
         total = finite_or_zero(total)
-    total = accumulated(total, a_side, b_side, steps, 1, BF16X3, PRECISION, BLOCK_K)  # [BLOCK_M, BLOCK_N]
+    if OUTER:
+        sizes = (n_rows, n_columns, depth)
+        total = outer_products(total, a_ptr, b_ptr, rows, columns, a_strides, b_strides, sizes)
+    else:
+        total = accumulated(total, a_side, b_side, steps, 1, BF16X3, PRECISION, BLOCK_K)  # [BLOCK_M, BLOCK_N]
     place = (rows, columns, n_rows, n_columns)
     z = scaled_and_shifted(
         total, (bias_ptr, scale_a_ptr, scale_b_ptr), (bias_stride, scale_a_stride, scale_b_stride), place

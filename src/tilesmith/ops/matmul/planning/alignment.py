@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tilesmith.ops.matmul.kernels.realign import plan_realign
 from tilesmith.ops.matmul.matrices import Matrix
-from tilesmith.ops.matmul.planning.by_pointers import FEW, Pointers
+from tilesmith.ops.matmul.planning.by_pointers import FEW, Pointers, is_shallow
 from tilesmith.ops.matmul.planning.problem import Problem, Product
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.plan import Plan
@@ -22,7 +22,14 @@ def with_aligned_operands(plan: Plan, product: Product) -> Product:
     """Return the product with copies of those operands that TMA cannot walk; the product itself where none pays."""
     problem = Problem(plan, product)
     asks_for_pointers = dict(dispatch.state().overrides).get("form") == Pointers().name
-    if asks_for_pointers or not problem.on_hopper or problem.is_describable or product.nested or not product.depth:
+    if (
+        is_shallow(problem)
+        or asks_for_pointers
+        or not problem.on_hopper
+        or problem.is_describable
+        or product.nested
+        or not product.depth
+    ):
         return product
     if problem.is_exact:
         return _with_depth_in_rows(plan, product) if min(product.y.rows, product.y.columns) > 16 else product

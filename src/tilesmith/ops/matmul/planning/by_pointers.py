@@ -16,6 +16,7 @@ from tilesmith.ops.matmul.planning.form import TileConfig, TiledForm, shared_arg
 from tilesmith.ops.matmul.planning.problem import Problem, Product
 from tilesmith.ops.runtime.plan import Plan
 
+SHALLOW_SINGLE, SHALLOW_HALF = 16, 8  # depths up to which tensor cores gain nothing: storing the result takes longer
 FEW = 32  # rows or columns up to which copying an operand for TMA takes longer than loading it by pointers
 
 
@@ -25,6 +26,12 @@ class PointersConfig(TileConfig):
 
     form: str = "pointers"
     GROUP: int = 8
+
+
+@dataclass(frozen=True)
+class OuterConfig(PointersConfig):
+    form: str = "outer"
+    BLOCK_K: int = 16  # not used: the kernel takes one step of depth at a time
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,10 @@ PointersType = TypeVar("PointersType", bound=PointersConfig)
 
 
 class _ByPointers(TiledForm[PointersType], Generic[PointersType]):
-    """A form that launches the pointer kernel. `split`: where that kernel finds bf16x3."""
+    """A form that launches the pointer kernel. `split`: where that kernel finds bf16x3. `outer`: no tensor cores."""
 
     split: ClassVar[str] = ""
+    outer: ClassVar[bool] = False
 
     def plan(self, plan: Plan, product: Product, config: PointersType) -> None:
         self.launch(plan, product, config, product.depth, 0)
@@ -64,12 +72,40 @@ class _ByPointers(TiledForm[PointersType], Generic[PointersType]):
         plan.launch(
             matmul_pointers_kernel, (tile_count(product, config),), config,
             **shared_arguments(plan, product, config, depth), part_columns=part_columns, BF16X3=self.split,
-            a_ptr=a.operand, b_ptr=b.operand, y_ptr=y.operand, z_ptr=product.epilogue.z,
+            OUTER=self.outer, a_ptr=a.operand, b_ptr=b.operand, y_ptr=y.operand, z_ptr=product.epilogue.z,
             a_strides=(*a.batch_strides, *a.strides), b_strides=(*b.batch_strides, *b.strides),
             y_strides=(*y.batch_strides, *y.strides), inner_sizes=product.batch[1:],
             split_stride=product.matrices * y.rows * y.columns, ROWS_MULTIPLE=multiple(y.rows, a.strides[0]),
             DEPTH_MULTIPLE=multiple(depth, a.strides[1], b.strides[0]), COMPUTE=compute_dtype(a.operand.dtype),
         )  # fmt: skip
+
+
+class Outer(_ByPointers[OuterConfig]):
+    """Products of little depth, as sums of outer products: the gradient of a weight that few rows multiplied.
+
+    Exact float32 is rounded once for each step of depth, as PyTorch does; three bf16 products round more often.
+    """
+
+    config_type = OuterConfig
+    outer = True
+
+    def takes(self, problem: Problem) -> bool:
+        return True
+
+    def suits(self, problem: Problem) -> bool:
+        return is_shallow(problem)
+
+    def config(self, problem: Problem) -> OuterConfig:
+        block_n = min(max(problem.columns, 16), 4096 // min(problem.rows, 32))
+        return OuterConfig(num_warps=4, BLOCK_M=min(problem.rows, 4096 // block_n), BLOCK_N=block_n)
+
+    def settled(self, problem: Problem, config: OuterConfig) -> OuterConfig:
+        return replace(config, split_k=1)  # every program walks the whole depth
+
+
+def is_shallow(problem: Problem) -> bool:
+    """Whether the depth is so small that tensor cores gain nothing."""
+    return 0 < problem.product.depth <= (SHALLOW_HALF if problem.is_half else SHALLOW_SINGLE)
 
 
 class Pointers(_ByPointers[PointersConfig]):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tilesmith.ops.matmul.planning.by_pointers import Pointers, SplitInTile, StoredByPointers
+from tilesmith.ops.matmul.planning.by_pointers import Outer, Pointers, SplitInTile, StoredByPointers
 from tilesmith.ops.matmul.planning.by_tma import StoredByTma, Tma
 from tilesmith.ops.matmul.planning.exact_on_hopper import ExactRegisters, ExactShared
 from tilesmith.ops.matmul.planning.form import ProductForm, TileConfig, with_split_k
@@ -25,6 +25,7 @@ from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.forms import first_form
 
 FORMS: tuple[ProductForm[Any], ...] = (
+    Outer(),  # any GPU, any dtype, products of little depth
     Half(),  # Hopper, bf16 and fp16: stores a tile while the next one is multiplied
     ExactRegisters(),  # Hopper, exact fp32 as bf16x3, the parts of a in registers
     ExactShared(),  # Hopper, exact fp32 as bf16x3, split one step ahead into shared memory
