@@ -109,6 +109,8 @@ def _matmul(arguments: Arguments, multiprocessors: int) -> Features | None:
         return None
     (m, k), n, itemsize = a.shape, b.shape[1], a.dtype.itemsize
     transposed = [float(one.stride(1) != 1 and one.stride(0) == 1) for one in (a, b)]
+    rows_of = {"a": m if transposed[0] else k, "b": k if transposed[1] else n, "y": n}  # that follow each other
+    unaligned = {f"unaligned_{name}": _is_unaligned(elements, itemsize) for name, elements in rows_of.items()}
     return {
         "m": _log(m),
         "n": _log(n),
@@ -121,9 +123,9 @@ def _matmul(arguments: Arguments, multiprocessors: int) -> Features | None:
         **_waves(math.ceil(m / TILE) * math.ceil(n / TILE), multiprocessors),
         "transposed_a": transposed[0],
         "transposed_b": transposed[1],
-        "unaligned_a": _is_unaligned(m if transposed[0] else k, itemsize),
-        "unaligned_b": _is_unaligned(k if transposed[1] else n, itemsize),
-        "unaligned_y": _is_unaligned(n, itemsize),
+        **unaligned,
+        "unaligned": max(unaligned.values()),
+        "narrow": min(_log(m), _log(n)),
     }
 
 
