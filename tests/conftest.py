@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 # Before PyTorch is imported: tests run side by side, and threads of one that wait for each other slow down the next.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Without bytecode every process that a test starts would compile our sources again, and every run all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import pytest
 import torch

@@ -1,5 +1,8 @@
 """The backward kernel for long sequences on Hopper: same computation as `kernels/backward.py` (read that first).
 
+`backward_plan.py` says when this kernel runs: half precision, heads of 64 or 128, no bias, mask, window, softcap or
+dropout.
+
 The portable backward has two kernels, which both compute weights and their gradients: seven products. This kernel needs
 five. A program has 128 keys and walks along the queries that see them. dk and dv stay in registers. The program adds
 its part of dq to a sum in memory, in single precision. Gradients must be the same bits at every run, so the programs of
