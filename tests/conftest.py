@@ -10,14 +10,15 @@ from collections.abc import Iterator
 
 # Before PyTorch is imported: tests run side by side, and threads of one that wait for each other slow down the next.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Without bytecode every process that a test starts would compile our sources again, and every run all tests.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 import pytest
 import torch
 
 from forked import forking
+
+# Without bytecode every process that a test starts would compile our sources again, and every run all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would the programs that tests interrupt.
