@@ -174,9 +174,9 @@ BREAKS = [
     ),
     Break(
         "attention ignores the key mask in dk and dv",
-        "ops/attention/device/scores.py",
-        "    if attended is not None:\n        weights = tl.where(attended, weights, 0.0)\n",
-        "",
+        "ops/attention/kernels/backward.py",
+        "attended = is_attended(mask_ptr, mask_strides, place, start, columns[:, None], n_keys)",
+        "attended = start + columns[:, None] < n_keys",
         "tests/ops/attention/test_attention.py -k 'keys_that_are_masked or mask_is_per_key'",
     ),
     Break(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 # Before PyTorch is imported: tests run side by side, and threads of one that wait for each other slow down the next.
@@ -14,6 +15,10 @@ import pytest
 import torch
 
 from forked import forking
+
+# Without bytecode every process that a test starts would compile our sources again, and every run all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would the programs that tests interrupt.

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,15 +46,22 @@ def changed_files(receipt: dict[str, Any], root: Path = ROOT) -> list[str]:
     return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
 
 
-def note(receipt: dict[str, Any], changed: list[str]) -> str:
-    """Return the lines that `make test` prints."""
+def has_kernel(path: Path) -> bool:
+    """Return whether a file has device code."""
+    return path.is_file() and re.search(r"^@(triton|gluon)\.jit", path.read_text(), re.MULTILINE) is not None
+
+
+def note(receipt: dict[str, Any], changed: list[str], root: Path = ROOT) -> str:
+    """Return what `make test` prints: the kernel files that changed by name, the others by number."""
     ran = f"GPU suite: {receipt['passed']} passed, {receipt['failed']} failed on {receipt['device']}"
-    at = f"at commit {receipt['commit'] or 'unknown'} on {receipt['date'][:10]}"
-    kernels = [path for path in changed if path.startswith("src/")]
+    at = f"at commit {(receipt['commit'] or 'unknown')[:10]} on {receipt['date'][:10]}"
+    sources = [path for path in changed if path.startswith("src/")]
+    kernels = [path for path in sources if has_kernel(root / path)]
+    numbers = f"{len(kernels)} kernel files, {len(sources) - len(kernels)} other sources and"
     if not changed:
         return f"{ran} {at}; nothing that it tests has changed since."
     listed = "".join(f"\n  {path}" for path in kernels)
-    return f"{ran} {at}; since then {len(kernels)} source and {len(changed) - len(kernels)} test files changed:{listed}"
+    return f"{ran} {at}; since then {numbers} {len(changed) - len(sources)} tests changed.{listed}"
 
 
 def run(workers: int) -> int:

@@ -35,17 +35,16 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_changed_added_and_removed_files_are_named(checkout: Path) -> None:
+def test_changed_added_and_removed_files_are_found_and_kernels_named(checkout: Path) -> None:
     receipt = {"files": gpu_receipt.digests(checkout)}
     assert gpu_receipt.changed_files(receipt, checkout) == []
     (checkout / "src/tilesmith/ops/one.py").write_text("x = 2\n")
-    (checkout / "src/tilesmith/ops/new.py").write_text("")
+    (checkout / "src/tilesmith/ops/new.py").write_text("@triton.jit\ndef add_kernel(x_ptr): ...\n")
     (checkout / "tests/ops/one.py").unlink()
     changed = gpu_receipt.changed_files(receipt, checkout)
     assert changed == ["src/tilesmith/ops/new.py", "src/tilesmith/ops/one.py", "tests/ops/one.py"]
-    told = gpu_receipt.note({**stored(), **receipt}, changed)
-    assert "2 source and 1 test files changed" in told
-    assert "src/tilesmith/ops/new.py" in told
+    told = gpu_receipt.note({**stored(), **receipt}, changed, checkout)
+    assert told.endswith("since then 1 kernel files, 1 other sources and 1 tests changed.\n  src/tilesmith/ops/new.py")
 
 
 @pytest.mark.parametrize(("body", "outcome"), [("assert True", "passed"), ("assert False", "failed")])

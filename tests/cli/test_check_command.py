@@ -296,6 +296,7 @@ class TestProcess:
         assert re.search(r"2/5", output)
         assert "all 5 comparisons passed" in output
 
+    @pytest.mark.slow
     def test_works_where_triton_itself_was_told_to_interpret(self, tmp_path: Path) -> None:
         command = [*COMMAND, str(KERNELS / "multiply.py"), "--case", "odd", "--layout", "contiguous"]
         done = subprocess.run(

@@ -149,6 +149,7 @@ def test_wrong_usage_prints_one_line(
     assert not (folder / "tilesmith-profile").exists()
 
 
+@pytest.mark.slow
 def test_python_without_pytorch_is_reported(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")], check=True)
     done = profile(folder, "--", "bare/bin/python", "work.py", "1")

@@ -123,8 +123,10 @@ def test_every_version_gives_the_same_logits_and_gradients() -> None:
 
 @pytest.mark.parametrize(
     ("most_at_once", "versions"),
-    [(0, ["v4"]), (triangle_multiply.MOST_AT_ONCE, ["v3", "v4"])],
-    ids=["as if large", "small"],
+    [
+        pytest.param(0, ["v4"], id="as if large", marks=pytest.mark.slow),
+        pytest.param(triangle_multiply.MOST_AT_ONCE, ["v3", "v4"], id="small"),
+    ],
 )
 def test_kernels_give_the_same_logits_and_gradients(
     monkeypatch: pytest.MonkeyPatch, most_at_once: int, versions: list[str]

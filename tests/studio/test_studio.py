@@ -340,6 +340,7 @@ def test_second_exercise_by_keyboard_with_hint_and_completion(studio: RunningStu
     assert page.complaints == []
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_third_exercise_after_a_reload_in_the_middle(studio: RunningStudio, browser: Browser) -> None:
     page = opened(browser, studio, "exercise/strides")

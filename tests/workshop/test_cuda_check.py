@@ -125,8 +125,14 @@ def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp
     ("old", "new"),
     [
         ("= threadIdx.x;\n", "= threadIdx.x;\n    if (thread > 40) return;\n"),
-        ("        }\n        __syncthreads();\n", "            __syncthreads();\n        }\n"),
-        ("    __syncthreads();\n    for", "    if (thread < 9) __syncthreads();\n    else\n__syncthreads();\n    for"),
+        pytest.param(
+            "        }\n        __syncthreads();\n", "            __syncthreads();\n        }\n", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "    __syncthreads();\n    for",
+            "    if (thread < 9) __syncthreads();\n    else\n__syncthreads();\n    for",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_barrier_that_some_threads_skip_is_reported_with_its_line(
@@ -160,6 +166,7 @@ def test_endless_loop_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeyp
     assert "still running" in found.message
 
 
+@pytest.mark.slow
 def test_endless_allocation_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_check, "MOST_MEGABYTES", 256)
     line = "    const int thread = threadIdx.x;\n"
@@ -253,6 +260,7 @@ class TestWithNvcc:
 
         monkeypatch.setattr(gpu_timing, "time_beside_twin", time_beside_twin)
 
+    @pytest.mark.slow
     def test_passes_at_nvcc_without_a_gpu(self, silu: Exercise, tmp_path: Path) -> None:
         found = verdict(silu, tmp_path)
         assert (found.passed, found.stage, found.speed) == (True, "nvcc", [])
@@ -275,7 +283,7 @@ class TestWithNvcc:
         assert stages == ["parses", "compiles", "runs", "nvcc", "speed"]
         assert found.speed == ["silu on {'elements': 96, 'spread': 1}", "is silu"]
 
-    @pytest.mark.parametrize("size", ["100", "96"])
+    @pytest.mark.parametrize("size", [pytest.param("100", marks=pytest.mark.slow), "96"])
     def test_wrong_result_on_the_gpu_fails_at_speed(self, silu: Exercise, tmp_path: Path, gpu: None, size: str) -> None:
         """The result is wrong on one of the cases, or on the timed size only."""
         only_there = f"""
@@ -290,6 +298,7 @@ class TestWithNvcc:
             f"Element 1 of the result was not written by any thread (tried with elements = {size})."
         )
 
+    @pytest.mark.slow
     def test_cuda_error_is_part_of_the_message(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
         includes = tmp_path / "includes"
         shutil.copytree(cuda_check.INCLUDES, includes)

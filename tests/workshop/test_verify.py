@@ -42,6 +42,7 @@ def change(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+@pytest.mark.usefixtures("forked")
 def test_sound_exercise_has_no_problems(folder: Path) -> None:
     (found,) = verify([load_exercise(folder)], jobs=1)
     assert found.problems == ()

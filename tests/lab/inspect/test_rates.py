@@ -50,12 +50,12 @@ def only_facts(kernel: Kernel) -> TargetFacts:
         ("ieee", HOPPER, "fp32", H200["fp32"], False),
         ("tf32", HOPPER, "tf32", H200["tf32"], True),
         ("tf32x3", HOPPER, "three tf32 products", H200["tf32"] / 3, True),
-        ("bf16x3", HOPPER, "three bf16 products", H200["bf16"] / 3, True),
+        pytest.param("bf16x3", HOPPER, "three bf16 products", H200["bf16"] / 3, True, marks=pytest.mark.slow),
         ("bf16x6", HOPPER, "six bf16 products", H200["bf16"] / 6, True),
-        ("ieee", AMPERE, "fp32", 19.5, False),
-        ("ieee", CDNA_3, "fp32", MI300X["fp32"], True),
+        pytest.param("ieee", AMPERE, "fp32", 19.5, False, marks=pytest.mark.slow),
+        pytest.param("ieee", CDNA_3, "fp32", MI300X["fp32"], True, marks=pytest.mark.slow),
         ("ieee", CDNA_2, "fp32 matrix", MI250X["fp32 matrix"], True),
-        ("bf16x6", CDNA_2, "six bf16 products", MI250X["bf16"] / 6, True),
+        pytest.param("bf16x6", CDNA_2, "six bf16 products", MI250X["bf16"] / 6, True, marks=pytest.mark.slow),
     ],
 )
 def test_floor_follows_the_input_precision_of_fp32_dots(

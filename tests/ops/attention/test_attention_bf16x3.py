@@ -196,7 +196,7 @@ class TestWhatIsSplit:
         pytest.param(language_model, "attention_forward_kernel", marks=pytest.mark.slow),
         pytest.param(language_model, "attention_dq_kernel", marks=pytest.mark.slow),
         (language_model, "attention_dkdv_kernel"),
-        (many_short_sequences, "attention_forward_kernel"),
+        pytest.param(many_short_sequences, "attention_forward_kernel", marks=pytest.mark.slow),
         pytest.param(many_short_sequences, "attention_dkdv_kernel", marks=pytest.mark.slow),
         pytest.param(many_short_sequences, "attention_dbias_kernel", marks=pytest.mark.slow),
     ],

@@ -67,7 +67,19 @@ class TestEveryShape:
         )
         torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("shape", [shape for shape in SHAPES.values() if shape != (BATCH, KEYS)])
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            (1, 1, 1, KEYS),
+            (QUERIES, 1),
+            (HEADS, QUERIES, KEYS),
+            (BATCH, 1, QUERIES, KEYS),
+            *(
+                pytest.param(shape, marks=pytest.mark.slow)
+                for shape in [(BATCH, 1, 1, KEYS), (QUERIES, KEYS), (BATCH, HEADS, 1, KEYS), SHAPES["everything"]]
+            ),
+        ],
+    )
     def test_added_mask_as_pytorch_with_its_gradient(self, shape: tuple[int, ...], route: Mode) -> None:
         added = torch.randn(shape)
         with ts.use(route):

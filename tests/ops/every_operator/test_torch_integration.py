@@ -79,7 +79,7 @@ IN_FULL = (*WITHOUT_TRACING, "test_aot_dispatch_dynamic")
     ("layout", "tests"),
     [
         pytest.param(LAYOUTS[0], WITHOUT_TRACING, id="contiguous"),
-        pytest.param(LAYOUTS[2], WITHOUT_TRACING, id="laid out otherwise"),
+        pytest.param(LAYOUTS[2], WITHOUT_TRACING, id="laid out otherwise", marks=pytest.mark.slow),
         pytest.param(LAYOUTS[0], IN_FULL, id="in full", marks=pytest.mark.slow),
     ],
 )

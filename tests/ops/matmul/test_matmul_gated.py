@@ -126,6 +126,7 @@ def test_compiles_without_spilling(kind: str, dtype: torch.dtype, fields: dict[s
     assert all(".m64n256k16." in line for line in products_made)
 
 
+@pytest.mark.slow
 def test_geglu_forward_compiles_without_spilling() -> None:
     launch = planned(activation="gelu_tanh")[0]
     assert (launch.kernel.__name__, launch.arguments["ACTIVATION"]) == (FORWARD, "gelu_tanh")

@@ -231,7 +231,7 @@ FEW_STAGES = {"STAGES": 3, "PLACES": 4}
 @pytest.mark.parametrize(
     ("layout", "depths", "dtype", "fields"),
     [
-        ("NT", (2048,), torch.bfloat16, {}),
+        pytest.param("NT", (2048,), torch.bfloat16, {}, marks=slow),
         pytest.param("TN", (2048,), torch.bfloat16, {}, marks=slow),
         ("NN", (2048, 512, 512), torch.bfloat16, {}),
         pytest.param("NN", (2048,), torch.bfloat16, {}, marks=slow),

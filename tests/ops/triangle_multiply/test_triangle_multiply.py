@@ -209,7 +209,6 @@ class TestExact:
         monkeypatch.setattr(operator, "MOST_AT_ONCE", 0)
 
     @covering(
-        times=2,
         sizes=[(3, 4, 3, 2), (17, 7, 37, 1)],
         direction=["outgoing", "incoming"],
         residual=[False, True],
@@ -461,7 +460,9 @@ class TestMemoryOfChunks:
 
 
 @pytest.mark.parametrize(
-    ("name", "residues"), [pytest.param("odd", 16, marks=pytest.mark.slow), ("incoming", 16), ("odd", 17)], ids=str
+    ("name", "residues"),
+    [*(pytest.param("odd", one, marks=pytest.mark.slow) for one in (16, 17)), ("incoming", 17)],
+    ids=str,
 )
 def test_gradients_match_float64_where_memory_is_reused(name: str, residues: int) -> None:
     case = Case(name, batch=1, residues=residues, channels=8, hidden=8)

@@ -42,7 +42,7 @@ def assert_same(ours: dict[str, Tensor], plain: dict[str, Tensor], exact: dict[s
         assert error <= max(2 * plain_error, 2e-5), f"{name}: error {error:.2e}, unpatched {plain_error:.2e}"
 
 
-@pytest.mark.parametrize("route", ["torch", "interpret"])
+@pytest.mark.parametrize("route", ["torch", pytest.param("interpret", marks=pytest.mark.slow)])
 def test_outputs_and_gradients_stay_the_same(route: Mode) -> None:
     model, inputs = proteins.model_and_inputs()
     plain = found(model, inputs)

@@ -24,7 +24,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-@pytest.mark.parametrize(("number", "arguments"), [(1, []), (3, ["--reveal"]), (5, ["--reveal"])])
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [(1, []), *(pytest.param(number, ["--reveal"], marks=pytest.mark.slow) for number in (3, 5))],
+)
 def test_stage_runs_as_a_program(
     number: int, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,18 @@
 
 The verdict is about the launches that the candidate makes, not about what its process says. They are replayed on inputs
 that the process never saw. So results from a cache, from NumPy or from a forged record are wrong there.
+
+One judgement, with the stage of `verdict.STAGES` that each step can fail:
+
+1. Parse the candidate, and import it in the confined process (`recording/`): loads.
+2. For each trial (a case, dtype and layout of the task), record one call as a tape of launches: runs.
+3. Apply the rules to the tape (`tape_checks.py`): honest.
+4. Replay the tape in a clean process on fresh inputs (`replaying/`), and compare with the reference: right, safe.
+5. In a third process, compile the kernels of the first trial and count bytes: compiles.
+6. On a GPU, decide what stayed open, and take the times (`timing/`): fast.
+
+A `Failure` of a step becomes a reason of the verdict; with `open` the candidate is unproven, not wrong. To add a rule,
+write it in `tape_checks.py`; to add a stage, name it in `verdict.STAGES` and raise a `Failure` of it here.
 """
 
 from __future__ import annotations
@@ -44,7 +56,8 @@ _DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
 class Options:
     """How to judge. Without a seed, the judge draws one and the verdict names it.
 
-    Kernels must compile for one of the targets, with `every_target` for each: a kernel may be meant for one vendor.
+    Kernels must compile for one of the targets, because a kernel may be meant for one vendor. With `every_target` they
+    must compile for each.
     """
 
     targets: tuple[str, ...] = TARGETS
@@ -97,7 +110,7 @@ def default_judge() -> Judge:
 
 
 class _Judgement:
-    """One candidate on one task."""
+    """One candidate on one task: the steps above, in order."""
 
     def __init__(self, nursery: Nursery, task: Task, candidate: Candidate, options: Options, scratch: Path) -> None:
         self._nursery = nursery
@@ -107,12 +120,12 @@ class _Judgement:
         self._scratch = scratch
         self._seed = secrets.randbits(48) if options.seed is None else options.seed
         self._started = time.perf_counter()
-        self._reasons: list[Reason] = []
-        self._open: list[Reason] = []
-        self._notes: dict[str, None] = {}
+        self._reasons: list[Reason] = []  # why the candidate fails
+        self._open: list[Reason] = []  # what could not be decided
+        self._notes: dict[str, None] = {}  # a set in the order of insertion
         self._trials = task.trials(self._seed)
-        self._right = 0
-        self._seen: list[Recorded] = []
+        self._right = 0  # trials that passed
+        self._recorded: list[Recorded] = []
         self._times: dict[str, Any] | None = None
         self._kernels: list[dict[str, Any]] = []
         self._facts_trial: Trial | None = None
@@ -180,7 +193,7 @@ class _Judgement:
                 self._facts_trial, self._facts_with_gradients = trial, recorded.gradients is not None
                 describer = Replayer(self._task, describing, self._seed)
                 facts = pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS)
-            self._seen.append(recorded)
+            self._recorded.append(recorded)
             judged.append((trial, pool.submit(self._replay, replayer, recorded)))
             if any(one.done() and _is_decisive(one) for _, one in judged):
                 break
@@ -282,7 +295,9 @@ class _Judgement:
         self._options.progress("timing")
         places = {(one.case, one.dtype, one.layout) for one in self._open}
         waiting = [
-            one for one in self._seen if (one.trial.case.name, one.trial.dtype_name, one.trial.layout.name) in places
+            one
+            for one in self._recorded
+            if (one.trial.case.name, one.trial.dtype_name, one.trial.layout.name) in places
         ]
 
         def load(recorder: Recorder, child: Child) -> None:
@@ -293,7 +308,7 @@ class _Judgement:
             self._task, self._seed, device, lambda role, confined: self._child(role, confined=confined), load,
             self._check_tape, references if device == "cuda" else None,
         )  # fmt: skip
-        found = stage.run(waiting, self._seen)
+        found = stage.run(waiting, self._recorded)
         self._open = []
         self._right += len(found.decided)
         self._times = found.times

@@ -81,12 +81,18 @@ def load_weight(
 
 
 @triton.jit
-def columns_and_part(n_columns, BLOCK_SIZE: tl.constexpr):
-    """Return this program's columns, which of them exist, and its part of the rows. Programs go along a row first."""
+def columns_of_program(
+    weight, n_columns, HAS_WEIGHT: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):  # fmt: skip
+    """Return this program's columns, which of them exist, their weights, and the program's part of the rows.
+
+    Programs go along a row first.
+    """
     blocks_per_row = tl.cdiv(n_columns, BLOCK_SIZE)
     columns = tl.program_id(0) % blocks_per_row * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     in_row = columns < n_columns  # [BLOCK_SIZE]
-    return columns, in_row, (tl.program_id(0) // blocks_per_row).to(tl.int64)
+    part = (tl.program_id(0) // blocks_per_row).to(tl.int64)
+    return columns, in_row, load_weight(weight, columns, in_row, HAS_WEIGHT, COMPUTE, ""), part
 
 
 @triton.jit

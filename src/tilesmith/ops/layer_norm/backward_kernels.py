@@ -17,7 +17,7 @@ from tilesmith.ops.device.norm_rows import (
     RowTile,
     Vector,
     add_to_first_and_rotate,
-    columns_and_part,
+    columns_of_program,
     load_tile,
     load_weight,
     store_tile,
@@ -281,8 +281,7 @@ def layer_norm_backward_tiles_kernel(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
         RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
     )  # fmt: skip
-    columns, in_row, part = columns_and_part(n_columns, BLOCK_SIZE)
-    weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "")  # [1, BLOCK_SIZE]
+    columns, in_row, weight, part = columns_of_program(tensors.weight, n_columns, HAS_WEIGHT, COMPUTE, BLOCK_SIZE)
     weight_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     bias_gradient = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
     dsum_total = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)

@@ -14,7 +14,7 @@ Files, in reading order:
 - `arguments.py`: checks of arguments, with errors that name the argument.
 - `dispatch.py`: `use`, `debug` and `configured`: who computes, process-wide or in a block.
 - `autograd.py`: the gradient as PyTorch's autograd calls it.
-- `precision.py`: tf32 or exact products of single precision.
+- `precision.py`: tf32 or exact products of single precision; autocast.
 - `tuning.py`: tables of measured configurations and winners, and the search that fills them.
 - `tuned_case.py`: tuning one case of one operator.
 - `auto/`: who computes a call under `use("auto")`, and the models behind it.

@@ -1,4 +1,19 @@
-"""The one way to declare an operator: what users call, who computes it, and its gradient."""
+"""The one way to declare an operator: what users call, who computes it, and its gradient.
+
+A call of an `Operator`:
+
+1. `_bound` fills in defaults. `_adjusted` completes arguments, casts under autocast and checks values under `debug`.
+   An operator with alternatives (other kernels for some arguments) continues with the first that `when` selects.
+2. Under torch.compile and dispatch modes, `_dispatched` calls the registered torch operator.
+3. Otherwise `look` gives a key of shapes, strides, dtypes, devices and the dispatch state. `_runners` maps it to the
+   function that computes such calls. `_runner_for` makes that function at the first call.
+4. `_uses_torch` checks the arguments and chooses who computes. PyTorch does under torch.func transforms, for tensor
+   subclasses, where the kernels cannot run or `takes` refuses, and where `auto` measured PyTorch faster. Otherwise the
+   kernels compute: `forward` plans them (`kernels.py`), and an autograd function records the gradient.
+
+No kernel is named here. A new kernel is a form of the operator's own plan (`forms.py`), or an `Alternative` in its
+`Options`, where it needs other saved tensors.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +33,7 @@ from tilesmith.ops.runtime.autograd import autograd_function, once_differentiabl
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
 from tilesmith.ops.runtime.kinds import Kinds
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
+from tilesmith.ops.runtime.precision import autocast_rounds, autocasted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,7 +41,6 @@ R = TypeVar("R")
 # Classes of tensors whose memory our kernels may read, and PyTorch's stand-ins for them. Only PyTorch's own operators
 # know how to compute with other classes.
 _KNOWN_CLASSES = (Tensor, Parameter, FakeTensor)
-_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Operator(Generic[P, R]):
@@ -337,29 +352,6 @@ def operator(
 def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
     """Whether PyTorch must compute: under a torch.func transform, or for tensor subclasses that kernels cannot read."""
     return is_transformed() or any(type(tensor) not in _KNOWN_CLASSES for tensor in tensors)
-
-
-def autocasted(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments as torch.autocast casts those of matrix products: floating-point tensors in its dtype.
-
-    A call whose first tensor is float8 or double keeps its dtypes.
-    """
-    first = next((value for value in arguments if isinstance(value, Tensor)), None)
-    if first is None or first.dtype not in _AUTOCAST or first.device.type == "meta":
-        return arguments
-    if not torch.is_autocast_enabled(first.device.type):
-        return arguments
-    dtype = torch.get_autocast_dtype(first.device.type)
-    return tuple(
-        value.to(dtype) if isinstance(value, Tensor) and value.dtype in _AUTOCAST else value for value in arguments
-    )
-
-
-def autocast_rounds(x: object) -> bool:
-    """Whether autocast is on with another dtype than x's. PyTorch then adds the residual, in x's dtype."""
-    if not isinstance(x, Tensor) or x.is_meta or not torch.is_autocast_enabled(x.device.type):
-        return False
-    return x.dtype != torch.get_autocast_dtype(x.device.type)
 
 
 def _wants_gradient(arguments: Sequence[Any]) -> bool:

@@ -1,13 +1,16 @@
-"""How tensor cores multiply single precision: exactly as bf16x3, or as tf32 where PyTorch's settings allow it."""
+"""In which precision a call computes: single precision exactly as bf16x3 or as tf32, and the dtype of autocast."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tilesmith.ops.runtime.plan import Plan
+
+_AUTOCAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _constant_to_tracers(function: Callable[[], bool]) -> Callable[[], bool]:
@@ -52,3 +55,26 @@ def must_be_exact(x: Tensor) -> bool:
     if x.dtype != torch.float32 or tf32_allowed():
         return False
     return x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type)
+
+
+def autocasted(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments as torch.autocast casts those of matrix products: floating-point tensors in its dtype.
+
+    A call whose first tensor is float8 or double keeps its dtypes.
+    """
+    first = next((value for value in arguments if isinstance(value, Tensor)), None)
+    if first is None or first.dtype not in _AUTOCAST or first.device.type == "meta":
+        return arguments
+    if not torch.is_autocast_enabled(first.device.type):
+        return arguments
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(
+        value.to(dtype) if isinstance(value, Tensor) and value.dtype in _AUTOCAST else value for value in arguments
+    )
+
+
+def autocast_rounds(x: object) -> bool:
+    """Whether autocast is on with another dtype than x's. PyTorch then adds the residual, in x's dtype."""
+    if not isinstance(x, Tensor) or x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        return False
+    return x.dtype != torch.get_autocast_dtype(x.device.type)

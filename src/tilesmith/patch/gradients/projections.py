@@ -18,7 +18,7 @@ from torch.autograd import Function
 
 from tilesmith.ops.matmul.internal.sum_of_products import sum_of_products
 from tilesmith.ops.runtime.kernels import is_transformed
-from tilesmith.ops.runtime.operator import autocasted
+from tilesmith.ops.runtime.precision import autocasted
 from tilesmith.patch.gradients.plain_modules import PLAIN, linear_weight
 
 

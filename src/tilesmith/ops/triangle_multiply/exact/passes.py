@@ -1,4 +1,22 @@
-"""The elementwise passes between two GEMMs as torch operators."""
+"""The elementwise passes of triangle_multiply between two GEMMs, as torch operators.
+
+`update.py` runs them where single precision must be exact. In the order of a forward, z normed to zn:
+
+- `gated`: a and b = mask · projection · σ(gate), after projections = zn · weightsᵀ and before x = a · bᵀ.
+- `product_norm`: xn, the norm of x over channels, before output = xn · weightᵀ.
+- `output_gated`: y = σ(output gate) · output, plus z with `residual`.
+
+In the backward:
+
+- `output_gate_gradient`: doutput from dy, before dxn = doutput · weight.
+- `product_norm_gradient`: dx from dxn, and the gradients of the norm's weight and bias, before da and db.
+- `gate_gradient`: dprojections from dy, da and db, and the gradients of all biases, before dzn and dweights.
+
+Each operator has one kernel in `pass_kernels.py`, whatever the sizes. `Passes` chooses its tiles. To add a pass, write
+its kernel there, declare its torch operator and its plan here, and call it in `update.py`.
+
+`projections` is [batch, n, n, 4 · hidden + channels]: the projections of a and b, their gates, and the output gate.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +71,11 @@ class NormConfig(Config):
 
 
 class Passes:
-    """The sizes and launches of one call's passes. A program takes pairs of one i, or any consecutive pairs."""
+    """The sizes of one call, and the tiles and launches of its passes.
+
+    A program takes ROWS pairs (i, j) of one i where a matrix for each channel is read or stored, which lies along j.
+    Elsewhere it takes any consecutive pairs.
+    """
 
     def __init__(self, plan: Plan, batch: int, residues: int, channels: int, hidden: int, dtype: torch.dtype) -> None:
         self.plan, self.batch, self.residues, self.channels, self.hidden = plan, batch, residues, channels, hidden
