@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ MAIN_FILES = ("candidate.py", "solution.py", "submission.py", "main.py", "__init
 LARGEST_CANDIDATE = 4 << 20
 MOST_FILES = 200
 _SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".json", ".txt", ".toml", ".yml", ".yaml")
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises
 
 
 class CandidateError(Exception):
@@ -82,12 +84,13 @@ class Candidate:
             if name.endswith(".py"):
                 try:
                     tree = ast.parse(content)
-                except (SyntaxError, ValueError, RecursionError):
+                except UNREADABLE:
                     continue
                 for node in ast.walk(tree):
                     if isinstance(node, ast.FunctionDef):
                         node.decorator_list = []
-                        found.add(ast.dump(node))
+                        with suppress(RecursionError):  # no kernel is nested that deeply
+                            found.add(ast.dump(node))
         return found
 
 
@@ -95,7 +98,7 @@ def _names_in(content: bytes) -> set[str]:
     """Return the parts of all dotted names in a file, imported or used."""
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
+    except UNREADABLE:
         return set()
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -113,9 +116,9 @@ def _names_in(content: bytes) -> set[str]:
 def _normal(text: str) -> str | None:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        return ast.dump(tree.body[0]) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
+    except UNREADABLE:
         return None
-    return ast.dump(tree.body[0]) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
 
 
 def _content(files: list[Path]) -> dict[Path, bytes]:

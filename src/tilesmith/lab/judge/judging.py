@@ -20,19 +20,21 @@ from typing import Any
 
 import torch
 import triton
+from triton import knobs
 
-from tilesmith.lab.judge.candidate import Candidate
+from tilesmith.lab.judge.candidate import UNREADABLE, Candidate
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
-from tilesmith.lab.judge.tape_checks import findings, live_steps
+from tilesmith.lab.judge.tape_checks import findings, live_steps, mark_steps
 from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
 from tilesmith.lab.judge.timing.reference_time import References
 from tilesmith.lab.judge.verdict import STAGES, Reason, Verdict, reward, speed_of
+from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
@@ -70,6 +72,7 @@ class Judge:
 
     def start(self) -> None:
         """Start the nursery now; the first judgement then needs not wait for its imports."""
+        require_writable_cache()
         self._nursery.start()
 
     def close(self) -> None:
@@ -124,11 +127,11 @@ class _Judgement:
     def verdict(self, references: References) -> Verdict:
         try:
             self._parse()
-            self._candidate.write_to(self._scratch)
+            self._candidate.write_to(self._folder("record"))
             with (
-                self._child("record", confined=True) as recording,
-                self._child("replay", confined=False) as replaying,
-                self._child("replay", confined=False) as describing,
+                self._child("record") as recording,
+                self._child("replay") as replaying,
+                self._child("replay", compiles=True) as describing,
                 ThreadPoolExecutor(2) as pool,
             ):
                 try:
@@ -144,15 +147,25 @@ class _Judgement:
         main = self._candidate.main
         try:
             ast.parse(self._candidate.files[main])
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             line = getattr(error, "lineno", None)
             raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
 
+    def _folder(self, role: str) -> Path:
+        """Return the folder that children of a role may write to: the candidate's process reaches no other."""
+        folder = self._scratch / role
+        folder.mkdir(exist_ok=True)
+        return folder
+
     @contextmanager
-    def _child(self, role: str, *, confined: bool) -> Iterator[Child]:
+    def _child(self, role: str, *, compiles: bool = False) -> Iterator[Child]:
+        """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
-        child = self._nursery.child(role, str(self._scratch), limits, confined=confined)
+        cache = [knobs.cache.dir] if compiles else []
+        child = self._nursery.child(
+            role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, writable=cache
+        )
         try:
             yield child
         finally:
@@ -220,8 +233,7 @@ class _Judgement:
 
     def _check_tape(self, recorded: Recorded) -> None:
         """Keep the steps that matter, and apply the rules to them."""
-        for step in recorded.tape["steps"][recorded.forward_steps :]:
-            step["backward"] = True
+        mark_steps(recorded.tape, recorded.forward_steps)
         steps = live_steps(recorded.tape, recorded.references)
         dropped = len(recorded.tape["steps"]) - len(steps)
         if dropped:
@@ -290,7 +302,7 @@ class _Judgement:
             self._load(recorder)
 
         stage = GpuStage(
-            self._task, self._seed, device, lambda role, confined: self._child(role, confined=confined), load,
+            self._task, self._seed, device, self._child, load,
             self._check_tape, references if device == "cuda" else None,
         )  # fmt: skip
         found = stage.run(waiting, self._seen)

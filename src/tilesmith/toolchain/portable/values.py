@@ -22,7 +22,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 Encoded = Any
 _TYPES = {value.name: value for value in vars(tl).values() if isinstance(value, tl.dtype)}
-_MODULES = ("triton", "math")
+# Triton has functions that compile C, write files and start programs; a kernel may use its language alone.
+_MODULES = ("math", "triton.language", "triton.experimental.gluon.language", "triton.experimental.gluon.nvidia",
+            "triton.experimental.gluon.amd")  # fmt: skip
+_ON_THE_WAY = ("triton", "triton.experimental", "triton.experimental.gluon")
+_OTHERS = (triton.cdiv, triton.next_power_of_2, tl.PropagateNan)
 
 
 class NotPortable(Exception):
@@ -89,8 +93,21 @@ def _encoded_reference(value: Any) -> Encoded:
 
 
 def is_known_module(module: ModuleType) -> bool:
-    """Whether a kernel may use a module: Triton's own, and `math`."""
-    return module.__name__.split(".")[0] in _MODULES
+    """Whether a kernel may use a module: those of Triton's language, and `math`."""
+    return module.__name__ in _ON_THE_WAY or is_of_the_language(module.__name__)
+
+
+def is_of_the_language(module: str) -> bool:
+    """Whether the values that a module defines belong to Triton's language."""
+    return any(module == one or module.startswith(f"{one}.") for one in _MODULES)
+
+
+def is_in_the_language(value: Any) -> bool:
+    """Whether a kernel may use a value of a module: what Triton's language defines, and numbers."""
+    if isinstance(value, int | float | str | tl.dtype | tl.constexpr | tl.PropagateNan):
+        return True
+    home = getattr(value, "__module__", None) or type(value).__module__
+    return is_of_the_language(home) or any(value is one for one in _OTHERS)
 
 
 class Decoder:
@@ -170,7 +187,7 @@ class Decoder:
             if part.startswith("_"):
                 raise NotPortable(f"{module}.{name}")
             value = getattr(value, part)
-        if (getattr(value, "__module__", None) or "").split(".")[0] != "triton":
+        if not is_in_the_language(value):
             raise NotPortable(f"{module}.{name}")
         return value
 

@@ -54,8 +54,11 @@ def readable_paths() -> list[str]:
     return [path for path in dict.fromkeys([*folders, *files, *devices, *packages]) if path and os.path.exists(path)]
 
 
-def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> bool:
-    """Allow reading and writing below these paths only. Return whether Landlock holds."""
+def restrict_files(readable: Sequence[str], writable: Sequence[str], *, programs: bool = False) -> bool:
+    """Allow reading and writing below these paths only. Return whether Landlock holds.
+
+    With `programs`, those below the readable paths may be started.
+    """
     version = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) if sys.platform == "linux" else -1
     if version < 1:
         return False
@@ -70,7 +73,7 @@ def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> bool:
     if rules < 0:
         return False
     for path in readable:
-        _allow(rules, path, _READ)
+        _allow(rules, path, _READ | (_EXECUTE if programs else 0))
     for path in writable:
         _allow(rules, path, every_access & ~_EXECUTE)
     _allow(rules, "/dev/null", _READ_FILE | _WRITE_FILE)
@@ -90,9 +93,9 @@ def _allow(rules: int, path: str, access: int) -> None:
         os.close(handle)
 
 
-def deny_calls() -> bool:
-    """Deny system calls by seccomp. Return whether the filter holds."""
-    return seccomp.install()
+def deny_calls(*, programs: bool = False) -> bool:
+    """Deny system calls by seccomp, with `programs` all but those that start one. Return whether the filter holds."""
+    return seccomp.install(programs=programs)
 
 
 def close_other_files(kept: Sequence[int]) -> None:

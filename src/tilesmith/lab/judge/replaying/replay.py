@@ -81,7 +81,7 @@ class Replay:
                 if "kernel" in step:
                     self._launch(self.launched(step), step, tf32)
                 elif "operator" in step and "opaque" not in step:
-                    self._operate(step, bool(step.get("backward")))
+                    self._operate(step)
                 else:
                     raise Stopped(fault("not-portable", f"{step.get('opaque') or 'a step'} cannot be replayed", step))
             except (BadTape, NotPlain, NotPortable, LookupError, KeyError, TypeError, ValueError) as error:
@@ -194,9 +194,9 @@ class Replay:
                     }
                 )
 
-    def _operate(self, step: Mapping[str, Any], in_backward: bool) -> None:
+    def _operate(self, step: Mapping[str, Any]) -> None:
         name = step["operator"]
-        kind = kind_of(name, in_backward=in_backward)
+        kind = kind_of(step)
         if kind == "compute" and not self._allow_any:
             raise Stopped(fault("torch-computes", f"PyTorch computes {name}", step))
         operator = operator_named(name)
