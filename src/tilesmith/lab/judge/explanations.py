@@ -33,7 +33,8 @@ EXPLANATIONS: dict[str, str] = {
     "forged": "The record of launches contradicts itself.",
     "wrong-value": "An element differs from the definition by more than the allowed error, which follows from "
     "modelled roundings of the definition in that dtype (docs/check.md). "
-    "`draw` says on which inputs; `wide` ones are 32 times larger.",
+    "`draw` says on which inputs: `wide` ones are 32 times larger, `small` ones 1,024 times smaller, `mirrored` ones "
+    "have the other sign.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
     "out-of-bounds": "A program accesses memory outside of a tensor's storage.",
     "race": "Two programs of one launch access the same element, one of them writes, and neither uses an atomic.",

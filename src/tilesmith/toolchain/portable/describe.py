@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import triton.language as tl
+from triton.runtime.jit import ConstexprFunction
 
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.portable.values import NotPortable, encode
@@ -27,7 +28,8 @@ class Kernels:
 
     def number(self, kernel: Any) -> int:
         """Return the number of a kernel's description. Raises NotPortable."""
-        kernel = as_jit_function(getattr(kernel, "fn", kernel) if not hasattr(kernel, "src") else kernel)
+        if not isinstance(kernel, ConstexprFunction):
+            kernel = as_jit_function(getattr(kernel, "fn", kernel) if not hasattr(kernel, "src") else kernel)
         text = (kernel.fn, kernel.src)
         if text in self._being_described:
             raise NotPortable(f"kernel {kernel.__name__}, which calls itself")
@@ -64,11 +66,12 @@ class Kernels:
             "file": function.__code__.co_filename,
             "line": int(kernel.starting_line_number) + start,
             "gluon": bool(getattr(kernel, "is_gluon", lambda: False)()),
+            "constexpr": isinstance(kernel, ConstexprFunction),
             "options": {
-                "do_not_specialize": list(kernel.do_not_specialize or ()),
-                "do_not_specialize_on_alignment": list(kernel.do_not_specialize_on_alignment or ()),
-                "debug": bool(kernel.debug),
-                "noinline": bool(kernel.noinline),
+                "do_not_specialize": list(getattr(kernel, "do_not_specialize", None) or ()),
+                "do_not_specialize_on_alignment": list(getattr(kernel, "do_not_specialize_on_alignment", None) or ()),
+                "debug": bool(getattr(kernel, "debug", False)),
+                "noinline": bool(getattr(kernel, "noinline", False)),
             },
             "names": names,
         }

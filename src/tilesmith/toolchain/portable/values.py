@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from triton.experimental.gluon.language import _layouts as layouts
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-from triton.runtime.jit import JITFunction, TensorWrapper
+from triton.runtime.jit import ConstexprFunction, JITFunction, TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 Encoded = Any
@@ -57,6 +57,8 @@ def encode(value: Any, tensor: Callable[[torch.Tensor], Any], kernel: Callable[[
         names = list(getattr(value, "_fields", ()))
         return {"list" if isinstance(value, list) else "tuple": [inner(one) for one in value], "fields": names}
     if isinstance(value, JITFunction) or (hasattr(value, "fn") and hasattr(value, "arg_names")):
+        return {"kernel": kernel(value)}
+    if isinstance(value, ConstexprFunction) and value.__module__.split(".")[0] != "triton":
         return {"kernel": kernel(value)}
     if is_dataclass(value) and type(value).__module__ == layouts.__name__:
         return {

@@ -104,6 +104,8 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
     memory = Arena(arena, request["arena_bytes"])
     if request["confined"]:
         programs = bool(request["programs"])
+        if separate:
+            sandbox.limit_folder(request["scratch"])
         os.chdir(request["scratch"])
         tempfile.tempdir = request["scratch"]
         writable = [request["scratch"], *request["writable"]]

@@ -22,6 +22,9 @@ RLIMITS = "rlimits (memory, CPU time, file size, open files)"
 ALL = (NAMESPACES, LANDLOCK, SECCOMP, RLIMITS)
 
 _NEW_USER, _NEW_NETWORK, _NEW_PROCESSES, _NEW_IPC, _NEW_UTS = 0x10000000, 0x40000000, 0x20000000, 0x08000000, 0x04000000
+_NEW_MOUNTS = 0x00020000
+_PRIVATE_MOUNTS = 0x00040000 | 0x00004000  # MS_PRIVATE, MS_REC
+FOLDER_BYTES, FOLDER_FILES = 256 << 20, 10_000
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PATH_BENEATH, _VERSION_FLAG = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
@@ -34,13 +37,31 @@ def enter_namespaces() -> bool:
     if sys.platform != "linux":
         return False
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS
+    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS | _NEW_MOUNTS
     if _libc().unshare(flags):
         return False
     with suppress(OSError):  # the process keeps its privileges on files either way
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return True
+
+
+def limit_folder(folder: str) -> bool:
+    """Put a folder's content into memory of limited size, seen by this process alone. Return whether it works.
+
+    Nothing that the process writes there reaches the disk, and it ends with the process.
+    """
+    kept = {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    if _libc().mount(None, b"/", None, _PRIVATE_MOUNTS, None):
+        return False
+    options = f"size={FOLDER_BYTES},nr_inodes={FOLDER_FILES},mode=700".encode()
+    if _libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options):
+        return False
+    for name, content in kept.items():
+        file = Path(folder) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
     return True
 
 

@@ -47,7 +47,8 @@ def kind_of(step: Mapping[str, Any]) -> Kind:
         return "fill"
     if plain in _MOVES:
         return "move"
-    is_sum = step.get("backward") and plain in _OF_AUTOGRAD and len(step.get("args", ())) == 2 and not step.get("kwargs")
+    has_factor = len(step.get("args", ())) != 2 or bool(step.get("kwargs"))
+    is_sum = step.get("backward") and plain in _OF_AUTOGRAD and not has_factor
     return "move" if is_sum else "fill" if step.get("independent") else "compute"
 
 

@@ -34,8 +34,9 @@ class _Session(TapeSession):
 
     def _prepared(self, request: dict[str, Any]) -> Replay:
         tape = request["tape"]
+        sizes = [reference[3] for reference in request["outputs"] if isinstance(reference[3], list)]
         memory = TapeMemory(tape["storages"], request["inputs"], request["constants"], self._arena)
-        return Replay(tape, memory, self._next_folder(), allow_any=request["allow_any"])
+        return Replay(tape, memory, self._next_folder(), allow_any=request["allow_any"], output_sizes=sizes)
 
     def _replay(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the tape, and put the outputs into the arena."""
@@ -63,7 +64,10 @@ class _Session(TapeSession):
 
     def _facts(self, request: dict[str, Any]) -> dict[str, Any]:
         run = self._prepared(request)
-        return {"kernels": facts_of(run, request["tape"]["steps"], request["targets"])}
+        kernels = facts_of(run, request["tape"]["steps"], request["targets"])
+        for one in kernels:
+            one["errors"] = {target: self.without_folder(error) for target, error in one["errors"].items()}
+        return {"kernels": kernels}
 
     def _writer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Say who stored an element of an output of the last run."""
