@@ -256,3 +256,10 @@ def test_guide_feeds_the_reason_back_until_a_candidate_passes(
     assert first.startswith("0 fail 0.0")
     assert second.startswith("1 pass ")
     assert "PyTorch computes" in str(names["feedback"])
+
+
+@pytest.mark.parametrize("text", ["x = " + "-" * 200_000 + "1\n", "x = " + "(" * 5_000 + ")" * 5_000, "\0"])
+def test_source_too_deep_for_the_parser_is_a_syntax_error(text: str, warm_judge: Judge, softmax: Task) -> None:
+    verdict = warm_judge.judge(softmax, Candidate.of_text(text), QUICK)
+    assert verdict.reason is not None
+    assert verdict.reason.kind == "syntax-error"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 EXPLANATIONS: dict[str, str] = {
     "syntax-error": "The file is not Python. Nothing was run.",
+    "unreadable": "A file or folder of a series is no candidate: too large, without a main file, or not readable.",
     "import-error": "Importing the file raises an error. A candidate has no network, no other files and no GPU then.",
     "no-function": "The file has no function with the task's name, and not exactly one public function either.",
     "cuda-sources": "The candidate builds CUDA sources. Its process may not start nvcc, and code of its own cannot be "

@@ -24,7 +24,7 @@ import torch
 import triton
 from triton import knobs
 
-from tilesmith.lab.judge.candidate import UNREADABLE, Candidate
+from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, readable
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
@@ -148,6 +148,8 @@ class _Judgement:
 
     def _parse(self) -> None:
         main = self._candidate.main
+        if self._candidate.problem is not None:
+            raise Failure(Reason("unreadable", "loads", self._candidate.problem))
         try:
             ast.parse(self._candidate.files[main])
         except UNREADABLE as error:
@@ -318,7 +320,7 @@ class _Judgement:
             seconds=round(time.perf_counter() - self._started, 3),
             protections=self._protections,
             missing_protections=tuple(one for one in sandbox.ALL if one not in self._protections),
-            printed=self._printed[-2000:],
+            printed=readable(self._printed[-2000:]),
             notes=tuple(self._notes),
             versions={"torch": torch.__version__, "triton": triton.__version__},
         )
