@@ -31,6 +31,7 @@ EXPLANATIONS: dict[str, str] = {
     "decoy-kernel": "PyTorch may compute in this task, but every kernel only copies or fills: they contribute nothing.",
     "alias": "An output shares memory with an input. The caller may overwrite the input.",
     "constants": "The candidate keeps a large amount of values from before the call.",
+    "constructor": "A module computes with its weights when it is made, and a call uses the result. Copies are fine.",
     "forged": "The record of launches contradicts itself.",
     "wrong-value": "An element differs from the definition by more than the allowed error, which follows from "
     "modelled roundings of the definition in that dtype (docs/check.md). "

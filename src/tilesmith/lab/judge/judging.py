@@ -182,8 +182,8 @@ class _Judgement:
         self._protections = self._asked(recording.ready, "loads")
         self._load(recorder)
         trying = self._trying = Trying(
-            self._task, self._trials, self._seed, recorder, Replayer(self._task, replaying, self._seed), self._asked,
-            self._check_tape, pool, self._options.progress,
+            self._task, self._trials, self._candidate.main, self._seed, recorder,
+            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
 

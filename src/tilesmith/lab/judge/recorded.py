@@ -61,8 +61,8 @@ class Recorder:
         self.own_parameters = True
         self.seconds: float | None = None  # for one call, where the limits allow more
 
-    def load(self, main: str) -> None:
-        """Import the candidate. Raises Failure or Ended."""
+    def load(self, main: str, seed: int = 0) -> None:
+        """Import the candidate, with this seed for the random numbers of a module. Raises Failure or Ended."""
         parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
         given = {"init": list(self._task.init), "parameters": parameters}
         laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
@@ -73,7 +73,7 @@ class Recorder:
                 "names": list(self._task.function_names),
                 "init": laid.encoded["init"]["list"],
                 "parameters": laid.encoded["parameters"],
-                "seed": 0,
+                "seed": seed,
             }
         )
         if "error" in answer:

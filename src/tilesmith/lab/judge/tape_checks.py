@@ -121,17 +121,18 @@ def _kernel(tape: Mapping[str, Any], step: Mapping[str, Any]) -> Mapping[str, An
 
 def _touched(step: Mapping[str, Any]) -> set[Any]:
     """Return the storages of all operands of a step."""
-    return {one for part in ("arguments", "args", "kwargs") for one in _references(step.get(part))}
+    return {_storage(one) for part in ("arguments", "args", "kwargs") for one in references_in(step.get(part))}
 
 
-def _references(value: Any) -> Iterator[Any]:
-    """Yield the storages of all tensors inside an encoded value."""
+def references_in(value: Any) -> Iterator[Any]:
+    """Yield the references of all tensors inside an encoded value."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
             if "tensor" in one:
-                yield _storage(one["tensor"])
+                if isinstance(one["tensor"], list) and len(one["tensor"]) == 5:
+                    yield one["tensor"]
             else:
                 waiting.extend(one.values())
         elif isinstance(one, list):

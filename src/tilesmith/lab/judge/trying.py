@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tilesmith.lab.judge.constructor_work import refuse_derived_weights
 from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
@@ -29,6 +30,7 @@ class Trying:
 
     task: Task
     trials: list[Trial]
+    main: str
     seed: int
     recorder: Recorder
     replayer: Replayer
@@ -54,6 +56,7 @@ class Trying:
                 return
         self._try_configurations()
         self._try_stretched()
+        self._try_other_weights()
 
     @property
     def planned(self) -> int:
@@ -89,6 +92,19 @@ class Trying:
                 return
             if time.monotonic() - started < SECONDS_FOR_STRETCHED / 2:  # the replay traces accesses, and takes longer
                 self._submit(recorded, ("fresh",))
+
+    def _try_other_weights(self) -> None:
+        """Make the candidate's module again with other weights, where it has weights of its own."""
+        known = self.task.parameters(0) if self.task.parameters is not None else {}
+        if self._is_decided() or not self.seen or not known or not self.recorder.own_parameters:
+            return
+        first = self.seen[0]
+        try:
+            self.ask(lambda: self.recorder.load(self.main, seed=1), "loads")
+            other = self.ask(lambda: self.recorder.record(first.trial, perform=False), "runs")
+            refuse_derived_weights(first, other, list(known.values()))
+        except Failure as failure:
+            self._fail(first.trial, failure)
 
     def _note_untried(self, trial: Trial, why: str) -> None:
         sizes = ", ".join(f"{name}={size}" for name, size in trial.case.sizes.items())
