@@ -11,6 +11,8 @@ import torch
 import triton
 
 from tilesmith.lab.judge import Candidate, Judge, Options, Rules, task_at
+from tilesmith.lab.judge.output.content import headline
+from tilesmith.lab.judge.series import judge_series
 
 ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "tests" / "judge" / "zoo"
@@ -24,11 +26,15 @@ def main() -> None:
         for kind, counts in outcomes.items():
             for folder in sorted(one for one in (ZOO / kind).iterdir() if one.is_dir()):
                 task = task_at(ZOO / "tasks" / f"{folder.name}.py", Rules(seconds=15.0))
-                for path in sorted(one for one in folder.iterdir() if one.name != "__pycache__"):
-                    verdict = judge.judge(task, Candidate.of(path), Options(seed=SEED, facts=kind == "honest"))
-                    counts[verdict.outcome] += 1
-                    if (verdict.outcome == "pass") == (kind == "cheats") and verdict.outcome != "unproven":
-                        refused.append(f"{kind}/{folder.name}/{path.stem}: {verdict}")
+                paths = sorted(one for one in folder.iterdir() if one.name != "__pycache__")
+                options = Options(seed=SEED, facts=kind == "honest")
+                found = judge_series(task, map(Candidate.of, paths), options=options, judge=judge, jobs=2)
+                for path, verdict in zip(paths, found, strict=True):
+                    outcome = verdict["outcome"]
+                    counts[outcome] += 1
+                    if (outcome == "pass") == (kind == "cheats") and outcome != "unproven":
+                        refused.append(f"{kind}/{folder.name}/{path.stem}: {headline(verdict)}")
+                print(kind, folder.name, dict(counts), refused[-3:], flush=True)
     stored = {
         "seed": SEED,
         "device": "CPU",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,29 @@ def test_text_of_a_rebuilt_kernel_does_not_follow_its_file(tmp_path: Path) -> No
         "del x",
         "_interpreted_assigned = 1",
         "x.value = 3",
+        "triton.runtime.build.compile_module_from_src('', 'm')",
+        "triton.runtime.cache.get_cache_manager('a')",
+        "triton.knobs.cache",
+        "tl.core.ir.parse_mlir_module('a', 0)",
+        "tl.core.knobs",
+        "tl.sum.run(x)",
+        "helper.run(x)",
+        "named.handle.data.tofile('a')",
+        "'{0.x}'.format_map(x)",
     ],
 )
 def test_text_beyond_the_language_is_refused(body: str) -> None:
+    named = namedtuple("named", ["handle", "data", "tofile", "run", "format_map"])(1, 2, 3, 4, 5)
     with pytest.raises(KernelRefused):
-        parsed(f"def kernel(x):\n    {body}\n", {"tl": tl})
+        parsed(f"def kernel(x):\n    {body}\n", {"tl": tl, "triton": triton, "helper": scaled, "named": named})
+
+
+@pytest.mark.parametrize(
+    "body", ["triton.cdiv(x, 2)", "tl.PropagateNan.ALL", "tl.math.exp(x)", "named.rows", "tl.sum(x)"]
+)
+def test_text_of_the_language_is_allowed(body: str) -> None:
+    named = namedtuple("named", ["rows"])(1)
+    parsed(f"def kernel(x):\n    {body}\n", {"tl": tl, "triton": triton, "named": named})
 
 
 @pytest.mark.parametrize(
@@ -116,8 +135,13 @@ def test_values_survive_json(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "encoded", [{"module": "os"}, {"reference": ["os", "system"]}, {"unknown": 1}, [1], {"type": "x"}]
-)
+    "encoded",
+    [
+        {"module": "os"}, {"reference": ["os", "system"]}, {"unknown": 1}, [1], {"type": "x"},
+        {"module": "triton.runtime.build"}, {"reference": ["triton.runtime.build", "compile_module_from_src"]},
+        {"reference": ["triton.language.core", "knobs.refresh_knobs"]},
+    ],
+)  # fmt: skip
 def test_forged_values_are_refused(encoded: Any) -> None:
     with pytest.raises(NotPortable):
         Decoder(lambda one: one, lambda one: one).value(encoded)

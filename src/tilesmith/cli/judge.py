@@ -103,10 +103,14 @@ def _chosen(task: str, paths: Sequence[Path], each: bool, rules: Rules | None) -
             refuse(f"{task}: give a candidate; tilesmith check {task} checks our own")
         chosen, own = both_of(task, rules)
         return chosen, [own]
-    files = [one for path in paths for one in candidates_in(path)] if each else list(paths)
-    if task in known:
-        return Task.of(known[task], rules), [Candidate.of(one) for one in files]
-    return task_at(task, rules), [candidate_for(task, one) for one in files]
+
+    def read(path: Path) -> Candidate:
+        return Candidate.of(path) if task in known else candidate_for(task, path)
+
+    chosen = Task.of(known[task], rules) if task in known else task_at(task, rules)
+    if each:
+        return chosen, [Candidate.of_each(one, read) for path in paths for one in candidates_in(path)]
+    return chosen, [read(one) for one in paths]
 
 
 def _narrowed(task: Task, dtypes: Sequence[str], layouts: Sequence[str]) -> Task:

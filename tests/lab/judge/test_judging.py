@@ -153,6 +153,9 @@ def test_file_without_plain_spec_cannot_be_split(tmp_path: Path) -> None:
         ("kernelbench/linear_relu.py", "kernelbench/linear_relu_honest.py", None),
         ("kernelbench/linear_relu.py", "kernelbench/linear_relu_decoy.py", "decoy-kernel"),
         ("kernelbench/linear_relu.py", "kernelbench/linear_relu_constructor.py", "wrong-value"),
+        ("kernelbench/two_linears.py", "kernelbench/two_linears_renamed.py", None),
+        ("kernelbench/two_linears.py", "kernelbench/two_linears_folded.py", "constructor"),
+        ("kernelbench/leaky.py", "kernelbench/leaky_positive_only.py", "wrong-value"),
         ("scale_rows", "scale_rows/submission.py", None),
         ("scale_rows", "scale_rows_by_torch.py", "no-launch"),
         ("scale_rows", "scale_rows_filled.py", "decoy-kernel"),
@@ -256,3 +259,10 @@ def test_guide_feeds_the_reason_back_until_a_candidate_passes(
     assert first.startswith("0 fail 0.0")
     assert second.startswith("1 pass ")
     assert "PyTorch computes" in str(names["feedback"])
+
+
+@pytest.mark.parametrize("text", ["x = " + "-" * 200_000 + "1\n", "x = " + "(" * 5_000 + ")" * 5_000, "\0"])
+def test_source_too_deep_for_the_parser_is_a_syntax_error(text: str, warm_judge: Judge, softmax: Task) -> None:
+    verdict = warm_judge.judge(softmax, Candidate.of_text(text), QUICK)
+    assert verdict.reason is not None
+    assert verdict.reason.kind == "syntax-error"

@@ -95,3 +95,27 @@ def test_seed_is_drawn_for_a_series_and_kept_when_it_goes_on(warm_judge: Judge, 
     other = judge_series(softmax, candidates[:1], judge=warm_judge)
     assert first[0]["seed"] == second[0]["seed"] == second[1]["seed"]
     assert other[0]["seed"] != first[0]["seed"]
+
+
+def test_one_unreadable_candidate_does_not_stop_a_series(warm_judge: Judge, softmax: Task, tmp_path: Path) -> None:
+    outside = tmp_path / "secret.txt"
+    outside.write_text("secret")
+    folder = tmp_path / "each"
+    (folder / "linked").mkdir(parents=True)
+    (folder / "linked" / "candidate.py").write_text("def softmax(x):\n    return x\n")
+    (folder / "linked" / "data.txt").symlink_to(outside)
+    (folder / "names\udcff.py").write_text("def softmax(x):\n    raise ValueError('\\ud800\\x1b[2J')\n")
+    candidates = [Candidate.of_each(one, Candidate.of) for one in candidates_in(folder)]
+    linked, named = judge_series(softmax, candidates, options=QUICK, judge=warm_judge)
+    assert linked["reasons"][0]["kind"] == "unreadable"
+    assert "link to a file outside" in linked["reasons"][0]["message"]
+    assert named["candidate"] == "names\ufffd"
+    assert all(one.isprintable() for one in named["reasons"][0]["message"])
+    json.dumps([linked, named], ensure_ascii=False).encode()
+
+
+def test_single_candidate_with_a_link_to_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "candidate.py").symlink_to(__file__)
+    with pytest.raises(CandidateError, match="outside of the folder"):
+        Candidate.of(tmp_path / "folder")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ MAIN_FILES = ("candidate.py", "solution.py", "submission.py", "main.py", "__init
 LARGEST_CANDIDATE = 4 << 20
 MOST_FILES = 200
 _SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".json", ".txt", ".toml", ".yml", ".yaml")
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises
 
 
 class CandidateError(Exception):
@@ -24,24 +27,37 @@ class Candidate:
     name: str
     files: dict[str, bytes]
     main: str
+    problem: str | None = None  # why there is nothing to judge
 
     @classmethod
     def of(cls, path: Path | str) -> Candidate:
         """Read a file or folder. Raises CandidateError."""
         path = Path(path)
         if path.is_file():
-            return cls(path.stem, {path.name: _content([path])[path]}, path.name)
+            name = readable(path.name)
+            return cls(readable(path.stem), {name: _content([path])[path]}, name)
         if not path.is_dir():
             raise CandidateError(f"{path}: no such file or folder")
         found = [one for one in sorted(path.rglob("*")) if one.is_file() and one.suffix in _SUFFIXES]
+        links = [one for one in found if not one.resolve().is_relative_to(path.resolve())]
+        if links:
+            raise CandidateError(f"{path}: {links[0].relative_to(path)} is a link to a file outside of the folder")
         if len(found) > MOST_FILES:
             raise CandidateError(f"{path}: has {len(found)} files; a candidate has at most {MOST_FILES}")
-        files = {str(one.relative_to(path)): content for one, content in _content(found).items()}
+        files = {readable(str(one.relative_to(path))): content for one, content in _content(found).items()}
         python = [name for name in files if name.endswith(".py") and "/" not in name]
         main = next((name for name in MAIN_FILES if name in files), python[0] if len(python) == 1 else None)
         if main is None:
             raise CandidateError(f"{path}: has none of {', '.join(MAIN_FILES)}")
-        return cls(path.name, files, main)
+        return cls(readable(path.name), files, main)
+
+    @classmethod
+    def of_each(cls, path: Path, read: Callable[[Path], Candidate]) -> Candidate:
+        """Read one of many. One that cannot be read fails by itself, and does not stop the others."""
+        try:
+            return read(path)
+        except CandidateError as error:
+            return cls(readable(path.stem), {}, "", readable(str(error)))
 
     @classmethod
     def of_text(cls, text: str, name: str = "candidate") -> Candidate:
@@ -53,7 +69,7 @@ class Candidate:
     @property
     def digest(self) -> str:
         """A digest of names and contents: the same candidate has the same digest everywhere."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256((self.problem or "").encode())
         for name, content in sorted(self.files.items()):
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
         return digest.hexdigest()[:16]
@@ -82,20 +98,26 @@ class Candidate:
             if name.endswith(".py"):
                 try:
                     tree = ast.parse(content)
-                except (SyntaxError, ValueError, RecursionError):
+                except UNREADABLE:
                     continue
                 for node in ast.walk(tree):
                     if isinstance(node, ast.FunctionDef):
                         node.decorator_list = []
-                        found.add(ast.dump(node))
+                        with suppress(RecursionError):  # no kernel is nested that deeply
+                            found.add(ast.dump(node))
         return found
+
+
+def readable(text: str) -> str:
+    """Return a text without control characters, which a terminal obeys, and without broken Unicode."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
 def _names_in(content: bytes) -> set[str]:
     """Return the parts of all dotted names in a file, imported or used."""
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
+    except UNREADABLE:
         return set()
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -113,16 +135,17 @@ def _names_in(content: bytes) -> set[str]:
 def _normal(text: str) -> str | None:
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        return ast.dump(tree.body[0]) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
+    except UNREADABLE:
         return None
-    return ast.dump(tree.body[0]) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
 
 
 def _content(files: list[Path]) -> dict[Path, bytes]:
     total, found = 0, {}
     for file in files:
         try:
-            found[file] = file.read_bytes()
+            with file.open("rb") as opened:
+                found[file] = opened.read(LARGEST_CANDIDATE + 1)
         except OSError as error:
             raise CandidateError(f"{file}: cannot be read: {error.strerror}") from None
         total += len(found[file])

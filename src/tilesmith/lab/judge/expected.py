@@ -46,8 +46,9 @@ class Expected:
                 plain_outputs, plain_leaves = self._call(_converted(inputs, None))
                 self.exact = [one.detach() for one in exact_outputs]
                 self.plain = [one.detach() for one in plain_outputs]
-                drawn = self._drawn_cotangents(plain_outputs, cotangent_seed) if cotangents is None else cotangents
-                self.cotangents = list(drawn)
+                if cotangents is None:
+                    cotangents = self._drawn_cotangents(plain_outputs, cotangent_seed, strided=trial.hidden)
+                self.cotangents = list(cotangents)
                 self.exact_gradients = _gradients(exact_outputs, exact_leaves, self.cotangents)
                 self.plain_gradients = _gradients(plain_outputs, plain_leaves, self.cotangents)
                 self._draws = self._drawn(inputs)
@@ -148,14 +149,27 @@ class Expected:
             raise TypeError(f"the definition returns a {type(made).__name__}")
         return outputs, leaves
 
-    def _drawn_cotangents(self, outputs: Sequence[Tensor], seed: int) -> list[Tensor | None]:
+    def _drawn_cotangents(self, outputs: Sequence[Tensor], seed: int, *, strided: bool) -> list[Tensor | None]:
+        """Draw cotangents, with `strided` in memory that is not contiguous: autograd gives such ones too."""
         generator = torch.Generator().manual_seed(seed)
-        return [
-            torch.randn(one.shape, generator=generator, dtype=torch.float32).to(one.device, one.dtype)
-            if self._leaves and one.requires_grad
-            else None
-            for one in outputs
-        ]
+        found: list[Tensor | None] = []
+        for one in outputs:
+            if not self._leaves or not one.requires_grad:
+                found.append(None)
+                continue
+            drawn = torch.randn(one.shape, generator=generator, dtype=torch.float32).to(one.device, one.dtype)
+            found.append(_in_strided_memory(drawn) if strided else drawn)
+        return found
+
+
+def _in_strided_memory(values: Tensor) -> Tensor:
+    """Return the same values with their dimensions in reversed order in memory, and an element between any two."""
+    reversed_dimensions = list(range(values.dim()))[::-1]
+    sizes = [values.size(one) for one in reversed_dimensions]
+    if not sizes:
+        return values
+    room = torch.zeros([*sizes[:-1], 2 * sizes[-1]], dtype=values.dtype, device=values.device)
+    return room[..., ::2].permute(reversed_dimensions).copy_(values)
 
 
 def _gradients(

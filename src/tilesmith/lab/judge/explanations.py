@@ -4,6 +4,7 @@ from __future__ import annotations
 
 EXPLANATIONS: dict[str, str] = {
     "syntax-error": "The file is not Python. Nothing was run.",
+    "unreadable": "A file or folder of a series is no candidate: too large, without a main file, or not readable.",
     "import-error": "Importing the file raises an error. A candidate has no network, no other files and no GPU then.",
     "no-function": "The file has no function with the task's name, and not exactly one public function either.",
     "cuda-sources": "The candidate builds CUDA sources. Its process may not start nvcc, and code of its own cannot be "
@@ -30,10 +31,12 @@ EXPLANATIONS: dict[str, str] = {
     "decoy-kernel": "PyTorch may compute in this task, but every kernel only copies or fills: they contribute nothing.",
     "alias": "An output shares memory with an input. The caller may overwrite the input.",
     "constants": "The candidate keeps a large amount of values from before the call.",
+    "constructor": "A module computes with its weights when it is made, and a call uses the result. Copies are fine.",
     "forged": "The record of launches contradicts itself.",
     "wrong-value": "An element differs from the definition by more than the allowed error, which follows from "
     "modelled roundings of the definition in that dtype (docs/check.md). "
-    "`draw` says on which inputs; `wide` ones are 32 times larger.",
+    "`draw` says on which inputs: `wide` ones are 32 times larger, `small` ones 1,024 times smaller, `mirrored` ones "
+    "have the other sign.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
     "out-of-bounds": "A program accesses memory outside of a tensor's storage.",
     "race": "Two programs of one launch access the same element, one of them writes, and neither uses an atomic.",

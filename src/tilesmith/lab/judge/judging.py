@@ -20,36 +20,40 @@ from __future__ import annotations
 
 import ast
 import secrets
+import shutil
+import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from triton import knobs
 
-from tilesmith.lab.judge.candidate import Candidate
+from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, readable
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
-from tilesmith.lab.judge.tape_checks import findings, live_steps
-from tilesmith.lab.judge.task import Draw, Task, Trial
+from tilesmith.lab.judge.tape_checks import findings, live_steps, mark_steps
+from tilesmith.lab.judge.task import Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
 from tilesmith.lab.judge.timing.reference_time import References
+from tilesmith.lab.judge.trying import Trying
 from tilesmith.lab.judge.verdict import STAGES, Reason, Verdict, reward, speed_of
+from tilesmith.toolchain.cache_folder import require_writable_cache
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
 SECONDS_FOR_FACTS = 120.0
-_DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Judge:
 
     def start(self) -> None:
         """Start the nursery now; the first judgement then needs not wait for its imports."""
+        require_writable_cache()
         self._nursery.start()
 
     def close(self) -> None:
@@ -91,9 +96,11 @@ class Judge:
     def judge(self, task: Task, candidate: Candidate, options: Options | None = None) -> Verdict:
         """Return the verdict on one candidate. Raises TaskError where the task itself cannot be judged."""
         self.start()
-        with tempfile.TemporaryDirectory(prefix="tilesmith-judge-", ignore_cleanup_errors=True) as scratch:
-            one = _Judgement(self._nursery, task, candidate, options or Options(), Path(scratch).resolve())
-            return one.verdict(self._references)
+        scratch = Path(tempfile.mkdtemp(prefix="tilesmith-judge-")).resolve()
+        try:
+            return _Judgement(self._nursery, task, candidate, options or Options(), scratch).verdict(self._references)
+        finally:
+            _remove(scratch)
 
 
 _default: Judge | None = None
@@ -124,24 +131,23 @@ class _Judgement:
         self._open: list[Reason] = []  # what could not be decided
         self._notes: dict[str, None] = {}  # a set in the order of insertion
         self._trials = task.trials(self._seed)
-        self._right = 0  # trials that passed
-        self._recorded: list[Recorded] = []
+        self._right = 0
+        self._trying: Trying | None = None
         self._times: dict[str, Any] | None = None
         self._kernels: list[dict[str, Any]] = []
         self._facts_trial: Trial | None = None
         self._facts_with_gradients = False
         self._protections: tuple[str, ...] = ()
         self._printed = ""
-        self._replay_lock = threading.Lock()
 
     def verdict(self, references: References) -> Verdict:
         try:
             self._parse()
-            self._candidate.write_to(self._scratch)
+            self._candidate.write_to(self._folder("record"))
             with (
-                self._child("record", confined=True) as recording,
-                self._child("replay", confined=False) as replaying,
-                self._child("replay", confined=False) as describing,
+                self._child("record") as recording,
+                self._child("replay") as replaying,
+                self._child("replay", compiles=True) as describing,
                 ThreadPoolExecutor(2) as pool,
             ):
                 try:
@@ -155,17 +161,29 @@ class _Judgement:
 
     def _parse(self) -> None:
         main = self._candidate.main
+        if self._candidate.problem is not None:
+            raise Failure(Reason("unreadable", "loads", self._candidate.problem))
         try:
             ast.parse(self._candidate.files[main])
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             line = getattr(error, "lineno", None)
             raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
 
+    def _folder(self, role: str) -> Path:
+        """Return the folder that children of a role may write to: the candidate's process reaches no other."""
+        folder = self._scratch / role
+        folder.mkdir(exist_ok=True)
+        return folder
+
     @contextmanager
-    def _child(self, role: str, *, confined: bool) -> Iterator[Child]:
+    def _child(self, role: str, *, compiles: bool = False) -> Iterator[Child]:
+        """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
-        child = self._nursery.child(role, str(self._scratch), limits, confined=confined)
+        cache = [knobs.cache.dir] if compiles else []
+        child = self._nursery.child(
+            role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, writable=cache
+        )
         try:
             yield child
         finally:
@@ -176,30 +194,23 @@ class _Judgement:
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
         self._load(recorder)
-        replayer = Replayer(self._task, replaying, self._seed)
-        facts: Future[list[dict[str, Any]]] | None = None
-        judged: list[tuple[Trial, Future[None]]] = []
-        for number, trial in enumerate(self._in_order()):
-            self._options.progress(f"{trial.case.name} {trial.dtype_name}")
-            try:
-                recorded = self._asked(lambda one=trial: recorder.record(one), "runs")  # type: ignore[misc]
-                self._check_tape(recorded)
-            except Failure as failure:
-                judged.append((trial, _failed(placed_at(failure, trial))))
-                if failure.reason.stage in _DECISIVE and not failure.open:
-                    break
-                continue
-            if number == 0 and self._options.facts:
-                self._facts_trial, self._facts_with_gradients = trial, recorded.gradients is not None
+        trying = self._trying = Trying(
+            self._task, self._trials, self._candidate.main, self._seed, recorder,
+            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, pool, self._options.progress,
+        )  # fmt: skip
+        facts: list[Future[list[dict[str, Any]]]] = []
+
+        def describe(recorded: Recorded) -> None:
+            if self._options.facts:
+                self._facts_trial, self._facts_with_gradients = recorded.trial, recorded.gradients is not None
                 describer = Replayer(self._task, describing, self._seed)
-                facts = pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS)
-            self._recorded.append(recorded)
-            judged.append((trial, pool.submit(self._replay, replayer, recorded)))
-            if any(one.done() and _is_decisive(one) for _, one in judged):
-                break
-        self._gather(judged)
-        if facts is not None:
-            self._gather_facts(facts)
+                facts.append(pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS))
+
+        trying.run(describe)
+        self._notes.update(dict.fromkeys(trying.notes))
+        self._gather(trying.judged)
+        for one in facts:
+            self._gather_facts(one)
 
     def _load(self, recorder: Recorder) -> None:
         """Import the candidate. One that builds CUDA sources stays open: its process may not start a compiler."""
@@ -211,14 +222,6 @@ class _Judgement:
             message = "the candidate builds CUDA sources with torch.utils.cpp_extension, which cannot be replayed"
             advice = "The judge replays launches of Triton and Gluon kernels. Write the kernel in one of these."
             raise Failure(Reason("cuda-sources", "loads", message, advice), open=True) from None
-
-    def _in_order(self) -> list[Trial]:
-        """Return the trials with the largest given size first: it is compiled while the others run."""
-        sizes = {id(trial): self._task.floor_bytes(trial) or 0 for trial in self._trials if not trial.hidden}
-        first = max((trial for trial in self._trials if not trial.hidden), key=lambda one: sizes[id(one)], default=None)
-        if first is None:
-            return self._trials
-        return [first, *(trial for trial in self._trials if trial is not first)]
 
     def _asked(self, ask: Callable[[], Any], stage: str) -> Any:
         """Ask the candidate's process; its end is a reason."""
@@ -233,8 +236,7 @@ class _Judgement:
 
     def _check_tape(self, recorded: Recorded) -> None:
         """Keep the steps that matter, and apply the rules to them."""
-        for step in recorded.tape["steps"][recorded.forward_steps :]:
-            step["backward"] = True
+        mark_steps(recorded.tape, recorded.forward_steps)
         steps = live_steps(recorded.tape, recorded.references)
         dropped = len(recorded.tape["steps"]) - len(steps)
         if dropped:
@@ -242,21 +244,6 @@ class _Judgement:
         recorded.tape["steps"] = steps
         for finding in findings(steps, recorded.tape, self._task.rules, self._candidate):
             raise Failure(finding.reason, open=finding.open)
-
-    def _replay(self, replayer: Replayer, recorded: Recorded) -> None:
-        draws: tuple[Draw, ...] = ("fresh", "wide") if self._tries_wide(recorded.trial) else ("fresh",)
-        for draw in draws:
-            try:
-                with self._replay_lock:  # one child replays one trial at a time
-                    replayer.judge(recorded, draw)
-            except Failure as failure:
-                raise Failure(replace(failure.reason, draw=draw), open=failure.open) from None
-            except Ended as ended:
-                message = f"a replay of the launches {ended}"
-                raise Failure(Reason("timeout", "runs", message, "Is there a loop that never ends?")) from None
-
-    def _tries_wide(self, trial: Trial) -> bool:
-        return self._task.rules.wide and trial.dtype == self._trials[0].dtype
 
     def _gather(self, judged: Sequence[tuple[Trial, Future[None]]]) -> None:
         for trial, future in judged:
@@ -294,21 +281,18 @@ class _Judgement:
             return
         self._options.progress("timing")
         places = {(one.case, one.dtype, one.layout) for one in self._open}
-        waiting = [
-            one
-            for one in self._recorded
-            if (one.trial.case.name, one.trial.dtype_name, one.trial.layout.name) in places
-        ]
+        seen = self._trying.seen if self._trying is not None else []
+        waiting = [one for one in seen if (one.trial.case.name, one.trial.dtype_name, one.trial.layout.name) in places]
 
         def load(recorder: Recorder, child: Child) -> None:
             self._asked(child.ready, "loads")
             self._load(recorder)
 
         stage = GpuStage(
-            self._task, self._seed, device, lambda role, confined: self._child(role, confined=confined), load,
+            self._task, self._seed, device, self._child, load,
             self._check_tape, references if device == "cuda" else None,
         )  # fmt: skip
-        found = stage.run(waiting, self._recorded)
+        found = stage.run(waiting, seen)
         self._open = []
         self._right += len(found.decided)
         self._times = found.times
@@ -327,7 +311,8 @@ class _Judgement:
         failed = by_stage[0].stage if by_stage else None
         passed = [stage for stage in STAGES if stages[stage] == "passed"]
         moved, floor = self._bytes()
-        right = self._right / max(1, len(self._trials))
+        trials = self._trying.planned if self._trying is not None else len(self._trials)
+        right = self._right / max(1, trials)
         return Verdict(
             task=self._task.name,
             candidate=self._candidate.name,
@@ -336,7 +321,7 @@ class _Judgement:
             stage=failed or (passed[-1] if passed else "loads"),
             reasons=(*by_stage, *self._open),
             stages=stages,
-            trials=len(self._trials),
+            trials=trials,
             trials_right=self._right,
             kernels=self._kernels,
             bytes=moved,
@@ -348,7 +333,7 @@ class _Judgement:
             seconds=round(time.perf_counter() - self._started, 3),
             protections=self._protections,
             missing_protections=tuple(one for one in sandbox.ALL if one not in self._protections),
-            printed=self._printed[-2000:],
+            printed=readable(self._printed[-2000:]),
             notes=tuple(self._notes),
             versions={"torch": torch.__version__, "triton": triton.__version__},
         )
@@ -386,12 +371,9 @@ class _Judgement:
         return moved, floor
 
 
-def _failed(failure: Failure) -> Future[None]:
-    future: Future[None] = Future()
-    future.set_exception(failure)
-    return future
-
-
-def _is_decisive(future: Future[None]) -> bool:
-    error = future.exception()
-    return isinstance(error, Failure) and not error.open and error.reason.stage in _DECISIVE
+def _remove(folder: Path) -> None:
+    """Remove a folder that a candidate may have filled, with folders nested more deeply than Python can follow."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)

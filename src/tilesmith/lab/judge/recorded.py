@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from tilesmith.lab.judge.isolation.arena import aligned
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.laying import BadOutput, lay, read_output, unchanged
 from tilesmith.lab.judge.tape_checks import is_well_formed
-from tilesmith.lab.judge.task import Task, Trial
+from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.verdict import Reason
 from tilesmith.spec import Inputs
 
@@ -45,6 +46,8 @@ class Recorded:
     constants: dict[str, Tensor] = field(default_factory=dict)
     forward_steps: int = 0
     own_parameters: bool = True
+    performed: bool = True
+    wide: Recorded | None = None  # the call on larger inputs, where the candidate does something else for them
 
 
 class Recorder:
@@ -56,9 +59,10 @@ class Recorder:
         self._seed = seed
         self._choices: dict[str, Any] = {}
         self.own_parameters = True
+        self.seconds: float | None = None  # for one call, where the limits allow more
 
-    def load(self, main: str) -> None:
-        """Import the candidate. Raises Failure or Ended."""
+    def load(self, main: str, seed: int = 0) -> None:
+        """Import the candidate, with this seed for the random numbers of a module. Raises Failure or Ended."""
         parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
         given = {"init": list(self._task.init), "parameters": parameters}
         laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
@@ -69,7 +73,7 @@ class Recorder:
                 "names": list(self._task.function_names),
                 "init": laid.encoded["init"]["list"],
                 "parameters": laid.encoded["parameters"],
-                "seed": 0,
+                "seed": seed,
             }
         )
         if "error" in answer:
@@ -78,22 +82,49 @@ class Recorder:
             raise Failure(Reason(kind, "loads", str(answer["error"])[:500], _LOAD_ADVICE.get(kind, "")))
         self.own_parameters = answer.get("bound") is not True
 
-    def record(self, trial: Trial, *, perform: bool = True, configuration: int = 0) -> Recorded:
-        """Record one trial. Raises Failure, or Ended where the process does.
+    def record(
+        self, trial: Trial, *, perform: bool = True, configuration: int = 0, tries_wide: bool = False
+    ) -> Recorded:
+        """Record one trial, after one or two calls that nobody can foresee. Raises Failure, or Ended.
 
         Without `perform` the launches are only written down, and outputs hold nothing. `configuration` is the one that
-        autotuners take.
+        autotuners take. With `tries_wide` the candidate gets larger inputs too, for which it may do something else.
         """
         self._choices = {"perform": perform, "configuration": configuration}
-        wants_gradients = self._task.rules.gradients != "none"
-        own = self.own_parameters
-        warm = self._task.inputs(trial, self._seed + 1, "seen", own_parameters=own)
-        inputs = self._task.inputs(trial, self._seed, "seen", own_parameters=own)
-        leaves = self._task.spec.leaves(inputs) if wants_gradients else []
-        self._call(warm, leaves, record=False)
+        for number in range(1, 2 + random.Random(f"{self._seed} {trial!r}").randrange(2)):
+            warm = self._inputs(trial, self._seed + number, "seen")
+            self._call(warm, self._leaves_of(warm), record=False)
+        recorded = self._recorded(trial, "seen", perform)
+        if tries_wide:
+            recorded.wide = self._recorded_wide(recorded)
+        return recorded
+
+    def _recorded_wide(self, recorded: Recorded) -> Recorded | None:
+        """Return the record of a call on larger inputs; None if it has the same steps, as most candidates' have."""
+        trial = recorded.trial
+        try:
+            self._choices["perform"] = False
+            found = self._recorded(trial, "wide-seen", False)
+            if _steps(found.tape) == _steps(recorded.tape):
+                return None
+        except Failure:
+            pass  # results that were not computed may have no meaning for the candidate
+        self._choices["perform"] = True
+        found = self._recorded(trial, "wide-seen", True)
+        return None if _steps(found.tape) == _steps(recorded.tape) else found
+
+    def _inputs(self, trial: Trial, seed: int, draw: Draw) -> Inputs:
+        return self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
+
+    def _leaves_of(self, inputs: Inputs) -> list[str]:
+        return self._task.spec.leaves(inputs) if self._task.rules.gradients != "none" else []
+
+    def _recorded(self, trial: Trial, draw: Draw, perform: bool) -> Recorded:
+        inputs = self._inputs(trial, self._seed, draw)
+        leaves = self._leaves_of(inputs)
         answer = self._call(inputs, leaves, record=True)
         described = answer.get("outputs")
-        if not isinstance(described, list):
+        if not isinstance(described, list) or not all(_is_described(one) for one in described):
             raise BadOutput("an answer without outputs")
         for one in described:
             if one.get("type") not in ("Tensor", "Parameter"):
@@ -115,7 +146,9 @@ class Recorder:
             references += more
         self._refuse_changes(inputs)
         constants = self._constants(tape)
-        return Recorded(trial, inputs, tape, references, outputs, gradients, constants, forward_steps, own)
+        return Recorded(
+            trial, inputs, tape, references, outputs, gradients, constants, forward_steps, self.own_parameters, perform
+        )
 
     def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> dict[str, Any]:
         laid = self._laid = lay(inputs, self._child.arena)
@@ -129,7 +162,7 @@ class Recorder:
             "tf32": self._task.rules.tf32,
             "room": laid.room,
         }
-        answer = self._child.ask(request)
+        answer = self._child.ask(request, self.seconds)
         if "error" in answer:
             raise Failure(self._exception(answer))
         return answer
@@ -139,7 +172,7 @@ class Recorder:
     ) -> tuple[dict[str, Tensor], list[Any], dict[str, Any]]:
         wanted: Mapping[str, Tensor | None] = {}
         cotangents: list[Tensor | None] = [torch.ones_like(one) if one.is_floating_point() else None for one in outputs]
-        if perform:
+        if perform or trial.hidden:
             expected = Expected(self._task, trial, inputs, gradients=True, cotangent_seed=COTANGENT_SEED)
             wrong = expected.misshapen(outputs)
             if wrong is not None:
@@ -151,7 +184,7 @@ class Recorder:
         if "error" in answer:
             raise Failure(self._exception(answer))
         found = answer.get("gradients")
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or not all(_is_described(one) for one in found.values()):
             raise BadOutput("an answer without gradients")
         missing = [name for name, one in wanted.items() if one is not None and name not in found]
         if missing:
@@ -197,6 +230,15 @@ class Recorder:
         file, line = _place(message)
         advice = "The candidate raised this error when it was called."
         return Reason("exception", "runs", message, advice, file=file, line=line)
+
+
+def _is_described(output: Any) -> bool:
+    return isinstance(output, dict) and isinstance(output.get("reference"), list)
+
+
+def _steps(tape: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of a tape that is not marked yet, with the kernels' texts."""
+    return [*tape["steps"], {"kernels": tape["kernels"], "storages": [one.get("kind") for one in tape["storages"]]}]
 
 
 _LOAD_ADVICE = {

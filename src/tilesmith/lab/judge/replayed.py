@@ -42,12 +42,13 @@ class Replayer:
 
     def judge(self, recorded: Recorded, draw: Draw) -> bool:
         """Replay on one draw. Return False where the draw decides nothing. Raises Failure."""
+        recorded = recorded.wide if draw == "wide" and recorded.wide is not None else recorded
         inputs = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
         if not same_structure(inputs, recorded.inputs):
             return False  # the definition's inputs have other shapes for other values
         gradients = recorded.gradients is not None
         expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=self._seed % 2**31)
-        if draw == "wide" and not expected.is_well_conditioned:
+        if draw != "fresh" and not expected.is_well_conditioned:
             return False
         try:
             self._judged(recorded, inputs, expected, draw)
@@ -86,6 +87,8 @@ class Replayer:
         wrong = expected.wrong(outputs, gradients)
         if wrong is not None:
             raise Failure(self._wrong(wrong, recorded, draw, answer))
+        if recorded.performed and draw == "fresh":
+            self._refuse_other_outputs(recorded)
         self._refuse_aliases(answer, recorded)
         self._refuse_moved(answer, inputs, expected)
 
@@ -109,10 +112,14 @@ class Replayer:
         }
 
     def _any_cotangents(self, recorded: Recorded) -> list[Tensor | None]:
-        expected = Expected(
-            self._task, recorded.trial, recorded.inputs, gradients=True, cotangent_seed=COTANGENT_SEED
+        return self._seen(recorded).cotangents
+
+    def _seen(self, recorded: Recorded) -> Expected:
+        """Return what was expected of the call that was recorded."""
+        return Expected(
+            self._task, recorded.trial, recorded.inputs, gradients=recorded.gradients is not None,
+            cotangent_seed=COTANGENT_SEED,
         )  # fmt: skip
-        return expected.cotangents
 
     def _differs_only_by_integers(self, recorded: Recorded, inputs: Inputs, failure: Failure) -> bool:
         """Return whether the host read integers, such as lengths, that another draw changes."""
@@ -129,11 +136,7 @@ class Replayer:
 
     def _wrong(self, wrong: Wrong, recorded: Recorded, draw: Draw, answer: Mapping[str, Any]) -> Reason:
         """Return why an output of the replay is wrong: the kernels, or work outside of them."""
-        seen = Expected(
-            self._task, recorded.trial, recorded.inputs, gradients=recorded.gradients is not None,
-            cotangent_seed=COTANGENT_SEED,
-        )  # fmt: skip
-        was_right = seen.wrong(recorded.outputs, recorded.gradients) is None
+        was_right = self._seen(recorded).wrong(recorded.outputs, recorded.gradients) is None
         writer = self._writer(wrong, recorded)
         if was_right and draw == "fresh" and wrong.excess > FAR_OFF:
             message = (
@@ -161,6 +164,10 @@ class Replayer:
         dots = any("dot(" in str(kernel.get("text")) for kernel in recorded.tape["kernels"])
         if dots and recorded.trial.dtype_name == "float32" and not self._task.rules.tf32:
             return 'tl.dot rounds float32 to tf32 by default: pass input_precision="ieee" or "tf32x3".'
+        if draw == "small":
+            return "The error shows with inputs of about a thousandth: is an epsilon missing?"
+        if draw == "mirrored":
+            return "The task draws inputs that are never negative; the definition takes negative ones too."
         if draw == "wide":
             return "The error shows with large inputs: accumulate in float32, and avoid differences of large numbers."
         return "Compare the program and line above with the definition for this element."
@@ -179,6 +186,18 @@ class Replayer:
         request = {"do": "writer", "reference": recorded.references[number], "index": list(wrong.element)}
         found = self._child.ask(request).get("writer")
         return {**found, "program": tuple(found["program"])} if found else {}
+
+    def _refuse_other_outputs(self, recorded: Recorded) -> None:
+        """Refuse outputs that something outside of the launches changed: they were wrong, but the replay is right."""
+        wrong = self._seen(recorded).wrong(recorded.outputs, recorded.gradients)
+        if wrong is not None:
+            message = f"the launches are right, but something else changes what the candidate returns: {wrong.message}"
+            raise Failure(
+                Reason(
+                    "outside-kernels", "honest", message, "Let kernels alone write the outputs.", output=wrong.output,
+                    element=wrong.element, expected=wrong.expected, found=wrong.found,
+                )
+            )  # fmt: skip
 
     def _refuse_aliases(self, answer: Mapping[str, Any], recorded: Recorded) -> None:
         if any(one["is_input"] for one in answer["outputs"]) and not self._task.rules.in_place:

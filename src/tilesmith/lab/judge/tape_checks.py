@@ -17,6 +17,7 @@ from tilesmith.lab.judge.verdict import Reason
 
 MOST_STEPS = 20_000
 MOST_STORAGES = 50_000
+_STEP_PARTS: dict[str, type] = {"args": list, "kwargs": dict, "results": list, "arguments": dict}
 _PARTS = {"storages", "steps", "kernels", "host_reads", "configurations"}
 
 
@@ -39,7 +40,9 @@ def is_well_formed(tape: Any) -> bool:
         return False
     if len(tape["steps"]) > MOST_STEPS or len(tape["storages"]) > MOST_STORAGES:
         return False
-    return all(isinstance(one, dict) for name in ("storages", "steps", "kernels") for one in tape[name])
+    if not all(isinstance(one, dict) for name in ("storages", "steps", "kernels") for one in tape[name]):
+        return False
+    return all(isinstance(step.get(name, kind()), kind) for step in tape["steps"] for name, kind in _STEP_PARTS.items())
 
 
 def live_steps(tape: Mapping[str, Any], outputs: Sequence[Any]) -> list[dict[str, Any]]:
@@ -50,13 +53,24 @@ def live_steps(tape: Mapping[str, Any], outputs: Sequence[Any]) -> list[dict[str
         if "opaque" in step:
             live.append(step)  # nobody knows what it writes
             continue
-        touched = set(_references(step.get("arguments"))) | set(_references(step.get("args")))
-        touched |= set(_references(step.get("kwargs")))
+        touched = _touched(step)
         written = touched if "kernel" in step else {_storage(one) for one in step.get("results") or ()}
         if written & needed:
             needed |= touched | written
             live.append(step)
     return live[::-1]
+
+
+def mark_steps(tape: Mapping[str, Any], forward_steps: int) -> None:
+    """Mark the steps of the backward, and the operators whose operands depend on no input of this call."""
+    inputs = {number for number, storage in enumerate(tape["storages"]) if storage.get("kind") == "input"}
+    for number, step in enumerate(tape["steps"]):
+        touched = _touched(step)
+        written = touched if "kernel" in step else {_storage(one) for one in step.get("results") or ()}
+        depends = bool(touched & inputs)
+        step["backward"], step["independent"] = number >= forward_steps, not depends
+        if depends:
+            inputs |= written
 
 
 def findings(
@@ -65,16 +79,14 @@ def findings(
     """Yield what the rules say about the live steps of a tape."""
     for step in steps:
         operator = step.get("operator")
-        if isinstance(operator, str) and rules.torch == "movement":
-            in_backward = bool(step.get("backward"))
-            if kind_of(operator, in_backward=in_backward) == "compute":
-                yield Finding(
-                    _reason(
-                        step, "torch-computes", f"PyTorch computes {operator}, but the task wants kernels to compute",
-                        "Compute it in a kernel. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
-                    )
-                )  # fmt: skip
-        if isinstance(operator, str) and not rules.moves and kind_of(operator) == "move":
+        if isinstance(operator, str) and rules.torch == "movement" and kind_of(step) == "compute":
+            yield Finding(
+                _reason(
+                    step, "torch-computes", f"PyTorch computes {operator}, but the task wants kernels to compute",
+                    "Compute it in a kernel. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
+                )
+            )  # fmt: skip
+        if isinstance(operator, str) and not rules.moves and kind_of(step) == "move":
             message = f"PyTorch moves data by {operator}, which this task forbids"
             yield Finding(_reason(step, "torch-computes", message, "Read the tensors as they are, in a kernel."))
     opaque = next((step for step in steps if "opaque" in step), None)
@@ -107,14 +119,20 @@ def _kernel(tape: Mapping[str, Any], step: Mapping[str, Any]) -> Mapping[str, An
     return tape["kernels"][number] if known else None
 
 
-def _references(value: Any) -> Iterator[Any]:
-    """Yield the storages of all tensors inside an encoded value."""
+def _touched(step: Mapping[str, Any]) -> set[Any]:
+    """Return the storages of all operands of a step."""
+    return {_storage(one) for part in ("arguments", "args", "kwargs") for one in references_in(step.get(part))}
+
+
+def references_in(value: Any) -> Iterator[Any]:
+    """Yield the references of all tensors inside an encoded value."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
             if "tensor" in one:
-                yield _storage(one["tensor"])
+                if isinstance(one["tensor"], list) and len(one["tensor"]) == 5:
+                    yield one["tensor"]
             else:
                 waiting.extend(one.values())
         elif isinstance(one, list):

@@ -15,9 +15,13 @@ from torch import Tensor
 
 from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, is_differentiable, load_file
 
-Draw = Literal["seen", "fresh", "wide"]
+Draw = Literal["seen", "fresh", "wide", "wide-seen", "small", "mirrored"]
 LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
 WIDE = 32.0  # exp overflows float32 at this scale, unless the maximum is subtracted first
+SMALL = 2.0**-10  # an epsilon of 1e-6 beside a mean square matters at this scale
+_SCALES: dict[str, float] = {"wide": WIDE, "wide-seen": WIDE, "small": SMALL, "mirrored": -1.0}
+LARGEST_STRETCHED_SIZE = 8192
+SMALLEST_STRETCHED_SIZE = 512
 HIDDEN_CASES = 2
 LARGEST_TIMED_BYTES = 96 << 20
 SMALLEST_TIMED_BYTES = 24 << 20  # half the L2 of an H200; smaller cases time the launch
@@ -133,16 +137,48 @@ class Task:
         with _one_at_a_time, torch.random.fork_rng(devices=[]):
             torch.manual_seed(mixed)
             inputs = self.spec.inputs(trial.case, trial.dtype, "cpu", trial.layout)
-        if draw == "wide":
-            floating = [
-                name for name, value in inputs.items() if is_differentiable(value) and name not in self.spec.fixed
-            ]
-            for name in floating:
+        if draw in _SCALES:
+            for name in self._scalable(inputs, draw):
                 storage = inputs[name].untyped_storage()
-                torch.empty(0, dtype=inputs[name].dtype).set_(storage).mul_(WIDE)
+                torch.empty(0, dtype=inputs[name].dtype).set_(storage).mul_(_SCALES[draw])
         if self.parameters is not None:
             inputs["parameters"] = dict(self.parameters(0 if own_parameters else mixed))
         return inputs
+
+    def mirrors(self, inputs: Inputs) -> bool:
+        """Return whether some input is never negative by its draw alone; mirrored, it is never positive."""
+        return bool(self._scalable(inputs, "mirrored"))
+
+    def _scalable(self, inputs: Inputs, draw: Draw) -> list[str]:
+        names = [name for name, value in inputs.items() if is_differentiable(value) and name not in self.spec.fixed]
+        return names if draw != "mirrored" else [name for name in names if _is_one_sided(inputs[name])]
+
+    def stretched(self, seed: int) -> list[Trial]:
+        """Return a hidden trial for each free size, in which this size is large and the others are small."""
+        if self.hidden is not None:
+            return []
+        chance = random.Random(f"{seed} {self.name} stretched")
+        dtype = (self.dtypes or self.spec.dtypes)[0]
+        given = list(self.given) or self._small_cases()
+        found: dict[str, Case] = {}
+        for like in given:
+            free = [name for name in like.sizes if self._is_free(name) and name not in found]
+            for name in free:
+                case = self._stretched(like, name, chance)
+                if case is not None:
+                    found[name] = case
+        return [Trial(case, dtype, self.layouts[0], hidden=True) for case in found.values()]
+
+    def _stretched(self, like: Case, name: str, chance: random.Random) -> Case | None:
+        others = {one: chance.randint(2, 5) for one in like.sizes if one != name and self._is_free(one)}
+        size = LARGEST_STRETCHED_SIZE
+        while size >= SMALLEST_STRETCHED_SIZE and size > like.sizes[name]:
+            sizes = {**like.sizes, **others, name: chance.randint(3 * size // 4, size)}
+            case = Case(f"hidden, large {name}", **sizes)
+            if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
+                return case
+            size //= 2
+        return None
 
     def timed_cases(self) -> list[Case]:
         """Return the cases to time, the preferred one first: one that is large enough, then the spec's largest."""
@@ -249,6 +285,11 @@ class Task:
         except Exception:
             return False
         return True
+
+
+def _is_one_sided(value: Tensor) -> bool:
+    """Return whether a tensor holds no negative value, and is neither empty nor a mask of whole numbers."""
+    return bool(value.numel() > 1 and (value >= 0).all() and (value != value.round()).float().mean() > 0.5)
 
 
 _one_at_a_time = threading.Lock()  # PyTorch's generator belongs to the whole process

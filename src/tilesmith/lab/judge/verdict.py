@@ -10,6 +10,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
+from tilesmith.lab.judge.candidate import readable
+
 Outcome = Literal["pass", "fail", "unproven"]
 STAGES = ("loads", "runs", "honest", "right", "safe", "compiles", "fast")
 SCHEMA = "tilesmith-verdict-1"
@@ -36,6 +38,13 @@ class Reason:
     program: tuple[int, ...] | None = None
     file: str | None = None
     line: int | None = None
+
+    def __post_init__(self) -> None:
+        """Make what may come from a candidate fit for terminals and files."""
+        for name in ("message", "advice", "output", "kernel", "file"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, readable(str(value)))
 
     def __str__(self) -> str:
         place = ", ".join(one for one in (self.case, self.dtype, self.layout) if one)

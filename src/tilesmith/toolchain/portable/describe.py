@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import builtins
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import triton.language as tl
+from triton.runtime.jit import ConstexprFunction
 
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 from tilesmith.toolchain.portable.values import NotPortable, encode
@@ -22,24 +23,40 @@ class Kernels:
     def __init__(self) -> None:
         self.descriptions: list[dict[str, Any]] = []
         self._numbers: dict[Any, int] = {}
+        self._being_described: set[Any] = set()
+        self._used: dict[str, list[str]] = {}  # the names in a kernel's text
 
     def number(self, kernel: Any) -> int:
         """Return the number of a kernel's description. Raises NotPortable."""
-        kernel = as_jit_function(getattr(kernel, "fn", kernel) if not hasattr(kernel, "src") else kernel)
-        key = (kernel.fn, kernel.src)
+        if not isinstance(kernel, ConstexprFunction):
+            kernel = as_jit_function(getattr(kernel, "fn", kernel) if not hasattr(kernel, "src") else kernel)
+        text = (kernel.fn, kernel.src)
+        if text in self._being_described:
+            raise NotPortable(f"kernel {kernel.__name__}, which calls itself")
+        self._being_described.add(text)
+        try:
+            names = {name: self._named(name, value) for name, value in self._globals_of(kernel)}
+        finally:
+            self._being_described.discard(text)
+        key = (*text, json.dumps(names, sort_keys=True))  # a kernel may find other global values in a later launch
         if key not in self._numbers:
             if len(self._numbers) >= MOST_KERNELS:
                 raise NotPortable(f"more than {MOST_KERNELS} kernels")
             self._numbers[key] = len(self.descriptions)
-            self.descriptions.append({})  # a recursive function finds its number
-            self.descriptions[self._numbers[key]] = self._described(kernel)
+            self.descriptions.append(self._described(kernel, names))
         return self._numbers[key]
 
     def encode(self, value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
         """Return a launch's argument as JSON."""
         return encode(value, tensor, self.number)
 
-    def _described(self, kernel: Any) -> dict[str, Any]:
+    def _globals_of(self, kernel: Any) -> list[tuple[str, Any]]:
+        if kernel.src not in self._used:
+            tree = ast.parse(kernel.src)
+            self._used[kernel.src] = sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
+        return _globals_of(kernel.fn, self._used[kernel.src])
+
+    def _described(self, kernel: Any, names: dict[str, Any]) -> dict[str, Any]:
         function = kernel.fn
         lines = kernel.raw_src
         start = next((number for number, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
@@ -49,13 +66,14 @@ class Kernels:
             "file": function.__code__.co_filename,
             "line": int(kernel.starting_line_number) + start,
             "gluon": bool(getattr(kernel, "is_gluon", lambda: False)()),
+            "constexpr": isinstance(kernel, ConstexprFunction),
             "options": {
-                "do_not_specialize": list(kernel.do_not_specialize or ()),
-                "do_not_specialize_on_alignment": list(kernel.do_not_specialize_on_alignment or ()),
-                "debug": bool(kernel.debug),
-                "noinline": bool(kernel.noinline),
+                "do_not_specialize": list(getattr(kernel, "do_not_specialize", None) or ()),
+                "do_not_specialize_on_alignment": list(getattr(kernel, "do_not_specialize_on_alignment", None) or ()),
+                "debug": bool(getattr(kernel, "debug", False)),
+                "noinline": bool(getattr(kernel, "noinline", False)),
             },
-            "names": {name: self._named(name, value) for name, value in _globals_of(function, kernel.src)},
+            "names": names,
         }
 
     def _named(self, name: str, value: Any) -> Any:
@@ -65,18 +83,15 @@ class Kernels:
         return self.encode(value, no_tensor)
 
 
-def _globals_of(function: Any, text: str) -> list[tuple[str, Any]]:
-    """Return the global and enclosing names that a kernel's text uses, with their values."""
+def _globals_of(function: Any, used: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return those of the names that are global or enclosing, with their values; the others are local."""
     enclosing = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     found = []
-    for name in sorted(used):
+    for name in used:
         if name in enclosing:
             found.append((name, enclosing[name].cell_contents))
         elif name in function.__globals__:
             found.append((name, _constant_if_annotated(function, name)))
-        elif not hasattr(builtins, name):
-            continue  # a local name
     return found
 
 

@@ -56,6 +56,8 @@ class RebuiltKernels:
         namespace = {**names, "__builtins__": allowed, "__name__": f"judged_{number}"}
         exec(compile(padded, str(file), "exec"), namespace)
         function = namespace[module.body[0].name]  # type: ignore[attr-defined]  # `parsed` returns one function
+        if description.get("constexpr"):
+            return triton.constexpr_function(function)
         options = description["options"]
         chosen: dict[str, Any] = {
             "do_not_specialize": _names_or_numbers(options["do_not_specialize"]),

@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import triton.language as tl
+from triton.runtime.jit import JITFunction
 
-from tilesmith.toolchain.portable.values import is_known_module
+from tilesmith.toolchain.portable.values import is_in_the_language, is_known_module
 
 BUILTINS = frozenset(
     {"range", "len", "min", "max", "abs", "int", "float", "bool", "str", "tuple", "list", "isinstance", "print", "zip"}
@@ -29,7 +30,8 @@ _EXPRESSIONS = (
 )  # fmt: skip
 _PARTS = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.arguments, ast.arg)
 _RESERVED = "_interpreted_"
-_HIDDEN = frozenset({"handle", "data", "format"})  # numpy's arrays, and attributes by string
+# numpy's arrays, attributes by string, and what a @triton.jit function can do. No field of a named tuple opens these.
+_HIDDEN = frozenset({"handle", "data", "format", "format_map", *(one for one in dir(JITFunction) if one[0] != "_")})
 
 
 def _public(*kinds: type) -> frozenset[str]:
@@ -123,7 +125,7 @@ class _Checker:
         owner = self._global_value(node.value)
         if owner is not None:
             self._global_attribute(owner, node, line)
-        elif not (node.attr in ATTRIBUTES or node.attr in self._fields or (self._gluon and node.attr not in _HIDDEN)):
+        elif node.attr not in ATTRIBUTES and (node.attr in _HIDDEN or not (node.attr in self._fields or self._gluon)):
             raise KernelRefused(f"the attribute {node.attr}, which no tensor has", line)
 
     def _global_value(self, node: ast.AST) -> Any:
@@ -139,12 +141,7 @@ class _Checker:
     @staticmethod
     def _global_attribute(owner: Any, node: ast.Attribute, line: int) -> None:
         value = getattr(owner, node.attr, None)
-        if isinstance(value, ModuleType):
-            allowed = is_known_module(value)
-        else:
-            home = getattr(value, "__module__", None) or type(value).__module__
-            plain = isinstance(value, int | float | str | tl.dtype | tl.constexpr)
-            allowed = plain or home.split(".")[0] in ("triton", "math")
+        allowed = is_known_module(value) if isinstance(value, ModuleType) else is_in_the_language(value)
         if value is None or not allowed:
             raise KernelRefused(f"{ast.unparse(node)}, which is not in Triton's language", line)
 

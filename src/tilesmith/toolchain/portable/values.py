@@ -17,12 +17,16 @@ import triton
 import triton.language as tl
 from triton.experimental.gluon.language import _layouts as layouts
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-from triton.runtime.jit import JITFunction, TensorWrapper
+from triton.runtime.jit import ConstexprFunction, JITFunction, TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 Encoded = Any
 _TYPES = {value.name: value for value in vars(tl).values() if isinstance(value, tl.dtype)}
-_MODULES = ("triton", "math")
+# Triton has functions that compile C, write files and start programs; a kernel may use its language alone.
+_MODULES = ("math", "triton.language", "triton.experimental.gluon.language", "triton.experimental.gluon.nvidia",
+            "triton.experimental.gluon.amd")  # fmt: skip
+_ON_THE_WAY = ("triton", "triton.experimental", "triton.experimental.gluon")
+_OTHERS = (triton.cdiv, triton.next_power_of_2, tl.PropagateNan)
 
 
 class NotPortable(Exception):
@@ -53,6 +57,8 @@ def encode(value: Any, tensor: Callable[[torch.Tensor], Any], kernel: Callable[[
         names = list(getattr(value, "_fields", ()))
         return {"list" if isinstance(value, list) else "tuple": [inner(one) for one in value], "fields": names}
     if isinstance(value, JITFunction) or (hasattr(value, "fn") and hasattr(value, "arg_names")):
+        return {"kernel": kernel(value)}
+    if isinstance(value, ConstexprFunction) and value.__module__.split(".")[0] != "triton":
         return {"kernel": kernel(value)}
     if is_dataclass(value) and type(value).__module__ == layouts.__name__:
         return {
@@ -89,8 +95,21 @@ def _encoded_reference(value: Any) -> Encoded:
 
 
 def is_known_module(module: ModuleType) -> bool:
-    """Whether a kernel may use a module: Triton's own, and `math`."""
-    return module.__name__.split(".")[0] in _MODULES
+    """Whether a kernel may use a module: those of Triton's language, and `math`."""
+    return module.__name__ in _ON_THE_WAY or is_of_the_language(module.__name__)
+
+
+def is_of_the_language(module: str) -> bool:
+    """Whether the values that a module defines belong to Triton's language."""
+    return any(module == one or module.startswith(f"{one}.") for one in _MODULES)
+
+
+def is_in_the_language(value: Any) -> bool:
+    """Whether a kernel may use a value of a module: what Triton's language defines, and numbers."""
+    if isinstance(value, int | float | str | tl.dtype | tl.constexpr | tl.PropagateNan):
+        return True
+    home = getattr(value, "__module__", None) or type(value).__module__
+    return is_of_the_language(home) or any(value is one for one in _OTHERS)
 
 
 class Decoder:
@@ -170,7 +189,7 @@ class Decoder:
             if part.startswith("_"):
                 raise NotPortable(f"{module}.{name}")
             value = getattr(value, part)
-        if (getattr(value, "__module__", None) or "").split(".")[0] != "triton":
+        if not is_in_the_language(value):
             raise NotPortable(f"{module}.{name}")
         return value
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -64,8 +65,14 @@ class Nursery:
     ) -> None:
         self.close()
 
-    def child(self, role: str, scratch: str, limits: Limits, *, confined: bool) -> Child:
-        """Start a child with this role. A confined child may run a candidate's code."""
+    def child(
+        self, role: str, scratch: str, limits: Limits, *, confined: bool, programs: bool = False,
+        writable: Sequence[str] = (),
+    ) -> Child:  # fmt: skip
+        """Start a child with this role. A confined child may run a candidate's code.
+
+        With `programs` it may start programs, and it may write below `writable`, not only below its scratch folder.
+        """
         ours, theirs = socket.socketpair()
         status, their_status = os.pipe()
         arena = Arena.new(ARENA_BYTES)
@@ -75,6 +82,8 @@ class Nursery:
             "scratch": scratch,
             "limits": asdict(limits),
             "confined": confined,
+            "programs": programs,
+            "writable": list(writable),
             "arena_bytes": arena.size,
         }
         with self._lock:

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -102,12 +103,17 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
     protections = [sandbox.NAMESPACES] if separate else []
     memory = Arena(arena, request["arena_bytes"])
     if request["confined"]:
+        programs = bool(request["programs"])
+        if separate:
+            sandbox.limit_folder(request["scratch"])
         os.chdir(request["scratch"])
-        if sandbox.restrict_files(sandbox.readable_paths(), [request["scratch"]]):
+        tempfile.tempdir = request["scratch"]
+        writable = [request["scratch"], *request["writable"]]
+        if sandbox.restrict_files(sandbox.readable_paths(), writable, programs=programs):
             protections.append(sandbox.LANDLOCK)
         if len(process_limits.apply(Limits(**request["limits"]))) == 5:
             protections.append(sandbox.RLIMITS)
-        if sandbox.deny_calls():
+        if sandbox.deny_calls(programs=programs):
             protections.append(sandbox.SECCOMP)
     roles[request["role"]](channel, memory, {"protections": protections, "scratch": request["scratch"]})
     for stream in (sys.stdout, sys.stderr):

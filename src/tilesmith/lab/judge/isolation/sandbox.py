@@ -22,6 +22,9 @@ RLIMITS = "rlimits (memory, CPU time, file size, open files)"
 ALL = (NAMESPACES, LANDLOCK, SECCOMP, RLIMITS)
 
 _NEW_USER, _NEW_NETWORK, _NEW_PROCESSES, _NEW_IPC, _NEW_UTS = 0x10000000, 0x40000000, 0x20000000, 0x08000000, 0x04000000
+_NEW_MOUNTS = 0x00020000
+_PRIVATE_MOUNTS = 0x00040000 | 0x00004000  # MS_PRIVATE, MS_REC
+FOLDER_BYTES, FOLDER_FILES = 256 << 20, 10_000
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PATH_BENEATH, _VERSION_FLAG = 1, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
@@ -34,13 +37,31 @@ def enter_namespaces() -> bool:
     if sys.platform != "linux":
         return False
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS
+    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS | _NEW_MOUNTS
     if _libc().unshare(flags):
         return False
     with suppress(OSError):  # the process keeps its privileges on files either way
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    return True
+
+
+def limit_folder(folder: str) -> bool:
+    """Put a folder's content into memory of limited size, seen by this process alone. Return whether it works.
+
+    Nothing that the process writes there reaches the disk, and it ends with the process.
+    """
+    kept = {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    if _libc().mount(None, b"/", None, _PRIVATE_MOUNTS, None):
+        return False
+    options = f"size={FOLDER_BYTES},nr_inodes={FOLDER_FILES},mode=700".encode()
+    if _libc().mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options):
+        return False
+    for name, content in kept.items():
+        file = Path(folder) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
     return True
 
 
@@ -54,8 +75,11 @@ def readable_paths() -> list[str]:
     return [path for path in dict.fromkeys([*folders, *files, *devices, *packages]) if path and os.path.exists(path)]
 
 
-def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> bool:
-    """Allow reading and writing below these paths only. Return whether Landlock holds."""
+def restrict_files(readable: Sequence[str], writable: Sequence[str], *, programs: bool = False) -> bool:
+    """Allow reading and writing below these paths only. Return whether Landlock holds.
+
+    With `programs`, those below the readable paths may be started.
+    """
     version = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) if sys.platform == "linux" else -1
     if version < 1:
         return False
@@ -70,7 +94,7 @@ def restrict_files(readable: Sequence[str], writable: Sequence[str]) -> bool:
     if rules < 0:
         return False
     for path in readable:
-        _allow(rules, path, _READ)
+        _allow(rules, path, _READ | (_EXECUTE if programs else 0))
     for path in writable:
         _allow(rules, path, every_access & ~_EXECUTE)
     _allow(rules, "/dev/null", _READ_FILE | _WRITE_FILE)
@@ -90,9 +114,9 @@ def _allow(rules: int, path: str, access: int) -> None:
         os.close(handle)
 
 
-def deny_calls() -> bool:
-    """Deny system calls by seccomp. Return whether the filter holds."""
-    return seccomp.install()
+def deny_calls(*, programs: bool = False) -> bool:
+    """Deny system calls by seccomp, with `programs` all but those that start one. Return whether the filter holds."""
+    return seccomp.install(programs=programs)
 
 
 def close_other_files(kept: Sequence[int]) -> None:

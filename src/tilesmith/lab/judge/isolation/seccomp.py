@@ -18,6 +18,7 @@ _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _CLONE_THREAD = 0x00010000
 _X32_BIT = 0x40000000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER_MODE = 38, 22, 2
+_TO_START_PROGRAMS = ("fork", "vfork", "execve", "prlimit64", "kill")
 
 # Numbers by architecture: its audit name, clone, clone3, and the denied calls.
 _ARCHITECTURES: dict[str, tuple[int, int, int, dict[str, int]]] = {
@@ -70,12 +71,15 @@ def denied_calls() -> tuple[str, ...]:
     return tuple(known[3]) if known else ()
 
 
-def install() -> bool:
-    """Load the filter for this thread and its descendants. Return whether the kernel took it."""
+def install(*, programs: bool = False) -> bool:
+    """Load the filter for this thread and its descendants. Return whether the kernel took it.
+
+    With `programs`, the process may start programs: a compiler runs an assembler.
+    """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None or sys.platform != "linux":
         return False
-    code = _filter(*known)
+    code = _filter(*known, programs)
     instructions = ctypes.create_string_buffer(code)
     program = _Program(len(code) // 8, ctypes.addressof(instructions))
     library = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +88,7 @@ def install() -> bool:
     return bool(library.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0) == 0)
 
 
-def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int]) -> bytes:
+def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int], programs: bool) -> bytes:
     """Return the BPF program. `_step(code, value, skip if true, skip if false)` is one instruction."""
     refuse = _ERRNO | errno.EPERM
     lines = [
@@ -94,6 +98,8 @@ def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int]) 
         _step(_LOAD, _NUMBER_AT),
         _step(_ANY_BIT, _X32_BIT, 0, 1),
         _step(_RETURN, refuse),
+    ]
+    threads_only = [
         _step(_EQUAL, clone3, 0, 1),
         _step(_RETURN, _ERRNO | errno.ENOSYS),  # the C library falls back to clone, whose flags the filter can read
         _step(_EQUAL, clone, 0, 4),
@@ -102,8 +108,11 @@ def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int]) 
         _step(_RETURN, _ALLOW),
         _step(_RETURN, refuse),
     ]
-    for number in denied.values():
-        lines += [_step(_EQUAL, number, 0, 1), _step(_RETURN, refuse)]
+    if not programs:
+        lines += threads_only
+    for name, number in denied.items():
+        if not (programs and name in _TO_START_PROGRAMS):
+            lines += [_step(_EQUAL, number, 0, 1), _step(_RETURN, refuse)]
     lines.append(_step(_RETURN, _ALLOW))
     return b"".join(lines)
 

@@ -6,6 +6,7 @@ else, and judges that.
 Files, in reading order:
 
 - `plain_values.py`: arguments of PyTorch's operators as JSON, and back.
+- `compiled_stand_in.py`: what `kernel.warmup` returns where there is no GPU.
 - `tape.py`: the launches and PyTorch operators of one call, in order, with the memory they use.
 - `candidate_module.py`: load the candidate's files and find its function.
 - `worker.py`: answer the judge's requests.

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.judge.recording import plain_values
+from tilesmith.lab.judge.recording.compiled_stand_in import CompiledStandIn
 from tilesmith.lab.judge.recording.plain_values import NotPlain, Reference, dtype_name
 from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, OutOfBounds, interpret
 from tilesmith.toolchain.portable import Kernels, NotPortable
@@ -87,6 +88,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
             name = func.name()
+            own = _function_of_custom_operator(func)
+            if own is not None:  # its launches and operators count, not its name
+                with self:
+                    return own(*args, **kwargs)
             operands = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
             if name.split(".")[0] in HOST_READS:
                 self.host_reads.append(f"{name} at {self._line()}")
@@ -120,7 +125,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
     def launch(self, launched: Launched) -> Any:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             if launched.warmup:
-                return None
+                return CompiledStandIn(launched)
             self._note_launch(launched)
             if self._perform and not getattr(launched.kernel, "is_gluon", lambda: False)():
                 programs: Any = _every_program(launched.grid)
@@ -172,6 +177,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
                 return f"{file[len(self._folder) :].lstrip('/')}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
+
+
+def _function_of_custom_operator(func: Any) -> Any:
+    """Return the function behind `torch.library.custom_op` or `triton_op`; None for other operators."""
+    if func.namespace in ("aten", "prims"):
+        return None
+    found = getattr(sys.modules.get("torch._library.custom_ops"), "_maybe_get_opdef", lambda one: None)(func)
+    return getattr(found, "_init_fn", None)
 
 
 class _Lenient(Observer):

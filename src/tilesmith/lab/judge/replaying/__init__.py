@@ -10,5 +10,6 @@ Files, in reading order:
 - `replay.py`: run a tape: outputs, faults of the kernels, who wrote what.
 - `device.py`: run a tape on a GPU, without a trace.
 - `kernel_facts.py`: what the compiler and the memory trace say about each kernel.
+- `sessions.py`: what this process and the timing process share.
 - `worker.py`: answer the judge's requests.
 """

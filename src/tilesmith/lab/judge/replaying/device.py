@@ -142,9 +142,9 @@ class DeviceReplay(Replay):
     def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
         self._perform(launched)
 
-    def _operate(self, step: Mapping[str, Any], in_backward: bool) -> None:
+    def _operate(self, step: Mapping[str, Any]) -> None:
         name = step["operator"]
-        if kind_of(name, in_backward=in_backward) == "compute" and not self._allow_any:
+        if kind_of(step) == "compute" and not self._allow_any:
             raise Stopped(fault("torch-computes", f"PyTorch computes {name}", step))
         operator = operator_named(name)
         memory = self._device_memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -36,14 +37,19 @@ _OF_AUTOGRAD = frozenset({"add", "add_"})
 _NEVER = frozenset({"from_file", "_cudnn_init_dropout_state"})
 
 
-def kind_of(name: str, *, in_backward: bool = False) -> Kind:
-    """Return what an operator such as "aten::cat" or "aten::add.Tensor" does."""
-    plain = name.removeprefix("aten::").split(".")[0]
+def kind_of(step: Mapping[str, Any]) -> Kind:
+    """Return what the operator of a step, such as "aten::cat" or "aten::add.Tensor", does.
+
+    The judge marks steps of a backward, and steps whose operands depend on no input: these make tables.
+    """
+    plain = str(step["operator"]).removeprefix("aten::").split(".")[0]
     if plain in _FILLS:
         return "fill"
-    if plain in _MOVES or (in_backward and plain in _OF_AUTOGRAD):
+    if plain in _MOVES:
         return "move"
-    return "compute"
+    has_factor = len(step.get("args", ())) != 2 or bool(step.get("kwargs"))
+    is_sum = step.get("backward") and plain in _OF_AUTOGRAD and not has_factor
+    return "move" if is_sum else "fill" if step.get("independent") else "compute"
 
 
 def operator_named(name: Any) -> Any:

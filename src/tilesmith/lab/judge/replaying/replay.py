@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
@@ -62,9 +62,10 @@ class Replay:
 
     def __init__(
         self, tape: Mapping[str, Any], memory: Any, folder: Path, *, allow_any: bool,
-        kernels: RebuiltKernels | None = None,
+        kernels: RebuiltKernels | None = None, output_sizes: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         self.memory = memory
+        self._output_sizes = {tuple(one) for one in output_sizes}
         self.stores = _Stores()
         self.faults: list[dict[str, Any]] = []
         self.digests: dict[str, str] = {}
@@ -81,7 +82,7 @@ class Replay:
                 if "kernel" in step:
                     self._launch(self.launched(step), step, tf32)
                 elif "operator" in step and "opaque" not in step:
-                    self._operate(step, bool(step.get("backward")))
+                    self._operate(step)
                 else:
                     raise Stopped(fault("not-portable", f"{step.get('opaque') or 'a step'} cannot be replayed", step))
             except (BadTape, NotPlain, NotPortable, LookupError, KeyError, TypeError, ValueError) as error:
@@ -194,9 +195,9 @@ class Replay:
                     }
                 )
 
-    def _operate(self, step: Mapping[str, Any], in_backward: bool) -> None:
+    def _operate(self, step: Mapping[str, Any]) -> None:
         name = step["operator"]
-        kind = kind_of(name, in_backward=in_backward)
+        kind = kind_of(step)
         if kind == "compute" and not self._allow_any:
             raise Stopped(fault("torch-computes", f"PyTorch computes {name}", step))
         operator = operator_named(name)
@@ -214,7 +215,15 @@ class Replay:
         if kind == "move":
             for place in step["results"]:
                 if not bool((self.memory.writer_of(place) == KERNEL).any()):
-                    self.digests.setdefault(digest(self.memory.tensor(place)), name)
+                    for part in self._corners(self.memory.tensor(place)):
+                        self.digests.setdefault(digest(part), name)
+
+    def _corners(self, tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield a tensor, and its leading part of each output's size: a kernel could copy an output out of it."""
+        yield tensor
+        for sizes in self._output_sizes:
+            if len(sizes) == tensor.dim() and all(one <= has for one, has in zip(sizes, tensor.size(), strict=True)):
+                yield tensor[tuple(slice(one) for one in sizes)]
 
     def _note_writers(self, step: Mapping[str, Any], kind: str, operator: Any) -> None:
         places = step["results"]
@@ -239,8 +248,8 @@ class Replay:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Return a digest of a tensor's values in row-major order."""
-    content = tensor.detach().contiguous().clone()
+    """Return a digest of a tensor's values in row-major order, the same in every dtype that holds them."""
+    content = tensor.detach().to(tensor.dtype if tensor.is_complex() else torch.float64).contiguous().clone()
     data = torch.empty(0, dtype=torch.uint8).set_(content.untyped_storage())
     return hashlib.sha256(data.numpy().tobytes()).hexdigest()
 
@@ -249,11 +258,11 @@ def _only_copies(launched: Launched, shadows: ShadowMemory) -> bool:
     """Return whether every tensor that a launch stored is now a copy of another argument, or one value everywhere."""
     tensors = [one for _, one in named_tensors(launched.arguments)]
     written = {start for start, shadow in shadows.all.items() if shadow.writer.any() or shadow.updater.any()}
-    others = {digest(one) for one in tensors if one.untyped_storage().data_ptr() not in written}
+    others = {(one.dtype, digest(one)) for one in tensors if one.untyped_storage().data_ptr() not in written}
     for one in tensors:
         if one.untyped_storage().data_ptr() in written and one.numel():
             flat = one.flatten()
-            if digest(one) not in others and not bool((flat == flat[0]).all()):
+            if (one.dtype, digest(one)) not in others and not bool((flat == flat[0]).all()):
                 return False
     return True
 

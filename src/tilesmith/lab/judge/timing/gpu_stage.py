@@ -17,7 +17,7 @@ from tilesmith.lab.judge.verdict import Reason
 
 MOST_CONFIGURATIONS = 12
 NEEDS_GPU = "needs-gpu"
-Start = Callable[[str, bool], AbstractContextManager[Child]]
+Start = Callable[[str], AbstractContextManager[Child]]
 
 
 @dataclass
@@ -46,7 +46,7 @@ class GpuStage:
     def run(self, waiting: Sequence[Recorded], seen: Sequence[Recorded]) -> GpuFindings:
         """Decide the trials that wait for a GPU; if all are right, take the times."""
         if waiting:
-            with self.start("time", False) as child:
+            with self.start("time") as child:
                 for recorded in waiting:
                     try:
                         self._decide(recorded, child)
@@ -91,7 +91,8 @@ class GpuStage:
                 return
             except Failure as failure:
                 grown = not any(case == one for one in task.spec.cases)
-                if failure.open or (grown and failure.reason.stage != "honest" and number + 1 < len(cases)):
+                too_large = grown and failure.reason.stage not in ("honest", "right")
+                if failure.open or (too_large and number + 1 < len(cases)):
                     sizes = ", ".join(f"{name}={size}" for name, size in case.sizes.items())
                     self.findings.notes.append(f"not timed at {sizes}: {failure.reason.message[:160]}")
                     continue
@@ -99,7 +100,7 @@ class GpuStage:
                 return
 
     def _times_of(self, task: Task, trial: Trial, seen: Sequence[Recorded]) -> dict[str, Any]:
-        with self.start("record", True) as recording, self.start("time", False) as child:
+        with self.start("record") as recording, self.start("time") as child:
             recorder = Recorder(task, recording, self.seed)
             self.load(recorder, recording)
             tapes = [self._recorded(recorder, trial, 0, seen)]
@@ -149,7 +150,7 @@ def _moved_outputs(recorded: Recorded) -> set[str]:
         str(step["operator"])
         for step in recorded.tape["steps"]
         if "operator" in step
-        and kind_of(str(step["operator"]), in_backward=bool(step.get("backward"))) == "move"
+        and kind_of(step) == "move"
         and any(reference[0] in outputs for reference in step.get("results") or ())
     }
 

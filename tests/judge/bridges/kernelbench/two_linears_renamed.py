@@ -1,0 +1,31 @@
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def relu_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(y_ptr + offsets, tl.maximum(tl.load(x_ptr + offsets, mask=mask), 0.0), mask=mask)
+
+
+def relu(x):
+    y = torch.empty_like(x)
+    relu_kernel[(triton.cdiv(y.numel(), 256),)](x, y, y.numel(), BLOCK=256)
+    return y
+
+
+class ModelNew(nn.Module):
+    """Keeps transposed copies of its weights, under names that the problem does not have, and a table."""
+
+    def __init__(self, features, hidden):
+        super().__init__()
+        first = nn.Linear(features, hidden, bias=False)
+        second = nn.Linear(hidden, features, bias=False)
+        self.weights = [first.weight.detach().t().contiguous(), second.weight.detach().t().contiguous()]
+        self.table = torch.ones(features)
+
+    def forward(self, x):
+        return relu(torch.mm(torch.mm(x * self.table, self.weights[0]), self.weights[1]))

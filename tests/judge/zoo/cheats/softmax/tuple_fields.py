@@ -1,0 +1,27 @@
+# field names of a tuple open a tensor's array
+# judge: not-a-kernel
+from collections import namedtuple
+
+import torch
+import triton
+import triton.language as tl
+
+Names = namedtuple("Names", ["rows", "handle", "data", "tofile"])
+NAMES = tl.constexpr(3)
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n_cols, names, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=0))
+    x.handle.data.tofile("/tmp/escaped_by_field")
+    tl.store(y_ptr + row * n_cols + cols, e / tl.sum(e, axis=0), mask=mask)
+
+
+def softmax(x):
+    y = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, y, x.shape[1], Names(1, 2, 3, 4), BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
