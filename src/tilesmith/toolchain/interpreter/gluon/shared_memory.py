@@ -40,13 +40,16 @@ class Allocation:
 
     name: str
     complain: Callable[[str], None]
+    start: int  # address
+    element_bytes: int
+    written: NDArray[np.bool_]  # by element, flat
     touches: list[Touch] = field(default_factory=list)
     barriers: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A view of an allocation. `written` has the shape of `data`; None where that is not followed."""
+    """A view of an allocation. `written` has the shape of `data`; None for a view with another dtype."""
 
     allocation: Allocation
     data: Array
@@ -56,7 +59,9 @@ class Buffer:
     def new(cls, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], complain: Callable[[str], None]) -> Buffer:
         """Return new memory. Its content is NaN or -1, so that a use of it shows."""
         data = np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
-        return cls(Allocation(name, complain), data, np.zeros(shape, dtype=bool))
+        written = np.zeros(data.size, dtype=bool)
+        allocation = Allocation(name, complain, data.__array_interface__["data"][0], dtype.itemsize, written)
+        return cls(allocation, data, written.reshape(shape))
 
     @property
     def address(self) -> int:
@@ -93,6 +98,11 @@ class Buffer:
         self.data[lanes] = values if where is None else values[where]
         if self.written is not None:
             self.written[lanes] = True
+        else:
+            first, last = (
+                (place - self.allocation.start) // self.allocation.element_bytes for place in _bounds(self.data)
+            )
+            self.allocation.written[first:last] = True
 
     def _touch(self, actor: Actor, write: bool, description: str) -> None:
         first, last = _bounds(self.data)
