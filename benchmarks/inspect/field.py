@@ -1,14 +1,17 @@
 """Run `inspect` over scripts that use other people's kernels, and keep a table of verdicts.
 
-    python benchmarks/inspect/field.py --root liger=~/Liger-Kernel/src --root tutorials=~/triton/python/tutorials
+    python benchmarks/inspect/field.py --root liger=~/Liger-Kernel/src --root tutorials=~/triton/python/tutorials@3.9.0
 
 Libraries come from --root or from where pip installed them; absent ones are skipped and named. A script is right if it
-ends well and no finding is an error. With `--compare FILE` the exit status is 1 where a verdict is worse than in FILE.
+ends well, launches a kernel, and no finding is an error. With `--json FILE` a row replaces the earlier one of its
+script. With `--compare FILE` the exit status is 1 where a verdict is worse than in FILE.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import os
 import sys
@@ -27,6 +30,19 @@ from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
 
 HERE = Path(__file__).parent
+FIELD_PACKAGES = {
+    **PACKAGES, "mamba": "mamba_ssm", "flash": "flash_attn", "bnb": "bitsandbytes", "xformers": "xformers",
+    "lightllm": "lightllm", "torchao": "torchao", "vllm": "vllm", "sglang": "sglang", "unsloth": "unsloth",
+}  # fmt: skip
+GLUON_TESTS = {  # of Triton's Gluon tutorials: which tests pytest selects with -k, small sizes
+    "01-intro": "test",
+    "02-layouts": "test_memcpy_1d or test_memcpy_2d_inout",
+    "03-async-copy": "test_memcpy_1d_cpasync or (pipelined and 2-32-64-4000)",
+    "04-tma": "message or memcpy or (pipelined and 2-32-64-4000)",
+    "05-wgmma": "(small_mma and 4-16) or (blocked and 64-64-64-208)",
+    "07-persistence": "pipelined and 4-3-64-64-64-208",
+    "08-warp-specialization": "elementwise and 4-2-2-32-64-4000",
+}
 KNOWN_FAULTS: dict[str, str] = {}  # by script: the kind of an error that is true
 
 
@@ -35,26 +51,54 @@ def verdict(name: str, found: Inspection) -> dict[str, Any]:
     ending = found.ending
     errors = [one for one in found.findings if one.severity == "error"]
     true = [one for one in errors if one.kind == KNOWN_FAULTS.get(name)]
-    if ending.kind != "finished" or ending.status:
+    if not found.kernels and ending.kind == "finished":
+        word, reason = "fails", "no kernel was launched"
+    elif ending.kind != "finished" or ending.status:
         word, reason = "fails", ending.message or f"status {ending.status}"
     elif len(errors) > len(true):
         first = next(one for one in errors if one not in true)
         word, reason = "false error", f"{first.kind} at {Path(first.file).name}:{first.line}: {first.message}"
     else:
         word, reason = ("right", f"{true[0].kind}, a true fault") if true else ("right", "")
-    return {"script": name, "verdict": word, "kernels": len(found.kernels), "reason": reason[:300]}
+    return {
+        "script": name,
+        "source": name.partition("_")[0],
+        "verdict": word,
+        "kernels": len(found.kernels),
+        "reason": reason[:300],
+    }
 
 
-def scripts(roots: dict[str, Path], wanted: list[str]) -> list[tuple[str, Path, str]]:
-    """Return name, file and the library's folder of each script that can run."""
-    known = [
-        (script.stem, script, str(roots[script.stem.partition("_")[0]]))
+def scripts(roots: dict[str, Path], wanted: list[str]) -> list[tuple[str, Path | str, tuple[str, ...], str]]:
+    """Return name, file or module, arguments and the library's folder of each script that can run."""
+    known: list[tuple[str, Path | str, tuple[str, ...], str]] = [
+        (script.stem, script, (), str(roots.get(script.stem.partition("_")[0], "")))
         for script in sorted((HERE / "scripts").glob("*.py"))
-        if script.stem.partition("_")[0] in roots
+        if script.stem.partition("_")[0] in {*roots, "inductor"}
     ]
     if "tutorials" in roots:
-        known += [(f"tutorial_{file.stem}", file, "") for file in sorted(roots["tutorials"].glob("[01]*.py"))]
+        known += [(f"tutorial_{file.stem}", file, (), "") for file in sorted(roots["tutorials"].glob("[01]*.py"))]
+        for stem, chosen in GLUON_TESTS.items():
+            file = roots["tutorials"] / "gluon" / f"{stem}.py"
+            if file.is_file():
+                known.append((f"gluon_{stem}", "pytest", ("-q", "-x", str(file), "-k", chosen), str(file.parent)))
     return [one for one in known if not wanted or any(one[0].startswith(start) for start in wanted)]
+
+
+def versions_of(given: list[str]) -> dict[str, str]:
+    """Return the version of each library: after @ in --root, else from its metadata."""
+    named = {one.partition("=")[0]: one.rpartition("@")[2] for one in given if "@" in one}
+    for name, package in FIELD_PACKAGES.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            named.setdefault(name, importlib.metadata.version(package.replace("_", "-")))
+    return named
+
+
+def kept_rows(file: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the rows of an earlier table by script."""
+    if file is None or not file.is_file():
+        return {}
+    return {row["script"]: row for row in json.loads(file.read_text())["rows"]}
 
 
 def main() -> None:
@@ -65,24 +109,28 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the table here")
     parser.add_argument("--compare", type=Path, help="a table of an earlier run")
     options = parser.parse_args()
-    roots = roots_of(options.root)
-    for absent in sorted({*PACKAGES, "tutorials"} - {*roots}):
+    given = versions_of(options.root)
+    roots = roots_of([one.partition("@")[0] for one in options.root], FIELD_PACKAGES)
+    for absent in sorted({*FIELD_PACKAGES, "tutorials"} - {*roots}):
         print(f"{absent} is not here: pass --root {absent}=FOLDER")
-    rows, versions, before = [], {}, os.environ.get("PYTHONPATH", "")
+    rows, kept, before = [], kept_rows(options.json), os.environ.get("PYTHONPATH", "")
     settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))
-    for name, file, folder in scripts(roots, options.script):
+    for name, file, arguments, folder in scripts(roots, options.script):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
         start = time.monotonic()
-        found = inspect_script(file, (), settings, Limits(seconds=options.timeout))
+        found = inspect_script(file, arguments, settings, Limits(seconds=options.timeout))
         versions = {"tilesmith": found.tilesmith, "torch": found.torch, "triton": found.triton}
-        rows.append({**verdict(name, found), "seconds": round(time.monotonic() - start, 1)})
-        row = rows[-1]
+        row = {**verdict(name, found), "seconds": round(time.monotonic() - start, 1)}
+        library = "tutorials" if row["source"] in ("tutorial", "gluon") else row["source"]
+        row["version"] = given.get(library, found.torch if library == "inductor" else "")
+        rows.append(row)
+        kept[name] = row
         print(
             f"{row['verdict']:12} {name:32} {row['kernels']:3} kernels {row['seconds']:6.1f} s  {row['reason'][:120]}",
             flush=True,
         )
         if options.json:
-            options.json.write_text(json.dumps({**versions, "rows": rows}, indent=1) + "\n")
+            options.json.write_text(json.dumps({**versions, "rows": [*kept.values()]}, indent=1) + "\n")
     right = sum(row["verdict"] == "right" for row in rows)
     print(f"{right} of {len(rows)} right")
     if options.compare:

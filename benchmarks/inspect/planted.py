@@ -182,10 +182,10 @@ def planted_in(script: Path, root: Path, most: int, used: Counter[str]) -> list[
     return rows
 
 
-def roots_of(given: list[str]) -> dict[str, Path]:
+def roots_of(given: list[str], packages: dict[str, str] = PACKAGES) -> dict[str, Path]:
     """Return the folder that holds each library: from --root, else where it is installed."""
     roots = {name: Path(path).expanduser().resolve() for name, _, path in (one.partition("=") for one in given)}
-    for name, package in PACKAGES.items():
+    for name, package in packages.items():
         spec = None if name in roots else importlib.util.find_spec(package)
         if spec is not None and spec.origin:
             roots[name] = Path(spec.origin).parent.parent

@@ -1,7 +1,11 @@
 """FlagGems: mm."""
 
-import flag_gems
+import os
+
 import torch
+
+os.environ["GEMS_VENDOR"] = "nvidia"  # FlagGems asks nvidia-smi otherwise
+import flag_gems
 
 torch.manual_seed(0)
 a = torch.randn(70, 90, device="cuda")

@@ -1,7 +1,11 @@
 """FlagGems: softmax."""
 
-import flag_gems
+import os
+
 import torch
+
+os.environ["GEMS_VENDOR"] = "nvidia"  # FlagGems asks nvidia-smi otherwise
+import flag_gems
 
 torch.manual_seed(0)
 x = torch.randn(7, 200, device="cuda")

@@ -27,16 +27,47 @@ def gluon_copy(x_ptr, y_ptr, BLOCK: gl.constexpr):  # type: ignore[no-untyped-de
     gl.store(y_ptr + places, gl.load(x_ptr + places))
 
 
-def test_gluon_is_named_and_compiled() -> None:
+@gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def gluon_reversed(x_ptr, y_ptr, BLOCK: gl.constexpr):  # type: ignore[no-untyped-def]  # Triton ships no types
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    places = gl.arange(0, BLOCK, layout=layout)
+    x = gl.load(x_ptr + places)
+    reverse = gl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=True, pack=1)
+    gl.store(y_ptr + places, reverse)
+
+
+def test_gluon_kernel_is_traced_and_compiled() -> None:
     def program() -> None:
         x, y = torch.ones(64, device="cuda"), torch.empty(64, device="cuda")
+        gluon_copy[(1,)](x, y, BLOCK=64)
+        assert torch.equal(x, y)
+
+    found = inspect(program, targets=HOPPER)
+    assert not found.has_errors
+    assert {access.argument for access in found.kernels[0].accesses} == {"x_ptr", "y_ptr"}
+    assert found.kernels[0].targets["cuda:90"].registers > 0
+
+
+def test_gluon_kernel_out_of_bounds_is_found_at_its_line() -> None:
+    def program() -> None:
+        gluon_copy[(1,)](torch.ones(100, device="cuda"), torch.empty(128, device="cuda"), BLOCK=128)
+
+    finding = only(inspect(program, targets=HOPPER), "out-of-bounds")
+    assert finding.line == gluon_copy.fn.__code__.co_firstlineno + 4
+
+
+def test_unknown_operation_of_gluon_is_named_and_the_kernel_compiled() -> None:
+    def program() -> None:
+        x = torch.ones(64, device="cuda", dtype=torch.int32)
+        y = torch.empty(64, device="cuda", dtype=torch.int32)
         for _ in range(2):
-            gluon_copy[(1,)](x, y, BLOCK=64)
+            gluon_reversed[(1,)](x, y, BLOCK=64)
             y.sum()
 
     found = inspect(program, targets=HOPPER)
-    finding = only(found, "not-interpreted")
-    assert "does not know gl.BlockedLayout" in finding.message
+    assert only(found, "not-interpreted").message.startswith(
+        "the interpreter does not know brev.b32 in inline assembly"
+    )
     assert not found.has_errors
     assert found.kernels[0].targets["cuda:90"].registers > 0
 

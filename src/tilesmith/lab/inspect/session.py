@@ -185,11 +185,11 @@ class Session:
         chosen = set(programs)
         rest = (program for program in every_program(launched.grid) if program not in chosen)
         most = self.options.programs
-        deadline = time.thread_time() + self.options.seconds
+        deadline = time.process_time() + self.options.seconds  # partitions of Gluon kernels have threads
 
         def in_time() -> Iterator[Program]:
             yield from programs if most is None else programs[: max(1, most)]
-            while (len(trace.traced) < most) if most is not None else (time.thread_time() < deadline):
+            while (len(trace.traced) < most) if most is not None else (time.process_time() < deadline):
                 program = next(rest, None)
                 if program is None:
                     return

@@ -17,16 +17,18 @@ Files, in reading order:
 - `operations.py`: operations that an observer sees.
 - `values/`: undefined values, error, infinities and hints.
 - `all_programs.py`: the addresses of every program, computed for many programs at once.
+- `gluon/`: an interpreter of Gluon kernels.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
 - `libdevice.py`: functions of libdevice.
+- `ptx.py`: inline PTX.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.
 """
 
-from tilesmith.toolchain.interpreter.memory import Access, Dot, Observer, OutOfBounds
+from tilesmith.toolchain.interpreter.memory import Access, Dot, Misuse, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter.operations import Operation
 from tilesmith.toolchain.interpreter.running import (
     KernelError,
@@ -44,6 +46,7 @@ __all__ = [
     "Dot",
     "KernelError",
     "Launched",
+    "Misuse",
     "Observer",
     "Operation",
     "OutOfBounds",

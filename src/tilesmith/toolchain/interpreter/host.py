@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from triton.runtime.jit import TensorWrapper
-from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilesmith.toolchain.gluon import DESCRIPTORS
 
 
 def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -16,7 +17,7 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
     if isinstance(value, tuple):
         elements = [with_tensors(element, change) for element in value]
         return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
-    if isinstance(value, TensorDescriptor):
+    if isinstance(value, DESCRIPTORS):
         descriptor = copy.copy(value)
         descriptor.base = with_tensors(value.base, change)
         return descriptor

@@ -40,8 +40,8 @@ class Language:
         self.builder = Builder()
         self.semantic = Semantic(self.builder)
         self._changes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
-        self._replacements: dict[int, Callable[..., Any]] = {}
-        self._rewriter = Rewriter(self.semantic, self._replacements)
+        self.replacements: dict[int, Callable[..., Any]] = {}
+        self._rewriter = Rewriter(self.semantic, self.replacements)
         self.rewritten = self._rewriter.rewritten
         self._change_builtins()
         self._change_structure()
@@ -67,7 +67,7 @@ class Language:
         self._changes[id(owner), name] = (owner, name, value)
         # A kernel that imported a function by name holds the original; the replacement is found by identity.
         if hasattr(owner, name):
-            self._replacements[id(getattr(owner, name))] = value
+            self.replacements[id(getattr(owner, name))] = value
 
     def _change_builtins(self) -> None:
         for owner in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
@@ -116,11 +116,11 @@ class Language:
 
     def _change_functions_of_numbers(self) -> None:
         """Return replacements for Python names that Triton's compiler reads differently, and for libdevice."""
-        self._replacements[id(builtins.range)] = self._range
-        self._replacements[id(builtins.min)] = partial(
+        self.replacements[id(builtins.range)] = self._range
+        self.replacements[id(builtins.min)] = partial(
             _least, builtins.min, partial(tl.minimum, _semantic=self.semantic)
         )
-        self._replacements[id(builtins.max)] = partial(
+        self.replacements[id(builtins.max)] = partial(
             _least, builtins.max, partial(tl.maximum, _semantic=self.semantic)
         )
         for owner, name, function in libdevice.functions(self.semantic):

@@ -18,7 +18,8 @@ import torch
 import triton
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tilesmith.toolchain.gluon import DESCRIPTORS
 
 if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.operations import Operation
@@ -98,6 +99,14 @@ class OutOfBounds(Exception):
         self.bad_lanes = bad_lanes
 
 
+class Misuse(Exception):
+    """A Gluon kernel accesses shared memory that another partition or an asynchronous copy uses, or nobody wrote."""
+
+    def __init__(self, message: str, program: Program, file: str, line: int) -> None:
+        super().__init__(message)
+        self.program, self.file, self.line = program, file, line
+
+
 class Observer:
     """Sees what interpreted kernels do. Override the methods that you need."""
 
@@ -140,6 +149,10 @@ class Observer:
 
     def barrier(self, program: Program, certain: bool) -> None:
         """Called when the threads of a program wait for each other; not `certain`: the compiler may need no barrier."""
+
+    def misuse(self, misuse: Misuse) -> None:
+        """Called for accesses to shared memory that no wait orders. Raises by default; return to continue."""
+        raise misuse
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         """Called for an access out of bounds. Raises by default; return to continue with the bad lanes masked."""
@@ -242,6 +255,14 @@ class Memory:
             self.doubt = getattr(observer, kind)(access) or self.doubt
         return mask if within else self._refuse(access, own)
 
+    def misuse(self, program: Program, file: str, line: int, message: str) -> None:
+        """Show the observers a wrong use of shared memory; raise it where there are none."""
+        misuse = Misuse(message, program, file, line)
+        for observer in self.observers:
+            observer.misuse(misuse)
+        if not self.observers:
+            raise misuse
+
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:
         if active.size == 0:
             return True
@@ -304,7 +325,7 @@ def tensors_in(arguments: Mapping[str, object]) -> Iterator[tuple[str, torch.Ten
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             yield name, value
-        elif isinstance(value, triton.runtime.jit.TensorWrapper | TensorDescriptor):
+        elif isinstance(value, (triton.runtime.jit.TensorWrapper, *DESCRIPTORS)):
             yield from tensors_in({name: value.base})
         elif isinstance(value, tuple):
             yield from tensors_in({f"{name}[{index}]": element for index, element in enumerate(value)})

@@ -28,6 +28,7 @@ from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
 from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, rounded_operand, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
+from tilesmith.toolchain.interpreter.ptx import inline_assembly
 from tilesmith.toolchain.interpreter.values.hints import Hints
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
@@ -60,6 +61,13 @@ def same_argument(first: Handle, second: Handle) -> Type:
     if getattr(first.dtype, "argument", None) == getattr(second.dtype, "argument", None):
         return second.dtype.scalar
     return tl.pointer_type(second.dtype.element_ty)
+
+
+class _Results(list[Any]):
+    """The results of an operation, as Triton's front end asks for them."""
+
+    def get_result(self, number: int) -> Handle:
+        return self[number]
 
 
 _SAME_WIDTH = {tl.float32: tl.int32, tl.float64: tl.int64}
@@ -179,6 +187,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         )
         for observer in self.memory.observers:
             observer.dot(dot)
+
+    def create_inline_asm(
+        self, text: str, constraints: str, values: list[Handle], kinds: list[Type], is_pure: bool, pack: int
+    ) -> _Results:
+        return _Results(inline_assembly(self, text, values, [kind.scalar for kind in kinds], pack))
 
     # Order and hints
 

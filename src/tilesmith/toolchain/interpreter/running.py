@@ -18,15 +18,18 @@ import triton.language as tl
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 from triton.runtime.jit import JITFunction, mangle_type
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tilesmith.toolchain.gluon import DESCRIPTORS, GluonDescriptor
 from tilesmith.toolchain.interpreter.all_programs import Batch, CannotFollow, PathRecorder, Recorded, every_address
+from tilesmith.toolchain.interpreter.gluon.language import GluonLanguage
+from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
 from tilesmith.toolchain.interpreter.host import HostCopies
 from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 from tilesmith.toolchain.interpreter.operations import following
 from tilesmith.toolchain.interpreter.patches import pointer_to
+from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
@@ -126,12 +129,18 @@ def interpret(
             with _lock:
                 kernel = as_jit_function(kernel)
                 bound = inspect.getcallargs(kernel.fn, **arguments)
-                _launch(kernel, _whole_grid(grid, bound), bound, programs)
+                _launch(kernel, _whole_grid(grid, bound), bound, programs, options)
 
 
 @cache
 def _language() -> Language:
     return Language()
+
+
+@cache
+def _gluon() -> GluonLanguage:
+    language = _language()
+    return GluonLanguage(language.builder, language.semantic, language.replacements)
 
 
 def launch_as_usual(launched: Launched) -> Any:
@@ -184,7 +193,7 @@ def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **o
         bound = inspect.getcallargs(kernel.fn, *arguments, **parameters)
         whole = _whole_grid(grid, bound)
         if not _performers:
-            return _launch(kernel, whole, bound)
+            return _launch(kernel, whole, bound, options=options)
         rest = {name: value for name, value in options.items() if name not in parameters}
         return _performers[-1].launch(Launched(kernel, whole, bound, rest, warmup))
 
@@ -215,9 +224,14 @@ def _every_program(grid: Program) -> Iterator[Program]:
     return ((x, y, z) for z, y, x in product(*map(range, reversed(grid))))
 
 
-def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Sequence[Program] | None = None) -> None:
-    if kernel.is_gluon():
-        raise KernelError(f"{UNKNOWN} {_first_gluon_operation(kernel)}, an operation of Gluon")
+def _launch(
+    kernel: Any,
+    grid: Program,
+    arguments: dict[str, Any],
+    programs: Sequence[Program] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    warps = _warps(kernel, arguments, options or {}) if kernel.is_gluon() else 0
     observers = [observer for observer in _contexts if observer is not None]
     for observer in observers:
         observer.launch(kernel, grid, arguments)
@@ -228,11 +242,13 @@ def _launch(kernel: Any, grid: Program, arguments: dict[str, Any], programs: Seq
     builder.memory = Memory(kernel.__name__, hosted, observers)
     builder.set_grid_dim(*grid)
     # Infinities and NaN are ordinary values for a kernel, so numpy must not warn.
-    with language.in_place(), np.errstate(all="ignore"):
+    with _in_place(kernel), np.errstate(all="ignore"):
         function = language.rewritten(kernel)
         values = _values(kernel, hosted)
         for program in _every_program(grid) if programs is None else programs:
             builder.grid_idx = program
+            if warps:
+                _gluon().machine.begin(warps)
             followers = [observer for observer in observers if observer.follows(program)]
             try:
                 with following(builder, followers) if followers else nullcontext():
@@ -264,7 +280,7 @@ def addresses_of_all_programs(
     Raises CannotFollow where they cannot be computed for all programs, or not within `seconds`.
     """
     language, builder = _language(), _language().builder
-    with _lock, language.in_place(), np.errstate(all="ignore"):
+    with _lock, _in_place(launched.kernel), np.errstate(all="ignore"):
         builder.memory = memory = Memory(launched.kernel.__name__, launched.arguments, [])
         builder.set_grid_dim(*launched.grid)
         function, values = language.rewritten(launched.kernel), _values(launched.kernel, launched.arguments)
@@ -283,17 +299,25 @@ def addresses_of_all_programs(
         yield from every_address(run, launched.grid, memory.readable, seconds, wanted)
 
 
-def _first_gluon_operation(kernel: Any) -> str:
-    """Return the first name of Gluon's language that a kernel calls."""
-    for found in re.finditer(r"([A-Za-z_][\w.]*)\s*\(", kernel.src[kernel.src.index(":") :]):
-        owner = kernel.fn.__globals__.get(found[1].partition(".")[0])
-        if getattr(owner, "__name__", getattr(owner, "__module__", "")).startswith("triton.experimental.gluon"):
-            return found[1]
-    return str(kernel.__name__)
+@contextmanager
+def _in_place(kernel: Any) -> Iterator[None]:
+    """Redirect the language of a kernel to the interpreter."""
+    gluon = _gluon() if kernel.is_gluon() else None  # made before triton.language changes
+    with _language().in_place(), nullcontext() if gluon is None else gluon.in_place():
+        yield
+
+
+def _warps(kernel: Any, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+    """Return the number of warps of a Gluon kernel, which may be a parameter as well."""
+    if options.get("num_ctas", 1) != 1:
+        raise KernelError(f"{UNKNOWN} clusters (num_ctas={options['num_ctas']}), which {kernel.__name__} uses")
+    return int(options.get("num_warps", arguments.get("num_warps", DEFAULT_WARPS)))
 
 
 def _located(error: Exception, kernel: str, program: Program) -> KernelError:
     """Return the error with the innermost line in the user's source."""
+    if isinstance(error, UnknownOperation):
+        return KernelError(f"{UNKNOWN} {error}, which {kernel} uses")
     missing = re.search(r"has no attribute 'create_(\w+)'", str(error)) if isinstance(error, AttributeError) else None
     if missing:
         return KernelError(f"{UNKNOWN} {missing[1]}, which {kernel} uses")
@@ -315,7 +339,7 @@ def _device_value(name: str, value: Any, annotation: str = "") -> Any:
     if isinstance(value, tuple):
         elements = [_device_value(f"{name}[{index}]", element) for index, element in enumerate(value)]
         return type(value)(*elements) if hasattr(value, "_fields") else tuple(elements)
-    if isinstance(value, TensorDescriptor):
+    if isinstance(value, DESCRIPTORS):
         return _device_descriptor(name, value)
     if isinstance(value, tl.constexpr):
         return value.value
@@ -328,12 +352,22 @@ def _device_value(name: str, value: Any, annotation: str = "") -> Any:
 
 
 def _device_descriptor(name: str, descriptor: Any) -> Any:
-    made = _language().semantic.make_tensor_descriptor(
-        base=_device_value(name, descriptor.base),
-        shape=[_device_value(name, length) for length in descriptor.shape],
-        strides=[*(_device_value(name, stride) for stride in descriptor.strides[:-1]), tl.constexpr(1)],
-        block_shape=[tl.constexpr(length) for length in descriptor.block_shape],
-        padding_option=descriptor.padding,
-    )
+    base = _device_value(name, descriptor.base)
+    shape = [_device_value(name, length) for length in descriptor.shape]
+    strides = [_device_value(name, stride) for stride in descriptor.strides[:-1]]
+    if isinstance(descriptor, GluonDescriptor):
+        last = _device_value(name, 1)
+        made = _gluon().descriptor(
+            base, shape, [*strides, last], descriptor.block_shape, descriptor.layout, descriptor.padding
+        )
+    else:
+        block = [tl.constexpr(length) for length in descriptor.block_shape]
+        made = _language().semantic.make_tensor_descriptor(
+            base=base,
+            shape=shape,
+            strides=[*strides, tl.constexpr(1)],
+            block_shape=block,
+            padding_option=descriptor.padding,
+        )
     made.handle.round_f32_to_tf32 = getattr(descriptor, "round_f32_to_tf32", False)  # new in 3.9
     return made

@@ -76,6 +76,12 @@ def explained(trace: Trace, incident: Incident) -> tuple[str, Severity, str, str
             )
             advice = "Call tl.debug_barrier() between the two, or keep the value in a register."
             return "race", "error" if certain else "warning", message, advice
+        case "shared race":
+            advice = "Wait here first: mbarrier.wait, tma.store_wait, warpgroup_mma_wait or async_copy.wait_group."
+            return "race", "error", f"{incident.message}, in program {program}", advice
+        case "shared unwritten":
+            advice = "Wait for the copy that fills this memory, or store to it first."
+            return "uninitialised", "error", f"{incident.message}, in program {program}", advice
         case "lanes":
             message = f"lanes of one store write different values to the same element of {name} ({count})"
             return "race", "error", message, "Make the offsets of the store distinct, or mask the duplicates."

@@ -148,7 +148,9 @@ def _summary(session: Any, script: str, arguments: Sequence[str]) -> dict[str, A
 
 
 def _message(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
+    """Return the line of an error that has its class and the start of its message."""
+    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    return next((line.strip() for line in lines if type(error).__name__ in line.partition(":")[0]), lines[-1])
 
 
 def _own_traceback(error: BaseException, script: str) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.program_order import ProgramOrder
 from tilesmith.lab.inspect.tracing.shadow_memory import Lanes, Places, Programs, ShadowMemory, StorageShadow, Where
-from tilesmith.toolchain.interpreter import Access, OutOfBounds
+from tilesmith.toolchain.interpreter import Access, Misuse, OutOfBounds
 from tilesmith.toolchain.interpreter.memory import Doubt
 from tilesmith.toolchain.interpreter.values.hints import Hint, broken_width
 from tilesmith.toolchain.interpreter.values.undefined import Undefined
@@ -70,6 +70,14 @@ class Sanitizer:
         incident = self._incident("out-of-bounds", error.access, error.access.argument)
         incident.elements += int(np.count_nonzero(error.bad_lanes))
         incident.message = incident.message or str(error)
+
+    def misuse(self, misuse: Misuse) -> None:
+        """Note accesses to shared memory that no wait orders, or that read what nobody wrote."""
+        kind = "shared race" if "does not wait" in str(misuse) else "shared unwritten"
+        key = (kind, misuse.file, misuse.line)
+        self._incidents.setdefault(
+            key, Incident(kind, misuse.file, misuse.line, "shared", None, misuse.program, message=str(misuse))
+        )
 
     def access(
         self, access: Access, argument: str | None, shadow: StorageShadow, places: Where, number: int

@@ -20,7 +20,7 @@ from tilesmith.lab.inspect.model import Operation, Program, Tile
 from tilesmith.lab.inspect.tracing.number_log import NumberLog
 from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
-from tilesmith.toolchain.interpreter import Access, Dot, Observer, OutOfBounds
+from tilesmith.toolchain.interpreter import Access, Dot, Misuse, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
 from tilesmith.toolchain.interpreter.memory import Doubt
 from tilesmith.toolchain.interpreter.values.hints import Hint
@@ -174,6 +174,9 @@ class Trace(Observer):
 
     def out_of_bounds(self, error: OutOfBounds) -> None:
         self.sanitizer.out_of_bounds(error)
+
+    def misuse(self, misuse: Misuse) -> None:
+        self.sanitizer.misuse(misuse)
 
     def program_number(self, program: Program) -> int:
         """Return the program's number in the shadow memory, counted from 1."""

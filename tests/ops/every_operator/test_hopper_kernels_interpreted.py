@@ -1,0 +1,82 @@
+"""Hopper kernels, which are written in Gluon, run in the interpreter: small problems, planned for an absent H100."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import tilesmith as ts
+from tilesmith.ops.attention.hopper.backward_plan import HopperBackward
+from tilesmith.ops.attention.hopper.forward_plan import HopperForward
+from tilesmith.ops.matmul.planning.half_on_hopper import Half
+from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.runtime.plan import Plan
+from tilesmith.toolchain.interpreter import interpret
+
+
+def planned(function: Callable[..., object], *tensors: Tensor) -> list[Plan]:
+    """Return the plans of a call for Hopper."""
+    with ts.use("triton"), recorded_plans("cuda:90") as plans:
+        function(*(tensor.detach().to("meta").requires_grad_() for tensor in tensors))
+    return plans
+
+
+def interpreted(plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Run the launches of a plan on host tensors; return its outputs. Memory of the plan starts as NaN or 0."""
+    tensors = dict(enumerate(inputs))
+    for buffer in plan._buffers:
+        empty = torch.empty_strided(buffer.shape, buffer.strides, dtype=buffer.dtype)
+        tensors[buffer.slot] = empty.fill_(float("nan")) if buffer.dtype.is_floating_point else empty.zero_()
+    for launch in plan.launches:
+        interpret(launch.kernel, launch.grid, launch.on(tensors), options=launch.options())
+    return [tensors[output.slot] for output in plan.outputs]
+
+
+def names(plan: Plan) -> list[str]:
+    return [launch.kernel.__name__ for launch in plan.launches]
+
+
+def test_exact_matmul_by_partitions_matches_torch() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(128, 64), torch.randn(64, 64)
+    (plan,) = planned(ts.ops.matmul, a, b)
+    assert "matmul_hopper_exact_kernel" in names(plan)
+    torch.testing.assert_close(interpreted(plan, [a, b])[0], a @ b, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_attention_and_its_gradients_match_torch(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in (HopperForward, HopperBackward):
+        monkeypatch.setattr(form, "suits", lambda form, problem: True)
+    torch.manual_seed(0)
+    q, k, v, gradient = (torch.randn(1, 1, 128, 64).bfloat16() for _ in range(4))
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> None:
+        output = ts.ops.attention(q, k, v, causal=is_causal)
+        output.backward(torch.empty_like(output))
+
+    forward, backward = planned(call, q, k, v)
+    assert names(forward) == ["attention_hopper_forward_kernel"]
+    assert "attention_hopper_backward_kernel" in names(backward)
+    output, logsumexp = interpreted(forward, [q, k, v])
+    leaves = [one.float().requires_grad_() for one in (q, k, v)]
+    expected = scaled_dot_product_attention(*leaves, is_causal=is_causal)
+    expected.backward(gradient.float())
+    torch.testing.assert_close(output.float(), expected.detach(), atol=2e-2, rtol=2e-2)
+    gradients = interpreted(backward, [gradient, output, logsumexp, q, k, v])[:3]
+    for ours, leaf in zip(gradients, leaves, strict=True):
+        assert leaf.grad is not None
+        torch.testing.assert_close(ours.float(), leaf.grad, atol=4e-2, rtol=4e-2)
+
+
+def test_half_matmul_by_partitions_matches_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Half, "suits", lambda form, problem: True)
+    torch.manual_seed(0)
+    a, b = torch.randn(128, 512).bfloat16(), torch.randn(512, 128).bfloat16()
+    (plan,) = planned(ts.ops.matmul, a, b)
+    assert "matmul_hopper_kernel" in names(plan)
+    torch.testing.assert_close(interpreted(plan, [a, b])[0].float(), a.float() @ b.float(), atol=0.2, rtol=1e-2)
