@@ -45,9 +45,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x times the normal distribution's Φ(x); its approximation is a sigmoid of a cubic polynomial."""
+    """x times the normal distribution's Φ(x), or its approximation by a cubic polynomial in tanh."""
     if approximate == "tanh":
-        return x * sigmoid((8 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x))
+        return x * (1 + torch.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x))) / 2
     made: Tensor = x * torch.special.ndtr(x)
     return made
 
@@ -104,13 +104,9 @@ def _matmul(
     made = made if scale_b is None else made * scale_b
     made = made if bias is None else made + bias
     if activation:
-        made = {"relu": relu, "silu": lambda x: x * sigmoid(x), "gelu": gelu}[activation](made)
+        made = {"relu": torch.relu, "silu": lambda x: x * sigmoid(x), "gelu": gelu}[activation](made)
     made = made.squeeze(-1) if b.ndim == 1 else made
     return made.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else made
-
-
-def relu(x: Tensor) -> Tensor:
-    return x.clamp(min=0) * (x.detach() != 0)  # the gradient at zero is zero
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, rotary_dim: int | None = None) -> Tensor:
@@ -150,7 +146,7 @@ def _transition(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
     contract_weight: Tensor, contract_bias: Tensor, eps: float, residual: bool,
 ) -> Tensor:  # fmt: skip
-    hidden = relu(linear(layer_norm(x, norm_weight, norm_bias, eps), expand_weight, expand_bias))
+    hidden = torch.relu(linear(layer_norm(x, norm_weight, norm_bias, eps), expand_weight, expand_bias))
     made = linear(hidden, contract_weight, contract_bias)
     return x + made if residual else made
 
@@ -289,7 +285,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "geglu": lambda gate, up=None, approximate="none": _gated(lambda x: gelu(x, approximate), gate, up),
     "swiglu": lambda gate, up=None: _gated(lambda x: x * sigmoid(x), gate, up),
     "rms_norm": rms_norm,
-    "rms_norm_relu": lambda x, weight, eps: relu(rms_norm(x, weight, eps)),
+    "rms_norm_relu": lambda x, weight, eps: torch.relu(rms_norm(x, weight, eps)),
     "add_rms_norm": _add_rms_norm,
     "rms_norm_rope": _rms_norm_rope,
     "layer_norm": layer_norm,
