@@ -27,8 +27,9 @@ from tilesmith.ops.attention.reference import (
     default_scale,
     in_one_piece,
     kept_by_dropout,
+    products,
     seed_tensor,
-    weighted,
+    softmax,
 )  # fmt: skip
 from tilesmith.ops.attention.spec import seen_pairs
 from tilesmith.ops.runtime.arguments import require_same_device
@@ -57,7 +58,8 @@ def _in_one_matrix(
 ) -> Tensor:  # fmt: skip
     """Compute one matrix of scores for all sequences, in which they do not see each other.
 
-    A NaN of one sequence reaches the others here: their weights for it are zero, and zero times NaN is NaN.
+    Products over all sequences see zeros for NaN and infinities, since zero times NaN is NaN, here and in the gradient.
+    The sequence that holds such an element gets NaN afterwards.
     """
     scale, window, softcap, dropout, seed = options
     group = q.shape[1] // max(k.shape[1], 1)
@@ -65,7 +67,10 @@ def _in_one_matrix(
     of_key, key, key_length = _places(key_starts, k.shape[0])
     q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
     k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
-    scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
+    (q, q_is_bad), (k, k_is_bad), (v, v_is_bad) = (_finite_part(one) for one in (q, k, v))
+    scores = products(q, k) * default_scale(q.shape[-1], scale)
+    is_bad = q_is_bad.any(-1)[..., :, None] | k_is_bad.any(-1)[..., None, :]
+    scores = scores.masked_fill(is_bad, torch.nan)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     left, right = bounds(causal, window)
@@ -79,7 +84,17 @@ def _in_one_matrix(
     if dropout:
         head = sequence[:, None] * q.shape[0] + torch.arange(q.shape[0], device=q.device)[:, None, None]
         kept = kept_by_dropout(seed_tensor(seed, q.device), head, place[:, None], key, dropout)
-    return weighted(scores.masked_fill(~seen, -torch.inf), v, kept, dropout).transpose(0, 1)
+    weights = softmax(scores.masked_fill(~seen, -torch.inf)).masked_fill(~seen, 0.0).to(v.dtype)
+    if kept is not None:
+        weights = torch.where(kept, weights / (1 - dropout), 0.0)
+    sees_bad = (seen.to(v.dtype) @ v_is_bad.to(v.dtype)) > 0
+    return (weights @ v).masked_fill(sees_bad, torch.nan).transpose(0, 1)
+
+
+def _finite_part(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x with zeros for NaN and infinities, and where these are."""
+    is_bad = ~x.isfinite()
+    return x.masked_fill(is_bad, 0.0), is_bad
 
 
 def _one_by_one(

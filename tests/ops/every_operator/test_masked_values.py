@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import tilesmith as ts
+import tilesmith.fold
 from tilesmith.spec import Inputs
 
 Poison = Callable[[Inputs], None]
@@ -112,13 +113,17 @@ CALLS: dict[str, tuple[str, Callable[[], Inputs], Poison]] = {
 
 
 def _results(operator: str, inputs: Inputs, route: str) -> dict[str, Tensor]:
+    return _results_of(getattr(ts.ops, operator), inputs, route)
+
+
+def _results_of(function: Callable[..., Tensor], inputs: Inputs, route: str) -> dict[str, Tensor]:
     """Return the output and all gradients."""
     leaves = {
         name: value.clone().requires_grad_() if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
     }
     with ts.use(route):  # type: ignore[arg-type]  # parametrised
-        output = getattr(ts.ops, operator)(**leaves)
+        output = function(**leaves)
         output.backward(torch.arange(1, output.numel() + 1).mul(1.7).sin().view(output.shape))
     gradients = {name: one.grad for name, one in leaves.items() if isinstance(one, Tensor) and one.grad is not None}
     return {"output": output.detach(), **gradients}
@@ -192,3 +197,72 @@ def test_packed_sequences_do_not_spoil_each_other(route: str) -> None:
         found = _results("attention_varlen", {**inputs, name: spoiled}, route)
         for result, tensor in found.items():
             torch.testing.assert_close(tensor[others], right[result][others], msg=f"{result}, {name} spoiled")
+
+
+def _packed(lengths: Tensor, how: str, route: str) -> Callable[[Inputs], dict[str, Tensor]]:
+    """Return the output and the gradients of packed attention, by torch.compile or by torch.func."""
+
+    def output(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ts.ops.attention_varlen(q, k, v, lengths, causal=True, softcap=3.0)
+
+    compiled = torch.compile(output, backend="aot_eager") if how == "compile" else output
+
+    def results(inputs: Inputs) -> dict[str, Tensor]:
+        leaves = [inputs[name].clone() for name in ("q", "k", "v")]
+        cotangent = torch.arange(1, leaves[0].numel() + 1).mul(1.7).sin().view(leaves[0].shape)
+        with ts.use(route):  # type: ignore[arg-type]  # parametrised
+            if how == "func":
+                made, pull = torch.func.vjp(output, *leaves)
+                return {"output": made, **dict(zip(("q", "k", "v"), pull(cotangent), strict=True))}
+            if how == "vmap":
+                (made,) = torch.func.vmap(output)(*(one[None] for one in leaves))
+                return {"output": made}
+            made = compiled(*(one.requires_grad_() for one in leaves))
+            made.backward(cotangent)
+        return {"output": made.detach(), **{name: one.grad for name, one in zip("qkv", leaves, strict=True)}}
+
+    return results
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("how", ["compile", "func", "vmap"])
+def test_packed_sequences_do_not_spoil_each_other_where_pytorch_traces(how: str, route: str) -> None:
+    torch.manual_seed(1)
+    starts = torch.tensor([0, 3, 3, 8, 12], dtype=torch.int32)
+    inputs: Inputs = {name: _random(12, 2, 5) for name in ("q", "k", "v")}
+    results = _packed(starts, how, route)
+    right = results(inputs)
+    others = torch.ones(12, dtype=torch.bool)
+    others[3:8] = False
+    for name in ("q", "k", "v"):
+        found = results({**inputs, name: _poisoned(inputs[name], ~others[:, None, None])})
+        for result, tensor in found.items():
+            torch.testing.assert_close(tensor[others], right[result][others], msg=f"{result}, {name} spoiled")
+        assert found["output"][3:8].isnan().any(), f"{name} spoiled its own sequence"
+
+
+def _fold_inputs(queries: int, keys: int, with_lengths: bool) -> Inputs:
+    inputs = {"q": _random(2, 3, 2, queries, 4), "k": _random(2, 3, 2, keys, 4), "v": _random(2, 3, 2, keys, 4)}
+    inputs["bias"] = _random(2, 1, 2, queries, keys)
+    if with_lengths:
+        lengths = torch.tensor([[2, 0, keys], [1, keys, 3]], dtype=torch.int32)[:, :, None, None, None]
+        return {**inputs, "kv_lengths": lengths}
+    mask = torch.ones(2, 3, 1, 1, keys, dtype=torch.bool)
+    mask[..., 1::3] = False
+    return {**inputs, "mask": mask}
+
+
+@pytest.mark.parametrize("with_lengths", [False, True])
+@pytest.mark.parametrize("queries", [4, 3])  # as many as keys: over pairs; fewer: plain attention
+@pytest.mark.parametrize("route", ROUTES)
+def test_masked_keys_of_folding_models_reach_neither_results_nor_gradients(
+    route: str, queries: int, with_lengths: bool
+) -> None:
+    torch.manual_seed(1)
+    inputs = _fold_inputs(queries, 4, with_lengths)
+    seen = inputs["mask"][:, :, 0] if not with_lengths else torch.arange(4) < inputs["kv_lengths"][:, :, 0]
+    hidden = ~seen[..., None]  # [batch, rows, 1, keys, 1]
+    right = _results_of(ts.fold.triangle_attention, inputs, route)
+    for name in ("k", "v"):
+        inputs[name] = _poisoned(inputs[name], hidden)
+    torch.testing.assert_close(_results_of(ts.fold.triangle_attention, inputs, route), right)

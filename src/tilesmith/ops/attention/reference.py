@@ -98,7 +98,7 @@ def in_one_piece(
     if mask is not None:  # zeros instead of what a masked key holds: zero times NaN is NaN, here and in the gradient
         k, v = (one.masked_fill(~mask[:, None, :, None], 0.0) for one in (k, v))
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = (q @ k.transpose(-1, -2)) * default_scale(q.shape[-1], scale)
+    scores = products(q, k) * default_scale(q.shape[-1], scale)
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
@@ -113,6 +113,13 @@ def in_one_piece(
         query, key = torch.arange(n_queries, device=q.device)[:, None], torch.arange(n_keys, device=q.device)
         kept = kept_by_dropout(seed_tensor(seed, q.device), head, query, key, dropout)
     return weighted(scores.masked_fill(hidden, -torch.inf), v, kept, dropout)
+
+
+def products(q: Tensor, k: Tensor) -> Tensor:
+    """Return q·kᵀ; of float16 in single precision, since float16 ends at 65,504."""
+    if q.dtype == torch.float16:
+        q, k = q.float(), k.float()
+    return q @ k.transpose(-1, -2)
 
 
 def weighted(scores: Tensor, v: Tensor, kept: Tensor | None, dropout: float) -> Tensor:

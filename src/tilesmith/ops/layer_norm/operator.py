@@ -24,7 +24,8 @@ def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps:
 
 def native(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     if any(parameter is not None and parameter.dtype != x.dtype for parameter in (weight, bias)):
-        return reference(x, weight, bias, eps)  # PyTorch's own takes one dtype only
+        # PyTorch's own takes one dtype only. Squares of float16 leave its range.
+        return reference(x.to(torch.promote_types(x.dtype, torch.float32)), weight, bias, eps).to(x.dtype)
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 

@@ -26,7 +26,8 @@ def reference(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Ten
 
 def native(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     if weight is not None and weight.dtype != x.dtype:
-        return reference(x, weight, eps)  # PyTorch's own warns and takes a slow path
+        # PyTorch's own warns and takes a slow path. Squares of float16 leave its range.
+        return reference(x.to(torch.promote_types(x.dtype, torch.float32)), weight, eps).to(x.dtype)
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 

@@ -20,6 +20,15 @@ def reference(
     return rope_reference(norm_reference(q, q_weight, eps), norm_reference(k, k_weight, eps), cos, sin)
 
 
+def native(
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float = 1e-6
+) -> tuple[Tensor, Tensor]:
+    """Compute in single precision or better: squares of float16 leave its range."""
+    wide_q, wide_k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
+    rotated_q, rotated_k = reference(wide_q, wide_k, q_weight, k_weight, cos, sin, eps)
+    return rotated_q.to(q.dtype), rotated_k.to(k.dtype)
+
+
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, context.eps = inputs
     context.save_for_backward(*tensors)
@@ -33,12 +42,12 @@ def gradient(context: Any, dq: Tensor, dk: Tensor) -> tuple[Tensor | None, ...]:
     if any(context.needs_input_grad[4:6]):  # rare; PyTorch computes them
         with torch.enable_grad():
             cos, sin = cos.detach().requires_grad_(), sin.detach().requires_grad_()
-            rotated = reference(q.detach(), k.detach(), q_weight.detach(), k_weight.detach(), cos, sin, context.eps)
+            rotated = native(q.detach(), k.detach(), q_weight.detach(), k_weight.detach(), cos, sin, context.eps)
             of_tables = torch.autograd.grad(rotated, (cos, sin), (dq, dk))
     return of_q, of_k, of_q_weight, of_k_weight, *of_tables, None
 
 
-@operator("rms_norm_rope", reference=reference, forward=forward, save=save, gradient=gradient)
+@operator("rms_norm_rope", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
 def rms_norm_rope(
     q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:

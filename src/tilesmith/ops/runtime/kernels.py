@@ -183,7 +183,12 @@ def recorded_plans(target: str = "cuda:90") -> Iterator[list[Plan]]:
 
 
 def _contiguous(arguments: Sequence[Any]) -> list[Any]:
-    return [value.contiguous() if isinstance(value, Tensor) else value for value in arguments]
+    """Return the arguments with contiguous strides. `contiguous()` leaves an empty tensor's strides as they are."""
+
+    def copied(value: Tensor) -> Tensor:
+        return value.contiguous() if value.numel() else value.new_empty(value.shape)
+
+    return [copied(value) if isinstance(value, Tensor) else value for value in arguments]
 
 
 def _device_of(arguments: Sequence[Any]) -> torch.device:

@@ -33,6 +33,9 @@ class InPlace:
             made = self._into_new_memory(*arguments[self._filled :])
             return made[-1] if self._filled else made  # type: ignore[no-any-return]  # Kernels return what they say
         key = look(arguments)
+        if key is None:  # PyTorch negates an argument lazily
+            arguments = tuple(one.resolve_neg() if isinstance(one, Tensor) else one for one in arguments)
+            key = look(arguments)
         plan = self._plans.get(key)
         if plan is None:
             plan = Plan(self._into_new_memory.name, overwritten.device, arguments)

@@ -1,0 +1,54 @@
+"""float16 values whose products leave float16's range: computed in single precision on both routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tilesmith as ts
+
+
+@pytest.mark.parametrize("route", ["interpret", "torch"])
+@pytest.mark.parametrize("operator", [ts.ops.rms_norm, ts.ops.rms_norm_relu, ts.ops.layer_norm])
+def test_norm_with_a_weight_of_another_dtype(operator: Any, route: Any) -> None:
+    x, weight = (torch.randn(3, 8) * 1000).half(), torch.randn(8)
+    with ts.use(route):
+        torch.testing.assert_close(operator(x, weight).float(), operator(x.float(), weight), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("route", ["interpret", "torch"])
+def test_rms_norm_rope_and_the_gradients_of_its_tables(route: Any) -> None:
+    torch.manual_seed(0)
+    q, k, angle = torch.randn(1, 2, 3, 4) * 1000, torch.randn(1, 1, 3, 4) * 1000, torch.randn(3, 4)
+
+    def results(q: Tensor, k: Tensor) -> list[Tensor]:
+        cos, sin = angle.cos().requires_grad_(), angle.sin().requires_grad_()
+        with ts.use(route):
+            outputs = ts.ops.rms_norm_rope(q, k, torch.ones(4).to(q), torch.ones(4).to(q), cos, sin)
+        gradients = torch.autograd.grad([one.float().sin().sum() for one in outputs], [cos, sin])
+        return [one.float() for one in (*outputs, *gradients)]
+
+    halves = q.half(), k.half()
+    right = results(*(one.float() for one in halves))
+    torch.testing.assert_close(results(*halves), right, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("route", ["interpret", "torch"])
+def test_scores_of_attention(route: Any) -> None:
+    torch.manual_seed(0)
+    q, k, v = ((torch.randn(1, 3, 3, 2, 5) * 1000).half() for _ in range(3))
+    starts = torch.tensor([0, 1, 3], dtype=torch.int32)
+    calls = {
+        "attention": lambda q, k, v: ts.ops.attention(q[0], k[0], v[0], bias=torch.zeros(2, 2).to(q)),
+        "attention_varlen": lambda q, k, v: ts.ops.attention_varlen(q[0, 0], k[0, 0], v[0, 0], starts),
+        "msa_row_attention": ts.ops.msa_row_attention,
+        "msa_column_attention": ts.ops.msa_column_attention,
+        "triangle_attention": ts.ops.triangle_attention,
+    }
+    for name, call in calls.items():
+        with ts.use(route):
+            found, right = call(q, k, v), call(q.double(), k.double(), v.double())
+        torch.testing.assert_close(found.double(), right, rtol=2e-2, atol=10.0, msg=name)
