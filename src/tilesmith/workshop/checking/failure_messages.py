@@ -158,6 +158,15 @@ def cached(shared: bool) -> str:
     )
 
 
+def order_matters() -> str:
+    """Return the message for a result that is wrong when the programs run in another order."""
+    return (
+        "The result is wrong when the last program runs first. A GPU runs programs in any order and many at the same "
+        "time, so no program may rely on what another program of the same launch has already done. Where a program "
+        "needs the result of others, use a second launch."
+    )
+
+
 def _findings(call: TracedCall, kind: str) -> Iterator[Finding]:
     return (finding for kernel in call.kernels for finding in kernel.findings if finding.kind == kind)
 

@@ -5,6 +5,7 @@ Files, in reading order:
 - `drawing.py`: the drawing library: shapes as SVG, and figures with steps.
 - `vectors.py`: programs, blocks, masks, strides and tiles.
 - `rows.py`: norms, softmax and other work on rows.
+- `counting.py`: scans, histograms, selections and sparse rows.
 - `memory.py`: sectors, lanes, transposes, banks and vector width.
 - `products.py`: matrix products: tiles, order, pipelining, tuning.
 - `attention.py`: attention, its causal form and its gradient.

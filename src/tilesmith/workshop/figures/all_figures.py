@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tilesmith.workshop.figures import attention, cuda, memory, products, rows, space, tools, vectors
+from tilesmith.workshop.figures import attention, counting, cuda, memory, products, rows, space, tools, vectors
 from tilesmith.workshop.figures.drawing import Figure
 
 FIGURES: dict[str, Callable[[], Figure]] = {
@@ -20,6 +20,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "rms-norm-backward": rows.rms_norm_backward,
     "silu": vectors.silu,
     "reduction": vectors.reduction,
+    "prefix-scan": counting.prefix_scan,
     "softmax": rows.softmax,
     "online-softmax": rows.online_softmax,
     "cross-entropy": rows.cross_entropy,
