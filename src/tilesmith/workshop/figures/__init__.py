@@ -8,6 +8,7 @@ Files, in reading order:
 - `counting.py`: scans, histograms, selections and sparse rows.
 - `memory.py`: sectors, lanes, transposes, banks and vector width.
 - `products.py`: matrix products: tiles, order, pipelining, tuning.
+- `quantised.py`: quantised numbers, and products with them.
 - `attention.py`: attention, its causal form and its gradient.
 - `space.py`: windows, convolution and the triangle.
 - `tools.py`: measuring, tuning, debugging and graphs.

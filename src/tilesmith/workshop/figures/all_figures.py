@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tilesmith.workshop.figures import attention, counting, cuda, memory, products, rows, space, tools, vectors
+from tilesmith.workshop.figures import (
+    attention,
+    counting,
+    cuda,
+    memory,
+    products,
+    quantised,
+    rows,
+    space,
+    tools,
+    vectors,
+)
 from tilesmith.workshop.figures.drawing import Figure
 
 FIGURES: dict[str, Callable[[], Figure]] = {
@@ -21,6 +32,10 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "silu": vectors.silu,
     "reduction": vectors.reduction,
     "prefix-scan": counting.prefix_scan,
+    "histogram": counting.histogram,
+    "top-k": counting.top_k,
+    "sparse-rows": counting.sparse_rows,
+    "dequantise": quantised.dequantise,
     "softmax": rows.softmax,
     "online-softmax": rows.online_softmax,
     "cross-entropy": rows.cross_entropy,
@@ -38,6 +53,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "gemm-2": products.pipeline,
     "gemm-3": products.tuning,
     "gemm-4": products.every_size,
+    "quantised-matmul": quantised.quantised_matmul,
     "persistent": products.persistent,
     "flash-attention": attention.flash_attention,
     "flash-attention-causal": attention.flash_attention_causal,
