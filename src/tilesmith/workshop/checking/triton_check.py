@@ -145,7 +145,7 @@ class TritonCheck(StagedCheck):
         self._call(trial)
         for result in compared(trial):
             if not result.passed:
-                message = failure_messages.wrong_result(result.message, self.file)
+                message = failure_messages.wrong_result(result.what, result.message, self.file)
                 if " is nan, " in result.message:
                     message += failure_messages.origin_of_nan(nan_origin(trial.spec.op, seeded_inputs(trial, seed=0)))
                 message = self._with_sizes(trial, message)

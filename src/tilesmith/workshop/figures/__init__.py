@@ -6,6 +6,7 @@ Files, in reading order:
 - `vectors.py`: programs, blocks, masks, strides and tiles.
 - `rows.py`: norms, softmax and other work on rows.
 - `counting.py`: scans, histograms, selections and sparse rows.
+- `training.py`: gradients and what they need, grouped heads, occupancy.
 - `memory.py`: sectors, lanes, transposes, banks and vector width.
 - `products.py`: matrix products: tiles, order, pipelining, tuning.
 - `quantised.py`: quantised numbers, and products with them.

@@ -15,6 +15,7 @@ from tilesmith.workshop.figures import (
     rows,
     space,
     tools,
+    training,
     vectors,
 )
 from tilesmith.workshop.figures.drawing import Figure
@@ -25,7 +26,12 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "block-size": vectors.block_size,
     "two-dimensional-tiles": vectors.two_dimensional_tiles,
     "strides": vectors.strides,
+    "vector-width": memory.alignment,
+    "three-dimensions": memory.three_dimensions,
     "rms-norm": rows.rms_norm,
+    "occupancy": training.occupancy,
+    "autograd": training.autograd,
+    "layer-norm-backward": training.layer_norm_statistics,
     "layer-norm": rows.layer_norm,
     "fused-norm-relu": rows.fused_norm_relu,
     "rms-norm-backward": rows.rms_norm_backward,
@@ -58,6 +64,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "flash-attention": attention.flash_attention,
     "flash-attention-causal": attention.flash_attention_causal,
     "flash-attention-backward": attention.flash_attention_backward,
+    "grouped-heads": training.grouped_heads,
     "triangle-multiply": space.triangle,
     "profiling": tools.roofline,
     "autotune": tools.tuning_cost,
