@@ -20,6 +20,10 @@ pytest.importorskip("uvicorn")
 from running_studio import RunningStudio, running_studio, until  # needs both
 
 from tilesmith.studio.app import number_in
+from tilesmith.studio.lessons import course
+from tilesmith.workshop.checking.verdict import Verdict
+from tilesmith.workshop.course.catalogue import Catalogue
+from tilesmith.workshop.learner.workshop_folder import Workshop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "inspect"))
 
@@ -178,6 +182,16 @@ def test_save_of_an_old_version_is_a_conflict(studio: RunningStudio) -> None:
     forced = studio.ask("api/exercise/rope/file", {"text": "two\n", "version": late.json["version"]}, "PUT")
     assert forced.status == 200
     assert studio.file("rope").read_text() == "two\n"
+
+
+def test_course_goes_on_with_an_unsolved_exercise(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, Catalogue())
+    chosen = workshop.catalogue["block-size"]
+    workshop.start(chosen)
+    assert course(workshop)["current"] == "block-size"
+    workshop.note_check(chosen, Verdict(chosen.id, passed=True, stage="goals", message=""), b"solved")
+    assert course(workshop)["current"] is None
+    assert course(workshop)["next"] == "two-dimensional-tiles"
 
 
 def test_course_has_needs_times_and_ladders(studio: RunningStudio) -> None:

@@ -113,3 +113,8 @@ def test_unknown_or_circular_needs_are_refused(folder: Path, needs: str, said: s
     path.write_text(path.read_text().replace('"vector-add"', '"my-add"').replace("needs = []", f"needs = {needs}"))
     with pytest.raises(ExerciseError, match=said):
         Catalogue([mine.parent])
+
+
+def test_effort_names_time_difficulty_and_needs() -> None:
+    assert load_exercise(BUILT_IN / "vector-add").effort == "about 15 minutes, easy"
+    assert load_exercise(BUILT_IN / "masks").effort.endswith(", after vector-add")

@@ -172,3 +172,19 @@ def test_commands_are_found_on_own_lines_and_in_sentences(tmp_path: Path) -> Non
     assert [str(one) for one in commands_in(page, "masks")] == [
         "learn hint", f"learn start {EXAMPLE}", "inspect script.py (masks)",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_page_says_where_to_read_on(name: str) -> None:
+    before, _, section = EXERCISES[name].page.read_text().partition("\n## Read on\n")
+    links = re.findall(r"\[[^\]]+\]\((https://[^)\s]+)\)", section)
+    assert len(links) >= 2
+    assert len(set(links)) == len(links)
+    assert "](http" not in before
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_exercise_says_how_long_and_how_hard_it_is(name: str) -> None:
+    exercise = EXERCISES[name]
+    assert exercise.minutes >= 5
+    assert exercise.difficulty in (1, 2, 3)

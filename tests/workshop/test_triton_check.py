@@ -120,6 +120,14 @@ def test_reused_output_memory_fails_at_right(tmp_path: Path) -> None:
     assert "Allocate a new output" in verdict.message
 
 
+def test_result_that_depends_on_the_order_of_programs_fails_at_right(tmp_path: Path) -> None:
+    source = (BUILT_IN / "prefix-scan" / "wrong" / "running_total.py").read_text()
+    verdict = verdict_on(source, tmp_path, "prefix-scan")
+    assert verdict.stage == "right"
+    assert "when the last program runs first" in verdict.message
+    assert "second launch" in verdict.message
+
+
 def test_kernel_from_another_file_fails_at_runs(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(SOLUTION)
     source = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom elsewhere import vector_add\n"

@@ -68,6 +68,8 @@ def _solved(workshop: Workshop) -> Text:
 def started(workshop: Workshop, exercise: Exercise, fresh: bool) -> RenderableType:
     file = workshop.file_of(exercise)
     grid = Table(box=None, show_header=False, pad_edge=False)
+    if exercise.effort:
+        grid.add_row("  needs", Text(exercise.effort))
     grid.add_row("  read", Text(str(workshop.page_of(exercise))))
     if exercise.is_only_questions:
         grid.add_row("  answer", Text(f"tilesmith learn quiz {exercise.id}"))

@@ -19,9 +19,10 @@ def course(workshop: Workshop) -> dict[str, Any]:
     kept = workshop.progress()
     following = workshop.next_open()
     exercises = [_entry(exercise, kept) for exercise in workshop.catalogue.values()]
+    begun = kept.current if kept.current in workshop.catalogue else None
     return {
         "folder": str(workshop.folder),
-        "current": kept.current if kept.current in workshop.catalogue else None,
+        "current": begun if begun is not None and kept.of(begun).state != "solved" else None,
         "next": following.id if following else None,
         "solved": sum(one["state"] == "solved" for one in exercises),
         "tracks": {track: [one for one in exercises if one["track"] == track] for track in workshop.catalogue.tracks()},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import planted
 import pytest
 import torch
+import triton
+import triton.language as tl
 from reading import HOPPER, kinds, line_of, only
 
 from tilesmith.lab.inspect import inspect
@@ -34,6 +36,19 @@ def test_a_mean_that_zeros_do_not_change_stays_a_warning_in_what_follows() -> No
 
 def test_masked_lanes_that_a_where_discards_do_no_harm() -> None:
     assert "undefined" not in kinds(of_columns(planted.row_sum, 4, DISCARD=True))
+
+
+@triton.jit
+def first_of_none(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < 0, other=0.0))
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_masked_lanes_with_other_zero_have_a_value(lanes: int) -> None:
+    x, y = torch.ones(lanes), torch.empty(lanes)
+    found = inspect(lambda: first_of_none[(1,)](x, y, BLOCK=lanes), targets=HOPPER)
+    assert "undefined" not in kinds(found)
 
 
 @pytest.mark.parametrize(("kept", "errors"), [(100, 0), (101, 1)])

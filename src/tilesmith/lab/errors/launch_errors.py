@@ -30,7 +30,7 @@ LAUNCH_ERRORS = (
     E("argument-kind", r"failed to specialize argument of type",
       "A launch takes tensors, numbers and tuples; lists, texts and NumPy arrays cannot go to a GPU.",
       "Pass a tensor: torch.from_numpy(array), torch.tensor(list)."),
-    E("tuple-argument", r"'tuple' object has no attribute '?dtype",
+    E("tuple-argument", r"'tuple' object has no attribute '?dtype|cannot convert .* '\S*tuple'> to tensor",
       "This argument is a tuple, such as x.shape, where the kernel computes with a number.",
       "Pass one number: x.shape[0] or x.numel()."),
     E("warps", r"num_warps must be a power of 2",

@@ -20,7 +20,7 @@ export class MapView {
     const parts = [make("h1", {}, "From PyTorch to GPU kernels")];
     const begun = course.current ?? course.next;
     if (begun) {
-      const word = course.current ? "Go on with" : "Begin with";
+      const word = course.current || course.solved ? "Go on with" : "Begin with";
       parts.push(make("p", { class: "start" }, make("a", { class: "button", href: `#exercise/${begun}` }, `${word} “${this.titles.get(begun)}”`)));
     }
     parts.push(make("p", { class: "quiet" }, `Your files are in ${course.folder}. Any editor may change them; the studio sees every save.`));

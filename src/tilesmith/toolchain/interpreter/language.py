@@ -18,6 +18,7 @@ import triton.language as tl
 
 # Triton imports this lazily. During an interpreted run it would keep the changed functions for ever.
 from triton.compiler import code_generator  # noqa: F401
+from triton.language import semantic
 from triton.runtime import interpreter as stock
 from triton.runtime.interpreter import TensorHandle, _patch_lang_core, _patch_lang_tensor
 from triton.runtime.jit import JITFunction
@@ -31,6 +32,7 @@ from tilesmith.toolchain.interpreter.rewriting import Rewriter
 from tilesmith.toolchain.interpreter.shapes import Semantic, Shapes
 
 _ABSENT = object()
+_SEMANTIC = semantic.__file__
 
 
 class Language:
@@ -77,11 +79,11 @@ class Language:
                     self.set_attr(owner, name, self._with_semantic(member))
 
     def _with_semantic(self, member: Callable[..., Any]) -> Callable[..., Any]:
-        semantic = self.semantic
+        bound = self.semantic
         function = getattr(member, "__wrapped__", member)  # the wrapper only checks for arguments that are passed here
 
         def call(*arguments: Any, **options: Any) -> Any:
-            options["_semantic"] = semantic
+            options["_semantic"] = bound
             return function(*arguments, **options)
 
         return call
@@ -166,14 +168,16 @@ def _number(tensor: Any, builder: Builder) -> int:
 
 
 def _truth(tensor: Any, builder: Builder) -> bool:
-    """Return the truth of a scalar. Triton's own code also tests blocks, only to distinguish them from None."""
-    data = tensor.handle.data
+    """Return the truth of a scalar. Triton's own code also tests tensors, only to distinguish them from None."""
+    data, caller = tensor.handle.data, sys._getframe(2).f_code.co_filename
+    if caller == _SEMANTIC:
+        return True  # a load tests `other`, and an `other` of one lane may be 0
     if data.size == 1:
         builder.undefined.used(tensor.handle)
         truth = bool(data.item())
         if builder.path is not None:
             builder.path.branch(tensor.handle, truth)
         return truth
-    if is_user_code(sys._getframe(2).f_code.co_filename):
+    if is_user_code(caller):
         raise AmbiguousTruth(f"a block of shape {list(data.shape)} has no single truth value; use tl.where, & or |")
     return True

@@ -8,6 +8,7 @@ Files, in reading order:
 - `goals.py`: the metrics that goals are about, computed from a traced call.
 - `failure_messages.py`: the messages for learners whose file fails a stage.
 - `nan_origin.py`: the line on which a stored NaN was computed.
+- `program_order.py`: a call with the programs in reverse order.
 - `staged_check.py`: the part of a check that Triton and CUDA share.
 - `triton_check.py`: all stages for a Triton file.
 - `constant_sweep.py`: the table of an exercise: one row per value of a constant.

@@ -131,10 +131,17 @@ def with_candidate(candidate: Any) -> str:
     return f"with the candidate {', '.join(f'{name} = {value}' for name, value in candidate.kwargs.items())}"
 
 
-def wrong_result(message: str, file: Path) -> str:
-    """Return the message for a wrong element, with the line that stored it."""
+def wrong_result(what: str, message: str, file: Path) -> str:
+    """Return the message for a wrong element, with the line that stored it. `what` is "forward" or "gradient x"."""
     place = re.search(rf"{re.escape(file.name)}:(\d+)", message)
-    return f"{_capital(message)}.{'' if place is None else _code(file, int(place[1]))}"
+    kind, _, name = what.partition(" ")
+    if kind == "gradient" and message.startswith("no gradient reaches"):
+        return (
+            f"The result is right, but no gradient reaches {name}. Autograd knows a torch.autograd.Function only if it "
+            "is called by `.apply`, and its backward returns one gradient for each input."
+        )
+    start = f"The result is right, but the gradient of {name} is wrong. " if kind == "gradient" else ""
+    return f"{start}{_capital(message)}.{'' if place is None else _code(file, int(place[1]))}"
 
 
 def origin_of_nan(place: tuple[str, int] | None) -> str:
@@ -155,6 +162,15 @@ def cached(shared: bool) -> str:
     return (
         "The second call, with other numbers of the same size, gives a wrong result. The function seems to return an "
         "earlier result. Compute the result in every call."
+    )
+
+
+def order_matters() -> str:
+    """Return the message for a result that is wrong when the programs run in another order."""
+    return (
+        "The result is wrong when the last program runs first. A GPU runs programs in any order and many at the same "
+        "time, so no program may rely on what another program of the same launch has already done. Where a program "
+        "needs the result of others, use a second launch."
     )
 
 

@@ -34,7 +34,8 @@ def _of_arguments(figure: Callable[[ArgumentFacts], float], kind: str) -> Metric
         if not found:
             raise LookupError(f"no kernel takes a tensor called {goal.argument!r}, which the goal is about")
         value, kernel, name = max(found, key=lambda one: one[0])
-        lines = sorted({one.line for one in kernel.accesses if one.argument == name and one.kind == kind})
+        kinds = ("store", "atomic") if kind == "store" else (kind,)
+        lines = sorted({one.line for one in kernel.accesses if one.argument == name and one.kind in kinds})
         return Measured(value, f"{name} on line{'s' if len(lines) > 1 else ''} {_listed(lines)}" if lines else name)
 
     return metric

@@ -24,6 +24,7 @@ from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.constant_sweep import sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
 from tilesmith.workshop.checking.nan_origin import nan_origin
+from tilesmith.workshop.checking.program_order import last_program_first
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
 from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
 from tilesmith.workshop.checking.unfinished_code import first_problem
@@ -51,7 +52,7 @@ class TritonCheck(StagedCheck):
         self._entering("right")
         for trial in trials:
             self._require_right(trial)
-        self._require_nothing_cached(trials[0])
+        self._require_right_again(trials)
         self._entering("goals")
         if self.exercise.sweep is not None:
             self._table = sweep_table(self, self.exercise.sweep, next(iter(self.exercise.timed), None))
@@ -144,23 +145,32 @@ class TritonCheck(StagedCheck):
         self._call(trial)
         for result in compared(trial):
             if not result.passed:
-                message = failure_messages.wrong_result(result.message, self.file)
+                message = failure_messages.wrong_result(result.what, result.message, self.file)
                 if " is nan, " in result.message:
                     message += failure_messages.origin_of_nan(nan_origin(trial.spec.op, seeded_inputs(trial, seed=0)))
                 message = self._with_sizes(trial, message)
                 lesson = self.exercise.size(trial.case.name).lesson
                 raise StageFailure("right", f"{message}\n{lesson}" if lesson else message)
 
-    def _require_nothing_cached(self, trial: Trial) -> None:
-        """Call twice with different numbers of one size: the results must be right and in different memory."""
+    def _require_right_again(self, trials: Sequence[Trial]) -> None:
+        """Call twice with different numbers, the second time with the programs in reverse order.
+
+        The results must be right and in different memory. The trial with most programs shows most.
+        """
+        trial = max(trials, key=lambda one: sum(kernel.programs for kernel in self._call(one).kernels))
         first, second = (seeded_inputs(trial, seed) for seed in (0, 1))
         with interpreting():
             before = _tensors(called(trial.spec.op, first))
+        with last_program_first():
             after = _tensors(called(trial.spec.op, second))
         if {one.data_ptr() for one in before} & {one.data_ptr() for one in after if one.numel()}:
             raise StageFailure("right", failure_messages.cached(shared=True))
-        expected = Expected(trial.spec.reference, second)
-        if not all(expected.compare_output(number, one).passed for number, one in enumerate(after)):
+        expected = Expected(trial.spec.reference, seeded_inputs(trial, seed=1))
+        if not _all_right(expected, after):
+            with interpreting():
+                in_order = _tensors(called(trial.spec.op, seeded_inputs(trial, seed=1)))
+            if _all_right(expected, in_order):
+                raise StageFailure("right", self._with_sizes(trial, failure_messages.order_matters()))
             raise StageFailure("right", failure_messages.cached(shared=False))
 
     def _worst_over_candidates(self, goal: Goal) -> Measured:
@@ -247,6 +257,10 @@ def seeded_inputs(trial: Trial, seed: int) -> Inputs:
 
 def _tensors(made: Any) -> list[Tensor]:
     return [made] if isinstance(made, Tensor) else list(made)
+
+
+def _all_right(expected: Expected, outputs: Sequence[Tensor]) -> bool:
+    return all(expected.compare_output(number, one).passed for number, one in enumerate(outputs))
 
 
 def _sizes(sizes: Any) -> str:

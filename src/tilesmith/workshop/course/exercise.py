@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+DIFFICULTIES = ("easy", "medium", "hard")
 STAGES = ("parses", "compiles", "runs", "right", "goals", "nvcc", "speed")
 
 
@@ -135,6 +136,14 @@ class Exercise:
     def size(self, name: str | None) -> Size:
         """Return the size of this name; without a name, the measured size."""
         return next((one for one in (*self.visible, *self.hidden) if one.name == name), self.measured)
+
+    @property
+    def effort(self) -> str:
+        """Return time, difficulty and needs in words, such as "about 15 minutes, easy, after masks"."""
+        parts = [f"about {self.minutes} minutes"] if self.minutes else []
+        parts += [DIFFICULTIES[self.difficulty - 1]] if self.difficulty else []
+        parts += [f"after {', '.join(self.needs)}"] if self.needs else []
+        return ", ".join(parts)
 
     @property
     def is_only_questions(self) -> bool:

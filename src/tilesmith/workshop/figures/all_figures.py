@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tilesmith.workshop.figures import attention, cuda, memory, products, rows, space, tools, vectors
+from tilesmith.workshop.figures import (
+    attention,
+    counting,
+    cuda,
+    memory,
+    products,
+    quantised,
+    rows,
+    space,
+    tools,
+    training,
+    vectors,
+)
 from tilesmith.workshop.figures.drawing import Figure
 
 FIGURES: dict[str, Callable[[], Figure]] = {
@@ -14,12 +26,22 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "block-size": vectors.block_size,
     "two-dimensional-tiles": vectors.two_dimensional_tiles,
     "strides": vectors.strides,
+    "vector-width": memory.alignment,
+    "three-dimensions": memory.three_dimensions,
     "rms-norm": rows.rms_norm,
+    "occupancy": training.occupancy,
+    "autograd": training.autograd,
+    "layer-norm-backward": training.layer_norm_statistics,
     "layer-norm": rows.layer_norm,
     "fused-norm-relu": rows.fused_norm_relu,
     "rms-norm-backward": rows.rms_norm_backward,
     "silu": vectors.silu,
     "reduction": vectors.reduction,
+    "prefix-scan": counting.prefix_scan,
+    "histogram": counting.histogram,
+    "top-k": counting.top_k,
+    "sparse-rows": counting.sparse_rows,
+    "dequantise": quantised.dequantise,
     "softmax": rows.softmax,
     "online-softmax": rows.online_softmax,
     "cross-entropy": rows.cross_entropy,
@@ -37,10 +59,12 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "gemm-2": products.pipeline,
     "gemm-3": products.tuning,
     "gemm-4": products.every_size,
+    "quantised-matmul": quantised.quantised_matmul,
     "persistent": products.persistent,
     "flash-attention": attention.flash_attention,
     "flash-attention-causal": attention.flash_attention_causal,
     "flash-attention-backward": attention.flash_attention_backward,
+    "grouped-heads": training.grouped_heads,
     "triangle-multiply": space.triangle,
     "profiling": tools.roofline,
     "autotune": tools.tuning_cost,

@@ -107,3 +107,46 @@ def banks(swizzle: bool = True) -> Figure:
     return Figure(
         f"A column of a tile in the banks of shared memory, row-major{' and swizzled' if swizzle else ''}.", steps
     )
+
+
+def alignment() -> Figure:
+    steps = []
+    for start, name in ((0, "row 0 begins at byte 0"), (1, "row 1 begins at byte 514")):
+        drawing = Drawing().left(10, 14, name, "code")
+        kinds = [("0" if start == 0 else "bad") if start <= cell < start + 8 else "dim" for cell in range(16)]
+        drawing.cells(10, 24, [""] * 16, kinds, 21)
+        for group in range(2):
+            drawing.frame(9 + 168 * group, 22, 167, 24)
+            drawing.text(92 + 168 * group, 62, "16 bytes, aligned", "quiet")
+        said = "one instruction: 8 elements" if start == 0 else "eight instructions: 1 element each"
+        drawing.text(180, 88, said, "good" if start == 0 else "bad")
+        steps.append(drawing)
+    return Figure(
+        "Eight elements at an aligned and at an unaligned address.",
+        [
+            (steps[0], "Eight float16 in one aligned group of 16 bytes: a thread loads them at once."),
+            (steps[1], "514 is no multiple of 16: the eight elements lie in two groups, and are loaded one by one."),
+        ],
+    )
+
+
+def three_dimensions() -> Figure:
+    forms = (
+        ("row-major (6, 3, 1)", (6, 3, 1), "The last index is the fast one."),
+        ("column-major (6, 1, 2)", (6, 1, 2), "The row is the fast index: a step to the right jumps over a column."),
+        ("gaps (8, 4, 1)", (8, 4, 1), "A slice of wider rows: one element is left out after each row."),
+        ("expanded (0, 3, 1)", (0, 3, 1), "Stride 0: both matrices are the same memory."),
+    )
+    steps = []
+    for name, strides, caption in forms:
+        drawing = Drawing().left(10, 14, name, "code")
+        used: dict[int, str] = {}
+        for batch in reversed(range(2)):
+            place = lambda r, c, b=batch: b * strides[0] + r * strides[1] + c * strides[2]  # noqa: B023, E731
+            drawing.grid(40 + 150 * batch, 24, 2, 3, lambda r, c, b=batch: str(2 * b + r), place, 28)  # type: ignore[misc]
+            drawing.text(82 + 150 * batch, 96, f"x[{batch}]", "quiet")
+            used.update({place(r, c): str(2 * batch + r) for r in range(2) for c in range(3)})
+        drawing.left(10, 120, "memory", "quiet")
+        drawing.cells(10, 126, list(range(15)), [used.get(cell, "dim") for cell in range(15)], 22)
+        steps.append((drawing, caption))
+    return Figure("A tensor of 2 × 2 × 3 with four sets of strides.", steps)

@@ -54,7 +54,7 @@ class _InterpretedCheck(TritonCheck):
         for trial in trials:
             self._require_runs(trial)
             self._require_right(trial)
-        self._require_nothing_cached(trials[0])
+        self._require_right_again(trials)
         return "right", []
 
     def _targets(self, trial: Trial, candidate: int | None) -> Sequence[Target]:

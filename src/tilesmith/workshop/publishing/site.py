@@ -51,7 +51,7 @@ def write_site(
         if picture:
             write_atomically(folder / f"{exercise.id}-picture.html", picture)
         page = _environment().get_template("exercise.html").render(
-            **_page(exercise.title, f"{exercise.track}: {exercise.id}"),
+            **_page(exercise.title, f"{exercise.track}: {exercise.id}; {exercise.effort}".removesuffix("; ")),
             exercise=exercise,
             text=lesson_html(exercise),
             figure_style=STYLE.read_text(encoding="utf-8"),

@@ -1,0 +1,51 @@
+# fails: runs (reshape)
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE = 32
+
+
+@triton.jit
+def grouped_scores_kernel(
+    q_ptr,
+    k_ptr,
+    out_ptr,
+    keys,
+    q_head_stride,
+    k_head_stride,
+    k_key_stride,
+    out_head_stride,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    head = tl.program_id(0)
+    key = tl.program_id(1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    lane = tl.arange(0, WIDTH)
+    mask = key < keys
+    k = tl.load(
+        k_ptr + head * k_head_stride + key[:, None] * k_key_stride + lane[None, :], mask=mask[:, None], other=0.0
+    )
+    q = tl.load(q_ptr + head * q_head_stride + lane)
+    tl.store(out_ptr + head * out_head_stride + key, tl.sum(k * q[None, :], axis=1), mask=mask)
+
+
+def grouped_scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Return q · k for every head of q (heads, width) and every key of k (keys, key heads, width)."""
+    heads, width = q.shape
+    keys, key_heads, _ = k.shape
+    k = k[:, :, None].expand(-1, -1, heads // key_heads, -1).reshape(keys, heads, width)
+    out = torch.empty((heads, keys), dtype=q.dtype, device=q.device)
+    grouped_scores_kernel[(heads, triton.cdiv(keys, BLOCK_SIZE))](
+        q,
+        k,
+        out,
+        keys,
+        q.stride(0),
+        k.stride(1),
+        k.stride(0),
+        out.stride(0),
+        WIDTH=width,
+        BLOCK_SIZE=BLOCK_SIZE,
+    )
+    return out

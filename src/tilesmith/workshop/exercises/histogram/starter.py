@@ -1,0 +1,21 @@
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE = 256
+
+
+@triton.jit
+def histogram_kernel(values_ptr, counts_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    values = tl.load(values_ptr + offsets, mask=mask, other=0)
+    tl.atomic_add(counts_ptr + values, 1, mask=mask)
+
+
+def histogram(values: torch.Tensor, bins: int) -> torch.Tensor:
+    """Return how often each of 0 … bins − 1 occurs in a vector of int32, as int32."""
+    counts = torch.zeros(bins, dtype=torch.int32, device=values.device)
+    programs = triton.cdiv(values.numel(), BLOCK_SIZE)
+    histogram_kernel[(programs,)](values, counts, values.numel(), BLOCK_SIZE=BLOCK_SIZE)
+    return counts

@@ -1,0 +1,24 @@
+# fails: goals (loads_per_element of values_ptr)
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE = 256
+
+
+@triton.jit
+def histogram_kernel(values_ptr, counts_ptr, n_elements, bins, BLOCK_SIZE: tl.constexpr, PADDED_BINS: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    for bin in range(bins):
+        values = tl.load(values_ptr + offsets, mask=mask, other=-1)
+        tl.atomic_add(counts_ptr + bin, tl.sum((values == bin).to(tl.int32), axis=0))
+
+
+def histogram(values: torch.Tensor, bins: int) -> torch.Tensor:
+    """Return how often each of 0 … bins − 1 occurs in a vector of int32, as int32."""
+    counts = torch.zeros(bins, dtype=torch.int32, device=values.device)
+    programs = triton.cdiv(values.numel(), BLOCK_SIZE)
+    padded = triton.next_power_of_2(bins)
+    histogram_kernel[(programs,)](values, counts, values.numel(), bins, BLOCK_SIZE=BLOCK_SIZE, PADDED_BINS=padded)
+    return counts

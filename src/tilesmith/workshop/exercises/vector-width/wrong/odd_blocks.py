@@ -1,0 +1,22 @@
+# fails: goals (vector_bytes)
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_SIZE = 1024
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n_elements, factor, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * (BLOCK_SIZE - 1) + tl.arange(0, BLOCK_SIZE)
+    mask = (offsets < n_elements) & (tl.arange(0, BLOCK_SIZE) < BLOCK_SIZE - 1)
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x * factor, mask=mask)
+
+
+def scale(x: torch.Tensor, factor: float) -> torch.Tensor:
+    """Return x · factor for a contiguous matrix."""
+    out = torch.empty_like(x)
+    programs = triton.cdiv(x.numel(), BLOCK_SIZE - 1)
+    scale_kernel[(programs,)](x, out, x.numel(), factor, BLOCK_SIZE=BLOCK_SIZE)
+    return out
