@@ -140,27 +140,6 @@ def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> Non
     assert calls["attention"] == 4  # two layers, and each forward again
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-def test_patched_model_compiles_as_one_graph_with_every_part(padded: bool) -> None:
-    inputs = {name: tensor[:2, :7] for name, tensor in batch(padded=padded).items()}
-    wanted = found(model_of("qwen3"), **inputs)
-    model = patch(model_of("qwen3")).train()
-    called: set[str] = set()
-
-    def backend(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
-        called.update(str(node.target) for node in graph.graph.nodes)
-        return graph.forward
-
-    compiled: Any = torch.compile(model, backend=backend, fullgraph=True)
-    with tilesmith.use("interpret"):  # else the operators would be PyTorch's on a CPU
-        loss = compiled(**inputs, use_cache=False).loss
-        loss.backward()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    assert_same({"loss": loss.detach(), **gradients}, wanted)
-    for operator in ("rms_norm", "rms_norm_rope", "swiglu", "linear_cross_entropy", "attention"):
-        assert any(f"tilesmith.{operator}" in name for name in called), operator
-
-
 def test_logits_exist_in_evaluation_and_on_request() -> None:
     inputs = batch()
     model = patch(model_of("llama"))

@@ -29,8 +29,8 @@ def in_the_interpreter() -> Iterator[None]:
         yield
 
 
-def small(**options: Any) -> Any:
-    return model_of("llama", num_hidden_layers=1, tie_word_embeddings=True, **options)
+def small(family: str = "llama", **options: Any) -> Any:
+    return model_of(family, num_hidden_layers=1, tie_word_embeddings=True, **options)
 
 
 def few() -> dict[str, Tensor]:
@@ -54,6 +54,14 @@ def test_tied_model_has_the_same_gradients(padding: int | None) -> None:
     ours = found(patch(small(pad_token_id=padding)), **few())
     with ts.use("torch"):
         assert_same(ours, found(small(pad_token_id=padding), **few()))
+
+
+def test_scaled_tied_embedding_has_the_same_gradients() -> None:
+    """Gemma multiplies the vectors by a number."""
+    ours = found(patch(small("gemma2")), **few())
+    assert is_joined(small("gemma2"))
+    with ts.use("torch"):
+        assert_same(ours, found(small("gemma2"), **few()))
 
 
 @pytest.mark.gpu

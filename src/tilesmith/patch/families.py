@@ -26,6 +26,10 @@ class Family:
     """The name, without the prefix, of the class that attends."""
     mlp: str = "MLP"
     """The name of the class of feed-forward blocks; empty where a block is no module of its own."""
+    experts: bool = False
+    """Whether all blocks are mixtures of experts."""
+    projects: bool = True
+    """Whether the class that attends has the projection after attention too."""
     rotates: bool = True
     """Whether q and k are rotated by their positions."""
     head: str = "ForCausalLM"
@@ -70,9 +74,12 @@ FAMILIES = {
     "starcoder2": Family("starcoder2", "Starcoder2", tried=True, note="layer norm; GELU in the blocks, no gate"),
     "smollm3": Family("smollm3", "SmolLM3", tried=True, note="some layers do not rotate"),
     "phi3": Family("phi3", "Phi3", tried=True, note="one layer for q, k and v, one for gate and up"),
-    "mixtral": Family("mixtral", "Mixtral", tried=True, note="all but the experts"),
+    "mixtral": Family("mixtral", "Mixtral", mlp="", experts=True, tried=True, note="all but the experts"),
     "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", tried=True, note="all but the experts"),
-    "gpt_oss": Family("gpt_oss", "GptOss", tried=True, note="all but the experts; sinks need the fallback attention"),
+    "gpt_oss": Family(
+        "gpt_oss", "GptOss", mlp="", experts=True, tried=True,
+        note="all but the experts; sinks need the fallback attention",
+    ),
     "gpt_neox": Family("gpt_neox", "GPTNeoX", tried=True, note="layer norm; GELU in the blocks, no gate"),
     "gpt2": Family("gpt2", "GPT2", head="LMHeadModel", rotates=False, tried=True, note="as GPTNeoX; no rotation"),
     "qwen2_vl": Family(
@@ -84,7 +91,7 @@ FAMILIES = {
         note="encoder: layer norm, GeGLU, windows to both sides, masked tokens",
     ),
     "bert": Family(
-        "bert", "Bert", attention="SelfAttention", mlp="", rotates=False, head="ForMaskedLM",
+        "bert", "Bert", attention="SelfAttention", mlp="", projects=False, rotates=False, head="ForMaskedLM",
         masked=("cls.predictions.transform", "cls.predictions.decoder"), tried=True,
         note="encoder: layer norm, masked tokens; blocks left to transformers",
     ),

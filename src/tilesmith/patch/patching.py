@@ -15,11 +15,14 @@ from typing import Any, TypeVar
 from torch import nn
 
 from tilesmith.patch.families import Family, family_of
+from tilesmith.patch.gradients.plain_modules import FORWARD
+from tilesmith.patch.gradients.tied_embedding import scale_of
 from tilesmith.patch.parts.attention_module import (
     PROJECTIONS,
     QK_NORM,
     ROTARY,
     attention_forward,
+    has_one_layer,
     require_projection,
     require_qk_norm,
     rotation_form,
@@ -37,14 +40,13 @@ from tilesmith.patch.parts.feed_forward import block_forward
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
 from tilesmith.patch.parts.norms import is_ours, looks_like_norm, norm_form, norm_forward
-from tilesmith.patch.parts.residual import with_fused_residual
+from tilesmith.patch.parts.residual import norms_follow_branches, with_fused_residual
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
 Model = TypeVar("Model", bound=nn.Module)
 
 # Attributes of patched modules. They are copied with the module, so a copy of a patched model can be unpatched.
-FORWARD = "_tilesmith_forward"
 REPORT = "_tilesmith_report"
 ATTENTION = "_tilesmith_attention_before"
 
@@ -139,6 +141,9 @@ def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
         return
     with done.fusion("residual"):
         layer = family.of("DecoderLayer")
+        if norms_follow_branches(layer.forward):
+            done.record_fusion("residual", Swapped(0, "the norms follow the branches"))
+            return
         done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward)))
 
 
@@ -186,6 +191,10 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
     kind = family.of(family.attention)
     projections: list[str] = []
     for name in PROJECTIONS if attention and has_mask_registry() else ():
+        if name == "qkv projections" and has_one_layer(kind.forward):
+            continue
+        if name == "output projection" and not family.projects:
+            continue
         with done.fusion(name):
             require_projection(kind.forward, name)
             projections.append(name)
@@ -215,7 +224,8 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
 
 def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -> None:
     if not family.mlp:
-        done.left["mlp"] = "a feed-forward block is no module of its own"
+        reason = "blocks are mixtures of experts" if family.experts else "a block is no module of its own"
+        done.left["mlp"] = reason
         return
     kind = family.of(family.mlp)
     block = next((module for module in model.modules() if isinstance(module, kind)), None)
@@ -242,13 +252,16 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if reason is not None:
         done.left["loss"] = reason
         return
-    done.record_part("loss", _swap(model, kind, without_logits(kind.forward)))
+    done.record_part("loss", _swap(model, kind, without_logits(kind.forward, family.known)))
     causal: Any = model
     embedding = causal.get_input_embeddings()
     if embedding.weight is causal.lm_head.weight:
-        plain = type(embedding) is nn.Embedding
-        reason = None if plain else f"{type(embedding).__name__} is more than torch's own embedding"
-        done.record_fusion("tied embedding", Swapped(int(plain), reason))
+        reason = None
+        if not family.known:
+            reason = f"{type(model).__name__} is of an unknown family, whose decoder may read the tokens"
+        elif scale_of(embedding) is None:
+            reason = f"{type(embedding).__name__} is more than torch's own embedding"
+        done.record_fusion("tied embedding", Swapped(int(reason is None), reason))
 
 
 def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:

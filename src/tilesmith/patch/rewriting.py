@@ -44,7 +44,15 @@ def rewritten(
     return functools.wraps(plain)(copy)
 
 
-def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
+def matches(method: Callable[..., Any], pattern: str) -> bool:
+    """Return whether the method's source, one statement a line, matches the regular expression anywhere."""
+    plain = inspect.unwrap(method)
+    assert isinstance(plain, FunctionType)
+    return re.search(pattern, _plain_source(plain), flags=re.MULTILINE) is not None
+
+
+def _plain_source(plain: FunctionType) -> str:
+    """Return the source without comments and decorators, one statement a line."""
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
     except (OSError, SyntaxError) as error:
@@ -53,7 +61,11 @@ def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
         raise UnknownCodeError.of(plain)
     function.decorator_list.clear()
     # With this import Python does not evaluate the annotations.
-    source = "from __future__ import annotations\n" + ast.unparse(function)
+    return "from __future__ import annotations\n" + ast.unparse(function)
+
+
+def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
+    source = _plain_source(plain)
     for pattern, replacement in changes.items():
         source, found = re.subn(pattern, replacement, source, flags=re.MULTILINE)
         if found != 1:

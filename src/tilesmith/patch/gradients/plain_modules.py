@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as every_module
 
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.operator import only_pytorch_understands
 
+FORWARD = "_tilesmith_forward"
+"""The attribute of a patched module that holds our forward."""
 PLAIN = (Tensor, nn.Parameter)
 """Tensor classes without behaviour of their own."""
 
@@ -53,12 +54,5 @@ def _is_plain(module: Any) -> bool:
 
 
 def kernels_can_take(*tensors: Tensor) -> bool:
-    """Return whether an autograd function around our kernels may take these tensors.
-
-    Under torch.compile this is False: each operator is called by itself, and the compiler fuses the code between them.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and dispatch.kernels_can_run(tensors[0])
-        and not only_pytorch_understands(tensors)
-    )
+    """Return whether an autograd function around our kernels may take these tensors."""
+    return dispatch.kernels_can_run(tensors[0]) and not only_pytorch_understands(tensors)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from tilesmith.ops.matmul.internal.sum_of_products import sum_of_products
+from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.precision import autocasted
 from tilesmith.patch.gradients.plain_modules import PLAIN, linear_weight
@@ -36,7 +37,9 @@ def joined_operands(x: Tensor, *layers: Any) -> tuple[Tensor | None, ...] | None
 
     Return None where no gradient is wanted or the layers must be called as modules.
     """
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
+    if not torch.is_grad_enabled() or is_transformed():
+        return None
+    if torch.compiler.is_compiling() and not dispatch.kernels_can_run(x):
         return None
     weights = [linear_weight(layer) for layer in layers]
     if type(x) not in PLAIN or any(weight is None for weight in weights):

@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 
+def wants_graph() -> bool:
+    """Return, inside a backward, whether its result will be differentiated; torch.compile never does that."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def differentiable_gradients(
     function: Callable[..., Any],
     inputs: Sequence[Any],

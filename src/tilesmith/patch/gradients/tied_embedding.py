@@ -17,7 +17,11 @@ from torch.autograd import Function
 from tilesmith.ops.runtime.kernels import must_be_dispatched
 from tilesmith.patch.gradients.embedding_rows import add_rows_, rows_added
 from tilesmith.patch.gradients.plain_modules import has_hooks, kernels_can_take
-from tilesmith.patch.gradients.second_order import differentiable_gradients
+from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
+from tilesmith.patch.rewriting import names_in
+
+SCALED = {"super", "forward", "embed_scale", "to", "weight", "dtype"}
+"""What the `forward` of an embedding uses that multiplies its vectors by `embed_scale`."""
 
 
 def embedded_inputs(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any], Tensor]:
@@ -28,13 +32,24 @@ def embedded_inputs(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any],
     must_keep = tokens is None or inputs.get("inputs_embeds") is not None or has_hooks(model.base_model)
     if must_keep or not _is_tied(embedding, weight):
         return inputs, weight
+    scale = scale_of(embedding)
     vectors, same = _Embedded.apply(tokens, weight, embedding.padding_idx)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
+    if isinstance(scale, Tensor):
+        vectors = vectors * scale.to(weight.dtype)
     return {**inputs, "input_ids": None, "inputs_embeds": vectors}, same
+
+
+def scale_of(embedding: Any) -> Tensor | float | None:
+    """Return the factor of the vectors: 1 for torch's own embedding, Gemma's number; None for any other module."""
+    if type(embedding) is nn.Embedding:
+        return 1.0
+    scaled = type(embedding).__module__.startswith("transformers.") and names_in(type(embedding).forward) == SCALED
+    return embedding.embed_scale if scaled else None
 
 
 def _is_tied(embedding: nn.Module, weight: Tensor) -> bool:
     """Return whether this is torch's own embedding of this weight, and our kernels may train the weight."""
-    if type(embedding) is not nn.Embedding or embedding.weight is not weight:
+    if scale_of(embedding) is None or not isinstance(embedding, nn.Embedding) or embedding.weight is not weight:
         return False
     special = embedding.max_norm is not None or embedding.scale_grad_by_freq or embedding.sparse
     must_be_called = special or has_hooks(embedding) or "forward" in vars(embedding)
@@ -56,7 +71,7 @@ class _Embedded(Function):
         tokens, weight = context.saved_tensors
         if dvectors is None:
             return None, dweight, None
-        if dweight is None or torch.is_grad_enabled():
+        if dweight is None or wants_graph():
             of_weight = differentiable_gradients(
                 lambda weight: (F.embedding(tokens, weight, context.padding), weight),
                 (weight,), (True,), (dvectors, dweight),

@@ -18,25 +18,40 @@ from tilesmith.ops.rope import rope
 from tilesmith.patch.gradients.projections import projections
 from tilesmith.patch.parts.norms import SCALES, is_ours
 from tilesmith.patch.report import UnknownCodeError
-from tilesmith.patch.rewriting import rewritten
+from tilesmith.patch.rewriting import names_in, rewritten
 
 ROTARY = "apply_rotary_pos_emb"
 """The name of the function that rotates q and k in transformers' attention modules."""
 
-PROJECTIONS = {
-    "qkv projections": {
-        r"^( *)(query_states = .*)self\.q_proj\(hidden_states\)"
-        r"(.*\n *key_states = .*)self\.k_proj\(hidden_states\)"
-        r"(.*\n *value_states = .*)self\.v_proj\(hidden_states\)": (
-            r"\1projected = projections(hidden_states, self.q_proj, self.k_proj, self.v_proj)"
-            r"\n\1\2projected[0]\3projected[1]\4projected[2]"
+PROJECTIONS: dict[str, tuple[dict[str, str], ...]] = {
+    "qkv projections": tuple(
+        {
+            rf"^( *)({query} = .*)self\.{q}\(hidden_states\)"
+            rf"(.*\n *{key} = .*)self\.{k}\(hidden_states\)"
+            rf"(.*\n *{value} = .*)self\.{v}\(hidden_states\)": (
+                rf"\1projected = projections(hidden_states, self.{q}, self.{k}, self.{v})"
+                r"\n\1\2projected[0]\3projected[1]\4projected[2]"
+            )
+        }
+        for (query, key, value), (q, k, v) in (
+            (("query_states", "key_states", "value_states"), ("q_proj", "k_proj", "v_proj")),
+            (("query_layer", "key_layer", "value_layer"), ("query", "key", "value")),
         )
-    },
-    "output projection": {
-        r"^( *attn_output = )self\.o_proj\(attn_output\)": r"\1projections(attn_output, self.o_proj)[0]"
-    },
+    ),
+    "output projection": (
+        {
+            r"^( *attn_output = .*)self\.(o_proj|dense|c_proj|Wo)\(attn_output\)": (
+                r"\1projections(attn_output, self.\2)[0]"
+            )
+        },
+    ),
 }
-"""By fusion, the statements of an attention module that it replaces. The statements of q, k and v are consecutive."""
+"""By fusion, the statements of an attention module that it replaces, in each way that modules write them.
+
+The statements of q, k and v are consecutive.
+"""
+ONE_LAYER = {"qkv_proj", "query_key_value", "Wqkv", "c_attn"}
+"""Names of layers that compute q, k and v together. The gradient of their input is one GEMM already."""
 
 
 QK_NORM = "qk norm"
@@ -121,7 +136,12 @@ def _rotates_the_same(form: Callable[..., Any], given: tuple[Tensor, ...], wante
 
 def require_projection(forward: Callable[..., Any], fusion: str) -> None:
     """Raise UnknownCodeError where an attention module's `forward` has not the statements of this fusion."""
-    rewritten(forward, {}, PROJECTIONS[fusion])
+    _recognised(forward, PROJECTIONS[fusion])
+
+
+def has_one_layer(forward: Callable[..., Any]) -> bool:
+    """Return whether an attention module computes q, k and v by one layer."""
+    return bool(names_in(forward) & ONE_LAYER)
 
 
 def _with_dimension(rotation: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,9 +169,14 @@ def normed_rotary(module: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -
     return rotated_q, rotated_k
 
 
-def require_qk_norm(forward: Callable[..., Any]) -> dict[str, str]:
-    """Return the statements that the fusion of norms and rotation replaces; UnknownCodeError where there are none."""
-    for changes in QK_NORMS:
+def require_qk_norm(forward: Callable[..., Any]) -> None:
+    """Raise UnknownCodeError where an attention module's `forward` has not the norms of q and k."""
+    _recognised(forward, QK_NORMS)
+
+
+def _recognised(forward: Callable[..., Any], ways: tuple[dict[str, str], ...]) -> dict[str, str]:
+    """Return the way in which a `forward` is written; UnknownCodeError where it is none of these."""
+    for changes in ways:
         try:
             rewritten(forward, {}, changes)
         except UnknownCodeError:
@@ -167,8 +192,9 @@ def attention_forward(
     """Return an attention module's own `forward` with our rotation of q and k, if any, and with these fusions."""
     names: dict[str, Any] = {} if rotation is None else {ROTARY: _with_dimension(rotation)}
     # The norms first: what they replace is around the projections.
-    changes = require_qk_norm(forward) if QK_NORM in fusions else {}
+    changes = _recognised(forward, QK_NORMS) if QK_NORM in fusions else {}
     for fusion in fusions:
-        changes = {**changes, **PROJECTIONS.get(fusion, {})}
+        if fusion in PROJECTIONS:
+            changes = {**changes, **_recognised(forward, PROJECTIONS[fusion])}
     ours = {"projections": projections, "normed_rotary": normed_rotary}
     return rewritten(forward, {**names, **ours} if fusions else names, changes)

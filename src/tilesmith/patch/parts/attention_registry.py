@@ -22,7 +22,7 @@ from tilesmith.ops.attention.reference import bounds, visible
 from tilesmith.ops.attention_varlen import attention_varlen
 from tilesmith.ops.runtime.kernels import must_be_dispatched
 from tilesmith.patch.families import Family
-from tilesmith.patch.parts.default_positions import KNOWN_FULL, default_positions, full_mask
+from tilesmith.patch.parts.default_positions import called_with_full_mask, default_positions, full_mask, is_full
 from tilesmith.patch.report import UnknownCodeError
 
 PREFIX = "tilesmith_"
@@ -39,7 +39,8 @@ IGNORED = (
 """Options that are tensors and that PyTorch's attention ignores too: the mask has what follows from them."""
 PACKED = "cu_seq_lens_q"
 """The option with the starts of packed sequences, and the end."""
-DEFAULTED = ("attention_mask", "position_ids", "past_key_values")
+CACHE = "past_key_values"
+DEFAULTED = ("attention_mask", "position_ids", CACHE)
 """Arguments of a decoder; where a call gives none of them, mask and positions have default values."""
 
 
@@ -73,8 +74,9 @@ def with_default_positions(original: Callable[..., Any]) -> Callable[..., Any]:
     torch.compile, and in some releases always, it builds a full [queries, keys] mask, which only the fallback takes.
     """
     names = tuple(inspect.signature(original).parameters)[1:]  # without self
-    if not {"input_ids", "inputs_embeds", *DEFAULTED} <= set(names):
+    if not {"input_ids", "inputs_embeds", *DEFAULTED} - {CACHE} <= set(names):
         raise UnknownCodeError.of(original)
+    packs = CACHE in names  # an encoder has no cache, and its positions may restart within a sequence
 
     @functools.wraps(original)
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -83,8 +85,11 @@ def with_default_positions(original: Callable[..., Any]) -> Callable[..., Any]:
         if tokens is not None and all(named.get(name) is None for name in DEFAULTED):
             named["attention_mask"] = full_mask((tokens.shape[0], tokens.shape[1]), tokens.device)
             named["position_ids"] = default_positions(tokens.shape[1], tokens.device)
-        elif tokens is not None and named.get("attention_mask") is None and named.get("past_key_values") is None:
-            named.update(_packing(named.get(PACKED), named["position_ids"], (tokens.shape[0], tokens.shape[1])))
+            return called_with_full_mask(original, self, named)
+        if packs and tokens is not None and named.get("attention_mask") is None and named.get(CACHE) is None:
+            packing = _packing(named.get(PACKED), named["position_ids"], (tokens.shape[0], tokens.shape[1]))
+            if packing:
+                return called_with_full_mask(original, self, {**named, **packing})
         return original(self, **named)
 
     return forward
@@ -93,11 +98,11 @@ def with_default_positions(original: Callable[..., Any]) -> Callable[..., Any]:
 def _packing(starts: Tensor | None, positions: Any, shape: tuple[int, int]) -> dict[str, Any]:
     """Return the arguments for sequences that are packed, as positions that restart say; none where nothing is known.
 
-    Without `starts` this waits for the GPU to count the sequences, as transformers does.
+    Without `starts` this waits for the GPU to count the sequences, as transformers does. A tracer cannot wait.
     """
-    if torch.compiler.is_compiling() or must_be_dispatched():
-        return {}
     if starts is None:
+        if must_be_dispatched():
+            return {}
         if not isinstance(positions, Tensor) or positions.ndim != 2 or positions.shape[1] != shape[1]:
             return {}
         positions = positions.expand(shape)
@@ -124,11 +129,11 @@ def key_mask(
     boolean or additive [batch, 1, queries, keys].
     """
     if others.get("allow_is_bidirectional_skip") and others.get("q_length") == kv_length:
-        if attention_mask is None or hasattr(attention_mask, KNOWN_FULL):
+        if is_full(attention_mask):
             return None
         return attention_mask[:, None, None, :]
     plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
-    if plain and (attention_mask is None or hasattr(attention_mask, KNOWN_FULL)):
+    if plain and is_full(attention_mask):
         return None
     if plain and attention_mask is not None and attention_mask.shape[1] == kv_offset + kv_length:
         return attention_mask[:, kv_offset:]

@@ -29,13 +29,39 @@ _tables: WeakKeyDictionary[nn.Module, dict[Any, Tables]] = WeakKeyDictionary()
 
 
 def full_mask(shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Return a mask of [batch, tokens] that is true everywhere and carries `KNOWN_FULL`."""
-    if torch.compiler.is_compiling():
-        return torch.ones(shape, dtype=torch.bool, device=device)
+    """Return a mask of [batch, tokens] that is true everywhere; `is_full` knows it."""
     one = _kept_true(device) if _may_be_kept() else torch.ones(1, 1, dtype=torch.bool, device=device)
     mask = one.expand(shape)
     setattr(mask, KNOWN_FULL, True)
     return mask
+
+
+class _Traced:
+    """What torch.compile must know of the decoder call that it traces: transformers copies the mask, which loses
+    attributes of the tensor."""
+
+    has_full_mask = False
+
+
+_traced = _Traced()
+
+
+def called_with_full_mask(forward: Callable[..., Any], decoder: Any, named: dict[str, Any]) -> Any:
+    """Return forward(decoder, **named), where `full_mask` made the mask; `is_full` knows so under torch.compile too."""
+    if not torch.compiler.is_compiling() or named.get("encoder_hidden_states") is not None:
+        return forward(decoder, **named)
+    _traced.has_full_mask = True
+    try:
+        return forward(decoder, **named)
+    finally:
+        _traced.has_full_mask = False
+
+
+def is_full(mask: Tensor | None) -> bool:
+    """Return whether no key is masked: there is no mask, or `full_mask` made it."""
+    if mask is None or hasattr(mask, KNOWN_FULL):
+        return True
+    return torch.compiler.is_compiling() and _traced.has_full_mask
 
 
 def default_positions(length: int, device: torch.device) -> Tensor | None:

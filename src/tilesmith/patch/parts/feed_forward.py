@@ -22,12 +22,13 @@ from tilesmith.ops.geglu import backward_with_output as geglu_backward
 from tilesmith.ops.geglu import geglu
 from tilesmith.ops.gelu import backward_with_output as gelu_backward
 from tilesmith.ops.gelu import gelu
+from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.swiglu import gated_products as gated
 from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
 from tilesmith.ops.swiglu.operator import swiglu
 from tilesmith.patch.gradients.plain_modules import kernels_can_take
 from tilesmith.patch.gradients.projections import joined_operands, linear, linear_gradients, projections
-from tilesmith.patch.gradients.second_order import differentiable_gradients
+from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -43,6 +44,7 @@ PLAIN = (
     ({"c_fc", "act", "c_proj", "dropout"}, ("c_fc", "c_proj"), "act", "dropout"),
     ({"dense_h_to_4h", "act", "dense_4h_to_h"}, ("dense_h_to_4h", "dense_4h_to_h"), "act", None),
     ({"fc1", "activation_fn", "fc2"}, ("fc1", "fc2"), "activation_fn", None),
+    ({"up_proj", "act_fn", "down_proj"}, ("up_proj", "down_proj"), "act_fn", None),
     (
         {"c_fc", "act", "c_proj", "nn", "functional", "dropout", "residual_dropout", "training"},
         ("c_fc", "c_proj"), "act", "residual_dropout",
@@ -172,43 +174,47 @@ def _gated_in_pytorch(activation: str, x: Tensor, *parameters: Any) -> tuple[Ten
     return (F.linear(active * up, down_weight, down_bias),)
 
 
-class _Gated(Function):
-    """A feed-forward block; its arguments are the activation, x, and weight and bias of gate, up and down."""
-
-    @staticmethod
-    def forward(context: Any, activation: str, x: Tensor, *parameters: Any) -> Tensor:
-        gate_weight, gate_bias, up_weight, up_bias, down_weight, down_bias = parameters
-        rows = x.reshape(-1, x.shape[-1])
-        can_fuse = gate_bias is None and up_bias is None and activation in gated.FORWARD
-        if can_fuse and gated.suits_forward(rows, gate_weight, up_weight):
-            wide = (*x.shape[:-1], gate_weight.shape[0])
-            gate, up, hidden = (one.view(wide) for one in gated.forward(rows, gate_weight, up_weight, activation))
-        else:
-            gate, up = linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias)
-            hidden = _gated(gate, up, activation)
-        context.activation = activation
-        context.save_for_backward(x, gate, up, *parameters)
-        return linear(hidden, down_weight, down_bias)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, gate, up, *parameters = context.saved_tensors
-        needed = context.needs_input_grad[1:]
-        if torch.is_grad_enabled():
-            in_pytorch = functools.partial(_gated_in_pytorch, context.activation)
-            return None, *differentiable_gradients(in_pytorch, (x, *parameters), needed, (gradient,))
-        gate_weight, _, up_weight, _, down_weight, _ = parameters
-        dgate, dup, hidden = _gate_gradients(gradient, down_weight, gate, up, context.activation)
-        _, of_down = linear_gradients(hidden, [down_weight], [gradient], (False, *needed[5:]))
-        del hidden
-        dx, of_gate_and_up = linear_gradients(x, [gate_weight, up_weight], [dgate, dup], needed[:5])
-        return None, dx, *of_gate_and_up, *of_down
+# Both are torch operators, so a compiled graph has the same kernels, chosen when it runs.
 
 
-def _gate_gradients(
+@kernels("feed_forward_gate_and_up")
+def gate_and_up(
+    x: Tensor, gate_weight: Tensor, gate_bias: Tensor | None, up_weight: Tensor, up_bias: Tensor | None,
+    activation: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return gate, up and the hidden units."""
+    shape = (*x.shape[:-1], gate_weight.shape[0])
+    return x.new_empty(shape), x.new_empty(shape), x.new_empty(shape)
+
+
+@gate_and_up.composed
+def compute_gate_and_up(
+    x: Tensor, gate_weight: Tensor, gate_bias: Tensor | None, up_weight: Tensor, up_bias: Tensor | None,
+    activation: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    rows = x.reshape(-1, x.shape[-1])
+    can_fuse = gate_bias is None and up_bias is None and activation in gated.FORWARD
+    if can_fuse and gated.suits_forward(rows, gate_weight, up_weight):
+        wide = (*x.shape[:-1], gate_weight.shape[0])
+        gate, up, hidden = (one.view(wide) for one in gated.forward(rows, gate_weight, up_weight, activation))
+    else:
+        gate, up = linear(x, gate_weight, gate_bias), linear(x, up_weight, up_bias)
+        hidden = _gated(gate, up, activation)
+    return gate, up, hidden
+
+
+@kernels("feed_forward_gate_gradients")
+def gate_gradients(
     dy: Tensor, down_weight: Tensor, gate: Tensor, up: Tensor, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of gate and up, and the hidden units."""
+    return gate.new_empty(gate.shape), gate.new_empty(gate.shape), gate.new_empty(gate.shape)
+
+
+@gate_gradients.composed
+def compute_gate_gradients(
+    dy: Tensor, down_weight: Tensor, gate: Tensor, up: Tensor, activation: str
+) -> tuple[Tensor, Tensor, Tensor]:
     rows, gate_rows, up_rows = (one.reshape(-1, one.shape[-1]) for one in (dy, gate, up))
     if activation in gated.BACKWARD and gated.suits_backward(rows, down_weight, gate_rows, up_rows):
         dgate, dup, hidden = gated.backward(rows, down_weight, gate_rows, up_rows, activation)
@@ -217,6 +223,32 @@ def _gate_gradients(
     else:
         dgate, dup, hidden = geglu_backward(dy.matmul(down_weight), gate, up, APPROXIMATE[activation])
     return dgate.view(gate.shape), dup.view(gate.shape), hidden.view(gate.shape)
+
+
+class _Gated(Function):
+    """A feed-forward block; its arguments are the activation, x, and weight and bias of gate, up and down."""
+
+    @staticmethod
+    def forward(context: Any, activation: str, x: Tensor, *parameters: Any) -> Tensor:
+        *first_parameters, down_weight, down_bias = parameters
+        gate, up, hidden = gate_and_up(x, *first_parameters, activation)
+        context.activation = activation
+        context.save_for_backward(x, gate, up, *parameters)
+        return linear(hidden, down_weight, down_bias)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, gate, up, *parameters = context.saved_tensors
+        needed = context.needs_input_grad[1:]
+        if wants_graph():
+            in_pytorch = functools.partial(_gated_in_pytorch, context.activation)
+            return None, *differentiable_gradients(in_pytorch, (x, *parameters), needed, (gradient,))
+        gate_weight, _, up_weight, _, down_weight, _ = parameters
+        dgate, dup, hidden = gate_gradients(gradient, down_weight, gate, up, context.activation)
+        _, of_down = linear_gradients(hidden, [down_weight], [gradient], (False, *needed[5:]))
+        del hidden
+        dx, of_gate_and_up = linear_gradients(x, [gate_weight, up_weight], [dgate, dup], needed[:5])
+        return None, dx, *of_gate_and_up, *of_down
 
 
 def _plain_in_pytorch(approximate: str, x: Tensor, *parameters: Any) -> tuple[Tensor]:
@@ -239,7 +271,7 @@ class _Plain(Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, up, *parameters = context.saved_tensors
         needed = context.needs_input_grad[1:]
-        if torch.is_grad_enabled():
+        if wants_graph():
             in_pytorch = functools.partial(_plain_in_pytorch, context.approximate)
             return None, *differentiable_gradients(in_pytorch, (x, *parameters), needed, (gradient,))
         up_weight, _, down_weight, _ = parameters

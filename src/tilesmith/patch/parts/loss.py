@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -61,11 +62,20 @@ def logit_options(model: Any, forward: Callable[..., Any]) -> dict[str, float]:
 
 def why_logits(model: Any, standard_loss: Callable[..., Any]) -> str | None:
     """Return why the loss of this model needs logits, or None where it does not."""
-    if model.loss_function is not standard_loss:
+    if loss_function_of(model, standard_loss) is not standard_loss:
         return "the model has its own loss function"
     if not is_linear(model.lm_head):
         return "lm_head is not a plain linear layer: it has hooks, an adapter, or a quantised or sharded weight"
     return None
+
+
+def loss_function_of(model: Any, standard_loss: Callable[..., Any]) -> Any:
+    """Return the model's loss function.
+
+    The property of transformers logs where a configuration names no loss (GPT-2); torch.compile cannot trace that.
+    """
+    names_none = getattr(model, "loss_type", None) is None and not hasattr(model, "_loss_function")
+    return standard_loss if torch.compiler.is_compiling() and names_none else model.loss_function
 
 
 def standard_loss() -> Callable[..., Any]:
@@ -75,8 +85,10 @@ def standard_loss() -> Callable[..., Any]:
 
 
 @functools.cache
-def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
+def without_logits(original: Callable[..., Any], joins_embedding: bool = True) -> Callable[..., Any]:
     """Return a causal language model's `forward` that computes the loss without logits.
+
+    With `joins_embedding`, a tied embedding and the head share one gradient; the decoder then gets vectors, not tokens.
 
     It does so for calls with labels in training, or as `skip_logits` says; the original `forward` runs all other
     calls. In training it keeps no cache of keys and values unless `use_cache` asks for one.
@@ -102,7 +114,10 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
             named["use_cache"] = False  # a cache copies every key and value, and training never reads it
         return_dict = named.pop("return_dict", None)
         named.pop("output_router_logits", None)
-        result = make_output(**_with_loss(self, logit_options(self, original), **named))
+        weight = self.lm_head.weight
+        if joins_embedding:
+            named, weight = embedded_inputs(self, named)
+        result = make_output(**_with_loss(self, weight, logit_options(self, original), **named))
         as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
         return result if as_dict else result.to_tuple()
 
@@ -111,6 +126,7 @@ def without_logits(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _with_loss(
     model: Any,
+    weight: Tensor,
     logits: dict[str, float],
     *,
     labels: Tensor,
@@ -121,7 +137,6 @@ def _with_loss(
     **inputs: Any,
 ) -> dict[str, Any]:
     """Return the loss and the optional entries of the model's output, by name."""
-    inputs, weight = embedded_inputs(model, inputs)
     outputs = model.base_model(**inputs, return_dict=True)
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # each token predicts the next

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
-from tilesmith.patch.gradients.plain_modules import has_hooks
+from tilesmith.patch.gradients.plain_modules import FORWARD, has_hooks
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -49,7 +49,15 @@ def centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
     return normal
 
 
-FORMS = (plain_norm, gemma_norm, centred_norm)
+def centred_norm_of_one(self: Any, hidden_states: Tensor) -> Tensor:
+    """Layer norm with the factor 1 + weight (Nemotron)."""
+    dtype = torch.promote_types(hidden_states.dtype, self.weight.dtype)
+    weight = (1.0 + self.weight.float()).to(dtype)
+    normal: Tensor = layer_norm(hidden_states.to(dtype), weight, getattr(self, "bias", None), eps_of(self))
+    return normal
+
+
+FORMS = (plain_norm, gemma_norm, centred_norm, centred_norm_of_one)
 
 
 def looks_like_norm(module: Any) -> bool:
@@ -84,7 +92,11 @@ SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {plain_norm: plain_sc
 
 def is_ours(norm: Any) -> bool:
     """Return whether a norm has our forward and no hooks."""
-    return getattr(vars(norm).get("forward"), "__func__", None) in SCALES and not has_hooks(norm)
+    attributes = vars(norm)
+    if FORWARD not in attributes or attributes.get("forward") is not attributes[FORWARD]:
+        return False
+    # torch.compile of PyTorch 2.11 traces this, but not getattr(..., "__func__", None).
+    return norm.forward.__func__ in SCALES and not has_hooks(norm)
 
 
 def norm_forward(original: Callable[..., Any], is_gemma: bool) -> Callable[..., Tensor]:

@@ -21,15 +21,21 @@ from tilesmith.ops.add_rms_norm import backward as gradients_of_sum
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rms_norm.operator import native
 from tilesmith.patch.gradients.plain_modules import kernels_can_take
-from tilesmith.patch.gradients.second_order import differentiable_gradients
+from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
 from tilesmith.patch.parts.norms import SCALES, is_ours
-from tilesmith.patch.rewriting import rewritten
+from tilesmith.patch.rewriting import matches, rewritten
 
 SUM_AND_NORM = (
-    r"hidden_states = residual \+ hidden_states\n *residual = hidden_states\n"
+    r"hidden_states = residual \+ (.*hidden_states.*)\n *residual = hidden_states\n"
     r" *hidden_states = self\.(\w+)\(hidden_states\)"
 )
 NORM = r"residual = hidden_states\n *hidden_states = self\.(\w+)\(hidden_states\)"
+NORM_AND_SUM = r"hidden_states = self\.\w*norm\w*\(hidden_states\)\n *hidden_states = residual \+ hidden_states"
+
+
+def norms_follow_branches(forward: Callable[..., Any]) -> bool:
+    """Return whether a decoder layer norms the results of its branches, and not their inputs (OLMo 2)."""
+    return matches(forward, NORM_AND_SUM) and not matches(forward, NORM.replace(r"\w+", r"\w*norm\w*"))
 
 
 @functools.cache
@@ -39,7 +45,7 @@ def with_fused_residual(forward: Callable[..., Any]) -> Callable[..., Any]:
         forward,
         {"norm_of_sum": norm_of_sum, "norm_and_input": norm_and_input},
         {
-            SUM_AND_NORM: r"hidden_states, residual = norm_of_sum(self.\1, residual, hidden_states)",
+            SUM_AND_NORM: r"hidden_states, residual = norm_of_sum(self.\2, residual, \1)",
             NORM: r"hidden_states, residual = norm_and_input(self.\1, hidden_states)",
         },
     )
@@ -82,7 +88,7 @@ class _NormAndInput(Function):
         needed = context.needs_input_grad
         if dnormal is None:
             return dsame, None, None
-        if torch.is_grad_enabled():
+        if wants_graph():
             inputs = x, weight, context.eps
             return differentiable_gradients(lambda x, *scale: (native(x, *scale), x), inputs, needed, (dnormal, dsame))
         dx, dweight = gradients_of_sum(dnormal, dsame, x, weight, context.eps, needed[1])

@@ -53,15 +53,34 @@ def plan_sum_of_products(plan: Plan, *factors: Operand | None) -> Operand:
 def sum_of_products(pairs: Sequence[Pair]) -> Tensor:
     """Return the sum of a·b over pairs of matrices, by one kernel or by the BLAS, whichever is faster."""
     factors = tuple(chain.from_iterable(pairs))
+    missing = (None,) * (2 * MOST_PAIRS - len(factors))
+    made: Tensor
+    if torch.compiler.is_compiling() and len(factors) <= 2 * MOST_PAIRS:
+        made = chosen_at_run_time(*factors, *missing)
+        return made
     if suits_one_kernel(*factors):
-        missing = (None,) * (2 * MOST_PAIRS - len(factors))
-        made: Tensor = summed_products(*factors, *missing)
+        made = summed_products(*factors, *missing)
         return made
     (a, b), *others = pairs
     total = torch.mm(a, b)
     for a, b in others:
         total.addmm_(a, b)
     return total
+
+
+@kernels("chosen_sum_of_products")
+def chosen_at_run_time(
+    a: Tensor, b: Tensor, second_a: Tensor | None, second_b: Tensor | None, third_a: Tensor | None,
+    third_b: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return the sum of the products of all given pairs. A compiled graph chooses who computes when it runs."""
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+@chosen_at_run_time.composed
+def compute_sum_of_products(*factors: Tensor | None) -> Tensor:
+    given = [factor for factor in factors if factor is not None]
+    return sum_of_products(list(zip(given[::2], given[1::2], strict=True)))
 
 
 def suits_one_kernel(*factors: Tensor) -> bool:

@@ -1,0 +1,125 @@
+"""A patched model under torch.compile: one graph, with the kernels of the eager model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import test_patch_encoders
+import test_patch_families
+import torch
+from small_models import CLASSES, assert_same, batch, found, model_of
+from test_patch_packing import packed_batch
+from torch import Tensor
+
+import tilesmith
+from tilesmith.patch import patch
+
+RMS = {"rms_norm_forward", "add_rms_norm_forward", "add_rms_norm_backward", "rope_forward"}
+GATED = {"feed_forward_gate_and_up", "feed_forward_gate_gradients", "chosen_sum_of_products"}
+EACH = {"attention_forward", "linear_cross_entropy_forward", "chosen_sum_of_products"}
+# What the graph of each family must have beside EACH. The model of tests has no tied weights.
+CALLED = {
+    "llama": RMS | GATED,
+    "qwen3": RMS - {"rope_forward"} | GATED | {"rms_norm_rope_forward"},
+    "gemma2": RMS | GATED,
+    "gpt2": {"layer_norm_forward", "gelu_forward", "gelu_backward_with_output", "embedding_rows_added"},
+    "modernbert": {"layer_norm_forward", "rope_forward", "geglu_forward"},
+}
+
+SLOW = {"llama", "gemma2", "modernbert"}  # Qwen3 and GPT-2 together have their fusions
+
+
+def made(family: str, **options: Any) -> Any:
+    if family in CLASSES:
+        return model_of(family, **options)
+    return test_patch_encoders.encoder(family) if family == "modernbert" else test_patch_families.model_of(family)
+
+
+class Compiled:
+    """A patched model as one graph, whose operators run in our interpreter and are recorded."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = patch(model).train()
+        self.graphs = 0
+        self.calls: list[torch.fx.Node] = []
+        torch._dynamo.reset()
+        self._compiled: Any = torch.compile(self.model, backend=self._record, fullgraph=True)
+
+    def _record(self, graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        self.graphs += 1
+        for part in graph.modules():  # autograd functions are graphs of their own
+            if isinstance(part, torch.fx.GraphModule):
+                self.calls += [node for node in part.graph.nodes if str(node.target).startswith("tilesmith.")]
+        return torch._dynamo.lookup_backend("aot_eager")(graph, examples)
+
+    def names(self) -> set[str]:
+        return {str(node.target).split(".")[1] for node in self.calls}
+
+    def found(self, **inputs: Any) -> dict[str, Tensor]:
+        self.model.zero_grad()
+        with tilesmith.use("interpret"):  # else the operators would be PyTorch's on a CPU
+            loss = self._compiled(**inputs).loss
+            loss.backward()
+        gradients = {name: parameter.grad.clone() for name, parameter in self.model.named_parameters()}
+        return {"loss": loss.detach(), **gradients}
+
+
+def small(padded: bool = False, rows: int = 1, length: int = 5) -> dict[str, Tensor]:
+    return {name: tensor[:rows, :length] for name, tensor in batch(padded=padded).items()}
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CALLED]
+)
+def test_compiled_model_is_one_graph_with_every_fusion(family: str) -> None:
+    inputs = small()
+    compiled = Compiled(made(family))
+    ours = compiled.found(**inputs)
+    assert_same(ours, found(made(family), **inputs), 2e-5)
+    assert compiled.graphs == 1
+    assert compiled.names() >= EACH | CALLED[family]
+    masks = [node.args[3:5] for node in compiled.calls if "attention_forward" in str(node.target)]
+    assert masks
+    assert set(masks) == {(None, None)}  # neither [queries, keys] nor [keys]
+
+
+@pytest.mark.slow
+def test_compiled_model_takes_a_padding_mask() -> None:
+    inputs = small(padded=True, rows=2)
+    assert_same(Compiled(made("qwen3")).found(**inputs), found(made("qwen3"), **inputs))
+
+
+@pytest.mark.slow
+def test_tied_embedding_has_one_gradient_when_compiled() -> None:
+    inputs = small()
+    compiled = Compiled(made("llama", tie_word_embeddings=True))
+    assert_same(compiled.found(**inputs), found(made("llama", tie_word_embeddings=True), **inputs))
+    assert "embedding_rows_added" in compiled.names()
+
+
+@pytest.mark.slow
+def test_other_lengths_compile_once_more() -> None:
+    """The second length makes the length dynamic; the third needs no other graph."""
+    compiled = Compiled(made("llama"))
+    for length in (5, 7, 9):
+        inputs = small(length=length)
+        assert_same(compiled.found(**inputs), found(made("llama"), **inputs))
+    assert compiled.graphs == 2
+
+
+def test_given_starts_of_packed_sequences_run_on_varlen_attention() -> None:
+    tokens, positions = packed_batch()
+    starts = torch.tensor([0, 5, 14, 16], dtype=torch.int32)
+    inputs = {"input_ids": tokens, "labels": tokens, "position_ids": positions, "use_cache": False}
+    compiled = Compiled(made("llama"))
+    ours = compiled.found(**inputs, cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=9, max_length_k=9)
+    assert_same(ours, found(made("llama"), **inputs), 2e-5)
+    assert "attention_varlen_forward" in compiled.names()
+
+
+@pytest.mark.slow
+def test_positions_that_restart_are_right_when_compiled() -> None:
+    tokens, positions = packed_batch()
+    inputs = {"input_ids": tokens, "labels": tokens, "position_ids": positions, "use_cache": False}
+    assert_same(Compiled(made("llama")).found(**inputs), found(made("llama"), **inputs), 2e-5)
