@@ -13,6 +13,7 @@ Files, in reading order:
 - `norm_forward.py`: the forms of a norm's forward.
 - `norm_backward.py`: the forms of a norm's backward.
 - `norm_any_width.py`: the norms of rows of any width, from any address on, both directions.
+- `norm_any_width_kernels.py`: their kernels.
 - `bf16x3.py`: exact single precision on tensor cores, as three bf16 numbers.
 - `hopper.py`: warpgroups, mbarriers, and whether a plan may use Hopper kernels.
 - `constants.py`: mathematical constants.
