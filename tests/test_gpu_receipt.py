@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,29 @@ def test_stored_receipt_has_no_failures() -> None:
 
 def test_stored_receipt_names_its_origin() -> None:
     assert {"commit", "device", "torch", "triton", "seconds", "digest", "date"} <= stored().keys()
+
+
+@pytest.mark.slow
+def test_files_with_gpu_tests_are_all_of_them() -> None:
+    """A fixture or a helper may give the mark too, so the collected tests are compared."""
+
+    def collected(*files: str) -> set[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-m",
+            "gpu",
+            "-p",
+            "no:cacheprovider",
+            *files,
+        ]
+        printed = subprocess.run(command, cwd=gpu_receipt.ROOT, capture_output=True, text=True, check=False).stdout
+        return {line for line in printed.splitlines() if "::" in line}
+
+    assert collected(*gpu_receipt.files_with_gpu_tests()) == collected("tests") != set()
 
 
 @pytest.fixture
