@@ -115,13 +115,14 @@ def test_any_width_moves_in_16_byte_vectors_without_spilling(operator: str, targ
 
 
 @pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
-@pytest.mark.parametrize("columns", [512, 4096, 4097, 5120, 9216])
-def test_any_width_serves_both_directions(operator: str, columns: int) -> None:
+@pytest.mark.parametrize("columns", [300, 528, 4096, 4097, 5120, 9216])
+def test_any_width_serves_both_directions_of_all_but_powers_of_two(operator: str, columns: int) -> None:
     with recorded_plans("cuda:90") as plans:
         given = arguments(operator, 300, columns, torch.bfloat16, "meta")
         computed(SPECS[operator].op, given, [torch.empty(300, columns, dtype=torch.bfloat16, device="meta")])
     launched = {launch.kernel.__name__ for plan in plans for launch in plan.launches}
-    assert {"norm_any_width_forward_kernel", "norm_any_width_backward_kernel"} <= launched
+    named = {"norm_any_width_forward_kernel", "norm_any_width_backward_kernel"}
+    assert launched & named == (set() if columns == 4096 else named)
 
 
 def test_any_width_backward_programs_take_rows_of_one_alignment() -> None:

@@ -24,7 +24,7 @@ from tilesmith.ops.device.norm_any_width_kernels import (
 from tilesmith.ops.device.norm_backward import BackwardConfig, GradientProblem, pointers_to
 from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
 from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_pack, chunk_size, chunks_of, fewest_warps, middle_of
-from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.layout import Rows
 from tilesmith.ops.runtime.plan import Operand, Plan
 
@@ -49,8 +49,11 @@ def _can_be_cut(walk: Rows, operands: list[Any]) -> bool:
     return same and all((strides[0] - walk.strides[0][0]) % vector == 0 for strides in walk.strides)
 
 
-def _is_wide_enough(walk: Rows) -> bool:
-    return walk.columns >= (NARROWEST_ODD if _has_edges(walk) else NARROWEST)
+def _gains(walk: Rows) -> bool:
+    """Whether a tile of a power of two wastes lanes or needs narrow loads, on rows wide enough for chunks."""
+    if _has_edges(walk):
+        return walk.columns >= NARROWEST_ODD
+    return walk.columns >= NARROWEST and bucket(walk.columns) != walk.columns
 
 
 FEW_ROWS = 2  # for each multiprocessor, at most: then more threads a row shorten a program
@@ -68,7 +71,7 @@ class AnyWidthForward:
         13107×5120 67.4 with 4, 75.5 with 8; 6096×11008 70.1 with 8, 82.7 with 16. In fp32 10912×3075 69.3 with 4, 72.1
         with 2. Wide aligned rows of LayerNorm are faster in blocks: 3640×18432 90.8 µs, 108.7 in registers.
         """
-        if not self._can(problem) or not _is_wide_enough(problem.walk):
+        if not self._can(problem) or not _gains(problem.walk):
             return None
         element_bytes = problem.dtype.itemsize
         columns, most_elements = middle_of(problem.walk.columns, element_bytes), 48 if element_bytes == 2 else 36
@@ -147,7 +150,7 @@ class AnyWidthBackward:
         """Return few warps for each row. On an H200, layer_norm in bf16: 32800×2046 107 µs with 2 warps and 4 programs,
         134 with 4 warps; 13107×5120 101 with 4 and 2, 142 with 8; 7281×9216 112 with 8, 229 with 16.
         """
-        if not self._can(problem) or not _is_wide_enough(problem.walk):
+        if not self._can(problem) or not _gains(problem.walk):
             return None
         element_bytes = problem.x.element_bytes
         columns = middle_of(problem.walk.columns, element_bytes)
