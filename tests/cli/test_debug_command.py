@@ -50,6 +50,7 @@ def facts(stage: Mapping[str, Any], part: str) -> dict[str, float]:
     return {fact["name"]: fact["value"] for fact in stage[part]["facts"]}
 
 
+@pytest.mark.slow
 def test_all_stages_show_symptom_command_evidence_and_fix(all_stages: Any) -> None:
     output, stages = all_stages
     assert [stage["number"] for stage in stages] == [1, 2, 3, 4, 5, 6]
@@ -66,6 +67,7 @@ def test_all_stages_show_symptom_command_evidence_and_fix(all_stages: Any) -> No
                 assert fact["name"] in output
 
 
+@pytest.mark.slow
 def test_stage_1_starts_above_guessing_and_its_fix_at_guessing(all_stages: Any) -> None:
     stage = all_stages[1][0]
     shown, evidence = facts(stage, "shown"), facts(stage, "evidence")
@@ -79,6 +81,7 @@ def test_stage_1_starts_above_guessing_and_its_fix_at_guessing(all_stages: Any) 
     assert evidence["standard deviation of the first logits"] == pytest.approx(width, rel=0.2)
 
 
+@pytest.mark.slow
 def test_stage_2_is_right_and_moves_eight_times_the_bytes(all_stages: Any) -> None:
     stage = all_stages[1][1]
     shown, evidence = facts(stage, "shown"), facts(stage, "evidence")
@@ -91,6 +94,7 @@ def test_stage_2_is_right_and_moves_eight_times_the_bytes(all_stages: Any) -> No
     assert evidence["largest error of the strided norm"] < 1e-5
 
 
+@pytest.mark.slow
 def test_stage_3_times_queueing_instead_of_work(all_stages: Any) -> None:
     stage = all_stages[1][2]
     evidence = facts(stage, "evidence")
@@ -99,6 +103,7 @@ def test_stage_3_times_queueing_instead_of_work(all_stages: Any) -> None:
     assert any("a thread stands in" in remark for remark in stage["shown"]["remarks"])
 
 
+@pytest.mark.slow
 def test_stage_4_loads_its_inputs_once_per_element(all_stages: Any) -> None:
     stage = all_stages[1][3]
     shown, evidence = facts(stage, "shown"), facts(stage, "evidence")
@@ -111,6 +116,7 @@ def test_stage_4_loads_its_inputs_once_per_element(all_stages: Any) -> None:
     assert evidence["flops per byte, if each byte moves once"] > 100
 
 
+@pytest.mark.slow
 def test_stage_5_is_fast_learns_less_and_fails_the_guard(all_stages: Any) -> None:
     stage = all_stages[1][4]
     shown, evidence = facts(stage, "shown"), facts(stage, "evidence")
@@ -120,6 +126,7 @@ def test_stage_5_is_fast_learns_less_and_fails_the_guard(all_stages: Any) -> Non
     assert any("no gradient reaches norm" in remark for remark in stage["evidence"]["remarks"])
 
 
+@pytest.mark.slow
 def test_stage_6_passes_the_checks_of_all_stages(all_stages: Any) -> None:
     stage = all_stages[1][5]
     shown, evidence = facts(stage, "shown"), facts(stage, "evidence")

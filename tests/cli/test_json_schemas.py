@@ -33,13 +33,14 @@ def test_schema_is_valid_and_says_which_keys_stay(name: str) -> None:
     assert described["required"]
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
         ("check", ["check", "silu", "--case", "odd", "--dtype", "float32", "--layout", "contiguous"]),
         ("ops", ["ops"]),
         ("doctor", ["doctor"]),
-        ("bench", ["bench", "silu", "--device", "h200"]),
+        ("bench", ["bench", "silu", "--device", "h200", "--rows", "4", "--cols", "64"]),
         ("learn-list", ["learn", "list"]),
     ],
     ids=["check", "ops", "doctor", "bench", "learn-list"],

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import tilesmith as ts
 import tilesmith.fold
+from covering import covering
 
 LENGTH, CHANNELS, HEADS, HEAD = 9, 16, 2, 8
 
@@ -203,15 +204,13 @@ def assert_module_as_published(
     published.assert_as_published(calling(ours), calling(plain), leaves, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("site", ATTENTIONS)
+@covering(site=ATTENTIONS, dtype=[torch.float32, torch.bfloat16])
 def test_triangle_attention_of_each_project(site: Callable[..., Tensor], dtype: torch.dtype) -> None:
     batch = 1 if site in (openfold3_attention_without_batch, protenix_attention) else 2
     assert_module_as_published(Attention, site, published_attention, batch, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("site", MULTIPLICATIONS)
+@covering(site=MULTIPLICATIONS, dtype=[torch.float32, torch.bfloat16])
 def test_triangle_multiplication_of_each_project(site: Callable[..., Tensor], dtype: torch.dtype) -> None:
     batch = 1 if site is protenix_multiplication else 2
     assert_module_as_published(Multiplication, site, published_multiplication, batch, dtype)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tilesmith as ts
 import tilesmith.fold as cuequivariance_torch
+from covering import covering
 from tilesmith.fold import TriMulPrecision, multiplication
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
@@ -48,8 +49,7 @@ def assert_same(tensors: dict[str, Tensor], dtype: torch.dtype = torch.float32, 
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("direction", ["outgoing", "incoming"])
+@covering(dtype=[torch.float32, torch.bfloat16, torch.float16], direction=["outgoing", "incoming"])
 def test_output_and_gradients_as_published(direction: str, dtype: torch.dtype) -> None:
     mask = (torch.rand(2, LENGTH, LENGTH) > 0.3).float()
     assert_same(leaves(2), dtype, direction=direction, mask=mask, eps=1e-4)

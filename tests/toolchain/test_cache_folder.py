@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tilesmith.toolchain.cache_folder import require_writable_cache
+from tilesmith.toolchain.cache_folder import cache_folder, require_writable_cache
 from tilesmith.toolchain.compiler import CompileError, Target, compile_kernel
 from tilesmith.toolchain.compiler import compile as compiling
 
@@ -71,3 +71,8 @@ def test_failure_of_the_machine_does_not_blame_the_kernel(monkeypatch: pytest.Mo
     monkeypatch.setattr(compiling, "_compile", full)
     with pytest.raises(CompileError, match=r"no fault of the kernel: .*No space left on device"):
         compiled()
+
+
+def test_cache_folder_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    assert cache_folder() == str(tmp_path / "cache")

@@ -18,6 +18,11 @@ def require_writable_cache() -> None:
         os.environ["TRITON_CACHE_DIR"] = str(_temporary_folder())
 
 
+def cache_folder() -> str:
+    """Return the folder where Triton caches what it compiled."""
+    return str(knobs.cache.dir)
+
+
 def _is_writable(folder: Path) -> bool:
     """Return whether files can be written in this folder, which is created."""
     try:

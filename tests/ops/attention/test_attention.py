@@ -21,6 +21,7 @@ from tilesmith.ops.runtime.kernels import recorded_plans
 
 attention = SPEC.op
 INF = float("inf")
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -148,18 +149,8 @@ class TestBias:
             ((2, 3, 1, 18), {}),
             ((18,), {}),
             ((2, 3, 17, 18), BENT),
-            *(
-                pytest.param(*one, marks=pytest.mark.slow)
-                for one in (
-                    ((1, 1, 17, 18), {}),
-                    ((3, 17, 18), {}),
-                    ((2, 1, 1, 18), {}),
-                    ((1, 18), {}),
-                    ((3, 17, 18), BENT),
-                    ((2, 1, 17, 18), BENT),
-                    ((18,), BENT),
-                )
-            ),
+            *(pytest.param(shape, {}, marks=SLOW) for shape in ((1, 1, 17, 18), (3, 17, 18), (2, 1, 1, 18), (1, 18))),
+            *(pytest.param(shape, BENT, marks=SLOW) for shape in ((3, 17, 18), (2, 1, 17, 18), (18,))),
         ],
         ids=str,
     )

@@ -114,7 +114,11 @@ INNER = {
 }  # fmt: skip
 
 
-def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "tests",
+    [pytest.param(WITHOUT_TRACING, id="without tracing"), pytest.param(IN_FULL, id="in full", marks=pytest.mark.slow)],
+)
+def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatch, tests: tuple[str, ...]) -> None:
     called: dict[str, tuple[Any, tuple[Any, ...]]] = {}
     call, runner_for = Kernels.__call__, Kernels.runner_for
 
@@ -147,7 +151,7 @@ def test_opcheck_accepts_kernels_that_others_call(monkeypatch: pytest.MonkeyPatc
     assert set(called) >= INNER
     monkeypatch.undo()
     for name in sorted(INNER):
-        torch.library.opcheck(*called[name])
+        torch.library.opcheck(*called[name], test_utils=tests)
 
 
 # The operator's own tests give these to opcheck, since no case has the argument that they need.

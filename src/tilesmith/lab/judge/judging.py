@@ -34,7 +34,6 @@ from typing import Any
 
 import torch
 import triton
-from triton import knobs
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, readable
 from tilesmith.lab.judge.isolation import sandbox
@@ -49,7 +48,7 @@ from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
 from tilesmith.lab.judge.timing.reference_time import References
 from tilesmith.lab.judge.trying import Trying
 from tilesmith.lab.judge.verdict import STAGES, Reason, Verdict, reward, speed_of
-from tilesmith.toolchain.cache_folder import require_writable_cache
+from tilesmith.toolchain.cache_folder import cache_folder, require_writable_cache
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
@@ -180,7 +179,7 @@ class _Judgement:
         """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
-        cache = [knobs.cache.dir] if compiles else []
+        cache = [cache_folder()] if compiles else []
         child = self._nursery.child(
             role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, writable=cache
         )

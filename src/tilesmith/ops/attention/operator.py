@@ -111,7 +111,9 @@ def prepare(
     return q, k, v, bias, mask, given.seed if given.dropout else None, *Numbers.of(q, causal, given)
 
 
-def takes(q: Tensor, *others: Any) -> bool:
+def takes(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, seed: Tensor | None, *numbers: Any
+) -> bool:  # fmt: skip
     """Return whether the kernels compute this call.
 
     On a GPU they leave doubles to PyTorch: tensor cores do not help. They also leave exact single precision with wide
@@ -119,9 +121,9 @@ def takes(q: Tensor, *others: Any) -> bool:
     """
     if q.device.type != "cpu" and q.dtype == torch.float64:
         return False
-    if 0 in q.shape[1:2] and q.shape[1] != others[0].shape[1]:  # no head of q for a head of k
+    if 0 in q.shape[1:2] and q.shape[1] != k.shape[1]:  # no head of q for a head of k
         return False
-    exact = q.device.type != "cpu" and q.dtype == torch.float32 and not others[-1]
+    exact = q.device.type != "cpu" and q.dtype == torch.float32 and not Numbers(*numbers).tf32
     return q.shape[-1] <= (LARGEST_EXACT_HEAD if exact else LARGEST_HEAD)
 
 

@@ -27,7 +27,8 @@ class GradientConfig(Config):
 
 
 # By the bytes of an element, whether TMA loads tiles, and the block that covers a head. Elements of two bytes by TMA
-# have the fastest tiles on an H200 that do not spill with any supported release of Triton.
+# have the fastest tiles on an H200 that do not spill with any supported release of Triton. Columns of `Tiles`: queries,
+# keys, warps, stages.
 _QUERY_TILES = {
     (2, True): {64: Tiles(64, 64, 4, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(64, 32, 8, 1)},
     (2, False): {64: Tiles(64, 32, 4, 2), 128: Tiles(64, 32, 8, 1), 256: Tiles(32, 32, 8, 1)},

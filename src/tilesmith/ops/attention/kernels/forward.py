@@ -162,7 +162,7 @@ class ForwardConfig(Config):
 # By the bytes of an element, whether TMA loads tiles, and the block that covers a head. Elements of two bytes by TMA
 # have the fastest tiles on an H200 that do not spill with any supported release of Triton: two programs of four warps
 # share a multiprocessor, and one multiplies while the other computes exponentials. Of 128 × 128 with eight warps only
-# one fits: b4 h32 s4096 d128 takes 2.4 ms, not 2.1.
+# one fits: b4 h32 s4096 d128 takes 2.4 ms, not 2.1. Columns of `Tiles`: queries, keys, warps, stages.
 _FULL_PRECISION = {64: Tiles(64, 32, 4, 2), 128: Tiles(32, 32, 8, 1), 256: Tiles(16, 16, 8, 1)}
 _TILES = {
     (2, True): {64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 3), 256: Tiles(128, 64, 8, 2)},

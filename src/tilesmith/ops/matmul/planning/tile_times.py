@@ -53,21 +53,31 @@ class Tile(NamedTuple):
 
 
 TILES = (
-    Tile(128, 256, 64, 8, 3, persistent=True, efficiency=0.86),
-    Tile(128, 128, 64, 8, 4),
-    Tile(128, 128, 64, 4, 4),
-    Tile(64, 256, 64, 4, 4),
-    Tile(64, 128, 128, 4, 4),
-    Tile(128, 64, 128, 4, 4),
-    Tile(64, 64, 128, 4, 5),
-    Tile(64, 32, 128, 4, 5),
-    Tile(64, 16, 128, 4, 6),
-    Tile(128, 32, 128, 4, 4),
-    Tile(16, 64, 256, 4, 3),
-    Tile(16, 128, 128, 4, 4),
+    Tile(rows=128, columns=256, depth=64, warps=8, stages=3, persistent=True, efficiency=0.86),
+    Tile(rows=128, columns=128, depth=64, warps=8, stages=4),
+    Tile(rows=128, columns=128, depth=64, warps=4, stages=4),
+    Tile(rows=64, columns=256, depth=64, warps=4, stages=4),
+    Tile(rows=64, columns=128, depth=128, warps=4, stages=4),
+    Tile(rows=128, columns=64, depth=128, warps=4, stages=4),
+    Tile(rows=64, columns=64, depth=128, warps=4, stages=5),
+    Tile(rows=64, columns=32, depth=128, warps=4, stages=5),
+    Tile(rows=64, columns=16, depth=128, warps=4, stages=6),
+    Tile(rows=128, columns=32, depth=128, warps=4, stages=4),
+    Tile(rows=16, columns=64, depth=256, warps=4, stages=3),
+    Tile(rows=16, columns=128, depth=128, warps=4, stages=4),
 )
 
-OVERLAPPED = Tile(128, 256, 64, 8, 3, persistent=True, efficiency=1.08, overhead=2.8, bytes_per_us=2.4e6)
+OVERLAPPED = Tile(
+    rows=128,
+    columns=256,
+    depth=64,
+    warps=8,
+    stages=3,
+    persistent=True,
+    efficiency=1.08,
+    overhead=2.8,
+    bytes_per_us=2.4e6,
+)
 """The tile of `hopper/half.py`, which stores a tile while it multiplies the next one."""
 
 
