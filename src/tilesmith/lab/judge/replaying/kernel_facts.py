@@ -40,7 +40,7 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
 
 
 def _may_wait(text: str) -> bool:
-    """Return whether a program may wait for another one. The trace runs some programs only, so it might wait forever."""
+    """Return whether a program may wait for another one; the trace, which runs some programs only, cannot."""
     return "while" in text and "atomic" in text
 
 
