@@ -19,6 +19,7 @@ ZOO = Path(__file__).parents[1] / "judge" / "zoo"
 TASK = ZOO / "tasks" / "softmax.py"
 PLAIN = ZOO / "honest" / "softmax" / "plain.py"
 CHEAT = ZOO / "cheats" / "softmax" / "torch_softmax.py"
+SUBMISSION = ZOO.parent / "bridges" / "scale_rows" / "submission.py"
 
 
 def run(*arguments: object) -> Any:
@@ -85,13 +86,17 @@ def test_agents_judge_over_mcp() -> None:
     assert "kernels" in found["explained"]["meaning"]
     assert "is not one of" in found["unknown"]["error"]
     assert "no such file" in found["missing"]["error"]
+    for name in ("outside", "outside_check"):
+        assert "outside of the folder" in found[name]["error"]
+    assert found["empty"]["reasons"][0]["kind"] == "no-function"
+    assert found["submission"]["outcome"] == "pass", found["submission"]["reasons"]
 
 
 async def _conversation(mcp: Any) -> dict[str, Any]:
     source = str(Path(tilesmith.__file__).parents[1])
     server = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-m", "tilesmith", "mcp", "--folder", str(ZOO)],
+        args=["-m", "tilesmith", "mcp", "--folder", str(ZOO.parent)],
         env={**os.environ, "PYTHONPATH": source},
     )
     async with mcp.Client(server) as client:
@@ -103,8 +108,12 @@ async def _conversation(mcp: Any) -> dict[str, Any]:
 
         return {
             "tools": [tool.name for tool in (await client.list_tools()).tools],
-            "judged": await ask("judge", task="tasks/softmax.py", source=CHEAT.read_text(), seed=5),
+            "judged": await ask("judge", task="zoo/tasks/softmax.py", source=CHEAT.read_text(), seed=5),
             "explained": await ask("explain", kind="torch-computes"),
             "unknown": await ask("explain", kind="nonsense"),
-            "missing": await ask("judge", task="tasks/softmax.py", candidate="nothing.py"),
+            "missing": await ask("judge", task="zoo/tasks/softmax.py", candidate="nothing.py"),
+            "outside": await ask("judge", task="zoo/tasks/softmax.py", candidate="../../README.md"),
+            "outside_check": await ask("check", what="/etc/passwd"),
+            "empty": await ask("judge", task="zoo/tasks/softmax.py", source="x = 1"),
+            "submission": await ask("judge", task="bridges/scale_rows", source=SUBMISSION.read_text()),
         }

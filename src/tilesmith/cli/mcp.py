@@ -63,14 +63,17 @@ class _Tools:
         judgement.
         """
         from tilesmith.lab.judge import Candidate, CandidateError, Options, Task, TaskError, default_judge
-        from tilesmith.lab.judge.bridges.opening import candidate_for, task_at
+        from tilesmith.lab.judge.bridges.opening import candidate_for, task_at, with_format
 
         path = self._folder / task
+        outside = next((one for one in (task, candidate) if not self._is_inside(one)), None)
+        if outside is not None:
+            return {"error": f"{outside!r} lies outside of the folder that tilesmith mcp serves"}
         known = {} if path.exists() else operators()
         try:
             chosen = Task.of(known[task]) if task in known else task_at(path)
             if source:
-                one = Candidate.of_text(source)
+                one = with_format(path, Candidate.of_text(source))
             elif candidate:
                 one = candidate_for(path, self._folder / candidate)
             else:
@@ -78,6 +81,9 @@ class _Tools:
             return default_judge().judge(chosen, one, Options(seed=seed)).as_json()
         except (TaskError, CandidateError) as error:
             return {"error": str(error)}
+
+    def _is_inside(self, path: str) -> bool:
+        return (self._folder / path).resolve().is_relative_to(self._folder)
 
     def check(self, what: str) -> dict[str, Any]:
         """Compare an operator, or the operator of a file with a SPEC, with its reference, with all gradients."""
@@ -104,6 +110,8 @@ class _Tools:
         """Run a command of ours in its own process, and return its JSON and what it printed."""
         if any(one.startswith("-") for one in arguments[1:2]):
             return {"error": f"{arguments[1]!r} is no operator and no file"}
+        if not self._is_inside(arguments[1]):
+            return {"error": f"{arguments[1]!r} lies outside of the folder that tilesmith mcp serves"}
         with tempfile.TemporaryDirectory(prefix="tilesmith-mcp-") as scratch:
             result = Path(scratch) / "result.json"
             command = [sys.executable, "-m", "tilesmith", *arguments, "--json", str(result)]

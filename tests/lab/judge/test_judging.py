@@ -229,12 +229,11 @@ def test_every_reason_of_the_zoo_is_explained() -> None:
         explained("unheard-of")
 
 
-def test_cuda_sources_leave_the_verdict_open_with_a_sentence(warm_judge: Judge, softmax: Task) -> None:
-    text = (
-        "from torch.utils.cpp_extension import load_inline\n"
-        "module = load_inline('fast', '', cuda_sources='__global__ void f() {}', functions=[])\n"
-        "def softmax(x):\n    return module.softmax(x)\n"
-    )
+@pytest.mark.parametrize("built", ["module = {build}\ndef softmax(x):\n    return module.softmax(x)\n",
+                                   "def softmax(x):\n    return {build}.softmax(x)\n"])  # fmt: skip
+def test_cuda_sources_leave_the_verdict_open_with_a_sentence(built: str, warm_judge: Judge, softmax: Task) -> None:
+    build = "load_inline('fast', '', cuda_sources='__global__ void f() {}', functions=[])"
+    text = "from torch.utils.cpp_extension import load_inline\n" + built.replace("{build}", build)
     verdict = warm_judge.judge(softmax, Candidate.of_text(text), QUICK)
     assert verdict.outcome == "unproven"
     assert "builds CUDA sources" in str(verdict)

@@ -64,7 +64,7 @@ class Candidate:
         """Return a candidate of one file with this text."""
         if len(text) > LARGEST_CANDIDATE:
             raise CandidateError(f"{name}: is larger than {LARGEST_CANDIDATE >> 20} MiB")
-        return cls(name, {f"{name}.py": text.encode()}, f"{name}.py")
+        return cls(name, {f"{name}.py": text.encode(errors="replace")}, f"{name}.py")
 
     @property
     def digest(self) -> str:

@@ -212,20 +212,18 @@ class _Judgement:
             self._gather_facts(one)
 
     def _load(self, recorder: Recorder) -> None:
-        """Import the candidate. One that builds CUDA sources stays open: its process may not start a compiler."""
-        try:
-            self._asked(lambda: recorder.load(self._candidate.main), "loads")
-        except Failure:
-            if not self._candidate.uses_cuda_sources:
-                raise
-            message = "the candidate builds CUDA sources with torch.utils.cpp_extension, which cannot be replayed"
-            advice = "The judge replays launches of Triton and Gluon kernels. Write the kernel in one of these."
-            raise Failure(Reason("cuda-sources", "loads", message, advice), open=True) from None
+        self._asked(lambda: recorder.load(self._candidate.main), "loads")
 
     def _asked(self, ask: Callable[[], Any], stage: str) -> Any:
-        """Ask the candidate's process; its end is a reason."""
+        """Ask the candidate's process; its end is a reason. CUDA sources that it builds leave the verdict open."""
         try:
             return ask()
+        except Failure as failure:
+            if failure.reason.kind not in ("import-error", "exception") or not self._candidate.uses_cuda_sources:
+                raise
+            message = f"the candidate builds CUDA sources, whose launches cannot be replayed ({failure.reason.message})"
+            advice = "The judge replays launches of Triton and Gluon kernels. Write the kernel in one of these."
+            raise Failure(Reason("cuda-sources", failure.reason.stage, message[:300], advice), open=True) from None
         except Ended as ended:
             kind = "timeout" if "still running" in str(ended) else "ended"
             advice = "Is there a loop that never ends?" if kind == "timeout" else "Let the function return."

@@ -73,7 +73,8 @@ class Replayer:
         return kernels
 
     def _judged(self, recorded: Recorded, inputs: Inputs, expected: Expected, draw: Draw) -> None:
-        answer = self._child.ask(self._request("replay", recorded, inputs, expected))
+        # Kernels must be right for programs in any order: one draw in each.
+        answer = self._child.ask({**self._request("replay", recorded, inputs, expected), "backwards": draw != "fresh"})
         if "stopped" in answer:
             raise Failure(self._stopped(answer["stopped"]), open=answer["stopped"].get("kind") in _OPEN)
         faults = answer["faults"]

@@ -29,7 +29,11 @@ def task_at(path: Path | str, rules: Rules | None = None) -> Task:
 
 def candidate_for(task_path: Path | str, candidate_path: Path | str) -> Candidate:
     """Return the candidate at a path, with what the task's format gives every candidate."""
-    candidate = Candidate.of(candidate_path)
+    return with_format(task_path, Candidate.of(candidate_path))
+
+
+def with_format(task_path: Path | str, candidate: Candidate) -> Candidate:
+    """Return a candidate with what the task's format gives every candidate."""
     folder = Path(task_path)
     return gpu_mode.with_neighbours(candidate, folder) if gpu_mode.is_task(folder) else candidate
 

@@ -37,8 +37,8 @@ def enter_namespaces() -> bool:
     if sys.platform != "linux":
         return False
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS | _NEW_MOUNTS
-    if _libc().unshare(flags):
+    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS
+    if _libc().unshare(flags | _NEW_MOUNTS) and _libc().unshare(flags):
         return False
     with suppress(OSError):  # the process keeps its privileges on files either way
         Path("/proc/self/setgroups").write_text("deny")

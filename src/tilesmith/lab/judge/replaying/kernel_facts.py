@@ -25,10 +25,11 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
         if "kernel" not in step:
             continue
         launched = replay.launched(step)
-        if getattr(launched.kernel, "is_gluon", lambda: False)():
+        is_gluon = getattr(launched.kernel, "is_gluon", lambda: False)()
+        if is_gluon or _may_wait(launched.kernel.src):
             facts = {str(target): session._binary(launched, target) for target in options.targets}
             errors = {name: one for name, one in facts.items() if isinstance(one, str)}
-            compiled_only.append({"name": launched.kernel.__name__, "launches": 1, "errors": errors, "gluon": True})
+            compiled_only.append({"name": launched.kernel.__name__, "launches": 1, "errors": errors, "gluon": is_gluon})
             continue
         session.launch(launched)
         session.run_deferred()
@@ -36,6 +37,11 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
         _kernel(kernel, session.launches[number], session.sector_bytes) for number, kernel in enumerate(session.kernels)
     ]
     return [*found, *compiled_only]
+
+
+def _may_wait(text: str) -> bool:
+    """Return whether a program may wait for another one; the trace, which runs some programs only, cannot."""
+    return "while" in text and "atomic" in text
 
 
 def _kernel(kernel: Kernel, launches: int, sector_bytes: int) -> dict[str, Any]:

@@ -70,13 +70,17 @@ class Replay:
         self.faults: list[dict[str, Any]] = []
         self.digests: dict[str, str] = {}
         self._flows: list[_Flow] = []
+        self._backwards = False
         self._tape = tape
         self._allow_any = allow_any
         self._kernels = kernels or RebuiltKernels(tape["kernels"], folder)
         self._decoder = Decoder(memory.tensor, self._kernels.kernel)
 
-    def run(self, *, tf32: bool) -> None:
-        """Run every step. Raises Stopped."""
+    def run(self, *, tf32: bool, backwards: bool = False) -> None:
+        """Run every step, with `backwards` the last program of a launch first. Raises Stopped."""
+        # A kernel that waits in a loop may wait for programs before it, which start first on a GPU.
+        waits = any("while" in str(one.get("text")) for one in self._tape["kernels"])
+        self._backwards = backwards and not waits
         for step in self._tape["steps"]:
             try:
                 if "kernel" in step:
@@ -117,7 +121,7 @@ class Replay:
 
         shadows = ShadowMemory(launched.arguments, written)
         trace = Trace(launched.grid, shadows, (), ())
-        programs: Any = _every_program(launched.grid)
+        programs: Any = _every_program(launched.grid, backwards=self._backwards)
         try:
             with interpreting(self.stores), exact_products() if tf32 else nullcontext():
                 interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
@@ -276,5 +280,6 @@ def tensors_in(made: Any) -> Sequence[torch.Tensor]:
     return [made] if isinstance(made, torch.Tensor) else [one for one in made if isinstance(one, torch.Tensor)]
 
 
-def _every_program(grid: Sequence[int]) -> Any:
-    return ((x, y, z) for z, y, x in product(*map(range, reversed(tuple(grid)))))
+def _every_program(grid: Sequence[int], *, backwards: bool) -> Any:
+    ranges = [range(size)[::-1] if backwards else range(size) for size in reversed(tuple(grid))]
+    return ((x, y, z) for z, y, x in product(*ranges))

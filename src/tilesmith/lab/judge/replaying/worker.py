@@ -41,7 +41,7 @@ class _Session(TapeSession):
     def _replay(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the tape, and put the outputs into the arena."""
         run = self._last = self._prepared(request)
-        run.run(tf32=request["tf32"])
+        run.run(tf32=request["tf32"], backwards=request["backwards"])
         room = aligned(request["room"])
         outputs = []
         for reference in request["outputs"]:
