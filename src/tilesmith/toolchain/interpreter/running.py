@@ -159,8 +159,7 @@ def _language() -> Language:
 
 @cache
 def _gluon() -> GluonLanguage:
-    language = _language()
-    return GluonLanguage(language.builder, language.semantic, language.replacements)
+    return GluonLanguage(_language())
 
 
 def launch_as_usual(launched: Launched) -> Any:
@@ -273,6 +272,8 @@ def _launch(
             try:
                 with following(builder, followers) if followers else nullcontext():
                     function(**values)
+                    if warps:
+                        _gluon().machine.end_partition()
             except OutOfBounds:
                 raise
             except Exception as error:
