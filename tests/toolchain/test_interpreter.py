@@ -687,3 +687,15 @@ def test_autotuner_of_a_library_runs_one_configuration_and_is_restored() -> None
         tuner[(2,)](x, y, 64)
     assert torch.isfinite(y).all()
     assert Tuner.run is stock
+
+
+@triton.jit
+def value_kernel(y_ptr, BLOCK: tl.constexpr, dtype: tl.constexpr):
+    tl.store(y_ptr + tl.arange(0, BLOCK.value), tl.full([BLOCK.value], 3, dtype.value))
+
+
+def test_value_of_a_constant_is_the_constant() -> None:
+    y = torch.empty(16)
+    with interpreting():
+        value_kernel[(1,)](y, 16, tl.float32)
+    assert torch.equal(y, torch.full((16,), 3.0))
