@@ -30,10 +30,6 @@ from tilesmith.lab.inspect.running.script import Limits, inspect_script
 from tilesmith.toolchain.compiler import Target
 
 HERE = Path(__file__).parent
-FIELD_PACKAGES = {
-    **PACKAGES, "mamba": "mamba_ssm", "flash": "flash_attn", "bnb": "bitsandbytes", "xformers": "xformers",
-    "lightllm": "lightllm", "torchao": "torchao", "vllm": "vllm", "sglang": "sglang", "unsloth": "unsloth",
-}  # fmt: skip
 GLUON_TESTS = {  # of Triton's Gluon tutorials: which tests pytest selects with -k, small sizes
     "01-intro": "test",
     "02-layouts": "test_memcpy_1d or test_memcpy_2d_inout",
@@ -88,7 +84,7 @@ def scripts(roots: dict[str, Path], wanted: list[str]) -> list[tuple[str, Path |
 def versions_of(given: list[str]) -> dict[str, str]:
     """Return the version of each library: after @ in --root, else from its metadata."""
     named = {one.partition("=")[0]: one.rpartition("@")[2] for one in given if "@" in one}
-    for name, package in FIELD_PACKAGES.items():
+    for name, package in PACKAGES.items():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             named.setdefault(name, importlib.metadata.version(package.replace("_", "-")))
     return named
@@ -110,8 +106,8 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, help="a table of an earlier run")
     options = parser.parse_args()
     given = versions_of(options.root)
-    roots = roots_of([one.partition("@")[0] for one in options.root], FIELD_PACKAGES)
-    for absent in sorted({*FIELD_PACKAGES, "tutorials"} - {*roots}):
+    roots = roots_of([one.partition("@")[0] for one in options.root])
+    for absent in sorted({*PACKAGES, "tutorials"} - {*roots}):
         print(f"{absent} is not here: pass --root {absent}=FOLDER")
     rows, kept, before = [], kept_rows(options.json), os.environ.get("PYTHONPATH", "")
     settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))

@@ -34,7 +34,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mutations import Fault, Seen, faults_of, faults_of_host
 
 HERE = Path(__file__).parent
-PACKAGES = {"liger": "liger_kernel", "fla": "fla", "attorch": "attorch", "gems": "flag_gems"}
+PACKAGES = {
+    "liger": "liger_kernel", "fla": "fla", "attorch": "attorch", "gems": "flag_gems", "mamba": "mamba_ssm",
+    "flash": "flash_attn", "bnb": "bitsandbytes", "xformers": "xformers", "lightllm": "lightllm", "torchao": "torchao",
+    "vllm": "vllm", "sglang": "sglang", "unsloth": "unsloth",
+}  # fmt: skip
+BARE = {"mamba", "flash", "bnb", "xformers", "lightllm", "torchao", "vllm", "sglang", "unsloth"}  # scripts/_bare.py
 MODULES = {"liger_kernel": "liger_kernel.transformers.functional", "fla": "fla.ops.gla"}  # import what scripts use
 SECONDS = 120.0
 
@@ -49,7 +54,7 @@ def run(script: Path, roots: list[str], compiles: bool, pipe: Any) -> None:
     from tilesmith.toolchain.compiler import Target
 
     torch.set_num_threads(1)
-    sys.path[:0] = roots
+    sys.path[:0] = [*roots, str(script.parent)]
     printed, error = io.StringIO(), ""
 
     class Uncompiled(Session):
@@ -182,10 +187,10 @@ def planted_in(script: Path, root: Path, most: int, used: Counter[str]) -> list[
     return rows
 
 
-def roots_of(given: list[str], packages: dict[str, str] = PACKAGES) -> dict[str, Path]:
+def roots_of(given: list[str]) -> dict[str, Path]:
     """Return the folder that holds each library: from --root, else where it is installed."""
     roots = {name: Path(path).expanduser().resolve() for name, _, path in (one.partition("=") for one in given)}
-    for name, package in packages.items():
+    for name, package in PACKAGES.items():
         spec = None if name in roots else importlib.util.find_spec(package)
         if spec is not None and spec.origin:
             roots[name] = Path(spec.origin).parent.parent
@@ -231,8 +236,8 @@ def main() -> None:
     import tilesmith.lab.inspect.session  # imported before the forks
 
     roots = roots_of(options.root)
-    for name, root in roots.items():
-        import_others(PACKAGES[name], root)
+    for name in {*roots} - BARE:
+        import_others(PACKAGES[name], roots[name])
     rows: list[dict[str, Any]] = []
     used: Counter[str] = Counter()
     for script in sorted((HERE / "scripts").glob("*.py")):

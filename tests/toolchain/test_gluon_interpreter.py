@@ -36,7 +36,7 @@ def row_sums(x_ptr, y_ptr, columns, ROWS: gl.constexpr, COLUMNS: gl.constexpr): 
 
 
 @gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
-def products(a, b, c, STEPS: gl.constexpr, WAITS: gl.constexpr, BYTES: gl.constexpr):  # type: ignore[no-untyped-def]
+def products(a, b, c, STEPS: gl.constexpr, WAITS: gl.constexpr, BYTES: gl.constexpr, ENDS: gl.constexpr):  # type: ignore[no-untyped-def]
     """One tile of a · b, by TMA and wgmma, with two buffers."""
     a_buffers = gl.allocate_shared_memory(a.dtype, [2, *a.block_type.shape], a.layout)
     b_buffers = gl.allocate_shared_memory(b.dtype, [2, *b.block_type.shape], b.layout)
@@ -58,7 +58,8 @@ def products(a, b, c, STEPS: gl.constexpr, WAITS: gl.constexpr, BYTES: gl.conste
     c_buffer.store(total.to(c.dtype))
     fence_async_shared()
     put(c, [0, 0], c_buffer)
-    tma.store_wait(0)
+    if ENDS:
+        tma.store_wait(0)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
@@ -79,6 +80,7 @@ def consumer(y_ptr, buffers, full, empty, STEPS: gl.constexpr, RELEASES: gl.cons
     for step in range(STEPS):
         index = step % 2
         mbarrier.wait(full.index(index), step // 2 & 1)
+        mbarrier.arrive(empty.index((step - 1) % 2), count=1, pred=False)  # names a buffer of index -1
         if RELEASES == "early":
             mbarrier.arrive(empty.index(index), count=1)
         x = buffers.index(index).load(layout)
@@ -102,13 +104,15 @@ def doubled(x, y_ptr, STEPS: gl.constexpr, RELEASES: gl.constexpr):  # type: ign
     )
 
 
-def run_products(steps: int = 3, waits: bool = True, tile_bytes: int = 2 * 64 * 64 * 2) -> tuple[Any, Any]:
+def run_products(
+    steps: int = 3, waits: bool = True, tile_bytes: int = 2 * 64 * 64 * 2, ends: bool = True
+) -> tuple[Any, Any]:
     torch.manual_seed(0)
     a, b = torch.randn(64, 64 * steps).half(), torch.randn(64 * steps, 64).half()
     c = torch.empty(64, 64).half()
     tiles = [described(one, one.shape, one.stride(), [64, 64]) for one in (a, b, c)]
     with interpreting():
-        products[(1,)](*tiles, steps, waits, tile_bytes)
+        products[(1,)](*tiles, steps, waits, tile_bytes, ends)
     return c, (a.float() @ b.float()).half()
 
 
@@ -140,6 +144,11 @@ def test_wgmma_that_does_not_wait_for_its_operands_is_an_error() -> None:
 def test_mbarrier_that_expects_too_many_bytes_never_ends() -> None:
     with pytest.raises(KernelError, match=r"waits for ever: the mbarrier lacks 64 bytes"):
         run_products(tile_bytes=2 * 64 * 64 * 2 + 64)
+
+
+def test_kernel_that_ends_before_its_store_is_an_error() -> None:
+    with pytest.raises(KernelError, match=r"the kernel does not wait for the TMA store \(line \d+\) before it ends"):
+        run_products(ends=False)
 
 
 def test_partitions_pass_buffers_to_each_other() -> None:

@@ -672,3 +672,30 @@ def test_runs_only_the_programs_that_are_named() -> None:
     written = arguments["y_ptr"].reshape(4, BLOCK) != 0
     assert written.all(dim=1).tolist() == [False, True, False, True]
     assert not written[0::2].any()
+
+
+def test_autotuner_of_a_library_runs_one_configuration_and_is_restored() -> None:
+    class Tuner(Autotuner):  # type: ignore[misc]  # Triton ships no types
+        def run(self, *arguments: Any, **options: Any) -> Any:
+            raise AssertionError("times every configuration")
+
+    stock = Tuner.run
+    configurations = [triton.Config({"BLOCK_SIZE": block}) for block in (32, 64)]
+    x, y = torch.randn(64), torch.empty(64)
+    with interpreting():
+        tuner = Tuner(scale_kernel, scale_kernel.arg_names, configurations, [], None, None)
+        tuner[(2,)](x, y, 64)
+    assert torch.isfinite(y).all()
+    assert Tuner.run is stock
+
+
+@triton.jit
+def value_kernel(y_ptr, BLOCK: tl.constexpr, dtype: tl.constexpr):
+    tl.store(y_ptr + tl.arange(0, BLOCK.value), tl.full([BLOCK.value], 3, dtype.value))
+
+
+def test_value_of_a_constant_is_the_constant() -> None:
+    y = torch.empty(16)
+    with interpreting():
+        value_kernel[(1,)](y, 16, tl.float32)
+    assert torch.equal(y, torch.full((16,), 3.0))

@@ -1,18 +1,7 @@
 """unsloth: rotary embedding."""
 
+import _unsloth  # noqa: F401
 import torch
-from _bare import bare
-
-bare("unsloth", "unsloth.kernels")
-bare(
-    "unsloth.device_type",
-    DEVICE_TYPE="cuda",
-    DEVICE_COUNT=1,
-    DEVICE_TYPE_TORCH="cuda",
-    ALLOW_PREQUANTIZED_MODELS=True,
-    is_hip=lambda: False,
-)
-
 from unsloth.kernels.rope_embedding import fast_rope_embedding
 
 torch.manual_seed(0)

@@ -1,6 +1,6 @@
 """Gluon, Triton's language for one GPU architecture: names that differ between releases, and TMA descriptors.
 
-A Gluon kernel chooses warp roles and layouts itself. Triton's interpreter cannot run Gluon.
+A Gluon kernel chooses warp roles and layouts itself. `interpreter/gluon/` runs Gluon kernels on a CPU.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class Language:
         self.semantic = Semantic(self.builder)
         self._changes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.replacements: dict[int, Callable[..., Any]] = {}
-        self._rewriter = Rewriter(self.semantic, self.replacements)
+        self.by_name: dict[tuple[str, str], Callable[..., Any]] = {}  # of libdevice, which libraries execute again
+        self._rewriter = Rewriter(self.semantic, self.replacements, self.by_name)
         self.rewritten = self._rewriter.rewritten
         self._change_builtins()
         self._change_structure()
@@ -69,7 +70,10 @@ class Language:
         self._changes[id(owner), name] = (owner, name, value)
         # A kernel that imported a function by name holds the original; the replacement is found by identity.
         if hasattr(owner, name):
-            self.replacements[id(getattr(owner, name))] = value
+            original = getattr(owner, name)
+            self.replacements[id(original)] = value
+            if str(getattr(original, "__module__", "")).startswith("triton.language.extra"):
+                self.by_name[original.__module__, name] = value
 
     def _change_builtins(self) -> None:
         for owner in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):

@@ -46,11 +46,20 @@ def as_jit_function(kernel: Any) -> JITFunction:
 
 
 class Rewriter:
-    """Rewrites each function once. `replacements` maps Triton functions, by identity, to their form here."""
+    """Rewrites each function once. `replacements` maps Triton functions, by identity, to their form here.
 
-    def __init__(self, semantic: TritonSemantic, replacements: Mapping[int, Callable[..., Any]]) -> None:
+    `by_name` maps some of them by module and name, for copies of Triton's modules.
+    """
+
+    def __init__(
+        self,
+        semantic: TritonSemantic,
+        replacements: Mapping[int, Callable[..., Any]],
+        by_name: Mapping[tuple[str, str], Callable[..., Any]],
+    ) -> None:
         self._helpers = _helpers(semantic)
         self._replacements = replacements
+        self._by_name = by_name
         self._rewritten: WeakKeyDictionary[FunctionType, tuple[str, FunctionType]] = WeakKeyDictionary()
 
     def rewritten(self, kernel: Any) -> FunctionType:
@@ -83,8 +92,11 @@ class Rewriter:
         """Return the kernel's global names that need another value: `min`, or `from triton.language import load`."""
         for name in original.__code__.co_names:
             value = original.__globals__.get(name, getattr(builtins, name, None))
+            called = getattr(value, "__module__", ""), getattr(value, "__name__", "")
             if id(value) in self._replacements:
                 yield name, self._replacements[id(value)]
+            elif called in self._by_name:
+                yield name, self._by_name[called]
 
 
 def _compile(kernel: Any, free_names: list[str]) -> CodeType:
@@ -141,6 +153,12 @@ class _Transformer(ast.NodeTransformer):
         names = ast.Tuple([ast.Constant(_COMPARISONS[type(each)]) for each in node.ops], ast.Load())
         return ast.copy_location(_call("chained", names, node.left, *node.comparators), node)
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if node.attr == "value" and isinstance(node.ctx, ast.Load):  # of a constant, which is a plain value here
+            return ast.copy_location(_call("value_of", node.value), node)
+        return node
+
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         self.generic_visit(node)
         node.test = _call("holds", node.test)
@@ -194,5 +212,8 @@ def _helpers(semantic: TritonSemantic) -> dict[str, Callable[..., Any]]:
     def holds(condition: Any) -> bool:
         return bool(condition.handle) if isinstance(condition, tl.tensor) else bool(condition)
 
-    helpers = (assigned, all_of, any_of, negated, chained, holds)
+    def value_of(constant: Any) -> Any:
+        return getattr(constant, "value", constant)
+
+    helpers = (assigned, all_of, any_of, negated, chained, holds, value_of)
     return {helper.__name__: helper for helper in helpers}

@@ -94,9 +94,10 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
     """Run kernel launches in the interpreter, inside the context. Contexts nest; an observer sees its own launches."""
     with _lock:
         if not _contexts:
-            _stock.update({owner: owner.run for owner in (JITFunction, InterpretedFunction, Autotuner)})
+            _stock.update({owner: owner.run for owner in (JITFunction, InterpretedFunction)})
             JITFunction.run = InterpretedFunction.run = _run_interpreted
-            Autotuner.run = _run_first_configuration
+            _take_over_tuners(Autotuner)
+            Autotuner.__init__ = _make_tuner
         _contexts.append(observer)
     try:
         yield
@@ -107,6 +108,25 @@ def interpreting(observer: Observer | None = None) -> Iterator[None]:
             if not _contexts:
                 for owner, run in _stock.items():
                     owner.run = run
+                Autotuner.__init__ = _stock_tuner
+
+
+_stock_tuner = Autotuner.__init__
+
+
+def _take_over_tuners(kind: Any) -> None:
+    """Replace `run` of a class of autotuners and of its subclasses: libraries override it to time configurations."""
+    if "run" in vars(kind) and vars(kind)["run"] is not _run_first_configuration:
+        _stock[kind] = kind.run
+        kind.run = _run_first_configuration
+    for subclass in kind.__subclasses__():
+        _take_over_tuners(subclass)
+
+
+def _make_tuner(tuner: Any, *arguments: Any, **options: Any) -> None:
+    """Replace `Autotuner.__init__`: a library may define its subclass while kernels are interpreted."""
+    _stock_tuner(tuner, *arguments, **options)
+    _take_over_tuners(type(tuner))
 
 
 def interpret(
@@ -139,8 +159,7 @@ def _language() -> Language:
 
 @cache
 def _gluon() -> GluonLanguage:
-    language = _language()
-    return GluonLanguage(language.builder, language.semantic, language.replacements)
+    return GluonLanguage(_language())
 
 
 def launch_as_usual(launched: Launched) -> Any:
@@ -253,6 +272,8 @@ def _launch(
             try:
                 with following(builder, followers) if followers else nullcontext():
                     function(**values)
+                    if warps:
+                        _gluon().machine.end_partition()
             except OutOfBounds:
                 raise
             except Exception as error:

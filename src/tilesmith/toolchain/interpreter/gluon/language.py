@@ -20,9 +20,10 @@ from triton.experimental.gluon.language.nvidia.blackwell import tensor_memory_de
 from triton.runtime.jit import JITFunction
 
 from tilesmith.toolchain.interpreter.gluon.copies import Copies
-from tilesmith.toolchain.interpreter.gluon.machine import Machine
+from tilesmith.toolchain.interpreter.gluon.machine import Machine, plain
 from tilesmith.toolchain.interpreter.gluon.products import Products
 from tilesmith.toolchain.interpreter.gluon.values import ANY_LAYOUT, Values
+from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 
 Operation = Callable[..., Any]
@@ -32,13 +33,14 @@ _ABSENT = object()
 class GluonLanguage:
     """The attributes of Gluon's modules and classes to replace while a Gluon kernel runs."""
 
-    def __init__(self, builder: Any, semantic: Any, replacements: dict[int, Operation]) -> None:
-        self.machine = Machine(builder, semantic)
+    def __init__(self, language: Language) -> None:
+        self.machine = Machine(language.builder, language.semantic)
+        self._rewritten = language.rewritten
         values = Values(self.machine)
         self._copies, products = Copies(self.machine, values), Products(self.machine)
         self.descriptor = self._copies.make_descriptor
         self._known = {**values.functions(), **self._copies.functions(), **products.functions()}
-        self._replacements = replacements
+        self._replacements = language.replacements
         self._changes: list[tuple[Any, str, Any]] = []
         for module in _modules():
             self._change_functions(module)
@@ -49,6 +51,7 @@ class GluonLanguage:
             self._change_methods(owner, methods)
         self._changes.append((tl.block_type, "layout", ANY_LAYOUT))
         self._changes.append((JITFunction, "__get__", _bound))
+        self._changes.append((JITFunction, "__call__", self._called))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -64,6 +67,17 @@ class GluonLanguage:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, value)
+
+    @property
+    def _called(self) -> Operation:
+        """Return the call of a @gluon.jit function: constants arrive as plain values, as those of a launch do."""
+        rewritten = self._rewritten
+
+        def call(function: Any, *arguments: Any, **options: Any) -> Any:
+            named = {name: plain(value) for name, value in options.items()}
+            return rewritten(function)(*(plain(value) for value in arguments), **named)
+
+        return call
 
     def _change_functions(self, module: ModuleType) -> None:
         for name, member in [*vars(module).items()]:

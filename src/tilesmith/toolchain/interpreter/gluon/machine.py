@@ -48,6 +48,12 @@ class Machine:
         file, line = kernel_position(sys._getframe(1))
         self.builder.memory.misuse(self.builder.grid_idx, file, line, message)
 
+    def end_partition(self) -> None:
+        """Show the observers TMA stores that may still read shared memory when the present partition ends."""
+        for actor in self.partition.stores:
+            message = f"the kernel does not wait for {actor.name} before it ends"
+            self.builder.memory.misuse(self.builder.grid_idx, *actor.place, message)
+
     def follow_one_program(self, operation: str) -> None:
         """Stop where addresses are computed for many programs at once."""
         if self.builder.path is not None:
@@ -59,7 +65,9 @@ class Machine:
 
     def started(self, action: str) -> Actor:
         """Return an asynchronous operation of the present partition."""
-        return self.partition.started(action)
+        actor = self.partition.started(action)
+        actor.place = kernel_position(sys._getframe(1))
+        return actor
 
     def tensor(self, data: Any, scalar: Any) -> Any:
         """Return numpy data as a value of the kernel."""

@@ -29,6 +29,7 @@ class Actor:
     name: str
     clock: Clock = field(default_factory=dict)
     number: int = field(default_factory=lambda: next(_numbers))
+    place: tuple[str, int] = ("", 0)  # the file and line that start an asynchronous operation
 
     def __post_init__(self) -> None:
         self.clock[self.number] = 1

@@ -119,6 +119,16 @@ class Buffer:
         self.allocation.touches[:] = [*kept, new]
 
 
+class Missing:
+    """A buffer that does not exist. A kernel may name it where a predicate prevents its use."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        raise WrongUse(self._reason)
+
+
 def _bounds(array: Array) -> tuple[int, int]:
     first = int(array.__array_interface__["data"][0])
     reach = sum((length - 1) * stride for length, stride in zip(array.shape, array.strides, strict=True))

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.experimental.gluon import language as gl
 
 from tilesmith.toolchain.interpreter.gluon.machine import Machine, lengths, plain
-from tilesmith.toolchain.interpreter.gluon.shared_memory import Buffer
+from tilesmith.toolchain.interpreter.gluon.shared_memory import Buffer, Missing
 from tilesmith.toolchain.interpreter.memory import kernel_position
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
 
@@ -77,9 +77,17 @@ class Values:
         """Run partitions; return the result of the first."""
         machine = self._machine
         machine.follow_one_program("warp specialisation")
-        calls = [_bound(function, arguments) for function, arguments in functions_and_args]
+        calls = [self._partition(function, arguments) for function, arguments in functions_and_args]
         warps = [machine.partition.warps, *(int(plain(number)) for number in worker_num_warps)]
         return machine.scheduler.run(calls, warps)
+
+    def _partition(self, function: Any, arguments: Any) -> Operation:
+        def run() -> Any:
+            result = function(*arguments)
+            self._machine.end_partition()
+            return result
+
+        return run
 
     def _like(self, like: Any, value: Any, shape: Any, dtype: Any) -> Any:
         return tl.full(lengths(like.shape if shape is None else shape), plain(value), plain(dtype) or like.dtype)
@@ -121,7 +129,8 @@ class Values:
         position = self._machine.number(index)
         if not 0 <= position < memory.shape[0]:
             line = kernel_position(sys._getframe(1))[1]
-            raise IndexError(f"index {position} of shared memory with {memory.shape[0]} buffers (line {line})")
+            missing = Missing(f"index {position} of shared memory with {memory.shape[0]} buffers (line {line})")
+            return gl.shared_memory_descriptor(missing, memory.dtype, memory.shape[1:], memory.layout, memory.shape[1:])
         return described(memory.handle.view(lambda array: array[position]), memory.dtype, memory.layout)
 
     def _permute(self, memory: Any, order: Any) -> Any:
@@ -148,7 +157,3 @@ def described(buffer: Buffer, scalar: Any, layout: Any) -> Any:
 def byte_count(memory: Any) -> int:
     """Return the size of shared memory in bytes."""
     return math.prod(memory.shape) * memory.dtype.primitive_bitwidth // 8
-
-
-def _bound(function: Any, arguments: Any) -> Operation:
-    return lambda: function(*arguments)
