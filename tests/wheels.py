@@ -68,6 +68,7 @@ SPEC = Spec(
     reference=lambda x: 2 * x,
     cases=[Case("few", n=100)],
     make_inputs=lambda case, dtype, device, layout: {"x": torch.randn(case.n, dtype=dtype, device=device)},
+    differentiable=False,
 )
 """
 
@@ -106,6 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", default=[], help="interpreters; by default all of 3.10 to 3.13 found")
     parser.add_argument("--triton", nargs="+", default=list(TRITONS), help="releases of Triton, as 3.9")
     parser.add_argument("--torch", default="", help="a build of torch, as 2.13.0; by default that of constraints.txt")
+    parser.add_argument("--keep", type=Path, help="make the environments in this folder, and use those that are there")
     parser.add_argument("--json", type=Path, help="store the table in this file")
     return parser.parse_args()
 
@@ -129,15 +131,17 @@ def _tried(wheel: Path, python: str, triton: str, folder: Path, options: argpars
     """Install the wheel in an environment of its own and run every command."""
     version = _run([python, "-c", "import platform; print(platform.python_version())"], folder).stdout.strip()
     result = Environment(python=version, triton=triton)
-    environment = folder / f"py{version}-triton{triton}"
+    environment = (options.keep or folder).resolve() / f"py{version}-triton{triton}"
     own = environment / "bin" / "python"
     pinned = ["--constraint", str(ROOT / "constraints.txt"), "torch"]
     torch = [f"torch=={options.torch}"] if options.torch else pinned
     pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     try:
-        _run([python, "-m", "venv", str(environment)], folder)
-        _run([*pip, *torch], folder)
-        _run([*pip, str(wheel)], folder)
+        if not own.exists():
+            _run([python, "-m", "venv", str(environment)], folder)
+            _run([*pip, *torch], folder)
+        _run([*pip, "--force-reinstall", "--no-deps", str(wheel)], folder)
+        _run([*pip, str(wheel)], folder)  # its dependencies
         # Without dependencies: a CUDA build of torch names the one release of Triton that it was built with.
         _run([*pip, "--no-deps", f"triton=={triton}.*"], folder)
         versions = "import torch, triton; print(torch.__version__, triton.__version__)"
@@ -154,7 +158,8 @@ def _tried(wheel: Path, python: str, triton: str, folder: Path, options: argpars
         result.commands[name] = _outcome([str(environment / "bin" / "tilesmith"), *arguments], away)
         result.seconds[name] = round(time.perf_counter() - start, 1)
         print(f"  {environment.name}: {name}: {result.commands[name]} ({result.seconds[name]} s)", flush=True)
-    shutil.rmtree(environment)
+    if not options.keep:
+        shutil.rmtree(environment)
     return result
 
 
