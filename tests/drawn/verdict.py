@@ -26,7 +26,9 @@ VARIED = 2
 VARIATIONS = 4
 PLAIN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what kernels compute in, by the tensors' dtype
 EXACT = frozenset({"max_pool2d", "transpose"})  # these copy elements, and may not vary them
-WITH_RELU = frozenset({"transition", "rms_norm_relu", "matmul"})
+# Whether a gradient passes a ReLU at NaN is a convention, and so is zero times NaN in the gradient of a weight.
+ONLY_FINITE_GRADIENTS = frozenset({"transition", "rms_norm_relu", "matmul", "attention_update", "triangle_multiply",
+                                   "fold.triangle_multiplicative_update", "fold.attention_pair_bias"})  # fmt: skip
 Results = dict[str, Tensor | None]
 
 
@@ -136,8 +138,8 @@ def _differences(
             yield f"{what} has shape {tuple(ours.shape)}, not {tuple(right.shape)}"
             continue
         if what.startswith("gradient") and not _all_finite(inputs):
-            if name in WITH_RELU:
-                continue  # whether the gradient passes at NaN is a convention
+            if name in ONLY_FINITE_GRADIENTS:
+                continue
             ours = torch.where(right.isnan(), right.to(ours.dtype), ours)  # there is no derivative at infinity
         if bool(_apart(ours, right, _precision(inputs, ours) * ROUNDINGS * _largest(right)).any()):
             closer = closer or _variations(name, inputs, wanted, cotangents)
