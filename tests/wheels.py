@@ -168,7 +168,7 @@ def _outcome(command: list[str], folder: Path) -> str:
     try:
         _run(command, folder)
     except subprocess.CalledProcessError as error:
-        lines = (error.stderr + error.stdout).strip().splitlines() or ["nothing written"]
+        lines = (error.stderr.strip() or error.stdout.strip()).splitlines() or ["nothing written"]
         return f"exit status {error.returncode}: {lines[-1][:300]}"
     except subprocess.TimeoutExpired:
         return f"not over after {TIME_LIMIT} s"
