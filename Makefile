@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tour test suite test-slow test-breaks test-field test-gpu lint style types figures pictures docs test-triton-versions clean
+.PHONY: help setup tour test suite test-slow test-breaks test-field test-gpu test-wheel lint style types figures pictures docs test-triton-versions clean
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 30
@@ -43,6 +43,9 @@ test-field: $(STAMP) ## inspect over other people's kernels: installed ones, and
 
 test-gpu: $(STAMP) ## the tests that need a GPU; writes tests/gpu-receipt.json
 	$(BIN)/python tests/gpu_receipt.py run
+
+test-wheel: $(STAMP) ## build the wheel and use it in fresh environments: WHEEL="--triton 3.6 3.9 --python python3.12"
+	$(BIN)/python tests/wheels.py $(WHEEL)
 
 lint: style types ## style and types
 

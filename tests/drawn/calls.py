@@ -45,8 +45,9 @@ def _with_approximation(draw: Draw, inputs: Inputs) -> Inputs:
 
 def _rms_norm(draw: Draw) -> Inputs:
     shape = [*draw.shape(0, 2), draw.one_of(COLUMNS)]
-    weight = draw.tensor(shape[-1], dtype=draw.one_of((draw.dtype, draw.dtype, torch.float32))) if draw.one_of(
-        (0, 1, 1)) else None  # fmt: skip
+    weight = None
+    if draw.one_of((0, 1, 1)):
+        weight = draw.tensor(shape[-1]) if draw.one_of((0, 1, 1)) else draw.parameter(shape[-1]).float()
     return {"x": draw.tensor(*shape), "weight": weight, "eps": draw.one_of(EPS)}
 
 
@@ -60,11 +61,13 @@ def _layer_norm(draw: Draw) -> Inputs:
         draw.ordinary()
     inputs = _rms_norm(draw)
     weight = inputs["weight"]
-    bias = draw.tensor(*weight.shape, dtype=weight.dtype) if weight is not None and draw.maybe() else None
+    bias = draw.parameter(*weight.shape).to(weight) if weight is not None and draw.maybe() else None
     return {**inputs, "bias": bias}
 
 
 def _edge_norm(draw: Draw) -> Inputs:
+    if draw.route == "torch":  # PyTorch's own norm of equal elements, as above
+        draw.ordinary()
     batch, length, channels = draw.one_of(SMALL[:3]), draw.one_of(SMALL[:5]), draw.one_of(COLUMNS[:4])
     return {
         "x": draw.tensor(batch, length, length, channels), "norm_weight": draw.parameter(channels),
@@ -172,6 +175,8 @@ def _matmul_of_float8(draw: Draw, rows: int, inner: int, columns: int) -> Inputs
 
 
 def _transition(draw: Draw) -> Inputs:
+    if draw.route == "torch":
+        draw.ordinary()
     channels, hidden = draw.one_of((2, 5, 16)), draw.one_of((1, 4, 17))
     return {
         "x": draw.tensor(*draw.shape(0, 2), channels),

@@ -311,6 +311,22 @@ def test_first_exercise_from_start_to_solved(studio: RunningStudio, browser: Bro
 
 
 @in_a_browser
+def test_no_text_of_a_file_runs_in_the_browser(studio: RunningStudio, browser: Browser) -> None:
+    evil = "<img src=x onerror='window.injected = 1'>"
+    page = opened(browser, studio, "exercise/vector-add")
+    shown(page, ".told", "saved")
+    source = f"def vector_add(x, y):\n    print({evil!r})\n    raise ValueError({evil!r})\n"
+    page.ask(
+        "(() => { const area = document.querySelector('.editor textarea'); "
+        f"area.value = {json.dumps(source)}; area.dispatchEvent(new Event('input', {{bubbles: true}})); }})()"
+    )
+    page.click(".save")
+    assert "onerror" in shown(page, ".message", "onerror")
+    assert page.ask("window.injected === undefined")
+    assert page.ask("document.querySelector('img[src=x]') === null")
+
+
+@in_a_browser
 def test_quiz_is_answered_in_place(studio: RunningStudio, browser: Browser) -> None:
     page = opened(browser, studio, "exercise/vector-add")
     answer = '[data-question="1"] '

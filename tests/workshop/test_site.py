@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hostile_pages import EVIL, require_harmless
 from tilesmith.workshop import notebook
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
 from tilesmith.workshop.publishing import site
@@ -46,6 +47,21 @@ def test_html_in_a_page_is_escaped(small_course: Catalogue, tmp_path: Path) -> N
     page.write_text(page.read_text() + "\n<script>alert(1)</script>\n")
     site.write_site(small_course, tmp_path / "site")
     assert "<script>alert" not in (tmp_path / "site" / "masks.html").read_text()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_no_text_of_an_exercise_runs_in_a_browser(small_course: Catalogue, tmp_path: Path) -> None:
+    folder = small_course["masks"].page.parent
+    facts = (folder / "exercise.toml").read_text()
+    facts = facts.replace('title = "Sizes', f"title = '''{EVIL} Sizes").replace('divides"', "divides'''", 1)
+    facts = facts.replace("hints = [", f"hints = [\n    '''{EVIL} ''',", 1)
+    (folder / "exercise.toml").write_text(facts)
+    for name in ("page.md", "starter.py"):
+        (folder / name).write_text((folder / name).read_text() + f"\n# {EVIL}\n\n{EVIL if name == 'page.md' else ''}\n")
+    site.write_site(Catalogue(), tmp_path / "site")
+    pages = {name: (tmp_path / "site" / f"{name}.html").read_text() for name in ("index", "masks", "vector-add")}
+    assert EVIL not in "".join(pages.values())
+    require_harmless(pages, tmp_path)
 
 
 class Shell:

@@ -33,6 +33,7 @@ Files, in reading order:
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import typer
@@ -84,4 +85,12 @@ for commands in (train, compare, debug, learn):
 
 def main() -> None:
     tolerate_encodings()
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("torch", "triton"):
+            raise
+        wanted = f"this command needs {missing}, which is not installed"
+        print(f"tilesmith: {wanted}; `tilesmith doctor` says how to get it", file=sys.stderr)
+        sys.exit(2)

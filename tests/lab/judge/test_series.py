@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from hostile_pages import hostile, require_harmless
 from tilesmith.lab.judge import Candidate, CandidateError, Judge, Options, Task
 from tilesmith.lab.judge.output.content import comparison, headline, sections, series_table
 from tilesmith.lab.judge.output.page import page
@@ -119,3 +121,12 @@ def test_single_candidate_with_a_link_to_another_file_is_refused(tmp_path: Path)
     (tmp_path / "folder" / "candidate.py").symlink_to(__file__)
     with pytest.raises(CandidateError, match="outside of the folder"):
         Candidate.of(tmp_path / "folder")
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_no_text_of_a_verdict_runs_in_a_browser(verdicts: list[dict[str, object]], tmp_path: Path) -> None:
+    pages = {}
+    for number in (1, 2, 3):
+        pages[f"judge{number}"], keys = hostile(page, verdicts[-number:])
+        assert {"candidate", "task"} <= keys
+    require_harmless(pages, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -128,3 +129,22 @@ def _assert_zeros(output: Tensor, *arguments: Tensor) -> None:
     for argument in arguments:
         assert argument.grad is not None
         assert (argument.grad == 0).all()
+
+
+@pytest.fixture
+def nan_in_new_memory() -> Iterator[None]:
+    """Fill every `torch.empty` with NaN, so that memory which nothing writes shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 1, 5), (4, 1, 5), (2, 4, 1, 5)])
+@pytest.mark.parametrize("head", [5, 80])
+def test_bias_of_no_queries_gets_a_gradient_of_zero(nan_in_new_memory: None, shape: tuple[int, ...], head: int) -> None:
+    bias = torch.randn(shape, requires_grad=True)
+    q, k, v = (torch.randn(2, heads, length, head, requires_grad=True) for heads, length in ((4, 0), (2, 5), (2, 5)))
+    with ts.use("interpret"):
+        ts.ops.attention(q, k, v, bias=bias).sum().backward()
+    for one in (bias, k, v):
+        torch.testing.assert_close(one.grad, torch.zeros_like(one))

@@ -6,6 +6,7 @@ A file that ends the child becomes a failed verdict of one or two lines.
 from __future__ import annotations
 
 import codecs
+import importlib.util
 import os
 import re
 import select
@@ -90,6 +91,7 @@ class Worker:
         if self._process is not None and self._process.has_ended:
             self.close()
         if self._process is None:
+            _require_packages("torch", "triton")
             self._process = _Process(self._warm)
 
     @property
@@ -340,6 +342,17 @@ def _is_there(file: Path) -> bool:
     if not file.exists():
         time.sleep(SECONDS_TO_SAVE)
     return file.exists()
+
+
+def _require_packages(*names: str) -> None:
+    """Raise ExerciseError where a package is missing. The child would end at its first import."""
+    for name in names:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            raise ExerciseError(f"a check needs {name}, which is not installed; `tilesmith doctor` says how to get it")
 
 
 def _reason_for_exit(process: subprocess.Popen[bytes]) -> str:

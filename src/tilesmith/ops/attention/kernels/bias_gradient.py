@@ -157,7 +157,7 @@ def plan_bias_gradient(plan: Plan, task: Gradients, parts: StoredParts, statisti
     assert problem.bias is not None
     dbias = plan.empty(problem.bias.shape, problem.bias.dtype)
     sequences, heads, rows, keys = problem.bias_shape
-    one_row = rows == 1 and problem.queries > 1
+    one_row = rows == 1 and problem.queries != 1  # of no queries too: the sum is zero
     described = problem.describable(doutput)
     default = bias_gradient_config(problem, described, problem.gains_from_splitting(described))
     config = plan.choose(default, "bias", *problem.sizes)
