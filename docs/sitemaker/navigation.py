@@ -15,7 +15,8 @@ GUIDES = (
 )  # fmt: skip
 TOPICS = (
     "operators.md", "patch.md", "prove.md", "fold.md", "check.md", "inspect.md", "judge.md", "bench.md", "profile.md",
-    "models.md", "evoformer.md", "debugging.md", "workshop.md", "studio.md", "workshop-authors.md",
+    "models.md", "evoformer.md", "debugging.md", "workshop.md", "studio.md",
+    "workshop-coverage.md", "workshop-authors.md",
 )  # fmt: skip
 HOW_IT_WORKS = (
     "how-it-works/dispatch.md", "how-it-works/exact-fp32.md", "how-it-works/hopper.md", "how-it-works/interpreter.md",

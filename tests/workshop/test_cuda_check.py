@@ -20,6 +20,11 @@ from tilesmith.workshop.cuda import check as cuda_check
 from tilesmith.workshop.cuda.access_counts import ProgramCounts
 from tilesmith.workshop.cuda.check import CudaCheck
 
+DYNAMIC = (
+    ("    __shared__ float partial[THREADS];", "    extern __shared__ float partial[];"),
+    ("<<<blocks, THREADS>>>", "<<<blocks, THREADS, THREADS * sizeof(float)>>>"),
+)
+
 pytestmark = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
 
 
@@ -62,6 +67,26 @@ def check_of(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Cud
     file = folder / exercise.file_name
     file.write_text(source)
     return CudaCheck(exercise, file)
+
+
+def test_dynamic_shared_memory_has_the_size_of_the_launch(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("address")
+    assert check_of(replace(reduction, goals=()), tmp_path, *DYNAMIC).verdict().passed
+    too_small = check_of(reduction, tmp_path, *DYNAMIC, ("THREADS * sizeof(float)", "THREADS")).verdict()
+    assert too_small.stage == "runs"
+    assert "outside of what was allocated" in too_small.message
+
+
+@pytest.mark.slow
+def test_launch_with_too_many_threads_is_an_error(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("address")
+    verdict = check_of(reduction, tmp_path, ("const int THREADS = 64;", "const int THREADS = 2048;")).verdict()
+    assert verdict.stage == "runs"
+    assert "invalid configuration" in verdict.message
 
 
 def verdict(exercise: Exercise, folder: Path, *changes: tuple[str, str]) -> Verdict:

@@ -188,3 +188,11 @@ def test_exercise_says_how_long_and_how_hard_it_is(name: str) -> None:
     exercise = EXERCISES[name]
     assert exercise.minutes >= 5
     assert exercise.difficulty in (1, 2, 3)
+
+
+def test_coverage_names_every_exercise() -> None:
+    text = (DOCS / "workshop-coverage.md").read_text()
+    ends = re.findall(r"`(\w+)-0` to `\w+-(\d)`", text)
+    ladders = {f"{name}-{rung}" for name, last in ends for rung in range(int(last) + 1)}
+    named = set(re.findall(r"`([a-z0-9-]+)`", text)) | ladders
+    assert sorted(set(EXERCISES) - named) == []

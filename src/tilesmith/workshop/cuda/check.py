@@ -32,6 +32,8 @@ MOST_MEGABYTES_OF_COMPILER = {"compiles": 4096, "nvcc": 16384}
 _USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and does not change the path
 _WRONG = 3  # the exit status of harness.h for a wrong result
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
+_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(\w+)\s+(\w+)\s*\[\s*\]\s*;")
+_POINTER_TO_SHARED = r"\1* const \2 = reinterpret_cast<\1*>(tilesmith::dynamic_shared);"
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
 _WARNINGS = re.compile(
     r"(heap|global|stack)-(buffer-overflow|use-after-free)|use-after-poison|data race|SEGV|attempting double-free"
@@ -39,7 +41,7 @@ _WARNINGS = re.compile(
 )
 _FINISHED = re.compile(r"^run (\w+) cases=(\d+) alive=(\d+) launches=(\d+) copies=(\d+)$", re.MULTILINE)
 _AT_THE_END = re.compile(r"^(?:run|counts) ", re.MULTILINE)
-_COPY_METRICS = ("copies", "copied_bytes", "strided_copies")
+_COPY_METRICS = ("copies", "copied_bytes", "strided_copies", "async_copies")
 _OUTSIDE = "A thread reads or writes outside of what was allocated. Which threads have no element?"
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
@@ -128,7 +130,7 @@ class CudaCheck(StagedCheck):
         if compiler is None:
             raise ExerciseError("the CUDA track needs a C++20 compiler, but neither g++ nor clang++ is on the path")
         rewritten = self.file.with_name("rewritten.cpp")
-        source = _LAUNCH.sub(r"launch(\1, \2)(", self._source())
+        source = _LAUNCH.sub(r"launch(\1, \2)(", _DYNAMIC_SHARED.sub(_POINTER_TO_SHARED, self._source()))
         rewritten.write_text(f'#line 1 "{self.file.name}"\n{source}')
         program = self.file.with_name(f"checked-{how}")
         options = ["-std=c++20", "-g", "-pthread", f"-I{INCLUDES}"]

@@ -3,7 +3,8 @@
 // The blocks of a launch run one after another. The threads of a block run at the same time, each as a system thread. So a
 // `__shared__` variable is a static variable, and the sanitizers find errors that a GPU hides: accesses outside of what
 // was allocated, and two threads that access the same address without a __syncthreads() between them.
-// A launch `kernel<<<grid, block>>>(…)` is not C++; the check rewrites it to `launch(kernel, grid, block)(…)`.
+// A launch `kernel<<<grid, block>>>(…)` is not C++; the check rewrites it to `launch(kernel, grid, block)(…)`, and
+// `extern __shared__ float tile[];` to a pointer to the launch's dynamic shared memory.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -98,6 +101,7 @@ class Barrier {
 // learner's function leaves buffers of the harness alive. `run` is a number that only the check knows.
 struct Counts {
     long launches = 0, blocks = 0, threads = 0, copies = 0, strided_copies = 0, copied_bytes = 0;
+    long async_copies = 0, pageable_copies = 0, streams = 0, launches_without_stream = 0, implicit_waits = 0;
     long cases = 0, alive = 0;
     std::atomic<long> barriers = 0, atomics = 0;
     bool paused = false;
@@ -106,8 +110,10 @@ struct Counts {
     ~Counts() {
         std::printf("run %s cases=%ld alive=%ld launches=%ld copies=%ld\n", run.c_str(), cases, alive, launches, copies);
         std::printf("counts launches=%ld blocks=%ld threads=%ld barriers=%ld atomics=%ld copies=%ld "
-                    "strided_copies=%ld copied_bytes=%ld\n",
-                    launches, blocks, threads, barriers.load(), atomics.load(), copies, strided_copies, copied_bytes);
+                    "strided_copies=%ld copied_bytes=%ld async_copies=%ld pageable_copies=%ld streams=%ld "
+                    "launches_without_stream=%ld implicit_waits=%ld\n",
+                    launches, blocks, threads, barriers.load(), atomics.load(), copies, strided_copies, copied_bytes,
+                    async_copies, pageable_copies, streams, launches_without_stream, implicit_waits);
     }
     void copy(size_t bytes) {
         copies += !paused;
@@ -122,6 +128,30 @@ inline Counts counts;
 #define ALIVE(change) tilesmith::counts.alive += (change)
 
 inline Barrier* barrier = nullptr;
+inline char* dynamic_shared = nullptr;
+
+// The work of a stream begins only when somebody waits for the stream, as it may on a GPU. So a host that reads too early
+// reads old memory, and streams that rely on each other's order, which nothing promises, give wrong results.
+struct Stream {
+    std::deque<std::function<void()>> work;
+    void finish() {
+        while (!work.empty()) {
+            const auto next = work.front();
+            work.pop_front();
+            next();
+        }
+    }
+};
+inline std::vector<Stream*> streams;
+inline void finish_streams() {
+    for (auto stream = streams.rbegin(); stream != streams.rend(); ++stream) (*stream)->finish();
+}
+// What is done without a stream waits for all streams.
+inline void in_order(Stream* stream, std::function<void()> work) {
+    if (stream) return stream->work.push_back(std::move(work));
+    finish_streams();
+    work();
+}
 
 // A block begins with shared memory that no thread has written: large numbers, which a result shows.
 inline void spoil_shared_memory() {
@@ -144,11 +174,25 @@ struct Touching {
     ~Touching() { let_host_touch(false); }
 };
 
+inline int last_error = 0;
+
 template <typename... Parameters> class Launch {
   public:
-    Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block) : kernel_(kernel), grid_(grid), block_(block) {}
+    Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, Stream* stream)
+        : kernel_(kernel), grid_(grid), block_(block), shared_bytes_(shared_bytes), stream_(stream) {}
 
     void operator()(Parameters... arguments) const {
+        const size_t threads = size_t{block_.x} * block_.y * block_.z;
+        const bool fits = threads && threads <= 1024 && grid_.x && grid_.y && grid_.z && shared_bytes_ <= 48 << 10;
+        counts.launches_without_stream += !stream_;
+        if (fits)
+            in_order(stream_, [launch = *this, arguments...] { launch.start(arguments...); });
+        else
+            last_error = 9;  // cudaErrorInvalidConfiguration
+    }
+
+  private:
+    void start(Parameters... arguments) const {
         gridDim = grid_;
         blockDim = block_;
         ++counts.launches;
@@ -158,12 +202,14 @@ template <typename... Parameters> class Launch {
                 for (unsigned x = 0; x < grid_.x; ++x) run(dim3(x, y, z), arguments...);
     }
 
-  private:
     void run(dim3 block, Parameters... arguments) const {
         const unsigned threads = block_.x * block_.y * block_.z;
         Barrier mine(threads);
         barrier = &mine;
         spoil_shared_memory();
+        std::vector<char> dynamic(shared_bytes_, 0x7e);
+        dynamic.shrink_to_fit();
+        dynamic_shared = dynamic.data();
         ++counts.blocks;
         counts.threads += threads;
         std::vector<std::thread> running;
@@ -182,13 +228,16 @@ template <typename... Parameters> class Launch {
 
     void (*kernel_)(Parameters...);
     dim3 grid_, block_;
+    size_t shared_bytes_;
+    Stream* stream_;
 };
 
 }  // namespace tilesmith
 
 template <typename... Parameters>
-tilesmith::Launch<Parameters...> launch(void (*kernel)(Parameters...), dim3 grid, dim3 block) {
-    return {kernel, grid, block};
+tilesmith::Launch<Parameters...> launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes = 0,
+                                        tilesmith::Stream* stream = nullptr) {
+    return {kernel, grid, block, shared_bytes, stream};
 }
 
 #define __syncthreads() tilesmith::wait_for_block(__FILE__, __LINE__)
@@ -206,10 +255,26 @@ inline float atomicAdd(float* place, float value) {
 }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9
+};
+using cudaStream_t = tilesmith::Stream*;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 
+// For the harness: a GPU with little memory left.
+#define LIMIT_MEMORY(bytes) tilesmith::memory_left = (bytes)
+namespace tilesmith {
+inline size_t memory_left = SIZE_MAX;
+inline long failed_allocations = 0;
+inline cudaError_t failed(cudaError_t error) { return last_error = error, error; }
+}  // namespace tilesmith
+
 template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t bytes) {
+    if (bytes > tilesmith::memory_left) return ++tilesmith::failed_allocations, tilesmith::failed(cudaErrorMemoryAllocation);
+    if (tilesmith::memory_left != SIZE_MAX) tilesmith::memory_left -= bytes;
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, bytes)) return cudaErrorMemoryAllocation;  // CUDA's own alignment
     tilesmith::allocated(memory, bytes);
@@ -219,6 +284,9 @@ template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t byt
     return cudaSuccess;
 }
 inline cudaError_t cudaFree(void* pointer) {
+    for (const auto* stream : tilesmith::streams) tilesmith::counts.implicit_waits += !stream->work.empty();
+    tilesmith::finish_streams();
+    if (!pointer) return cudaSuccess;
     tilesmith::freed(pointer);
     tilesmith::let_host_touch(true);
     tilesmith::device_memory.erase(pointer);
@@ -227,10 +295,12 @@ inline cudaError_t cudaFree(void* pointer) {
     return cudaSuccess;
 }
 inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+    tilesmith::finish_streams();
     const tilesmith::Touching touching;
     return std::memset(to, value, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+    tilesmith::finish_streams();
     const tilesmith::Touching touching;
     tilesmith::counts.copy(bytes);
     return std::memcpy(to, from, bytes), cudaSuccess;
@@ -245,7 +315,52 @@ inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, siz
     return cudaSuccess;
 }
 
-// Launches and copies end before they return, so an event is a clock time.
+// Pinned host memory, which a GPU can copy while the host goes on.
+namespace tilesmith {
+inline std::map<const void*, size_t> pinned_memory;
+inline bool is_pinned(const void* place) {
+    const auto after = pinned_memory.upper_bound(place);
+    if (after == pinned_memory.begin()) return false;
+    const auto& [start, bytes] = *std::prev(after);
+    return static_cast<const char*>(place) < static_cast<const char*>(start) + bytes;
+}
+}  // namespace tilesmith
+template <typename Element> cudaError_t cudaMallocHost(Element** pointer, size_t bytes) {
+    *pointer = static_cast<Element*>(std::malloc(bytes));
+    return tilesmith::pinned_memory[*pointer] = bytes, cudaSuccess;
+}
+inline cudaError_t cudaFreeHost(void* pointer) {
+    tilesmith::finish_streams();
+    tilesmith::pinned_memory.erase(pointer);
+    return std::free(pointer), cudaSuccess;
+}
+
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+    ++tilesmith::counts.streams;
+    return tilesmith::streams.push_back(*stream = new tilesmith::Stream), cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    return stream ? stream->finish() : tilesmith::finish_streams(), cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    if (!stream) return tilesmith::failed(cudaErrorInvalidValue);
+    std::erase(tilesmith::streams, stream);
+    return delete stream, cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream = nullptr) {
+    tilesmith::counts.copy(bytes);
+    tilesmith::counts.async_copies += stream != nullptr;
+    if (kind != cudaMemcpyDeviceToDevice)
+        tilesmith::counts.pageable_copies += !tilesmith::is_pinned(kind == cudaMemcpyHostToDevice ? from : to);
+    tilesmith::in_order(stream, [=] {
+        const tilesmith::Touching touching;
+        std::memcpy(to, from, bytes);
+    });
+    return cudaSuccess;
+}
+
+// Launches and copies without a stream end before they return, so an event is a clock time.
 using cudaEvent_t = std::chrono::steady_clock::time_point;
 inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
 inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return event = std::chrono::steady_clock::now(), cudaSuccess; }
@@ -255,6 +370,17 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, 
     return cudaSuccess;
 }
 
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "out of memory"; }
+inline cudaError_t cudaDeviceSynchronize() { return tilesmith::finish_streams(), cudaSuccess; }
+inline cudaError_t cudaPeekAtLastError() { return static_cast<cudaError_t>(tilesmith::last_error); }
+inline cudaError_t cudaGetLastError() {
+    const cudaError_t error = cudaPeekAtLastError();
+    return tilesmith::last_error = 0, error;
+}
+inline const char* cudaGetErrorString(cudaError_t error) {
+    switch (error) {
+        case cudaSuccess: return "no error";
+        case cudaErrorInvalidValue: return "invalid argument";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        default: return "invalid configuration argument";
+    }
+}

@@ -100,3 +100,25 @@ def warp_of_a_block() -> Figure:
             )
         )
     return Figure("How the threads of a two-dimensional block form warps.", steps)
+
+
+def streams() -> Figure:
+    steps = []
+    for overlapped in (False, True):
+        drawing = Drawing().left(4, 12, "time →", "quiet")
+        for chunk in range(3):
+            for step, name in enumerate(("in", "run", "out")):
+                column = (0, 1, 3)[chunk] + step if overlapped else 3 * chunk + step
+                row = chunk % 2 if overlapped else 0
+                drawing.box(56 + 33 * column, 20 + 34 * row, 30, 24, str(chunk), name)
+        for row in range(2 if overlapped else 1):
+            drawing.left(4, 36 + 34 * row, f"stream {row}", "quiet")
+        drawing.text(180, 106, "6 steps of time" if overlapped else "9 steps of time", "good" if overlapped else "bad")
+        steps.append(drawing)
+    return Figure(
+        "Three chunks in one stream, and in two.",
+        [
+            (steps[0], "One stream: copy in, run, copy out, chunk after chunk (by colour)."),
+            (steps[1], "Two streams: while a chunk is computed, the next one is on its way."),
+        ],
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilesmith.workshop.figures.drawing import Drawing, Figure
 
 
@@ -142,11 +144,19 @@ def three_dimensions() -> Figure:
         drawing = Drawing().left(10, 14, name, "code")
         used: dict[int, str] = {}
         for batch in reversed(range(2)):
-            place = lambda r, c, b=batch: b * strides[0] + r * strides[1] + c * strides[2]  # noqa: B023, E731
-            drawing.grid(40 + 150 * batch, 24, 2, 3, lambda r, c, b=batch: str(2 * b + r), place, 28)  # type: ignore[misc]
+            place = partial(_place, strides, batch)
+            drawing.grid(40 + 150 * batch, 24, 2, 3, partial(_colour, batch), place, 28)
             drawing.text(82 + 150 * batch, 96, f"x[{batch}]", "quiet")
-            used.update({place(r, c): str(2 * batch + r) for r in range(2) for c in range(3)})
+            used.update({place(row, column): _colour(batch, row, column) for row in range(2) for column in range(3)})
         drawing.left(10, 120, "memory", "quiet")
         drawing.cells(10, 126, list(range(15)), [used.get(cell, "dim") for cell in range(15)], 22)
         steps.append((drawing, caption))
     return Figure("A tensor of 2 × 2 × 3 with four sets of strides.", steps)
+
+
+def _place(strides: tuple[int, int, int], batch: int, row: int, column: int) -> int:
+    return batch * strides[0] + row * strides[1] + column * strides[2]
+
+
+def _colour(batch: int, row: int, column: int) -> str:
+    return str(2 * batch + row)

@@ -93,3 +93,21 @@ def six_stages() -> Figure:
         "Six stages of a slow or wrong model, one fault each.",
         [(drawing, "Each stage shows a symptom. Say what you think is wrong before you look.")],
     )
+
+
+def limits() -> Figure:
+    steps = []
+    for name, registers, shared, warps, size in (("H200", 256, 228, 64, 32), ("MI300X", 512, 64, 32, 64)):
+        drawing = Drawing().left(4, 14, f"one multiprocessor of an {name}", "code")
+        supplies = (
+            ("registers", registers, 512, "KB"),
+            ("shared memory", shared, 512, "KB"),
+            ("threads", warps * size, 2048, ""),
+        )
+        for row, (what, amount, most, unit) in enumerate(supplies):
+            y = 26 + 30 * row
+            drawing.left(4, y + 14, what).box(100, y, 170 * amount / most, 20, str(row))
+            drawing.left(106 + 170 * amount / most, y + 14, f"{amount:,} {unit}".strip(), "quiet")
+        drawing.left(4, 130, f"{warps} warps of {size} threads", "quiet")
+        steps.append((drawing, f"{name}: what all programs on one multiprocessor share."))
+    return Figure("The supplies of a multiprocessor, from two vendors.", steps)
