@@ -78,7 +78,7 @@ FAMILIES = {
     "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", tried=True, note="all but the experts"),
     "gpt_oss": Family(
         "gpt_oss", "GptOss", mlp="", experts=True, tried=True,
-        note="all but the experts; sinks need the fallback attention",
+        note="all but the experts; PyTorch computes attention with sinks",
     ),
     "gpt_neox": Family("gpt_neox", "GPTNeoX", tried=True, note="layer norm; GELU in the blocks, no gate"),
     "gpt2": Family("gpt2", "GPT2", head="LMHeadModel", rotates=False, tried=True, note="as GPTNeoX; no rotation"),

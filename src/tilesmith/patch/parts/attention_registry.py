@@ -154,6 +154,15 @@ def _ends_at_last_key(end: int, kv_length: int, others: dict[str, Any]) -> bool:
     return not torch.compiler.is_compiling() and int(positions[-1]) + 1 == end
 
 
+def why_fallback(module: Any) -> str | None:
+    """Return why PyTorch computes every attention of this module, or None where our operator does."""
+    if hasattr(module, "sinks"):
+        return "attention has sinks, which PyTorch's attention computes"
+    if getattr(module, "v_head_dim", None) != getattr(module, "qk_head_dim", None):
+        return "the heads of v have another size than those of q, so PyTorch computes attention"
+    return None
+
+
 def attention_of_module(
     fallback: Callable[..., tuple[Tensor, Tensor | None]],
     module: Any,
@@ -173,10 +182,10 @@ def attention_of_module(
     causal = options.get("is_causal", getattr(module, "is_causal", True))
     side = options["sliding_window"] - 1 if "sliding_window" in options else None
     window = None if side is None else (side, 0 if causal else side)
-    # Tensors among the options change the scores: gpt-oss has a sink for each head.
-    wants_more = bool(options.get("output_attentions")) or any(
-        isinstance(option, Tensor) and name not in IGNORED for name, option in options.items()
-    )
+    # Tensors among the options change the scores: gpt-oss has a sink for each head. Heads of v may have another size
+    # than those of q (DeepSeek).
+    wants_more = bool(options.get("output_attentions")) or query.shape[-1] != value.shape[-1]
+    wants_more = wants_more or any(isinstance(one, Tensor) and name not in IGNORED for name, one in options.items())
     rest = {"scale": scaling, "softcap": options.get("softcap", 0.0), "dropout": dropout}
     is_full = attention_mask is not None and attention_mask.ndim == 4
     if wants_more:
