@@ -58,6 +58,10 @@ class Family:
 
 FAMILIES = {
     "llama": Family("llama", "Llama"),
+    "llama4_text": Family(
+        "llama4", "Llama4", attention="TextAttention", mlp="TextMLP", decoder="TextModel", tried=True,
+        note="norms, shared blocks and attention; rotation, experts and loss are left to transformers",
+    ),
     "mistral": Family("mistral", "Mistral"),
     "qwen2": Family("qwen2", "Qwen2"),
     "qwen3": Family("qwen3", "Qwen3"),

@@ -132,7 +132,8 @@ def key_mask(
         if is_full(attention_mask):
             return None
         return attention_mask[:, None, None, :]
-    plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
+    plain = allow_is_causal_skip and not _is_chunked(kv_length, others)
+    plain = plain and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
     if plain and is_full(attention_mask):
         return None
     if plain and attention_mask is not None and attention_mask.shape[1] == kv_offset + kv_length:
@@ -141,6 +142,12 @@ def key_mask(
     return fallback_mask(
         kv_length=kv_length, kv_offset=kv_offset, attention_mask=attention_mask, allow_is_causal_skip=False, **others
     )  # fmt: skip
+
+
+def _is_chunked(kv_length: int, others: dict[str, Any]) -> bool:
+    """Return whether queries see only keys of their chunk (Llama 4), which our windows do not express."""
+    size = others.get("local_size")
+    return size is not None and kv_length > size and size != getattr(others.get("config"), "sliding_window", None)
 
 
 def _ends_at_last_key(end: int, kv_length: int, others: dict[str, Any]) -> bool:
