@@ -12,7 +12,7 @@ from tilesmith.cli import app
 FOLDER = "reference/commands"
 GUIDES = {
     "check": "check", "inspect": "inspect", "bench": "bench", "profile": "profile", "train": "models",
-    "compare": "models", "prove": "prove", "debug": "debugging", "learn": "workshop", "tune": "bench",
+    "compare": "models", "prove": "prove", "debug": "debugging", "learn": "workshop", "tune": "tune",
     "ops": "operators", "studio": "studio",
 }  # fmt: skip
 

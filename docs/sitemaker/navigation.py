@@ -14,9 +14,9 @@ GUIDES = (
     "guides/fold-models.md", "guides/in-a-notebook.md", "guides/examples.md",
 )  # fmt: skip
 TOPICS = (
-    "operators.md", "patch.md", "prove.md", "fold.md", "check.md", "inspect.md", "judge.md", "bench.md", "profile.md",
-    "models.md", "evoformer.md", "debugging.md", "workshop.md", "studio.md",
-    "workshop-coverage.md", "workshop-authors.md",
+    "operators.md", "patch.md", "prove.md", "fold.md", "check.md", "inspect.md", "judge.md", "bench.md", "tune.md",
+    "profile.md", "models.md", "evoformer.md", "debugging.md", "workshop.md", "studio.md", "workshop-coverage.md",
+    "workshop-authors.md",
 )  # fmt: skip
 HOW_IT_WORKS = (
     "how-it-works/dispatch.md", "how-it-works/exact-fp32.md", "how-it-works/hopper.md", "how-it-works/interpreter.md",

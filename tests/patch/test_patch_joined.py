@@ -258,7 +258,7 @@ def test_attention_modules_use_our_projections(monkeypatch: pytest.MonkeyPatch, 
 def test_each_projection_is_fused_without_the_other(
     monkeypatch: pytest.MonkeyPatch, fusion: str, layers: list[int]
 ) -> None:
-    monkeypatch.setitem(PROJECTIONS, fusion, {"self.no_such_proj": "nothing"})
+    monkeypatch.setitem(PROJECTIONS, fusion, ({"self.no_such_proj": "nothing"},))
     assert projected(monkeypatch, "llama") == layers
 
 

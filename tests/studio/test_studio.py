@@ -75,7 +75,7 @@ def test_studio_without_its_packages_says_how_to_install_them(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "starlette", None)
     result = CliRunner().invoke(app, ["studio", "--no-browser"])
     assert result.exit_code == 2
-    assert 'pip install "tilesmith[studio]"' in result.stderr
+    assert "pip install '.[studio]'" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 

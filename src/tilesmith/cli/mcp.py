@@ -22,7 +22,7 @@ def mcp(
 ) -> None:
     """Serve judge, check, inspect, bench and explain to agents, over standard input and output.
 
-    Needs the official SDK: pip install "tilesmith[mcp]".
+    Needs the official SDK: pip install '.[mcp]' in a clone.
     """
     server(folder).run("stdio")
 
@@ -35,7 +35,7 @@ def server(folder: Path) -> Any:
         try:
             from mcp.server.fastmcp import FastMCP as MCPServer  # the SDK before 2.0
         except ImportError:
-            refuse('tilesmith mcp needs the MCP SDK: pip install "tilesmith[mcp]"')
+            refuse("tilesmith mcp needs the MCP SDK: pip install '.[mcp]' in a clone")
     made = MCPServer("tilesmith", instructions=_INSTRUCTIONS)
     tools = _Tools(folder.resolve())
     for tool in (tools.judge, tools.check, tools.inspect, tools.bench, tools.explain):

@@ -27,7 +27,7 @@ def studio(
 ) -> None:
     """Open the workshop in a browser: lesson, editor, picture and checks side by side. The server is local.
 
-    Needs Starlette and uvicorn: pip install "tilesmith[studio]".
+    Needs Starlette and uvicorn: pip install '.[studio]' in a clone.
     """
     try:
         from tilesmith.studio.app import Studio
@@ -35,7 +35,7 @@ def studio(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
-        refuse(f'the studio needs {error.name}, which is not installed: pip install "tilesmith[studio]"')
+        refuse(f"the studio needs {error.name}, which is not installed: pip install '.[studio]' in a clone")
     for file in files or []:
         if not file.exists():
             refuse(f"{file} does not exist")

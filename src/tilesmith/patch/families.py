@@ -58,6 +58,10 @@ class Family:
 
 FAMILIES = {
     "llama": Family("llama", "Llama"),
+    "llama4_text": Family(
+        "llama4", "Llama4", attention="TextAttention", mlp="TextMLP", decoder="TextModel", tried=True,
+        note="norms, shared blocks and attention; rotation, experts and loss are left to transformers",
+    ),
     "mistral": Family("mistral", "Mistral"),
     "qwen2": Family("qwen2", "Qwen2"),
     "qwen3": Family("qwen3", "Qwen3"),
@@ -78,7 +82,7 @@ FAMILIES = {
     "qwen3_moe": Family("qwen3_moe", "Qwen3Moe", tried=True, note="all but the experts"),
     "gpt_oss": Family(
         "gpt_oss", "GptOss", mlp="", experts=True, tried=True,
-        note="all but the experts; sinks need the fallback attention",
+        note="all but the experts; PyTorch computes attention with sinks",
     ),
     "gpt_neox": Family("gpt_neox", "GPTNeoX", tried=True, note="layer norm; GELU in the blocks, no gate"),
     "gpt2": Family("gpt2", "GPT2", head="LMHeadModel", rotates=False, tried=True, note="as GPTNeoX; no rotation"),

@@ -33,6 +33,7 @@ from tilesmith.patch.parts.attention_registry import (
     REGISTRY,
     has_mask_registry,
     register_attention,
+    why_fallback,
     with_default_positions,
 )
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
@@ -156,7 +157,7 @@ def _swap_tried_norms(model: nn.Module) -> Swapped:
         if form is None:
             reasons.append(f"{kind.__name__} computes something else than RMSNorm or layer norm")
             continue
-        swapped = _swap(model, kind, form)
+        swapped = _swap(model, kind, form, lambda norm: None if looks_like_norm(norm) else "have no weight")
         count += swapped.modules
         reasons += [swapped.reason] if swapped.reason else []
     if not examples:
@@ -281,7 +282,8 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
                 module.config = config
         config._attn_implementation = register_attention(family, config)
     setattr(model, ATTENTION, changed)
-    done.swapped["attention"] = len(attending)
+    reason = next((why for module in attending if (why := why_fallback(module))), None)
+    done.record_part("attention", Swapped(0 if reason else len(attending), reason))
     with done.fusion("default positions"):
         decoder = family.of(family.decoder)
         done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward)))

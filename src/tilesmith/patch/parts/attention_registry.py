@@ -132,7 +132,8 @@ def key_mask(
         if is_full(attention_mask):
             return None
         return attention_mask[:, None, None, :]
-    plain = allow_is_causal_skip and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
+    plain = allow_is_causal_skip and not _is_chunked(kv_length, others)
+    plain = plain and _ends_at_last_key(kv_offset + kv_length, kv_length, others)
     if plain and is_full(attention_mask):
         return None
     if plain and attention_mask is not None and attention_mask.shape[1] == kv_offset + kv_length:
@@ -141,6 +142,12 @@ def key_mask(
     return fallback_mask(
         kv_length=kv_length, kv_offset=kv_offset, attention_mask=attention_mask, allow_is_causal_skip=False, **others
     )  # fmt: skip
+
+
+def _is_chunked(kv_length: int, others: dict[str, Any]) -> bool:
+    """Return whether queries see only keys of their chunk (Llama 4), which our windows do not express."""
+    size = others.get("local_size")
+    return size is not None and kv_length > size and size != getattr(others.get("config"), "sliding_window", None)
 
 
 def _ends_at_last_key(end: int, kv_length: int, others: dict[str, Any]) -> bool:
@@ -152,6 +159,15 @@ def _ends_at_last_key(end: int, kv_length: int, others: dict[str, Any]) -> bool:
     if positions.shape[0] == kv_length:
         return True
     return not torch.compiler.is_compiling() and int(positions[-1]) + 1 == end
+
+
+def why_fallback(module: Any) -> str | None:
+    """Return why PyTorch computes every attention of this module, or None where our operator does."""
+    if hasattr(module, "sinks"):
+        return "attention has sinks, which PyTorch's attention computes"
+    if getattr(module, "v_head_dim", None) != getattr(module, "qk_head_dim", None):
+        return "the heads of v have another size than those of q, so PyTorch computes attention"
+    return None
 
 
 def attention_of_module(
@@ -173,10 +189,10 @@ def attention_of_module(
     causal = options.get("is_causal", getattr(module, "is_causal", True))
     side = options["sliding_window"] - 1 if "sliding_window" in options else None
     window = None if side is None else (side, 0 if causal else side)
-    # Tensors among the options change the scores: gpt-oss has a sink for each head.
-    wants_more = bool(options.get("output_attentions")) or any(
-        isinstance(option, Tensor) and name not in IGNORED for name, option in options.items()
-    )
+    # Tensors among the options change the scores: gpt-oss has a sink for each head. Heads of v may have another size
+    # than those of q (DeepSeek).
+    wants_more = bool(options.get("output_attentions")) or query.shape[-1] != value.shape[-1]
+    wants_more = wants_more or any(isinstance(one, Tensor) and name not in IGNORED for name, one in options.items())
     rest = {"scale": scaling, "softcap": options.get("softcap", 0.0), "dropout": dropout}
     is_full = attention_mask is not None and attention_mask.ndim == 4
     if wants_more:

@@ -35,7 +35,7 @@ from tilesmith.patch.rewriting import names_in
 APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
 """The argument `approximate` of GELU for each activation that is one."""
 
-GATED = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+GATED = {"gate_proj", "up_proj", "down_proj"}
 PACKED = (
     ({"activation_fn", "gate_up_proj", "chunk", "down_proj"}, ("gate_up_proj", "down_proj"), "activation_fn", None),
     ({"Wi", "chunk", "Wo", "drop", "act"}, ("Wi", "Wo"), "act", "drop"),
@@ -63,8 +63,9 @@ def block_forward(forward: Callable[..., Any], block: Any) -> Callable[..., Tens
     Raise UnknownCodeError where it is written in another way.
     """
     used = names_in(forward)
-    if used == GATED:
-        return _or_reason(block.act_fn, gated_block)
+    for activation in ("act_fn", "activation_fn"):
+        if used == GATED | {activation}:
+            return _or_reason(getattr(block, activation), gated_block)
     for names, layers, activation, dropout in PACKED:
         if used == names:
             return _or_reason(getattr(block, activation), functools.partial(packed_block, layers, dropout))

@@ -104,5 +104,5 @@ def _transformers() -> Any:
     try:
         import transformers
     except ModuleNotFoundError as error:
-        raise SubjectError("prove needs the package transformers: pip install 'tilesmith[hf]'") from error
+        raise SubjectError("prove needs the package transformers: pip install '.[hf]' in a clone") from error
     return transformers
