@@ -169,7 +169,7 @@ def _train_by_deepspeed(stage: int, port: int, results: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 2])
 def test_deepspeed_trains_the_same(stage: int) -> None:
     import socket
 
