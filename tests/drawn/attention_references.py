@@ -77,7 +77,8 @@ def _attention_varlen(
         pairwise(cu_seqlens.tolist()), pairwise(key_starts.tolist()), strict=True
     ):
         heads = q[first:last], k[key_first:key_last], v[key_first:key_last]
-        made.append(_attention(*(one.transpose(0, 1)[None] for one in heads), **options)[0].transpose(0, 1))
+        one_q, one_k, one_v = (one.transpose(0, 1)[None] for one in heads)
+        made.append(_attention(one_q, one_k, one_v, **options)[0].transpose(0, 1))
     return torch.cat(made) if made else q * 1
 
 
@@ -131,9 +132,9 @@ def _attention_update(
 ) -> Tensor:  # fmt: skip
     normed = layer_norm(x, norm_weight, norm_bias, eps)
     width = gate_weight.shape[0]
-    q, k, v = (linear(normed, query_key_value_weight[part * width : (part + 1) * width]).unflatten(-1, (heads, -1))
+    q, k, v = (torch.unflatten(linear(normed, query_key_value_weight[part * width : (part + 1) * width]), -1, (heads, -1))
                for part in range(3))  # fmt: skip
-    gate = linear(normed, gate_weight, gate_bias).unflatten(-1, (heads, -1))
+    gate = torch.unflatten(linear(normed, gate_weight, gate_bias), -1, (heads, -1))
     if edge_weight is not None:
         bias = linear(normed, edge_weight).movedim(-1, 1)
         bias = bias if along_columns else bias.transpose(-1, -2)
@@ -229,7 +230,7 @@ def _fold_pair_bias(
     a = norm(single_repr, w_ln_a, b_ln_a)
     neighbours = single_repr.shape[0] // max(pair_repr.shape[0], 1)
     biases = linear(norm(pair_repr, w_ln_z, b_ln_z), w_proj_z, b_proj_z).movedim(-1, 1)
-    heads = [linear(a, weight, bias).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    heads = [torch.unflatten(linear(a, weight, bias), -1, (num_heads, -1)).transpose(1, 2)
              for weight, bias in ((w_proj_q, b_proj_q), (w_proj_k, None), (w_proj_v, None))]  # fmt: skip
     biases = biases.repeat_interleave(neighbours, 0)
     if mask is not None:

@@ -104,7 +104,10 @@ def _matmul(
     made = made if scale_b is None else made * scale_b
     made = made if bias is None else made + bias
     if activation:
-        made = {"relu": torch.relu, "silu": lambda x: x * sigmoid(x), "gelu": gelu}[activation](made)
+        activations: dict[str, Callable[[Tensor], Tensor]] = {
+            "relu": lambda x: torch.relu(x), "silu": lambda x: x * sigmoid(x), "gelu": gelu,
+        }  # fmt: skip
+        made = activations[activation](made)
     made = made.squeeze(-1) if b.ndim == 1 else made
     return made.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else made
 
@@ -219,7 +222,7 @@ def _pooling(
     images = _padded(x, padding, (padding[0] + reach[0], padding[1] + reach[1]), value)
     places = product(range(kernel[0]), range(kernel[1]))
     for down, right in places:
-        yield _seen_by(images, (down * dilation[0], right * dilation[1]), stride, sizes)
+        yield _seen_by(images, (down * dilation[0], right * dilation[1]), stride, (sizes[0], sizes[1]))
 
 
 def _max_pool2d(

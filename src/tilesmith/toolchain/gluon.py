@@ -24,6 +24,7 @@ thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barr
 # Shared memory seen with another dtype and shape: Triton 3.6 to 3.8 have the name with an underscore.
 reinterpreted = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
+GLUON_DESCRIPTOR = GluonDescriptor
 DESCRIPTORS = (TensorDescriptor, GluonDescriptor)
 """Classes of TMA descriptors: Triton's and Gluon's."""
 

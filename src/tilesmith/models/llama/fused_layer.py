@@ -17,8 +17,7 @@ from torch.nn import Parameter
 
 from tilesmith.models.llama.blocks import AttentionBlock, FeedForwardBlock, Gradients, Tensors
 from tilesmith.models.llama.parts import ComposedLayer, LayerWeights, added
-from tilesmith.ops.attention.operator import attention
-from tilesmith.ops.attention.operator import takes as attention_takes
+from tilesmith.ops.attention.operator import attention, takes_heads
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rope import rope
 from tilesmith.ops.runtime import dispatch, tuning
@@ -134,7 +133,7 @@ def _made(stream: Tensor, cos: Tensor, sin: Tensor, weights: LayerWeights, head_
     stand_in = stream.new_empty(())  # stands in for results of the layer: only their shapes matter here
     q, k = (stand_in.expand(batch, count, length, head_dim) for count in (heads, key_heads))
     tf32 = stream.dtype == torch.float32 and tf32_allowed()
-    if not attention_takes(q, tf32) or _any_is_faster_by_pytorch(
+    if not takes_heads(q, tf32) or _any_is_faster_by_pytorch(
         (rms_norm, {"x": stream, "weight": weights.attention_norm, "eps": eps}),
         (rope, {"q": q, "k": k, "cos": cos, "sin": sin, "rotary_dim": head_dim}),
         (attention, {"q": q, "k": k, "v": k, "causal": True}),

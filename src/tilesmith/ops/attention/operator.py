@@ -119,11 +119,16 @@ def takes(
     On a GPU they leave doubles to PyTorch: tensor cores do not help. They also leave exact single precision with wide
     heads: the bf16 parts of two tiles exceed the register budget.
     """
-    if q.device.type != "cpu" and q.dtype == torch.float64:
-        return False
     if 0 in q.shape[1:2] and q.shape[1] != k.shape[1]:  # no head of q for a head of k
         return False
-    exact = q.device.type != "cpu" and q.dtype == torch.float32 and not Numbers(*numbers).tf32
+    return takes_heads(q, Numbers(*numbers).tf32)
+
+
+def takes_heads(q: Tensor, tf32: bool) -> bool:
+    """Return whether the kernels compute heads of this size and dtype."""
+    if q.device.type != "cpu" and q.dtype == torch.float64:
+        return False
+    exact = q.device.type != "cpu" and q.dtype == torch.float32 and not tf32
     return q.shape[-1] <= (LARGEST_EXACT_HEAD if exact else LARGEST_HEAD)
 
 

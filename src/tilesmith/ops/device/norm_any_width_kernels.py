@@ -79,7 +79,7 @@ def norm_any_width_forward_kernel(
             total = (x[place].to(COMPUTE) + residual[place].to(COMPUTE)).to(sum_ptr.dtype.element_ty)
             mask = chunk_columns(place, BLOCK_SIZE) < length
             tl.store(chunk_pointers(sum_row + lead, place, BLOCK_SIZE), total, mask=mask)
-            totals = totals + (total,)  # noqa: RUF005  # Triton does not unpack
+            totals = totals + (total,)  # type: ignore[assignment]  # noqa: RUF005  # Triton does not unpack
         x = totals
         if EDGES:
             residual_edges = tl.load(residual_row + edges, mask=is_edge, other=0.0).to(COMPUTE)

@@ -67,7 +67,7 @@ def load_chunks(row_ptr, length, OTHER: tl.constexpr, CHUNK: tl.constexpr, CHUNK
     chunks = ()
     for place in tl.static_range(CHUNKS):
         mask = chunk_columns(place, CHUNK) < length
-        chunks = chunks + (tl.load(chunk_pointers(row_ptr, place, CHUNK), mask=mask, other=OTHER),)  # noqa: RUF005  # Triton does not unpack
+        chunks = chunks + (tl.load(chunk_pointers(row_ptr, place, CHUNK), mask=mask, other=OTHER),)  # type: ignore[assignment]  # noqa: RUF005  # Triton does not unpack
     return chunks
 
 
@@ -78,7 +78,7 @@ def load_parameter(pointer, stride, length, COMPUTE: tl.constexpr, CHUNK: tl.con
     for place in tl.static_range(CHUNKS):
         columns = chunk_columns(place, CHUNK)
         loaded = tl.load(pointer + columns * stride, mask=columns < length, other=0.0, eviction_policy="evict_last")
-        chunks = chunks + (loaded,)  # noqa: RUF005  # Triton does not unpack
+        chunks = chunks + (loaded,)  # type: ignore[assignment]  # noqa: RUF005  # Triton does not unpack
     return chunks
 
 
@@ -95,7 +95,7 @@ def packed_again(chunks, PACKED: tl.constexpr):
             pair = tl.inline_asm_elementwise(
                 "mov.b32 $0, $1;", "=r,r", [chunks[place]], dtype=chunks[place].dtype, is_pure=False, pack=2
             )
-            kept = kept + (pair,)  # noqa: RUF005  # Triton does not unpack
+            kept = kept + (pair,)  # type: ignore[assignment]  # noqa: RUF005  # Triton does not unpack
     else:
         kept = chunks
     return kept

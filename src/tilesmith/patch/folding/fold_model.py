@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from tilesmith.patch.folding.grid_attention import Layers
 from tilesmith.patch.folding.recognising import HARMLESS, Recognised, recognised, without_trailing_nones
-from tilesmith.patch.patching import FORWARD, REPORT, require_module, unpatch
+from tilesmith.patch.gradients.plain_modules import FORWARD
+from tilesmith.patch.patching import REPORT, require_module, unpatch
 
 Model = TypeVar("Model", bound=nn.Module)
 WORDS = ("triangle", "outerproduct", "transition", "pairbias", "msaattention", "msarow", "msacolumn", "pairweighted")

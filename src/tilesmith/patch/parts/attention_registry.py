@@ -129,7 +129,7 @@ def key_mask(
     boolean or additive [batch, 1, queries, keys].
     """
     if others.get("allow_is_bidirectional_skip") and others.get("q_length") == kv_length:
-        if is_full(attention_mask):
+        if attention_mask is None or is_full(attention_mask):
             return None
         return attention_mask[:, None, None, :]
     plain = allow_is_causal_skip and not _is_chunked(kv_length, others)

@@ -182,5 +182,5 @@ class _Program:
         pointer = kind if isinstance(kind, tl.pointer_type) and kind.element_ty == element else tl.pointer_type(element)
         argument = getattr(kind, "argument", None)
         if argument is not None and pointer is not kind:
-            pointer = type(kind)(element, argument)
+            pointer = type(kind)(element, argument)  # type: ignore[misc]  # a pointer type that knows its argument
         return TensorHandle(data.astype(np.uint64) + np.uint64(offset), pointer)

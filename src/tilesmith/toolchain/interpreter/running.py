@@ -19,7 +19,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 from triton.runtime.jit import JITFunction, mangle_type
 
-from tilesmith.toolchain.gluon import DESCRIPTORS, GluonDescriptor
+from tilesmith.toolchain.gluon import DESCRIPTORS, GLUON_DESCRIPTOR
 from tilesmith.toolchain.interpreter.all_programs import Batch, CannotFollow, PathRecorder, Recorded, every_address
 from tilesmith.toolchain.interpreter.gluon.language import GluonLanguage
 from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
@@ -376,7 +376,7 @@ def _device_descriptor(name: str, descriptor: Any) -> Any:
     base = _device_value(name, descriptor.base)
     shape = [_device_value(name, length) for length in descriptor.shape]
     strides = [_device_value(name, stride) for stride in descriptor.strides[:-1]]
-    if isinstance(descriptor, GluonDescriptor):
+    if isinstance(descriptor, GLUON_DESCRIPTOR):
         last = _device_value(name, 1)
         made = _gluon().descriptor(
             base, shape, [*strides, last], descriptor.block_shape, descriptor.layout, descriptor.padding

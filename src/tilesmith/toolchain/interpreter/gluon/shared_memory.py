@@ -89,7 +89,8 @@ class Buffer:
             missing = int(self.written.size - np.count_nonzero(self.written))
             share = f"{missing} of {self.written.size} elements that nothing has written"
             self.allocation.complain(f"{description} of {self.allocation.name} reads {share}")
-        return self.data.copy()
+        copied: Array = self.data.copy()
+        return copied
 
     def write(self, values: Array, actor: Actor, description: str, where: Array | None = None) -> None:
         """Replace the content, or the elements `where` a mask is true."""
@@ -139,6 +140,6 @@ def _overlap(old: Touch, new: Touch) -> bool:
     if old.last <= new.first or new.last <= old.first:
         return False
     try:
-        return bool(np.shares_memory(old.array, new.array, max_work=10_000))
+        return bool(np.shares_memory(old.array, new.array, max_work=10_000))  # type: ignore[arg-type]  # NumPy takes any number
     except np.exceptions.TooHardError:
         return False

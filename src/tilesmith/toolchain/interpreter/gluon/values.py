@@ -156,4 +156,4 @@ def described(buffer: Buffer, scalar: Any, layout: Any) -> Any:
 
 def byte_count(memory: Any) -> int:
     """Return the size of shared memory in bytes."""
-    return math.prod(memory.shape) * memory.dtype.primitive_bitwidth // 8
+    return int(math.prod(memory.shape) * memory.dtype.primitive_bitwidth // 8)
