@@ -64,7 +64,8 @@ def _proof() -> str:
 def _checked() -> str:
     found = ts.lab.check(ts.ops.silu, cases=["one"], dtypes=["float32"])
     texts = {part.name for part in fields(found[0]) if isinstance(getattr(found[0], part.name), str)}
-    evil = tuple(replace(one, **dict.fromkeys(texts, EVIL), passed=False) for one in found)
+    changes: dict[str, Any] = {**dict.fromkeys(texts, EVIL), "passed": False}
+    evil = tuple(replace(one, **changes) for one in found)
     frame = replace(found, op=EVIL, results=evil, left_out=(EVIL,))._repr_html_()
     (page,) = re.findall(r'srcdoc="([^"]*)"', frame)
     return html.unescape(page)

@@ -90,10 +90,10 @@ def _grid_attention(
     rows = []
     for batch in range(q.shape[0]):
         for row in range(q.shape[1]):
-            heads = (one[batch, row].transpose(0, 1)[None] for one in (q, k, v))
+            one_q, one_k, one_v = (one[batch, row].transpose(0, 1)[None] for one in (q, k, v))
             its_bias = None if bias is None else bias[batch][None]
             its_mask = None if mask is None else mask[batch, row][None, None, None]
-            made = _attention(*heads, bias=its_bias, mask=its_mask, scale=scale)
+            made = _attention(one_q, one_k, one_v, bias=its_bias, mask=its_mask, scale=scale)
             rows.append(made[0].transpose(0, 1))
     made = torch.stack(rows).view(q.shape) if rows else q * 1
     return made if gate is None else made * sigmoid(gate)
@@ -132,8 +132,8 @@ def _attention_update(
 ) -> Tensor:  # fmt: skip
     normed = layer_norm(x, norm_weight, norm_bias, eps)
     width = gate_weight.shape[0]
-    q, k, v = (torch.unflatten(linear(normed, query_key_value_weight[part * width : (part + 1) * width]), -1, (heads, -1))
-               for part in range(3))  # fmt: skip
+    parts = (query_key_value_weight[part * width : (part + 1) * width] for part in range(3))
+    q, k, v = (torch.unflatten(linear(normed, part), -1, (heads, -1)) for part in parts)
     gate = torch.unflatten(linear(normed, gate_weight, gate_bias), -1, (heads, -1))
     if edge_weight is not None:
         bias = linear(normed, edge_weight).movedim(-1, 1)

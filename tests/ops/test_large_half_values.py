@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_scores_of_attention(route: Any) -> None:
     torch.manual_seed(0)
     q, k, v = ((torch.randn(1, 3, 3, 2, 5) * 1000).half() for _ in range(3))
     starts = torch.tensor([0, 1, 3], dtype=torch.int32)
-    calls = {
+    calls: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
         "attention": lambda q, k, v: ts.ops.attention(q[0], k[0], v[0], bias=torch.zeros(2, 2).to(q)),
         "attention_varlen": lambda q, k, v: ts.ops.attention_varlen(q[0, 0], k[0, 0], v[0, 0], starts),
         "msa_row_attention": ts.ops.msa_row_attention,

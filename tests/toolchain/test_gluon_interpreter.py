@@ -166,7 +166,7 @@ def test_partitions_that_wait_for_each_other_are_named() -> None:
         run_doubled("never")
 
 
-@gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+@gluon.jit
 def unwritten(y_ptr):  # type: ignore[no-untyped-def]
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     shared = gl.allocate_shared_memory(gl.float32, [128], gl.SwizzledSharedLayout(1, 1, 1, [0]))
@@ -190,7 +190,7 @@ def test_triton_kernels_compile_after_a_gluon_kernel_ran() -> None:
     assert not hasattr(triton.language.block_type, "layout")
 
 
-@gluon.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+@gluon.jit
 def assembled(x_ptr, y_ptr, z_ptr):  # type: ignore[no-untyped-def]
     places = gl.arange(0, 64, layout=gl.BlockedLayout([1], [32], [2], [0]))
     (x,) = (gl.load(x_ptr + places),)

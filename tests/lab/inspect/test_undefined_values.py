@@ -38,8 +38,8 @@ def test_masked_lanes_that_a_where_discards_do_no_harm() -> None:
     assert "undefined" not in kinds(of_columns(planted.row_sum, 4, DISCARD=True))
 
 
-@triton.jit
-def first_of_none(x_ptr, y_ptr, BLOCK: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def first_of_none(x_ptr, y_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     offsets = tl.arange(0, BLOCK)
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < 0, other=0.0))
 

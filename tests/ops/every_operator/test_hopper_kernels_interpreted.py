@@ -57,15 +57,15 @@ def test_attention_and_its_gradients_match_torch(is_causal: bool, monkeypatch: p
 
     def call(q: Tensor, k: Tensor, v: Tensor) -> None:
         output = ts.ops.attention(q, k, v, causal=is_causal)
-        output.backward(torch.empty_like(output))
+        output.backward(torch.empty_like(output))  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
 
     forward, backward = planned(call, q, k, v)
     assert names(forward) == ["attention_hopper_forward_kernel"]
     assert "attention_hopper_backward_kernel" in names(backward)
     output, logsumexp = interpreted(forward, [q, k, v])
     leaves = [one.float().requires_grad_() for one in (q, k, v)]
-    expected = scaled_dot_product_attention(*leaves, is_causal=is_causal)
-    expected.backward(gradient.float())
+    expected = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=is_causal)
+    expected.backward(gradient.float())  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
     torch.testing.assert_close(output.float(), expected.detach(), atol=2e-2, rtol=2e-2)
     gradients = interpreted(backward, [gradient, output, logsumexp, q, k, v])[:3]
     for ours, leaf in zip(gradients, leaves, strict=True):

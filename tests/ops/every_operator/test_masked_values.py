@@ -116,7 +116,7 @@ def _results(operator: str, inputs: Inputs, route: str) -> dict[str, Tensor]:
     return _results_of(getattr(ts.ops, operator), inputs, route)
 
 
-def _results_of(function: Callable[..., Tensor], inputs: Inputs, route: str) -> dict[str, Tensor]:
+def _results_of(function: Callable[..., Any], inputs: Inputs, route: str) -> dict[str, Tensor]:
     """Return the output and all gradients."""
     leaves = {
         name: value.clone().requires_grad_() if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -212,13 +212,13 @@ def _packed(lengths: Tensor, how: str, route: str) -> Callable[[Inputs], dict[st
         cotangent = torch.arange(1, leaves[0].numel() + 1).mul(1.7).sin().view(leaves[0].shape)
         with ts.use(route):  # type: ignore[arg-type]  # parametrised
             if how == "func":
-                made, pull = torch.func.vjp(output, *leaves)
+                made, pull = torch.func.vjp(output, *leaves)  # type: ignore[misc]  # without auxiliary outputs
                 return {"output": made, **dict(zip(("q", "k", "v"), pull(cotangent), strict=True))}
             if how == "vmap":
                 (made,) = torch.func.vmap(output)(*(one[None] for one in leaves))
                 return {"output": made}
             made = compiled(*(one.requires_grad_() for one in leaves))
-            made.backward(cotangent)
+            made.backward(cotangent)  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
         return {"output": made.detach(), **{name: one.grad for name, one in zip("qkv", leaves, strict=True)}}
 
     return results

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,12 +21,12 @@ def test_gradient_of_linear_cross_entropy_reads_a_lazily_negated_cotangent() -> 
     torch.manual_seed(0)
     for rows in (3, 5):  # the second call must not take the plan of the first
         weight, target = torch.randn(7, 4), torch.arange(rows)
-        of_both = []
+        of_both: list[Any] = []
         for cotangent in (torch.randn(rows), None):
             cotangent = _lazily_negated(of_both[0][1]) if cotangent is None else cotangent
             hidden = torch.linspace(-1, 1, rows * 4).view(rows, 4).requires_grad_()
             with ts.use("interpret"):
-                ts.ops.linear_cross_entropy(hidden, weight, target, reduction="none").backward(cotangent)
+                ts.ops.linear_cross_entropy(hidden, weight, target, reduction="none").backward(cotangent)  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
             of_both.append((hidden.grad, cotangent))
         torch.testing.assert_close(of_both[1][0], of_both[0][0])
 
@@ -36,5 +38,5 @@ def test_empty_pairs_with_odd_strides_are_computed() -> None:
     inputs["z"] = torch.zeros(2, 2, 2, 2 * channels)[:0, ..., ::2].requires_grad_()
     with ts.use("interpret"):
         made = ts.ops.triangle_multiply(**inputs)
-        made.backward(torch.zeros(2, 2, 2, 2 * channels)[:0, ..., ::2])
+        made.backward(torch.zeros(2, 2, 2, 2 * channels)[:0, ..., ::2])  # type: ignore[no-untyped-call]  # PyTorch ships it untyped
     assert made.shape == inputs["z"].shape == inputs["z"].grad.shape

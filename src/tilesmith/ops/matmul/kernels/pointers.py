@@ -56,10 +56,9 @@ def outer_products(total, a_ptr, b_ptr, rows, columns, a_strides, b_strides, siz
     a_pointers = a_ptr + rows.to(tl.int64) * a_strides[3]
     b_pointers = b_ptr + columns.to(tl.int64) * b_strides[4]
     for step in range(depth):
-        a = tl.load(a_pointers + tl.cast(step, tl.int64) * a_strides[4], mask=rows < n_rows, other=0.0)  # [BLOCK_M]
-        b = tl.load(
-            b_pointers + tl.cast(step, tl.int64) * b_strides[3], mask=columns < n_columns, other=0.0
-        )  # [BLOCK_N]
+        place = tl.cast(step, tl.int64)
+        a = tl.load(a_pointers + place * a_strides[4], mask=rows < n_rows, other=0.0)  # [BLOCK_M]
+        b = tl.load(b_pointers + place * b_strides[3], mask=columns < n_columns, other=0.0)  # [BLOCK_N]
         total += a.to(total.dtype)[:, None] * b.to(total.dtype)[None, :]
     return total  # [BLOCK_M, BLOCK_N]
 
