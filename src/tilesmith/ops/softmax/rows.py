@@ -194,10 +194,11 @@ class Blocks(NamedTuple):
 
 
 class Team(NamedTuple):
-    """How much of a row each program of a team holds."""
+    """How much of a row each program of a team holds, and from which width on teams are faster than blocks."""
 
     warps: int
     chunks: int
+    least_bytes: int = 0  # of a row
 
 
 FEWEST_TEAMS = 0.5  # rows for each multiprocessor: fewer rows are split into more parts, by two kernels
@@ -221,11 +222,12 @@ def config_in_chunks(rows: Rows, plan: Plan, teams: Mapping[int, Team]) -> RowCo
     config = RowConfig(EDGES=not rows.in_full_vectors, form="chunks")
     if warps is not None:
         return replace(config, num_warps=warps, BLOCK_SIZE=chunk_size(warps, rows.element_bytes))
-    can_wait = plan.device.type != "cpu" and not interpreter.is_interpreting()
-    if not can_wait or count < FEWEST_TEAMS * plan.multiprocessors:
+    can_wait, team = plan.device.type != "cpu" and not interpreter.is_interpreting(), teams[rows.element_bytes]
+    is_wide = rows.columns * rows.element_bytes >= team.least_bytes
+    if not can_wait or not is_wide or count < FEWEST_TEAMS * plan.multiprocessors:
         return None
-    warps, chunks = teams[rows.element_bytes]
-    return replace(config, num_warps=warps, BLOCK_SIZE=chunk_size(warps, rows.element_bytes), most_chunks=chunks)
+    chunk = chunk_size(team.warps, rows.element_bytes)
+    return replace(config, num_warps=team.warps, BLOCK_SIZE=chunk, most_chunks=team.chunks)
 
 
 def row_config(rows: Rows, plan: Plan, most_bytes: int, blocks: Blocks, teams: Mapping[int, Team]) -> RowConfig:

@@ -14,9 +14,7 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
     tl.static_print(BLOCK)
     cols = tl.max_contiguous(tl.multiple_of(cols, BLOCK), BLOCK)
     mask = cols < n_cols
-    x = tl.load(
-        x_ptr + row * n_cols + cols, mask=mask, other=-float("inf"), eviction_policy="evict_first", cache_modifier=".cg"
-    ).to(tl.float32)
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + row * n_cols + cols, e / tl.sum(e, axis=0), mask=mask, cache_modifier=".cs")
 
