@@ -56,7 +56,8 @@ def _gains(walk: Rows) -> bool:
     return walk.columns >= NARROWEST and bucket(walk.columns) != walk.columns
 
 
-FEW_ROWS = 8  # for each multiprocessor, at most: then more threads a row shorten a program
+# Rows for each multiprocessor, at most: then more threads a row shorten a program.
+FEW_ROWS, FEW_ROWS_BACKWARD = 8, 2
 FEW_ROWS_ELEMENTS = 16
 
 
@@ -158,7 +159,7 @@ class AnyWidthBackward:
         if self.centre and not _has_edges(problem.walk) and 5120 < columns < 8192:
             return None
         warps, stages = fewest_warps(columns, element_bytes, 40, 8), 3
-        if problem.walk.rows <= FEW_ROWS * problem.plan.multiprocessors:
+        if problem.walk.rows <= FEW_ROWS_BACKWARD * problem.plan.multiprocessors:
             warps, stages = fewest_warps(columns, element_bytes, FEW_ROWS_ELEMENTS, 16) or warps, 1
         is_wide = warps is None
         if warps is None:
