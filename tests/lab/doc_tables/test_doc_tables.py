@@ -208,3 +208,27 @@ def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
     assert main(["--check", "--root", str(project)]) == 0
     (project / "docs/images/headline.svg").write_text(chart.replace("100 ms", "90 ms"))
     assert main(["--check", "--root", str(project)]) == 1
+
+
+def test_survey_table_takes_the_newest_survey_of_each_operator(project: Path) -> None:
+    (project / "README.md").write_text(PAGE.replace("rms_norm", "survey"))
+    assert "_Not measured yet._" in renewed(project)
+    (project / "benchmarks/surveys").mkdir()
+
+    def store(name: str, date: str, op: str, *times: tuple[float, float, float]) -> None:
+        cases = [
+            {"op": op, "directions": {"fwd": {
+                "device_ms": {"torch": torchs, "auto": auto, "tilesmith": ours}, "copy_ms": 1.0, "bytes": 1 << 27,
+            }}}
+            for torchs, auto, ours in times
+        ]  # fmt: skip
+        content = {"kind": "survey", "date": date, "cases": cases}
+        (project / "benchmarks/surveys" / name).write_text(json.dumps(content))
+
+    store("old.json", "2026-11-15", "silu", (9.0, 1.0, 1.0))
+    store("new.json", "2026-11-16", "silu", (4.0, 1.0, 2.0), (1.0, 1.25, 1.25), (1.0, 1.02, 1.25))
+    store("other.json", "2026-11-14", "softmax", (2.0, 2.0, 4.0))
+    text = renewed(project)
+    assert "| silu | forward | 3 | 1.46 × | 0.800 × | 2 of 3 | 1.09 × | 80% |\n" in text
+    assert "| softmax | forward | 1 | 1.00 × | 1.00 × | 1 of 1 | 0.500 × | 25% |\n" in text
+    assert "`benchmarks/surveys/new.json`, `benchmarks/surveys/other.json`" in text

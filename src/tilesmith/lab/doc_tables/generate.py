@@ -24,6 +24,8 @@ from tilesmith.lab.bench.output.contests import MODES, Contest, contests, durati
 from tilesmith.lab.bench.result import OURS
 from tilesmith.lab.doc_tables.headline_chart import headline_chart, headline_list
 from tilesmith.lab.doc_tables.model_tables import PREFIX, model_tables
+from tilesmith.lab.doc_tables.survey_tables import MARKER as SURVEY
+from tilesmith.lab.doc_tables.survey_tables import survey_table
 from tilesmith.lab.report.number_format import duration, figure, percent
 
 RESULTS = Path("benchmarks/results")
@@ -70,8 +72,8 @@ def _outdated(root: Path) -> dict[Path, str]:
     pages = [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if path.is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     met = [contest for op in _operators(stored) for _, group in newest(op, stored) for contest in group]
-    headlines = headline_list(models, met) or NOT_MEASURED
-    renewed = {page: _renewed(text, stored, models, headlines, str(page)) for page, text in texts.items()}
+    lists = {HEADLINES: headline_list(models, met) or NOT_MEASURED, SURVEY: survey_table(root) or NOT_MEASURED}
+    renewed = {page: _renewed(text, stored, models, lists, str(page)) for page, text in texts.items()}
     if chart := headline_chart(models, met):
         path = root / CHART
         texts[path] = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -96,7 +98,7 @@ def _read_model(path: Path) -> Mapping[str, Any]:
 
 
 def _renewed(
-    text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[str, Any]], headlines: str, page: str
+    text: str, stored: Sequence[Stored], models: Mapping[str, Mapping[str, Any]], lists: Mapping[str, str], page: str
 ) -> str:
     parts, rest = [], text
     while opening := _OPENING.search(rest):
@@ -108,7 +110,7 @@ def _renewed(
         if name.startswith(PREFIX):
             made = model_tables(name.removeprefix(PREFIX), models) or NOT_MEASURED
         else:
-            made = headlines if name == HEADLINES else tables(name, stored)
+            made = lists.get(name) or tables(name, stored)
         parts += [rest[: opening.end()], "\n", made, "\n"]
         rest = rest[end:]
     return "".join([*parts, rest])
