@@ -12,6 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops import SPECS
+from tilesmith.ops.device import norm_any_width
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -103,11 +104,17 @@ def test_any_width_leaves_other_rows_to_other_forms(name: str, x: Tensor) -> Non
 )
 def test_any_width_moves_in_16_byte_vectors_without_spilling(operator: str, target: str) -> None:
     with recorded_plans(target) as plans:
-        given = arguments(operator, 300, 4097, torch.bfloat16, "meta")
-        computed(SPECS[operator].op, given, [torch.empty(300, 4097, dtype=torch.bfloat16, device="meta")] * 2)
-    launches = [launch for plan in plans for launch in plan.launches if "any_width" in launch.kernel.__name__]
-    assert launches
-    for launch in launches:
+        given = arguments(operator, 3000, 4097, torch.bfloat16, "meta")
+        computed(SPECS[operator].op, given, [torch.empty(3000, 4097, dtype=torch.bfloat16, device="meta")] * 2)
+    launches = [launch for plan in plans for launch in plan.launches]
+    for launch in (one for one in launches if "copies" in one.kernel.__name__):
+        assert (
+            compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options()).spill_bytes == 0
+        )
+    assert {"norm_any_width_forward_kernel", "norm_parameter_copies_kernel"} <= {
+        one.kernel.__name__ for one in launches
+    }
+    for launch in (one for one in launches if "any_width" in one.kernel.__name__):
         binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
         assert binary.spill_bytes == 0
         for kind in ("load", "store"):
@@ -133,3 +140,18 @@ def test_any_width_backward_programs_take_rows_of_one_alignment() -> None:
             computed(SPECS["rms_norm"].op, given, [torch.empty(rows, 4097, dtype=torch.bfloat16, device="meta")])
         grids = [launch.grid[0] for plan in plans for launch in plan.launches if "backward" in launch.kernel.__name__]
         assert all(programs % 8 == 0 for programs in grids)
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_copies_of_parameters_match_float64(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large odd rows read their parameters from copies; here small ones do."""
+    monkeypatch.setattr(norm_any_width, "COPIES_FROM", 0)
+    torch.manual_seed(0)
+    given = arguments(operator, 9, 619, torch.float32)
+    dys = [torch.randn(9, 619) for _ in range(2)]
+    with ts.use("interpret"):
+        ours = computed(SPECS[operator].op, given, dys)
+    right = computed(SPECS[operator].reference, [one.detach().double().requires_grad_() for one in given],
+                     [dy.double() for dy in dys])  # fmt: skip
+    for one, wanted in zip(ours, right, strict=True):
+        assert (one.double() - wanted).norm() / wanted.norm() < 1e-6

@@ -96,8 +96,9 @@ class Outer(_ByPointers[OuterConfig]):
         return is_shallow(problem)
 
     def config(self, problem: Problem) -> OuterConfig:
-        block_n = min(max(problem.columns, 16), 4096 // min(problem.rows, 32))
-        return OuterConfig(num_warps=4, BLOCK_M=min(problem.rows, 4096 // block_n), BLOCK_N=block_n)
+        """Two shapes of tiles only: batches of many sizes share their compiled code."""
+        is_narrow = problem.columns <= 16
+        return OuterConfig(num_warps=4, BLOCK_M=256 if is_narrow else 32, BLOCK_N=16 if is_narrow else 128)
 
     def settled(self, problem: Problem, config: OuterConfig) -> OuterConfig:
         return replace(config, split_k=1)  # every program walks the whole depth
