@@ -75,8 +75,10 @@ class _ByPointers(TiledForm[PointersType], Generic[PointersType]):
             OUTER=self.outer, a_ptr=a.operand, b_ptr=b.operand, y_ptr=y.operand, z_ptr=product.epilogue.z,
             a_strides=(*a.batch_strides, *a.strides), b_strides=(*b.batch_strides, *b.strides),
             y_strides=(*y.batch_strides, *y.strides), inner_sizes=product.batch[1:],
-            split_stride=product.matrices * y.rows * y.columns, ROWS_MULTIPLE=multiple(y.rows, a.strides[0]),
-            DEPTH_MULTIPLE=multiple(depth, a.strides[1], b.strides[0]), COMPUTE=compute_dtype(a.operand.dtype),
+            split_stride=product.matrices * y.rows * y.columns,
+            ROWS_MULTIPLE=1 if self.outer else multiple(y.rows, a.strides[0]),
+            DEPTH_MULTIPLE=1 if self.outer else multiple(depth, a.strides[1], b.strides[0]),
+            COMPUTE=compute_dtype(a.operand.dtype),
         )  # fmt: skip
 
 
