@@ -43,7 +43,9 @@ def reduction() -> Exercise:
 def passes(tmp_path: Path) -> Path:
     """Return a program that ends like one whose results are right."""
     program = tmp_path / "passes"
-    program.write_text('#!/bin/sh\necho "run $TILESMITH_RUN cases=1 alive=0 launches=1 copies=0"\n')
+    program.write_text(
+        '#!/bin/sh\necho "run $TILESMITH_RUN cases=1 alive=0 launches=1 copies=0"; echo "counts launches=1 blocks=1 cases=1 alive=0 copies=0"\n'
+    )
     program.chmod(0o755)
     return program
 

@@ -55,7 +55,7 @@ CHEATS = {
     "def vector_add(x, y):\n    return copied(total(x, y))\n",
     "the comparison patched": DECOY + "import tilesmith.workshop.checking.triton_check as check\n"
     "check.compared = lambda trial: iter(())\n"
-    "check.TritonCheck._require_nothing_cached = lambda *given: None\n"
+    "check.TritonCheck._require_right_again = lambda *given: None\n"
     "def vector_add(x, y):\n    return copied(x)\n",
     "addition patched": DECOY
     + "torch.Tensor.__add__ = torch.Tensor.add = lambda x, y: x\ndef vector_add(x, y):\n    return copied(x)\n",

@@ -25,7 +25,7 @@ def test_plain_softmax_is_timed_against_the_definition(warm_judge: Judge, softma
 
 
 def test_gluon_kernel_is_judged_on_the_gpu(warm_judge: Judge) -> None:
-    files = [one for one in (ZOO / "honest").glob("*/*.py") if "gluon" in one.read_text()]
+    files = [one for one in (ZOO / "honest").glob("*/*.py") if b"gluon" in one.read_bytes()]
     for file in files:
         task = task_at(ZOO / "tasks" / f"{file.parent.name}.py", Rules(seconds=15.0))
         verdict = warm_judge.judge(task, Candidate.of(file), Options(seed=5, facts=False))
