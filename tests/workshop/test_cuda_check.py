@@ -43,9 +43,8 @@ def reduction() -> Exercise:
 def passes(tmp_path: Path) -> Path:
     """Return a program that ends like one whose results are right."""
     program = tmp_path / "passes"
-    program.write_text(
-        '#!/bin/sh\necho "run $TILESMITH_RUN cases=1 alive=0 launches=1 copies=0"; echo "counts launches=1 blocks=1 cases=1 alive=0 copies=0"\n'
-    )
+    counts = "cases=1 alive=0 launches=1 copies=0"
+    program.write_text(f'#!/bin/sh\necho "run $TILESMITH_RUN {counts}"\necho "counts {counts} blocks=1"\n')
     program.chmod(0o755)
     return program
 
@@ -307,7 +306,7 @@ class TestWithNvcc:
         check = check_of(silu, tmp_path)
         found = CudaCheck(silu, check.file, stages.append).verdict()
         assert (found.passed, found.stage, found.message) == (True, "speed", "")
-        assert stages == ["parses", "compiles", "runs", "nvcc", "speed"]
+        assert stages == ["parses", "compiles", "runs", "goals", "nvcc", "speed"]
         assert found.speed == ["silu on {'elements': 96, 'spread': 1}", "is silu"]
 
     @pytest.mark.parametrize("size", [pytest.param("100", marks=pytest.mark.slow), "96"])
