@@ -323,6 +323,20 @@ BREAKS = [
         "tests/ops/test_softmax.py -k rows_in_chunks",
     ),
     Break(
+        "a team of programs forgets the sums of its other parts",
+        "ops/softmax/backward.py",
+        "total = tl.sum(load_of_team(totals, n_parts, 0.0, PARTS), axis=0)",
+        "total += 0 * tl.sum(load_of_team(totals, n_parts, 0.0, PARTS), axis=0)",
+        "tests/ops/test_softmax.py -k last_part_of_a_team",
+    ),
+    Break(
+        "copies of a norm's parameters all start with the first column",
+        "ops/device/norm_any_width_kernels.py",
+        "weight = tl.load(weight_ptr + (columns + lead) * weight_stride, mask=mask)",
+        "weight = tl.load(weight_ptr + columns * weight_stride, mask=mask)",
+        "tests/ops/device/test_norm_any_width.py -k copies_of_parameters",
+    ),
+    Break(
         "products of little depth leave out the last step",
         "ops/matmul/kernels/pointers.py",
         "    for step in range(depth):",

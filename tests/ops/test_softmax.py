@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops.runtime.kernels import recorded_plans
+from tilesmith.ops.softmax import backward as softmax_backward
+from tilesmith.ops.softmax import forward as softmax_forward
+from tilesmith.ops.softmax import rows as softmax_rows
 from tilesmith.ops.softmax import softmax
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -225,3 +229,31 @@ def test_rows_in_chunks_match_float64(rows: int, columns: int, dtype: torch.dtyp
     right_dx = given * (dy.double() - (given * dy.double()).sum(-1, keepdim=True))
     for ours, wanted in ((y, right), (dx, right_dx)):
         assert (ours.double() - wanted).norm() / wanted.norm() < 2 * torch.finfo(dtype).eps
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def _no_wait(counter_ptr, n_parts):  # type: ignore[no-untyped-def]
+    return None
+
+
+@pytest.mark.parametrize("columns", [50000, 50003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_last_part_of_a_team_is_right(columns: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs the programs of a team one after the other. Without the wait, the last one has all parts."""
+    monkeypatch.setattr(softmax_rows, "can_wait", lambda plan: True)
+    for module in (softmax_forward, softmax_backward):
+        monkeypatch.setattr(module, "wait_for_team", _no_wait)
+    torch.manual_seed(0)
+    x, dy = torch.randn(3, columns).to(dtype).requires_grad_(), torch.randn(3, columns).to(dtype)
+    with ts.use("interpret"):
+        y = softmax(x)
+    right = torch.softmax(x.detach().double(), -1)
+    last = slice(columns - 200, columns - 8)  # the edges of a row belong to the first part
+    assert (y.double() - right)[:, last].norm() / right[:, last].norm() < 2 * torch.finfo(dtype).eps
+    given = right.to(dtype).requires_grad_()
+    with ts.use("interpret"):
+        dx = softmax_backward.backward(dy, given.detach(), 1)
+    exact = given.detach().double()
+    right_dx = exact * (dy.double() - (exact * dy.double()).sum(-1, keepdim=True))
+    assert (dx.double() - right_dx)[:, last].norm() / right_dx[:, last].norm() < 2 * torch.finfo(dtype).eps
+    assert (dx.double() - right_dx)[:, :192].norm() > 1e-3 * right_dx[:, :192].norm()  # the first part did not wait

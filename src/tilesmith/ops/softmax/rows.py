@@ -27,8 +27,7 @@ from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.forms import Form, first_form
 from tilesmith.ops.runtime.layout import Strides
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.softmax.teams import plan_counters
-from tilesmith.toolchain import interpreter
+from tilesmith.ops.softmax.teams import can_wait, plan_counters
 
 
 @dataclass(frozen=True)
@@ -222,9 +221,9 @@ def config_in_chunks(rows: Rows, plan: Plan, teams: Mapping[int, Team]) -> RowCo
     config = RowConfig(EDGES=not rows.in_full_vectors, form="chunks")
     if warps is not None:
         return replace(config, num_warps=warps, BLOCK_SIZE=chunk_size(warps, rows.element_bytes))
-    can_wait, team = plan.device.type != "cpu" and not interpreter.is_interpreting(), teams[rows.element_bytes]
+    team = teams[rows.element_bytes]
     is_wide = rows.columns * rows.element_bytes >= team.least_bytes
-    if not can_wait or not is_wide or count < FEWEST_TEAMS * plan.multiprocessors:
+    if not can_wait(plan) or not is_wide or count < FEWEST_TEAMS * plan.multiprocessors:
         return None
     chunk = chunk_size(team.warps, rows.element_bytes)
     return replace(config, num_warps=team.warps, BLOCK_SIZE=chunk, most_chunks=team.chunks)
@@ -310,9 +309,8 @@ class InChunks:
     """One row for one program or for a team, read once."""
 
     def takes(self, problem: Problem) -> bool:
-        parts = self._parts(problem)
-        can_wait = problem.plan.device.type != "cpu" and not interpreter.is_interpreting()
-        return problem.rows.can_be_cut and problem.rows.element_bytes <= 4 and (parts == 1 or can_wait)
+        fits = self._parts(problem) == 1 or can_wait(problem.plan)
+        return fits and problem.rows.can_be_cut and problem.rows.element_bytes <= 4
 
     def suits(self, problem: Problem) -> bool:
         return problem.config.form == "chunks"

@@ -16,9 +16,9 @@ import triton.language as tl
 
 from tilesmith.ops.runtime.config import Config
 from tilesmith.ops.runtime.plan import Operand, Plan
+from tilesmith.toolchain import interpreter
 
 CLEARED_AT_ONCE = 1024
-MOST_PARTS = 64
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -26,6 +26,11 @@ def clear_kernel(counters_ptr, count, BLOCK_SIZE: tl.constexpr):
     """Set counters to zero."""
     places = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)  # [BLOCK_SIZE]
     tl.store(counters_ptr + places, tl.zeros([BLOCK_SIZE], tl.int32), mask=places < count)
+
+
+def can_wait(plan: Plan) -> bool:
+    """Whether programs may wait for each other: they run at the same time, so not in the interpreter."""
+    return plan.device.type != "cpu" and not interpreter.is_interpreting()
 
 
 def plan_counters(plan: Plan, count: int) -> Operand:

@@ -24,7 +24,7 @@ FOLDS = 10
 FEWEST = 24  # cases; fewer say too little
 WITHIN, FAR = math.log(1.03), math.log(1.08)  # behind PyTorch
 # Shares of left-out cases that may be further behind. None at all would cost more than it saves: for products in half
-# precision auto then takes 70 % more time than the better side, with these shares 20 %.
+# precision auto then takes 70 % more time than the better side, with these shares 12 %.
 MOST_BEHIND, MOST_FAR_BEHIND = 0.03, 0.02
 MARGINS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.5)
 SPARE = 0.01  # added to the margin: the next survey draws other cases
