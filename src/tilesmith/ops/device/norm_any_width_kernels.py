@@ -149,7 +149,7 @@ def norm_any_width_backward_kernel(
     weight = (tl.full([BLOCK_SIZE], 1.0, COMPUTE),) * CHUNKS
     weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
     if HAS_WEIGHT:
-        weight = load_parameter(weight_ptr + lead * weight_stride, weight_stride, length, COMPUTE, BLOCK_SIZE, CHUNKS)
+        weight = load_parameter(weight_ptr + lead * weight_stride, weight_stride, length, BLOCK_SIZE, CHUNKS)
         if EDGES:
             weight_edges = _parameter(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
     weight_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS

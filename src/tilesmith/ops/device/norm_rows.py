@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
+from tilesmith.ops.device.row_chunks import add_pairs, add_triples
 from tilesmith.ops.runtime.layout import tile_offsets
 
 
@@ -96,26 +97,16 @@ def columns_of_program(
 
 
 @triton.jit
-def _add_pairs(first, second, other_first, other_second):
-    return first + other_first, second + other_second
-
-
-@triton.jit
 def two_row_means(first, second, n_columns):
     """Return the means of two tiles along their rows. One reduction for both synchronises the warps once."""
-    first_sums, second_sums = tl.reduce((first, second), 1, _add_pairs)
+    first_sums, second_sums = tl.reduce((first, second), 1, add_pairs)
     return (first_sums / n_columns)[:, None], (second_sums / n_columns)[:, None]  # [ROWS, 1] each
-
-
-@triton.jit
-def _add_triples(first, second, third, other_first, other_second, other_third):
-    return first + other_first, second + other_second, third + other_third
 
 
 @triton.jit
 def three_row_means(first, second, third, n_columns):
     """Return the means of three tiles along their rows, by one reduction."""
-    sums = tl.reduce((first, second, third), 1, _add_triples)
+    sums = tl.reduce((first, second, third), 1, add_triples)
     return (sums[0] / n_columns)[:, None], (sums[1] / n_columns)[:, None], (sums[2] / n_columns)[:, None]
 
 

@@ -72,7 +72,7 @@ def load_chunks(row_ptr, length, OTHER: tl.constexpr, CHUNK: tl.constexpr, CHUNK
 
 
 @triton.jit
-def load_parameter(pointer, stride, length, COMPUTE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+def load_parameter(pointer, stride, length, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     """Return a parameter as chunks; where it does not start at a whole vector, its loads are narrow."""
     chunks = ()
     for place in tl.static_range(CHUNKS):
@@ -119,22 +119,24 @@ def lane_sums(tile, edges, VECTOR: tl.constexpr, EDGES: tl.constexpr):
 
 
 @triton.jit
-def _add_pairs(first, second, other_first, other_second):
+def add_pairs(first, second, other_first, other_second):
+    """Combine two pairs in a reduction."""
     return first + other_first, second + other_second
 
 
 @triton.jit
 def two_sums(first, second):
     """Return the sums of two vectors by one reduction."""
-    return tl.reduce((first, second), 0, _add_pairs)
+    return tl.reduce((first, second), 0, add_pairs)
 
 
 @triton.jit
-def _add_triples(first, second, third, other_first, other_second, other_third):
+def add_triples(first, second, third, other_first, other_second, other_third):
+    """Combine two triples in a reduction."""
     return first + other_first, second + other_second, third + other_third
 
 
 @triton.jit
 def three_sums(first, second, third):
     """Return the sums of three vectors by one reduction."""
-    return tl.reduce((first, second, third), 0, _add_triples)
+    return tl.reduce((first, second, third), 0, add_triples)
