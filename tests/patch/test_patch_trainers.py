@@ -111,31 +111,31 @@ def small_tokenizer() -> Any:
 def _train(rank: int, port: int, wrap: str, results: Any) -> None:
     import os
 
-    import torch.distributed as distributed
+    from tilesmith.training.running.distributed import joined
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2"
+    )
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
-    try:
-        losses = {}
-        for patched in (False, True):
-            model = model_of("llama")
-            if patched:
-                patch(model)
-            wrapped = _wrapped(model, wrap)
-            optimiser = torch.optim.SGD(wrapped.parameters(), lr=0.1)
-            tokens = batch()["input_ids"].roll(rank, 0)
-            found_losses = []
-            for _ in range(2):
-                loss = wrapped.train()(input_ids=tokens, labels=tokens).loss
-                loss.backward()
-                optimiser.step()
-                optimiser.zero_grad()
-                found_losses.append(float(loss))
-            losses[patched] = found_losses
-        results.put((rank, losses))
-    finally:
-        distributed.destroy_process_group()
+    with joined():  # ends the group in order: gloo may hang otherwise
+        results.put((rank, {patched: _losses(rank, wrap, patched) for patched in (False, True)}))
+
+
+def _losses(rank: int, wrap: str, patched: bool) -> list[float]:
+    model = model_of("llama")
+    if patched:
+        patch(model)
+    wrapped = _wrapped(model, wrap)
+    optimiser = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    tokens = batch()["input_ids"].roll(rank, 0)
+    losses = []
+    for _ in range(2):
+        loss = wrapped.train()(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(float(loss))
+    return losses
 
 
 def _wrapped(model: Any, wrap: str) -> Any:

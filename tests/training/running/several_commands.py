@@ -7,13 +7,11 @@ command.
 import json
 import sys
 
-import torch.distributed as dist
-
 import tilesmith as ts
 from tilesmith.cli import app
+from tilesmith.training.running.distributed import joined
 
-dist.init_process_group("gloo")
-for mode, arguments in json.loads(sys.argv[1]):
-    with ts.use(mode):
-        app(arguments, standalone_mode=False)
-dist.destroy_process_group()
+with joined():
+    for mode, arguments in json.loads(sys.argv[1]):
+        with ts.use(mode):
+            app(arguments, standalone_mode=False)
