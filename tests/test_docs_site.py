@@ -73,8 +73,9 @@ def test_a_new_page_of_docs_joins_the_guides(sitemaker: Any, pages: dict[str, st
     assert "judge.md" in guides[-1]["In depth"]
 
 
-def test_links_of_all_pages_lead_to_pages(pages: dict[str, str]) -> None:
+def test_links_of_all_pages_lead_to_pages(sitemaker: Any, pages: dict[str, str]) -> None:
     images = {f"images/{path.name}" for path in (ROOT / "docs" / "images").iterdir()}
+    images |= set(sitemaker.survey_images(ROOT))
     broken = []
     for path, text in pages.items():
         plain = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)

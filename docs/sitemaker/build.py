@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE))
 
 from commands import command_pages  # noqa: E402
 from navigation import navigation  # noqa: E402
-from operators import operator_pages  # noqa: E402
+from operators import operator_pages, survey_images  # noqa: E402
 from pages import copied_pages  # noqa: E402
 from python_reference import python_pages  # noqa: E402
 
@@ -52,11 +52,11 @@ def write_pages(folder: Path) -> dict[str, str]:
     """Write all pages and the settings of mkdocs below a folder. Return the pages by path."""
     pages = {**copied_pages(ROOT), **operator_pages(ROOT), **command_pages(), **python_pages()}
     shutil.rmtree(folder, ignore_errors=True)
-    for path, text in pages.items():
+    for path, text in {**pages, **survey_images(ROOT)}.items():
         target = folder / "docs" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-    shutil.copytree(ROOT / "docs" / "images", folder / "docs" / "images")
+    shutil.copytree(ROOT / "docs" / "images", folder / "docs" / "images", dirs_exist_ok=True)
     shutil.copytree(HERE / "assets", folder / "docs" / "assets")
     (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings(pages), sort_keys=False, allow_unicode=True))
     return pages

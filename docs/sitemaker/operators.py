@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from tilesmith.lab.bench.output.contests import MODES, Contest
 from tilesmith.lab.doc_tables.generate import Stored, newest
 from tilesmith.lab.doc_tables.headline_chart import speed_ratios
+from tilesmith.lab.doc_tables.survey_tables import survey_chart, surveyed
 from tilesmith.lab.report.number_format import in_bytes, in_figures
 from tilesmith.ops import SPECS
 from tilesmith.spec import Case, Spec
@@ -32,19 +33,34 @@ FAMILIES = {
 def operator_pages(root: Path) -> dict[str, str]:
     """Return the pages of all operators and their index, by path."""
     stored = [Stored(path.name, json.loads(path.read_text())) for path in (root / "benchmarks/results").glob("*.json")]
-    pages = {f"{FOLDER}/{name}.md": operator_page(spec, root, stored) for name, spec in SPECS.items()}
+    surveys = survey_images(root)
+    pages = {
+        f"{FOLDER}/{name}.md": operator_page(spec, root, stored, is_surveyed=_survey_image(name) in surveys)
+        for name, spec in SPECS.items()
+    }
     return {f"{FOLDER}/index.md": _index(), **pages}
+
+
+def survey_images(root: Path) -> dict[str, str]:
+    """Return the survey's curve of each operator that has one, by path."""
+    found = surveyed(root)
+    names = {op for op, _ in found.rows} if found else set()
+    return {_survey_image(name): survey_chart(found, [name]) for name in sorted(names) if found}
+
+
+def _survey_image(name: str) -> str:
+    return f"images/survey/{name}.svg"
 
 
 def family_of(name: str) -> str:
     return next((family for family, names in FAMILIES.items() if name in names), "Attention and Evoformer")
 
 
-def operator_page(spec: Spec, root: Path, stored: list[Stored]) -> str:
-    return "\n".join(_parts(spec, root, stored)) + "\n"
+def operator_page(spec: Spec, root: Path, stored: list[Stored], *, is_surveyed: bool) -> str:
+    return "\n".join(_parts(spec, root, stored, is_surveyed)) + "\n"
 
 
-def _parts(spec: Spec, root: Path, stored: list[Stored]) -> Iterator[str]:
+def _parts(spec: Spec, root: Path, stored: list[Stored], is_surveyed: bool) -> Iterator[str]:
     signature = f"ts.ops.{spec.name}{_signature(spec.op)}"
     yield f"# {spec.name}\n"
     yield f"**{_escaped(spec.formula)}**\n"
@@ -52,6 +68,9 @@ def _parts(spec: Spec, root: Path, stored: list[Stored]) -> Iterator[str]:
     yield f"{_escaped(inspect.getdoc(spec.op) or '')}\n"
     yield "## Measured\n"
     yield from _measured(spec.name, root, stored)
+    if is_surveyed:
+        yield "\n**On sizes drawn at random**: PyTorch's time divided by that of `auto`, every call, slowest first.\n"
+        yield f"![{spec.name}: drawn calls beside PyTorch](../../{_survey_image(spec.name)})"
     yield "\n## Shapes\n"
     yield "The inputs of the cases on which Tilesmith checks and times this operator.\n"
     yield from _shapes(spec)
@@ -90,7 +109,7 @@ def _shapes(spec: Spec) -> Iterator[str]:
         yield f"| {case.name} | {' | '.join(cells)} |"
 
 
-def _inputs(spec: Spec, case: Case) -> Mapping[str, Any]:
+def _inputs(spec: Spec, case: Case) -> dict[str, Any]:
     try:
         return spec.inputs(case, torch.bfloat16, "meta")
     except Exception:  # inputs with values, such as the targets of a loss

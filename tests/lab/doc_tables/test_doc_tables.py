@@ -186,6 +186,18 @@ def test_damaged_model_result_error_names_the_file(project: Path, capsys: pytest
     assert "broken.json is not a result of a model" in capsys.readouterr().err
 
 
+def store_survey(project: Path, name: str, date: str, op: str, *times: tuple[float, float, float]) -> None:
+    cases = [
+        {"op": op, "directions": {"fwd": {
+            "device_ms": {"torch": torchs, "auto": auto, "tilesmith": ours}, "copy_ms": 1.0, "bytes": 1 << 27,
+        }}}
+        for torchs, auto, ours in times
+    ]  # fmt: skip
+    (project / "benchmarks/surveys").mkdir(exist_ok=True)
+    content = {"kind": "survey", "date": date, "cases": cases}
+    (project / "benchmarks/surveys" / name).write_text(json.dumps(content))
+
+
 def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
     assert main(["--root", str(project)]) == 0
     assert not (project / "docs/images").exists(), "nothing is stored yet"
@@ -196,15 +208,18 @@ def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
     liger = {**row, "version": "liger", "milliseconds": 150.0}
     stale = {**ours, "milliseconds": 123.0}
     store_model(project, "old.json", model="llama-1b", commit="0" * 40, date="2026-11-01", rows=[liger, stale])
+    store_survey(project, "drawn.json", "2026-11-16", "silu", (4.0, 1.0, 2.0), (1.0, 1.25, 1.25))
     assert main(["--root", str(project)]) == 0
     chart = (project / "docs/images/headline.svg").read_text()
     assert "200 ms, 32.0 GiB" in chart
     assert "100 ms, 16.0 GiB" in chart
     assert "150 ms" in chart, "a version that the newest run did not measure comes from an older one"
     assert "123 ms" not in chart
-    assert 'class="ours" x="150" y="94" width="100.0"' in chart, "half the time, half the bar"
+    assert 'class="ours" x="150" y="112" width="100.0"' in chart, "half the time, half the bar"
     drawn = chart.count('class="win"') + chart.count('class="loss"')
-    assert f"{drawn} stored cases, each beside its fastest rival" in chart
+    assert "2 calls of random sizes, auto beside PyTorch" in chart
+    assert "more than 3 % faster in 1, more than 3 % slower in 1" in chart
+    assert f"{drawn - 2} listed cases, each beside its fastest rival" in chart
     assert main(["--check", "--root", str(project)]) == 0
     (project / "docs/images/headline.svg").write_text(chart.replace("100 ms", "90 ms"))
     assert main(["--check", "--root", str(project)]) == 1
@@ -213,22 +228,14 @@ def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
 def test_survey_table_takes_the_newest_survey_of_each_operator(project: Path) -> None:
     (project / "README.md").write_text(PAGE.replace("rms_norm", "survey"))
     assert "_Not measured yet._" in renewed(project)
-    (project / "benchmarks/surveys").mkdir()
-
-    def store(name: str, date: str, op: str, *times: tuple[float, float, float]) -> None:
-        cases = [
-            {"op": op, "directions": {"fwd": {
-                "device_ms": {"torch": torchs, "auto": auto, "tilesmith": ours}, "copy_ms": 1.0, "bytes": 1 << 27,
-            }}}
-            for torchs, auto, ours in times
-        ]  # fmt: skip
-        content = {"kind": "survey", "date": date, "cases": cases}
-        (project / "benchmarks/surveys" / name).write_text(json.dumps(content))
-
-    store("old.json", "2026-11-15", "silu", (9.0, 1.0, 1.0))
-    store("new.json", "2026-11-16", "silu", (4.0, 1.0, 2.0), (1.0, 1.25, 1.25), (1.0, 1.02, 1.25))
-    store("other.json", "2026-11-14", "softmax", (2.0, 2.0, 4.0))
+    store_survey(project, "old.json", "2026-11-15", "silu", (9.0, 1.0, 1.0))
+    store_survey(project, "new.json", "2026-11-16", "silu", (4.0, 1.0, 2.0), (1.0, 1.25, 1.25), (1.0, 1.02, 1.25))
+    store_survey(project, "other.json", "2026-11-14", "softmax", (2.0, 2.0, 4.0))
     text = renewed(project)
     assert "| silu | forward | 3 | 1.46 × | 0.800 × | 2 of 3 | 1.09 × | 80% |\n" in text
     assert "| softmax | forward | 1 | 1.00 × | 1.00 × | 1 of 1 | 0.500 × | 25% |\n" in text
     assert "`benchmarks/surveys/new.json`, `benchmarks/surveys/other.json`" in text
+    chart = (project / "docs/images/survey.svg").read_text()
+    assert "3 calls, 2 even or ahead, worst 0.800 ×" in chart
+    assert chart.count('class="win"') == 2, "4.0 and, for softmax, 1.0"
+    assert chart.count('class="loss"') == 2

@@ -1,4 +1,4 @@
-"""Generate the tables and the chart of README and docs from stored results.
+"""Generate the tables and the charts of README and docs from stored results.
 
 Run `python -m tilesmith.lab.doc_tables.generate`.
 
@@ -22,14 +22,15 @@ from typing import Any
 from tilesmith import storage
 from tilesmith.lab.bench.output.contests import MODES, Contest, contests, duration_with_spread, has_valid_time
 from tilesmith.lab.bench.result import OURS
-from tilesmith.lab.doc_tables.headline_chart import headline_chart, headline_list
+from tilesmith.lab.doc_tables.headline_chart import headline_chart, headline_list, headlines
 from tilesmith.lab.doc_tables.model_tables import PREFIX, model_tables
 from tilesmith.lab.doc_tables.survey_tables import MARKER as SURVEY
-from tilesmith.lab.doc_tables.survey_tables import survey_table
+from tilesmith.lab.doc_tables.survey_tables import survey_chart, survey_table, surveyed
 from tilesmith.lab.report.number_format import duration, figure, percent
 
 RESULTS = Path("benchmarks/results")
 CHART = Path("docs/images/headline.svg")
+SURVEY_CHART = Path("docs/images/survey.svg")
 NOT_MEASURED = "_Not measured yet._"
 HEADLINES = "headlines"  # the marker of the chart's figures as a list
 _OPENING = re.compile(r"<!-- figures: (?P<op>[\w.-]+(?: [\w.-]+)*) -->")
@@ -66,18 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _outdated(root: Path) -> dict[Path, str]:
-    """Return the pages whose tables are out of date, and the chart if it is, with their new text."""
+    """Return the pages whose tables are out of date, and the charts that are, with their new text."""
     stored = [_read(path) for path in sorted((root / RESULTS).glob("*.json"))]
     models = {path.name: _read_model(path) for path in sorted((root / RESULTS / "models").glob("*.json"))}
     pages = [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if path.is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     met = [contest for op in _operators(stored) for _, group in newest(op, stored) for contest in group]
-    lists = {HEADLINES: headline_list(models, met) or NOT_MEASURED, SURVEY: survey_table(root) or NOT_MEASURED}
-    renewed = {page: _renewed(text, stored, models, lists, str(page)) for page, text in texts.items()}
-    if chart := headline_chart(models, met):
-        path = root / CHART
-        texts[path] = path.read_text(encoding="utf-8") if path.is_file() else ""
-        renewed[path] = chart
+    drawn = surveyed(root)
+    found = headlines(models, drawn.ratios() if drawn else [], met)
+    lists, charts = {HEADLINES: NOT_MEASURED, SURVEY: NOT_MEASURED}, {}
+    if found:
+        lists[HEADLINES], charts[root / CHART] = headline_list(found), headline_chart(found, models)
+    if drawn:
+        lists[SURVEY], charts[root / SURVEY_CHART] = survey_table(drawn), survey_chart(drawn)
+    renewed = {page: _renewed(text, stored, models, lists, str(page)) for page, text in texts.items()} | charts
+    texts |= {path: path.read_text(encoding="utf-8") if path.is_file() else "" for path in charts}
     return {page: text for page, text in renewed.items() if text != texts[page]}
 
 

@@ -1,21 +1,23 @@
-"""The table of the stored surveys: what to expect on sizes that nobody tuned for."""
+"""The table and the curves of the stored surveys: what to expect on sizes that nobody tuned for."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from tilesmith.lab.bench.output.contests import MODES
+from tilesmith.lab.doc_tables.ratio_columns import EVEN, Area, ratio_columns, svg
 from tilesmith.lab.report.number_format import figure
 
 SURVEYS = Path("benchmarks/surveys")
 MARKER = "survey"
-EVEN = 1 / 1.03  # a case this far behind PyTorch, or less, counts as even
 LARGE_BYTES = 64 << 20  # that a case moves at least, to be compared with the copy limit
+
+PANEL_WIDTH, PANEL_HEIGHT, PANELS_IN_A_ROW = 307, 210, 3
 
 Ratios = list[float]
 
@@ -28,8 +30,19 @@ class Row(NamedTuple):
     shares: Ratios  # of the copy limit, by our kernels in large cases
 
 
-def survey_table(root: Path) -> str | None:
-    """Return the table and where it comes from; None without a survey in which `auto` was timed."""
+class Surveyed(NamedTuple):
+    """The newest stored survey of each operator and direction, and the names of the files."""
+
+    rows: dict[tuple[str, str], Row]
+    sources: list[str]
+
+    def ratios(self, op: str | None = None) -> Ratios:
+        """Return PyTorch's time / the time of auto: both directions of one operator, or of all."""
+        return [ratio for (name, _), row in self.rows.items() if op in (None, name) for ratio in row.ratios]
+
+
+def surveyed(root: Path) -> Surveyed | None:
+    """Return the newest survey of each operator; None without a survey in which `auto` was timed."""
     rows: dict[tuple[str, str], Row] = {}
     sources: dict[str, None] = {}
     for path, survey in sorted(_surveys(root), key=lambda one: str(one[1]["date"]), reverse=True):
@@ -37,14 +50,42 @@ def survey_table(root: Path) -> str | None:
             if key not in rows:
                 rows[key] = row
                 sources[path.name] = None
-    if not rows:
-        return None
+    return Surveyed(dict(sorted(rows.items())), list(sources)) if rows else None
+
+
+def survey_table(found: Surveyed) -> str:
+    """Return the table and where it comes from."""
     heads = ("operator", "direction", "cases", "PyTorch / auto, mean", "worst", "even or ahead", "PyTorch / ours, mean",
              "of the copy limit, median")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|---|---|" + "---:|" * 6]
-    lines += [f"| {' | '.join(_cells(*key, row))} |" for key, row in sorted(rows.items())]
-    named = ", ".join(f"`{SURVEYS}/{name}`" for name in sources)
+    lines += [f"| {' | '.join(_cells(*key, row))} |" for key, row in found.rows.items()]
+    named = ", ".join(f"`{SURVEYS}/{name}`" for name in found.sources)
     return "\n".join([*lines, "", f"<sub>Each row from the newest stored survey of its operator: {named}</sub>"])
+
+
+def survey_chart(found: Surveyed, operators: Sequence[str] = ()) -> str:
+    """Return a curve for each operator, or for those named, as SVG: every drawn call beside PyTorch."""
+    names = list(operators) or list(dict.fromkeys(op for op, _ in found.rows))
+    columns = min(len(names), PANELS_IN_A_ROW)
+    height = PANEL_HEIGHT * -(-len(names) // columns)
+    body: list[str] = []
+    for number, name in enumerate(names):
+        left, top = PANEL_WIDTH * (number % columns), PANEL_HEIGHT * (number // columns)
+        ratios = found.ratios(name)
+        body += [
+            f'<text class="title" x="{left + 20}" y="{top + 28}">{name}</text>',
+            f'<text class="quiet" x="{left + 20}" y="{top + 46}">{_in_words(ratios)}</text>',
+            *ratio_columns(Area(left + 56, left + PANEL_WIDTH - 16, top + 60, top + PANEL_HEIGHT - 16), ratios),
+        ]
+    described = "PyTorch's time / the time of auto, forward and backward. " + ". ".join(
+        f"{name}: {_in_words(found.ratios(name))}" for name in names
+    )
+    return svg(PANEL_WIDTH * columns, height, described, body)
+
+
+def _in_words(ratios: Ratios) -> str:
+    even = sum(ratio >= EVEN for ratio in ratios)
+    return f"{len(ratios)} calls, {even} even or ahead, worst {figure(min(ratios))} ×"
 
 
 def _surveys(root: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
