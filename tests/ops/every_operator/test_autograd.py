@@ -158,6 +158,22 @@ def test_torch_func_hessian_vector_product(spec: Spec, inputs: Inputs) -> None:
     torch.testing.assert_close(product(ours), product(right))
 
 
+def test_tensors_kept_from_a_torch_func_transform_are_plain_again(spec: Spec, inputs: Inputs) -> None:
+    kept: list[Tensor] = []
+
+    def keep(*values: Tensor) -> Tensor:
+        kept[:] = values
+        return values[0].sum()
+
+    ours, values = as_function_of_tensors(spec.op, inputs)
+    torch.func.grad(keep)(*values)
+    leaf = values[-1].detach().clone().requires_grad_()
+    rest = [leaf, *kept[1:]] if len(values) == 1 else [*kept[:-1], leaf]
+    plain = [leaf, *values[1:]] if len(values) == 1 else [*values[:-1], leaf]
+    (found,), (wanted,) = (torch.autograd.grad(ours(*one), leaf) for one in (rest, plain))
+    torch.testing.assert_close(found, wanted)
+
+
 def test_torch_func_vmap(spec: Spec, inputs: Inputs) -> None:
     ours, values = as_function_of_tensors(spec.op, inputs)
     batches = [torch.stack([value, value * 2, value - 1]) for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -89,3 +90,12 @@ def autograd_function(name: str, save: Save, gradient: Gradient, *, private_outp
         "backward": staticmethod(backward),
     }
     return type(name, (Function,), members)
+
+
+def apply_plain(function: type[Function]) -> Callable[..., Any]:
+    """Return `function.apply` for arguments that are plain tensors, outside of torch.func transforms.
+
+    It skips the Python method of PyTorch's class, which looks for such arguments: 6 of 43 µs of a small call on a CPU.
+    """
+    apply: Callable[..., Any] = super(Function, function).apply  # type: ignore[misc]  # a method of the C++ class
+    return apply

@@ -29,7 +29,7 @@ from torch.nn import Parameter
 from tilesmith.ops.runtime import dispatch, tuning
 from tilesmith.ops.runtime.auto.first_sight import measure_once
 from tilesmith.ops.runtime.auto.sides import Direction, torch_computes
-from tilesmith.ops.runtime.autograd import autograd_function, once_differentiable, with_state
+from tilesmith.ops.runtime.autograd import apply_plain, autograd_function, once_differentiable, with_state
 from tilesmith.ops.runtime.kernels import MOST_PLANS, Kernels, is_transformed, look, must_be_dispatched
 from tilesmith.ops.runtime.kinds import Kinds
 from tilesmith.ops.runtime.options import NO_OPTIONS, Alternative, Gradient, Options, Prepare, Save
@@ -69,6 +69,7 @@ class Operator(Generic[P, R]):
         self._runners: dict[Hashable, Callable[[Sequence[Any]], R]] = {}
         gradient, save = once_differentiable(name, gradient), with_state(save)
         self._function = autograd_function(name, save, gradient, private_outputs=options.private_outputs)
+        self._apply_plain = apply_plain(self._function)
         # PyTorch passes these by name, and calls the first of them ctx.
         torch.library.register_autograd(
             f"tilesmith::{forward.name}", gradient, setup_context=lambda ctx, inputs, output: save(ctx, inputs, output)
@@ -217,9 +218,10 @@ class Operator(Generic[P, R]):
             return self._with_torchs_forward
         compute = self.forward.runner_for(prepare(*arguments) if prepare else arguments)
         if trains:
+            apply = self._apply_plain if look(arguments) is not None else self._function.apply
             if prepare:
-                return lambda arguments: self._function.apply(*prepare(*arguments), compute)
-            return lambda arguments: self._function.apply(*arguments, compute)
+                return lambda arguments: apply(*prepare(*arguments), compute)
+            return lambda arguments: apply(*arguments, compute)
         return (lambda arguments: compute(prepare(*arguments))) if prepare else compute
 
     def _with_torchs_forward(self, arguments: Sequence[Any]) -> Any:
