@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from forked import forking
+from time_limits import end_after
 
 # Without bytecode every process that a test starts would compile our sources again, and every run all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -23,6 +24,11 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+STANDARD_ERROR = 2
+LONGEST_SECONDS = {"fast": 600, "slow": 3600, "at the end": 120}
+"""The time limits of a test, and of the end of the process, which waits for threads and children."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,13 +51,26 @@ def as_the_mark_asks(request: pytest.FixtureRequest) -> Iterator[None]:
         torch.cuda.empty_cache()
 
 
+def pytest_configure() -> None:
+    global STANDARD_ERROR
+    STANDARD_ERROR = os.dup(2)  # pytest takes descriptor 2 while a test runs
+
+
 def pytest_collection_finish() -> None:
     # What was imported and collected is there to stay: the garbage collector need not go through it again and again.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # the interpreter makes many small objects, hardly any of them in circles
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test that hangs ends its process with the stacks of all threads; pytest-xdist goes on in a new process."""
+    end_after(LONGEST_SECONDS["slow" if item.get_closest_marker("slow") else "fast"], STANDARD_ERROR)
+    return (yield)
+
+
 def pytest_unconfigure() -> None:
+    end_after(LONGEST_SECONDS["at the end"], STANDARD_ERROR)
     gc.unfreeze()  # else Triton's bindings complain of what is left at the end
 
 

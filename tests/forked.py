@@ -27,6 +27,11 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+from time_limits import end_after
+
+LONGEST_SECONDS = 300
+"""A fork that hangs prints its stacks and ends before the limit of the test that waits for it."""
+
 
 @contextmanager
 def forking() -> Iterator[None]:
@@ -94,6 +99,7 @@ def _leave_the_tests(environment: dict[str, str], kept: list[int]) -> None:
         io.TextIOWrapper(os.fdopen(number, mode, closefd=False), line_buffering=True, write_through=number == 2)
         for number, mode in enumerate(("rb", "wb", "wb"))
     )
+    end_after(LONGEST_SECONDS, 2)
 
 
 def _run(words: list[str]) -> None:

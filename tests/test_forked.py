@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+import forked
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -32,3 +35,24 @@ def test_an_error_is_told_and_a_module_runs_too(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 1
         assert done.stderr.endswith("ValueError: on purpose\n")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU the program is no fork")
+def test_a_fork_that_hangs_ends_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forked, "LONGEST_SECONDS", 1)
+    done = subprocess.run([sys.executable, "-c", "import time\ntime.sleep(500)"], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGALRM
+    assert "most recent call first" in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU the program is no fork")
+def test_a_test_that_hangs_fails_with_its_stack(tmp_path: Path) -> None:
+    limit = "from conftest import *\nimport conftest\nconftest.LONGEST_SECONDS['fast'] = 1\n"
+    (tmp_path / "plugin.py").write_text(limit)
+    (tmp_path / "test_hanging.py").write_text("import time\n\ndef test_hangs():\n    time.sleep(500)\n")
+    options = ["-p", "plugin", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_hanging.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGALRM, done.stdout
+    assert "most recent call first" in done.stderr

@@ -123,18 +123,19 @@ class TestWriting:
         path = tmp_path / "file.json"
         storage.write_atomically(path, json.dumps([0] * 50_000))
         program = (
-            "import json, sys; from pathlib import Path; from tilesmith import storage\n"
-            "for number in range(60): storage.write_atomically(Path(sys.argv[1]), json.dumps([number] * 50_000))"
+            "import itertools, json, sys; from pathlib import Path; from tilesmith import storage\n"
+            "for number in itertools.count():\n"
+            "    storage.write_atomically(Path(sys.argv[1]), json.dumps([number] * 50_000))"
         )
         with subprocess.Popen([sys.executable, "-c", program, str(path)]) as writer:
-            seen = set()
-            while writer.poll() is None:
+            seen: set[int] = set()
+            while writer.poll() is None and len(seen) < 20:
                 content = json.loads(path.read_text())
                 assert len(content) == 50_000
                 seen.add(content[0])
                 assert len(set(content)) == 1
-        assert writer.returncode == 0
-        assert len(seen) > 1
+            writer.kill()
+        assert len(seen) == 20
 
     def test_nothing_else_in_the_package_writes_files(self) -> None:
         package = Path(tilesmith.__file__).parent
@@ -212,7 +213,7 @@ class TestUpdating:
             "    storage.update_json(Path(sys.argv[1]), lambda before: (before or []) + [f'{sys.argv[2]} {number}'])\n"
         )
         processes = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "abc"]
-        assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+        assert [process.wait(timeout=300) for process in processes] == [0, 0, 0]
         assert sorted(storage.read_json(path) or []) == sorted(
             f"{name} {number}" for name in "abc" for number in range(40)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -221,7 +222,7 @@ def test_watch_checks_on_save_and_obeys_keys(file: Path) -> None:
         terminal.wait_for("masks: Sizes that no block divides")
         terminal.wait_for("n next · h hint · l list · q quit")
         os.write(ours, b"q")
-        assert process.wait(30) == 0
+        assert process.wait(200) == 0
     finally:
         process.kill()
         process.wait()
@@ -236,9 +237,11 @@ class Terminal:
         self._seen = ""
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while text not in self._seen:
             assert time.monotonic() < deadline, self._seen
+            if not select.select([self._descriptor], [], [], 1)[0]:
+                continue
             self._seen += os.read(self._descriptor, 4096).decode(errors="replace")
         self._seen = self._seen.partition(text)[2]
 

@@ -10,7 +10,9 @@ import torch
 from small_models import VOCABULARY, assert_same, batch, counted_calls, model_of, transformers
 from torch import Tensor
 
+from rendezvous import rendezvous
 from tilesmith.patch import patch, report, trainer_callback
+from time_limits import end_after
 
 
 def rows(count: int = 8) -> list[dict[str, Any]]:
@@ -108,14 +110,13 @@ def small_tokenizer() -> Any:
     )
 
 
-def _train(rank: int, port: int, wrap: str, results: Any) -> None:
+def _train(rank: int, environment: dict[str, str], wrap: str, results: Any) -> None:
     import os
 
     from tilesmith.training.running.distributed import joined
 
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2"
-    )
+    end_after(300, 2)
+    os.environ.update(environment)
     torch.set_num_threads(1)
     with joined():  # ends the group in order: gloo may hang otherwise
         results.put((rank, {patched: _losses(rank, wrap, patched) for patched in (False, True)}))
@@ -153,19 +154,15 @@ def _wrapped(model: Any, wrap: str) -> Any:
 @pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
 def test_two_processes_train_the_same(wrap: str) -> None:
     """Patched before wrapping; the second step's loss sees the synchronised gradients of the first."""
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     context = torch.multiprocessing.get_context("fork")
     results = context.SimpleQueue()
-    processes = [context.Process(target=_train, args=(rank, port, wrap, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=120)
-        assert process.exitcode == 0
+    with rendezvous(2) as places:
+        processes = [context.Process(target=_train, args=(*place, wrap, results)) for place in enumerate(places)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
     for _ in processes:
         _, losses = results.get()
         assert losses[True] == pytest.approx(losses[False], rel=1e-4)

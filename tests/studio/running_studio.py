@@ -18,7 +18,7 @@ from tilesmith.studio.server import Server
 from tilesmith.workshop.course.catalogue import Catalogue
 from tilesmith.workshop.learner.workshop_folder import Workshop
 
-PATIENCE = 90.0  # seconds
+PATIENCE = 200.0  # seconds
 
 
 @dataclass(frozen=True)

@@ -116,13 +116,13 @@ def test_contexts_of_two_threads_may_end_in_any_order() -> None:
     def other() -> None:
         with interpreting(recorder):
             inside.set()
-            done.wait(10)
+            done.wait(200)
 
     run = JITFunction.run
     thread = threading.Thread(target=other)
     with interpreting():
         thread.start()
-        inside.wait(10)
+        inside.wait(200)
     scale_kernel[(2,)](**scale_arguments())
     assert len(recorder.launches) == 1
     done.set()

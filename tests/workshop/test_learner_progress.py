@@ -134,4 +134,5 @@ def test_notes_of_three_processes_are_all_kept(tmp_path: Path) -> None:
         one.start()
     for one in started:
         one.join()
+    assert [one.exitcode for one in started] == [0, 0, 0]
     assert len(read(tmp_path).exercises) == 180

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,11 +86,11 @@ def test_cheat_is_not_solved(name: str, worker: Worker, tmp_path: Path) -> None:
 
 
 def test_half_written_answer_ends_at_the_limit(tmp_path: Path) -> None:
-    source = SOCKET + "for one in sockets():\n    os.write(one, b'\\0\\0\\0')\nimport time\ntime.sleep(99)\n"
+    source = SOCKET + "for one in sockets():\n    os.write(one, b'\\0\\0\\0')\nimport time\ntime.sleep(500)\n"
     with forking(), Worker(Limits(seconds=2, gigabytes=2)) as worker:
         started = time.monotonic()
         outcome = checked(worker, tmp_path, source + SOLUTION)
-        assert time.monotonic() - started < 45  # 2 s, and the imports of a busy machine
+        assert time.monotonic() - started < 400  # 2 s, and the imports of a busy machine
     assert "still running" in outcome.verdict.message
 
 
@@ -128,15 +128,18 @@ def test_end_of_the_command_ends_the_learners_loop(number: int, tmp_path: Path) 
         command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         assert command.stdout is not None
         assert command.stdout.readline() == b"parses\n"
-        time.sleep(0.5)
+        until(lambda: len(descendants(command.pid)) >= 2)
         started = descendants(command.pid)
-        assert len(started) >= 2
         os.kill(command.pid, number)
         command.wait()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and any(_runs(one) for one in started):
-        time.sleep(0.1)
-    assert not [one for one in started if _runs(one)]
+    until(lambda: not any(_runs(one) for one in started))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _runs(process: int) -> bool:

@@ -304,7 +304,7 @@ def test_browser_renders_the_bench_page(tmp_path: Path) -> None:
         "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--v=0",
         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "page.html").as_uri(),
     ]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     assert "CONSOLE" not in shown.stderr
     page = Page(shown.stdout)
     assert "5 of 12" in page.text

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
-PATIENCE = 60.0  # seconds
+PATIENCE = 200.0  # seconds
 
 
 class Browser:

@@ -40,7 +40,7 @@ def small_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def add() -> Task:
-    return task_at(ZOO / "tasks" / "add.py", Rules(seconds=10.0))
+    return task_at(ZOO / "tasks" / "add.py", Rules(seconds=120.0))
 
 
 def verdict_on(judge: Judge, task: Task, text: str) -> Verdict:
@@ -61,7 +61,7 @@ def test_honest_candidate_has_verified_times(warm_judge: Judge, softmax: Task, s
 
 @pytest.mark.slow
 def test_gradients_are_timed_with_the_forward(warm_judge: Judge, small_times: None) -> None:
-    task = task_at(ZOO / "tasks" / "rms_norm.py", Rules(seconds=10.0))
+    task = task_at(ZOO / "tasks" / "rms_norm.py", Rules(seconds=120.0))
     names = [one for one in (ZOO / "honest" / "rms_norm").glob("*.py") if "autograd" in one.read_text()]
     verdict = warm_judge.judge(task, Candidate.of(names[0]), TIMED)
     assert verdict.passed, str(verdict)

@@ -37,7 +37,7 @@ def candidates(kind: str) -> list[object]:
 
 @cache
 def task(name: str) -> Task:
-    return task_at(ZOO / "tasks" / f"{name}.py", Rules(seconds=15.0))
+    return task_at(ZOO / "tasks" / f"{name}.py", Rules(seconds=120.0))
 
 
 def first_lines(path: Path) -> list[str]:

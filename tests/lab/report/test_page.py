@@ -207,7 +207,7 @@ def test_browser_renders_the_page(tmp_path: Path) -> None:
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "page.html").as_uri(),
     ]  # fmt: skip
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout
     assert "12.5 µs" in shown
     assert "<script" not in shown
     assert len(re.findall(r"<section\b", shown)) == 2

@@ -160,15 +160,15 @@ def test_overlapping_blocks_of_threads_leave_the_mode_as_it_was() -> None:
     def first() -> None:
         with ts.use("torch"):
             steps[0].set()
-            steps[1].wait(10)
+            steps[1].wait(200)
             modes.append(dispatch.state().mode)
         steps[2].set()
 
     def second() -> None:
-        steps[0].wait(10)
+        steps[0].wait(200)
         with ts.use("triton"):
             steps[1].set()
-            steps[2].wait(10)
+            steps[2].wait(200)
             modes.append(dispatch.state().mode)
 
     threads = [threading.Thread(target=one) for one in (first, second)]

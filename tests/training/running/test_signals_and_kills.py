@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 import tilesmith.training.results.report
 import tilesmith.training.running.options  # noqa: F401  # as above
 from forked import forking
+from rendezvous import rendezvous
 
 SIZES = (
     "--hidden-dim", "16", "--num-layers", "1", "--num-heads", "2", "--seq-len", "4", "--batch-size", "4",
@@ -36,21 +36,15 @@ Processes = list[subprocess.Popen[str]]
 @contextmanager
 def training(*words: str | Path, processes: int = 1) -> Iterator[Processes]:
     """Start `tilesmith train llama` in one process, or in several as torchrun does; end them after the block."""
-    port = str(free_port())
-    with forking():
-        started = [
-            _started((), words, {} if processes == 1 else {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-            })
-            for rank in range(processes)
-        ]  # fmt: skip
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    with rendezvous(processes) as environments:
+        with forking():
+            started = [_started((), words, more if processes > 1 else {}) for more in environments]
+        try:
+            yield started
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
 
 
 @contextmanager
@@ -72,12 +66,6 @@ def _started(launcher: tuple[str, ...], words: tuple[str | Path, ...], more: dic
         [sys.executable, *launcher, "-m", "tilesmith", "train", "llama", *SIZES, *map(str, words)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True,
     )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def ended(started: Processes) -> tuple[list[int], list[str]]:
