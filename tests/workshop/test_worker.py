@@ -94,6 +94,15 @@ def test_time_limit_ends_the_file_and_names_the_line(tmp_path: Path) -> None:
     assert_survived(outcome, "was still running after 2 s, at vector_add.py:18")
 
 
+def test_time_of_a_cpp_compiler_does_not_count_as_the_files_own(tmp_path: Path) -> None:
+    file = tmp_path / "cuda_silu.cu"
+    file.write_text("#include <cuda_runtime.h>\nvoid silu(;\n")
+    with forking(), Worker(Limits(seconds=0.01)) as short_of_time:
+        verdict = short_of_time.check(load_exercise(BUILT_IN / "cuda-silu"), file).verdict
+    assert verdict.stage == "compiles"
+    assert "cuda_silu.cu:2" in verdict.message
+
+
 def test_os_exit_fails_at_runs(worker: Worker, tmp_path: Path) -> None:
     assert_survived(checked(worker, tmp_path, inside("import os; os._exit(0)")), "status 0")
 

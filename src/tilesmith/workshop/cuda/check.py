@@ -27,6 +27,7 @@ from tilesmith.workshop.cuda.access_counts import ProgramCounts
 INCLUDES = Path(__file__).parent
 SECONDS_TO_RUN = 20.0
 SECONDS_TO_COMPILE = 60.0
+SECONDS_IN_ALL = 5 * SECONDS_TO_COMPILE + 4 * SECONDS_TO_RUN  # two sanitizers, two parts that count, nvcc
 MOST_MEGABYTES = 2048
 MOST_MEGABYTES_OF_COMPILER = {"compiles": 4096, "nvcc": 16384}
 _USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and does not change the path
@@ -133,7 +134,7 @@ class CudaCheck(StagedCheck):
         source = _LAUNCH.sub(r"launch(\1, \2)(", _DYNAMIC_SHARED.sub(_POINTER_TO_SHARED, self._source()))
         rewritten.write_text(f'#line 1 "{self.file.name}"\n{source}')
         program = self.file.with_name(f"checked-{how}")
-        options = ["-std=c++20", "-g", "-pthread", f"-I{INCLUDES}"]
+        options = ["-std=c++20", "-g1", "-pthread", f"-I{INCLUDES}"]
         more: list[str] = []
         if how == "counting":
             accesses = self.file.with_name("accesses.o")

@@ -27,6 +27,7 @@ from typing import Any
 from tilesmith import messages
 from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
+from tilesmith.workshop.cuda.check import SECONDS_IN_ALL
 from tilesmith.workshop.isolation import worker_process
 
 GIGABYTE = 1 << 30
@@ -162,11 +163,11 @@ class Worker:
                 entering(stage)
 
             try:
-                answer = self._process.answer(request, self._limits_for(file), entered)
+                answer = self._process.answer(request, self._limits_for(exercise, file), entered)
                 if "lost" in answer:  # the process died before it began: not the file's fault, so try another
                     self.close()
                     self._process = _Process(self._warm)
-                    answer = self._process.answer(request, self._limits_for(file), entered)
+                    answer = self._process.answer(request, self._limits_for(exercise, file), entered)
                 if "lost" in answer:
                     raise _NoAnswer(answer["lost"])
             except _NoAnswer as ended:
@@ -186,9 +187,16 @@ class Worker:
             return Verdict(exercise.id, False, "runs", harm), printed
         return answer, printed
 
-    def _limits_for(self, file: Path | None) -> Limits:
-        """Return the limits for a request. Without a learner's file, the exercise's own code may take longer."""
-        return self._limits if file is not None else replace(self._limits, seconds=SECONDS_FOR_QUESTIONS)
+    def _limits_for(self, exercise: Exercise, file: Path | None) -> Limits:
+        """Return the limits for a request. The exercise's own code may take longer, and so may a C++ compiler.
+
+        A check in CUDA limits each of its compilations and runs itself, so this limit is the sum of all of them.
+        """
+        if file is None:
+            return replace(self._limits, seconds=SECONDS_FOR_QUESTIONS)
+        return (
+            replace(self._limits, seconds=self._limits.seconds + SECONDS_IN_ALL) if exercise.is_cuda else self._limits
+        )
 
 
 class _Process:

@@ -15,7 +15,7 @@ from tilesmith.toolchain.compiler import Target
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.exercise import Exercise
-from tilesmith.workshop.cuda.check import CudaCheck
+from tilesmith.workshop.cuda.check import SECONDS_IN_ALL, CudaCheck
 from tilesmith.workshop.mutants.cuda_mutants import cuda_mutants
 from tilesmith.workshop.mutants.mutant import Mutant
 from tilesmith.workshop.mutants.probing import Probes
@@ -64,6 +64,11 @@ class _InterpretedCheck(TritonCheck):
 class _CheckWithoutNvcc(CudaCheck):
     """nvcc would take seconds and find nothing that the other stages miss: mutants are valid C++."""
 
+    def _pass_stages(self) -> tuple[str, list[str]]:
+        self._require_parses()
+        self._require_right(self._run(self._built("address")))  # most mutants end here, after one build of three
+        return super()._pass_stages()
+
     def _built_by_nvcc(self) -> None:
         return None
 
@@ -81,11 +86,12 @@ class MutantTrial:
         with TemporaryDirectory(prefix="tilesmith-") as folder:
             file = Path(folder).resolve() / self._exercise.file_name
             file.write_text(mutant.source, encoding="utf-8")
+            seconds = int(SECONDS_IN_ALL) if self._exercise.is_cuda else SECONDS
             try:
-                with _limited(SECONDS):
+                with _limited(seconds):
                     verdict = self._verdict(file)
             except _TooLong:
-                return Fate(mutant.name, mutant.line, "failed", f"runs: still running after {SECONDS} s")
+                return Fate(mutant.name, mutant.line, "failed", f"runs: still running after {seconds} s")
             if not verdict.passed:
                 return Fate(mutant.name, mutant.line, "failed", f"{verdict.stage}: {verdict.message}")
             if mutant.name in self._known:
