@@ -201,7 +201,8 @@ def test_short_gradients_of_a_query_add_up_to_zero_for_large_scores(dtype: torch
     v, cotangent = torch.randn(1, 2, 7, 4, dtype=dtype, requires_grad=True), torch.randn(1, 2, 9, 4, dtype=dtype)
     with ts.use("interpret"):
         ts.ops.attention(q, k, v).backward(cotangent)
-    assert q.grad is not None and v.grad is not None
+    assert q.grad is not None
+    assert v.grad is not None
     epsilon = torch.finfo(dtype).eps
     # The weights of a query add up to one.
     torch.testing.assert_close(

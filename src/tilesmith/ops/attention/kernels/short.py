@@ -300,7 +300,7 @@ def plan_short_backward(task: Gradients) -> tuple[Operand, ...]:
     plan.launch(
         attention_short_backward_kernel, (sequences * heads, splits), config, **arguments, lse_ptr=lse,
         dbias_ptr=found, bias_heads=heads, n_sharers=sharers, per_split=per_split, split_size=size,
-        ONE_ROW=rows == 1 and problem.queries > 1,
+        ONE_ROW=rows == 1 and problem.queries != 1,
     )  # fmt: skip
     if splits > 1:
         plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)
