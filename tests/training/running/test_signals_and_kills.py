@@ -36,21 +36,17 @@ Processes = list[subprocess.Popen[str]]
 @contextmanager
 def training(*words: str | Path, processes: int = 1) -> Iterator[Processes]:
     """Start `tilesmith train llama` in one process, or in several as torchrun does; end them after the block."""
-    port = str(free_port())
-    with forking():
-        started = [
-            _started((), words, {} if processes == 1 else {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-            })
-            for rank in range(processes)
-        ]  # fmt: skip
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    with reserved_port() as port:
+        several = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        places = [{"RANK": str(rank), "LOCAL_RANK": str(rank), **several} for rank in range(processes)]
+        with forking():
+            started = [_started((), words, place if processes > 1 else {}) for place in places]
+        try:
+            yield started
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
 
 
 @contextmanager
@@ -74,10 +70,13 @@ def _started(launcher: tuple[str, ...], words: tuple[str | Path, ...], more: dic
     )  # fmt: skip
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Yield a port that no other program is given during the block. The first process may still listen at it."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield int(reserved.getsockname()[1])
 
 
 def ended(started: Processes) -> tuple[list[int], list[str]]:
