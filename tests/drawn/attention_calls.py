@@ -155,7 +155,7 @@ def _outer_product_mean(draw: Draw) -> Inputs:
         "a": draw.tensor(*shape), "b": draw.tensor(*shape), "mask": draw.mask(*shape[:3]) if draw.maybe() else None,
         "weight": draw.parameter(outputs, channels * channels) if has_weight else None,
         "bias": draw.parameter(outputs) if has_weight and draw.maybe() else None,
-        "chunk": draw.one_of((None, None, 1, 2)), "eps": 0.1,
+        "chunk": draw.one_of((None, None, 1, 2)), "eps": draw.one_of((0.1, 1e-3, 0.0)),
     }  # fmt: skip
 
 

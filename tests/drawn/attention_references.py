@@ -177,9 +177,8 @@ def _outer_product_mean(
     elif bias is not None:
         outer = outer + bias
     count = count[(...,) + (None,) * (outer.ndim - 3)]
-    made = outer / (eps + count.double())
-    is_nan = made.isnan()  # zero times NaN of the other residue
-    return torch.where((count > 0) | is_nan, made, torch.zeros_like(made))
+    made = outer / (eps + count.clamp(min=1).double())
+    return torch.where(count > 0, made, torch.zeros_like(made))
 
 
 def _fold_triangle_attention(

@@ -140,7 +140,9 @@ def _differences(
         if what.startswith("gradient") and not _all_finite(inputs):
             if name in ONLY_FINITE_GRADIENTS:
                 continue
-            ours = torch.where(right.isnan(), right.to(ours.dtype), ours)  # there is no derivative at infinity
+            # There is no derivative at infinity: NaN may be any number, and an infinity NaN.
+            is_any = right.isnan() | (right.isinf() & ~ours.isfinite())
+            ours = torch.where(is_any, right.to(ours.dtype), ours)
         if bool(_apart(ours, right, _precision(inputs, ours) * ROUNDINGS * _largest(right)).any()):
             closer = closer or _variations(name, inputs, wanted, cotangents)
             problem = _wrong_even_so(ours, right, [one[what] for one in closer], _precision(inputs, ours))

@@ -91,6 +91,43 @@ def test_fully_masked_residues_get_zeros(mode: Any, sequences: int) -> None:
     assert all(value.isfinite().all() for value in found.values())
 
 
+@BOTH_WAYS
+@WITH_AND_WITHOUT_OUTER_PRODUCTS
+@pytest.mark.parametrize("projected", [True, False])
+@pytest.mark.parametrize("eps", [0.0, 1e-3])
+def test_pairs_that_no_sequence_has_get_zeros(mode: Any, sequences: int, projected: bool, eps: float) -> None:
+    """At eps 0 too, and where the residue that exists holds NaN or infinity: zero times either is NaN."""
+    inputs = made(sequences=sequences) | {"eps": eps}
+    inputs["mask"] = torch.ones_like(inputs["mask"])
+    inputs["mask"][:, :, 2] = False
+    if not projected:
+        del inputs["weight"], inputs["bias"]
+    poisoned = {**inputs, "a": inputs["a"].clone()}
+    poisoned["a"][:, 0, 0, 1], poisoned["a"][:, 1, 1, 0] = float("nan"), float("inf")
+    with ts.use(mode):
+        found = forward_and_backward(outer_product_mean, inputs)
+        output = outer_product_mean(**poisoned)
+    assert all(value.isfinite().all() for value in found.values())
+    for one in (found["output 0"], output):
+        assert torch.equal(one[:, 2], torch.zeros_like(one[:, 2]))
+        assert torch.equal(one[:, :, 2], torch.zeros_like(one[:, :, 2]))
+    assert output[:, 0, 0].isnan().any()
+
+
+@BOTH_WAYS
+@WITH_AND_WITHOUT_OUTER_PRODUCTS
+def test_gradient_of_a_pair_that_no_sequence_has_reaches_nothing(mode: Any, sequences: int) -> None:
+    inputs = made(sequences=sequences)
+    inputs["mask"][:, :, 2] = False
+    leaves = {name: one.requires_grad_() if one.is_floating_point() else one for name, one in inputs.items()}
+    with ts.use(mode):
+        output = outer_product_mean(**leaves)
+        cotangent = torch.ones_like(output)
+        cotangent[:, 2, 1] = float("nan")
+        output.backward(cotangent)
+    assert all(one.grad.isfinite().all() for one in leaves.values() if one.requires_grad)
+
+
 def test_large_values_do_not_overflow_in_float16() -> None:
     """Sums over 1024 sequences of products of 100 · 100 overflow float16. Their mean does not."""
     shape = (1, 1024, 2, 1)

@@ -76,6 +76,21 @@ def test_rms_norm_relu_of_a_negative_row_has_no_gradient() -> None:
     torch.testing.assert_close(x.grad, torch.zeros(2, 24), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("mode", ["torch", "interpret"])
+def test_float16_result_that_rounds_to_zero_has_its_gradient(mode: Any) -> None:
+    """A positive result below the smallest float16 is stored as zero. The ReLU's slope there is one."""
+    inputs = {"x": torch.tensor([[2e-6, -3e-6, 1e-6, 4e-6]], dtype=torch.float16), "weight": torch.ones(4).half(),
+              "eps": 1e5}  # fmt: skip
+    exact = {name: one.double() if isinstance(one, Tensor) else one for name, one in inputs.items()}
+    with ts.use(mode):
+        found = forward_and_backward(rms_norm_relu, inputs)
+    right = forward_and_backward(reference, exact)
+    assert not found["output 0"].any()
+    for name in ("gradient of x", "gradient of weight"):
+        torch.testing.assert_close(found[name].double(), right[name], rtol=1e-3, atol=1e-7)
+    assert found["gradient of x"].count_nonzero() == 3
+
+
 def test_rms_norm_relu_propagates_nan() -> None:
     x: Tensor = torch.randn(2, 24)
     x[0, 3] = float("nan")

@@ -190,3 +190,23 @@ def test_hopper_multiplies_without_spilling(length: int) -> None:
         binary = compile_kernel(launch.kernel, Target.parse("cuda:90"), launch.arguments, **launch.options())
         assert binary.spill_bytes == 0, name
         assert length <= 16 or "wgmma.mma_async" in binary.assembly["ptx"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_short_gradients_of_a_query_add_up_to_zero_for_large_scores(dtype: torch.dtype) -> None:
+    """All keys are equal, so q has no gradient, however large and coarsely rounded the scores are."""
+    torch.manual_seed(0)
+    q = (torch.randn(1, 2, 9, 4, dtype=dtype) * 60).requires_grad_()
+    k = (torch.randn(1, 2, 1, 4, dtype=dtype) * 60).expand(1, 2, 7, 4)
+    v, cotangent = torch.randn(1, 2, 7, 4, dtype=dtype, requires_grad=True), torch.randn(1, 2, 9, 4, dtype=dtype)
+    with ts.use("interpret"):
+        ts.ops.attention(q, k, v).backward(cotangent)
+    assert q.grad is not None
+    assert v.grad is not None
+    epsilon = torch.finfo(dtype).eps
+    # The weights of a query add up to one.
+    torch.testing.assert_close(
+        v.grad.sum(2), cotangent.sum(2), rtol=0, atol=30 * epsilon * cotangent.abs().sum().item()
+    )
+    terms = (cotangent @ v.detach().mT).abs().mean(-1, keepdim=True) * k[:, :, :1].abs()  # what cancels
+    assert bool((q.grad.abs() <= 30 * epsilon * terms).all())

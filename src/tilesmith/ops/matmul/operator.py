@@ -126,6 +126,9 @@ def matmul(
     Sums are in float32 or better. float32 operands are multiplied exactly unless PyTorch allows tf32
     (torch.backends.cuda.matmul.allow_tf32, torch.set_float32_matmul_precision). PyTorch computes float64 on a GPU.
     Products of float8 have no gradient.
+
+    Our kernels round once, after the activation. PyTorch rounds products first, so that float16 products beyond 65,504
+    are infinite there. The gradient of "relu" is zero where the result is stored as zero.
     """
     _require_operands(a, b)
     _require_shapes(a, b)

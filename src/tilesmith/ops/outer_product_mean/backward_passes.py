@@ -36,6 +36,7 @@ def outer_product_scale_kernel(
         places = pairs // n_second * dz_strides[0] + pairs % n_second * dz_strides[1]
         dz = tl.load(dz_ptr + places[:, None] + (outputs * dz_strides[2])[None, :], mask=mask, other=0.0)
         scaled = dz.to(COMPUTE) * factor[:, None]  # [BLOCK_PAIRS, BLOCK_OUTPUTS]
+        scaled = tl.where(factor[:, None] == 0.0, 0.0, scaled)  # a pair that no sequence has, even of NaN
         scaled_pointers = scaled_ptr + pairs[:, None] * n_outputs + outputs[None, :]
         tl.store(scaled_pointers, scaled.to(scaled_ptr.dtype.element_ty), mask=mask)
         total += scaled

@@ -44,9 +44,13 @@ def is_for_few(a: Tensor, weight: Tensor | None) -> bool:
 
 @triton.jit
 def times_factor(values, factors_ptr, common_factor, row, j, n_residues):
-    """Return [BLOCK_J, OUTPUTS] times the factor of residue `row` with each j, or the common factor of all pairs."""
+    """Return [BLOCK_J, OUTPUTS] times the factor of residue `row` with each j, or the common factor of all pairs.
+
+    A factor of zero gives zero, even of NaN.
+    """
     if factors_ptr is not None:
-        values *= tl.load(factors_ptr + row * n_residues + j, mask=j < n_residues, other=0.0)[:, None]
+        factor = tl.load(factors_ptr + row * n_residues + j, mask=j < n_residues, other=0.0)[:, None]
+        values = tl.where(factor == 0.0, 0.0, values * factor)
     else:
         values *= common_factor
     return values

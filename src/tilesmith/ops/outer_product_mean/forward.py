@@ -83,7 +83,8 @@ def outer_product_mean_forward_kernel(
         count = common_sequences(
             mask_ptr, mask_strides, batch, pair_i, pair_j, n_sequences, n_residues, BLOCK_SEQUENCES, COMPUTE
         )
-    factor = 1.0 / (eps + count)  # [PAIRS]
+    is_present = count > 0.0
+    factor = tl.where(is_present, 1.0 / (eps + count), 0.0)  # [PAIRS]
 
     sequences = tl.arange(0, BLOCK_SEQUENCES)
     rows = (first_i + tl.arange(0, BLOCK_I)).to(tl.int64)
@@ -106,6 +107,7 @@ def outer_product_mean_forward_kernel(
         # Beyond the last channel, zero times infinity is NaN.
         mean = tl.where((channels < CHANNELS)[None, :], mean, 0.0)
         if weight_ptr is None:
+            mean = tl.where(is_present[:, None], mean, 0.0)
             z_pointers = z_rows[:, None] + channel * z_strides[3] + channels[None, :] * z_strides[4]
             is_stored = is_pair[:, None] & (channels < CHANNELS)[None, :]
             tl.store(z_pointers, mean.to(z_ptr.dtype.element_ty), mask=is_stored)
@@ -118,7 +120,8 @@ def outer_product_mean_forward_kernel(
     if weight_ptr is not None:
         if bias_ptr is not None:
             bias = tl.load(bias_ptr + outputs * bias_stride, mask=outputs < n_outputs, other=0.0).to(COMPUTE)
-            projected += tl.where(count > 0.0, factor, 0.0)[:, None] * bias[None, :]
+            projected += factor[:, None] * bias[None, :]
+        projected = tl.where(is_present[:, None], projected, 0.0)
         is_stored = is_pair[:, None] & (outputs < n_outputs)[None, :]
         z_pointers = z_rows[:, None] + outputs[None, :] * z_strides[3]
         tl.store(z_pointers, projected.to(z_ptr.dtype.element_ty), mask=is_stored)

@@ -52,15 +52,15 @@ def _of_residues(
     a: Tensor, b: Tensor, count: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:  # fmt: skip
     """Return the result for all pairs of a's residues with b's."""
-    factor = 1 / (eps + count)
+    is_absent = count == 0  # no sequence has both residues
+    factor = (1 / (eps + count)).masked_fill(is_absent, 0.0)
     outer = torch.einsum("bsic,bsjd->bijcd", a, b)
     mean = (outer * factor[..., None, None]).to(outer.dtype)
     if weight is None:
-        return mean
+        return mean.masked_fill(is_absent[..., None, None], 0.0)
     z = mean.flatten(-2) @ weight.to(mean.dtype).t()
-    if bias is None:
-        return z
-    return z + (factor.masked_fill(count == 0, 0.0)[..., None] * bias).to(z.dtype)
+    z = z if bias is None else z + (factor[..., None] * bias).to(z.dtype)
+    return z.masked_fill(is_absent[..., None], 0.0)
 
 
 def prepare(*arguments: Any) -> tuple[Any, ...]:
@@ -118,7 +118,7 @@ def outer_product_mean(
     - a and b are [batch, sequences, residues, channels].
     - `mask`: boolean [batch, sequences, residues], true where there is a residue. Elsewhere a and b count as zeros,
       whatever they hold. The count of a pair is the number of sequences that have both residues. A pair that no
-      sequence has gets zeros.
+      sequence has gets zeros, whatever a and b hold and at any eps.
     - `weight`: [outputs, channels · channels], as torch.nn.Linear has it, the channel of a counting before that of b;
       the result is [batch, residues, residues, outputs]. Without it the result is the mean itself, [batch, residues,
       residues, channels, channels]. `bias`: [outputs].

@@ -154,6 +154,9 @@ def attention_short_backward_kernel(
             True,
             CHECKED,
         )
+        # lse is rounded, the more coarsely the larger the scores. The weights of a query must still add up to one.
+        total = tl.sum(weights, axis=0)  # [BLOCK_QUERIES]
+        weights *= (1.0 / tl.where(total == 0.0, 1.0, total))[None, :]
         doutput = load_tile(doutput_rows, place, head, 0, BLOCK_QUERIES, HEAD, BLOCK_HEAD, WALK, CHECKED)
         doutput = as_operand(doutput, BF16X3)
         dv = multiplied(operand_like(weights, doutput), doutput, None, COMPUTE, PRECISION)  # [BLOCK_KEYS, BLOCK_HEAD]
@@ -297,7 +300,7 @@ def plan_short_backward(task: Gradients) -> tuple[Operand, ...]:
     plan.launch(
         attention_short_backward_kernel, (sequences * heads, splits), config, **arguments, lse_ptr=lse,
         dbias_ptr=found, bias_heads=heads, n_sharers=sharers, per_split=per_split, split_size=size,
-        ONE_ROW=rows == 1 and problem.queries > 1,
+        ONE_ROW=rows == 1 and problem.queries != 1,
     )  # fmt: skip
     if splits > 1:
         plan_sum_of_partials(plan, found, dbias.seen_as((size,), (1,)), problem.compute)
