@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilesmith import nursery_process
 from tilesmith.cli.terminal import CHECK_FAILED, console, operators, refuse, write_json, write_result
 
 if TYPE_CHECKING:
@@ -49,11 +50,12 @@ def judge(
 
     Works without a GPU. Exit status 1 unless every candidate passes.
     """
+    if gradients not in GRADIENTS:
+        refuse(f"--gradients {gradients!r} is not one of {', '.join(GRADIENTS)}")
+    nursery_process.start_ahead()
     from tilesmith.lab.judge import CandidateError, Options, TaskError
     from tilesmith.lab.judge.judging import TARGETS
 
-    if gradients not in GRADIENTS:
-        refuse(f"--gradients {gradients!r} is not one of {', '.join(GRADIENTS)}")
     try:
         options = Options(
             targets=_targets(target) or TARGETS, every_target=bool(target), seed=seed,

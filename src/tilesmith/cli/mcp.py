@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tilesmith import nursery_process
 from tilesmith.cli.terminal import operators, refuse
 
 SECONDS = 600.0
@@ -24,7 +25,9 @@ def mcp(
 
     Needs the official SDK: pip install '.[mcp]' in a clone.
     """
-    server(folder).run("stdio")
+    made = server(folder)
+    nursery_process.start_ahead()  # its imports take seconds, which the first judgement then need not wait for
+    made.run("stdio")
 
 
 def server(folder: Path) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,7 +117,8 @@ def identical(one: Tensor | None, other: Tensor | None) -> bool:
 
 def _index(place: Tensor, tensor: Tensor) -> tuple[int, ...]:
     """Return the index of the element with this row-major number."""
-    return tuple(int(part) for part in torch.unravel_index(place, tensor.shape))
+    # torch.unravel_index imports sympy, which takes half a second.
+    return tuple(int(part) for part in np.unravel_index(int(place), tuple(tensor.shape)))
 
 
 def _same(one: Tensor, other: Tensor) -> Tensor:

@@ -112,6 +112,11 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch 
         self._kinks = kinks
         self._places = np.random.Generator(np.random.Philox(draw))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing is compiled here, and importing torch.compile's back end takes two seconds."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from tilesmith import messages
+from tilesmith import messages, nursery_process
+from tilesmith.lab.comparison import compare
 from tilesmith.lab.judge import Candidate, Judge, Options, Task
 from tilesmith.lab.judge.isolation import sandbox, seccomp
 from tilesmith.lab.judge.isolation.arena import Arena
+from tilesmith.lab.rounding_model import rounded
 
 PROBE = """
 import json, os, signal, socket, subprocess
@@ -107,3 +111,37 @@ def test_no_message_in_time_is_too_late() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(messages.TooLate):
         messages.receive(ours, time.monotonic() + 0.05)
+
+
+def test_nursery_that_was_started_ahead_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(nursery_process, "_ahead", [])
+    monkeypatch.setattr(nursery_process, "_start", lambda: made.append(object()) or made[-1])
+    nursery_process.start_ahead()
+    nursery_process.start_ahead()
+    assert [nursery_process.started(), nursery_process.started()] == made
+    assert len(made) == 2
+
+
+def test_judge_command_starts_the_nursery_before_it_imports_pytorch() -> None:
+    code = """
+import sys
+from tilesmith import nursery_process
+def start_ahead():
+    print("torch" in sys.modules)
+    sys.exit(3)
+nursery_process.start_ahead = start_ahead
+from tilesmith.cli import app
+app(["judge", "softmax", "candidate.py"])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout.strip()) == (3, "False")
+
+
+def test_comparison_does_not_import_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for slow in ("torch._dynamo", "torch.fx.experimental.symbolic_shapes"):
+        monkeypatch.setitem(sys.modules, slow, None)  # importing it raises ImportError
+    values = torch.ones(2, 3)
+    with rounded(0):
+        drawn = values + values
+    assert compare(2 * values, 2 * values.double(), [drawn], 1, 0.0).passed

@@ -179,9 +179,9 @@ class _Judgement:
         """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
-        cache = [cache_folder()] if compiles else []
+        cache = cache_folder() if compiles or role == "time" else None
         child = self._nursery.child(
-            role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, writable=cache
+            role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, cache=cache
         )
         try:
             yield child

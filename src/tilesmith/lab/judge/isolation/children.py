@@ -8,17 +8,15 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from tilesmith import messages
+from tilesmith import messages, nursery_process
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.isolation.limits import Limits
 
@@ -26,7 +24,6 @@ ARENA_BYTES = 512 << 20  # virtual; memory that nobody writes takes no room
 SECONDS_TO_START = 120.0  # for importing torch and Triton from a slow disk
 SECONDS_FOR_STATUS = 2.0
 LONGEST_OUTPUT = 1 << 14
-_NO_CUDA_YET = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # a process that has initialised CUDA cannot fork a GPU's user
 
 
 class Ended(Exception):
@@ -67,11 +64,11 @@ class Nursery:
 
     def child(
         self, role: str, scratch: str, limits: Limits, *, confined: bool, programs: bool = False,
-        writable: Sequence[str] = (),
+        cache: str | None = None,
     ) -> Child:  # fmt: skip
         """Start a child with this role. A confined child may run a candidate's code.
 
-        With `programs` it may start programs, and it may write below `writable`, not only below its scratch folder.
+        With `programs` it may start programs. `cache` is a folder for compiled kernels, which it may write to.
         """
         ours, theirs = socket.socketpair()
         status, their_status = os.pipe()
@@ -83,7 +80,7 @@ class Nursery:
             "limits": asdict(limits),
             "confined": confined,
             "programs": programs,
-            "writable": list(writable),
+            "cache": cache,
             "arena_bytes": arena.size,
         }
         with self._lock:
@@ -98,20 +95,8 @@ class Nursery:
         if self._is_lent and self._requests is not None:
             return self._requests
         if self._process is None or self._process.poll() is not None or self._requests is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            path = os.pathsep.join(one for one in sys.path if one)  # a child must not import from the user's folder
-            code = "import sys; sys.path[:] = [one for one in sys.path if one]; "
-            code += "from tilesmith.lab.judge.isolation.nursery import main; main()"
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                cwd="/",
-                env={**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "0", **_NO_CUDA_YET},
-                start_new_session=True,
-            )
-            theirs.close()
-            self._requests = ours
+            nursery = nursery_process.started()
+            self._process, self._requests = nursery.process, nursery.requests
         return self._requests
 
 

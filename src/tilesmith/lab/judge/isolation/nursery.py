@@ -102,13 +102,16 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     protections = [sandbox.NAMESPACES] if separate else []
     memory = Arena(arena, request["arena_bytes"])
+    cache = [request["cache"]] if request["cache"] else []
+    if cache:
+        os.environ["TRITON_CACHE_DIR"] = cache[0]
     if request["confined"]:
         programs = bool(request["programs"])
         if separate:
             sandbox.limit_folder(request["scratch"])
         os.chdir(request["scratch"])
         tempfile.tempdir = request["scratch"]
-        writable = [request["scratch"], *request["writable"]]
+        writable = [request["scratch"], *cache]
         if sandbox.restrict_files(sandbox.readable_paths(), writable, programs=programs):
             protections.append(sandbox.LANDLOCK)
         if len(process_limits.apply(Limits(**request["limits"]))) == 5:
