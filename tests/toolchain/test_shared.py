@@ -59,6 +59,19 @@ def test_addresses_follow_from_the_threads_number() -> None:
     assert found == [("store", 7, 32, 1), ("load", 7, 2, 1)]
 
 
+@pytest.mark.parametrize("constant", ["0xFFFFFFFFFFFFFFFF", "18446744073709551615", "-9223372036854775808"])
+def test_constants_of_64_bits_do_not_overflow(constant: str) -> None:
+    ptx = f"""
+	.loc 1 7 3
+	mov.u32 	%r1, %tid.x;
+	mov.b64 	%rd1, {constant};
+	xor.b64 	%rd2, %rd1, {constant};
+	shl.b32 	%r2, %r1, 2;
+	st.shared.b32 	[%r2], %r9;
+"""
+    assert [(kind, needed) for kind, _place, needed, _ideal in _found(ptx)] == [("store", 1)]
+
+
 @pytest.mark.parametrize("capability", [80, 90])
 def test_the_compiler_avoids_conflicts_in_a_transpose(capability: int) -> None:
     tensors = {"x_ptr": torch.empty(32, 32), "y_ptr": torch.empty(32, 32)}

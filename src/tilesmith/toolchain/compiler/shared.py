@@ -176,4 +176,5 @@ def _cut(value: Lanes, opcode: str) -> Lanes:
 
 
 def _number(text: str) -> int:
-    return int(text, 0)
+    """Return the number as a signed one of 64 bits: PTX writes some constants as unsigned."""
+    return ((int(text, 0) + (1 << 63)) % (1 << 64)) - (1 << 63)

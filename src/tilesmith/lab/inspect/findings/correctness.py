@@ -25,10 +25,17 @@ def kernel_error(evidence: Evidence) -> Iterator[Finding]:
     if evidence.kernel_error and evidence.kernel_error.startswith(UNKNOWN):
         advice = "The facts of the compiled kernel follow; its accesses and results are not checked."
         yield evidence.finding("not-interpreted", "info", evidence.kernel_error, advice, line=evidence.first_line)
-    elif evidence.kernel_error:
+    elif evidence.kernel_error and not _compiler_says_it(evidence):
         known = explain(evidence.kernel_error)
         advice = known.text if known else "Fix the line that the message names. Nothing after it was traced."
         yield evidence.finding("kernel-error", "error", evidence.kernel_error, advice)
+
+
+def _compiler_says_it(evidence: Evidence) -> bool:
+    """Return whether a compile error, which names the line, has the interpreter's message."""
+    message = str(evidence.kernel_error).partition("Error: ")[2].partition("\n")[0]
+    failures = [facts.error for target, facts in evidence.targets.items() if target in evidence.deciding and facts.error]
+    return bool(message) and any(message in failure for failure in failures)
 
 
 def incidents(evidence: Evidence) -> Iterator[Finding]:
