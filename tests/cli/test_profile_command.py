@@ -75,6 +75,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("forked")
 def test_profiles_a_script_without_a_gpu(folder: Path) -> None:
     done = profile(folder, "--tool", "torch", "--json", "s.json", "--html", "s.html", "--", "work.py", "3")
     assert done.returncode == 0, done.stderr
