@@ -25,7 +25,9 @@ def main() -> None:
     with Judge() as judge:
         for kind, counts in outcomes.items():
             for folder in sorted(one for one in (ZOO / kind).iterdir() if one.is_dir()):
-                task = task_at(ZOO / "tasks" / f"{folder.name}.py", Rules(seconds=15.0))
+                plain = folder.name.removesuffix("_with_torch")
+                rules = Rules(seconds=15.0, torch="movement" if folder.name == plain else "any")
+                task = task_at(ZOO / "tasks" / f"{plain}.py", rules)
                 paths = sorted(one for one in folder.iterdir() if one.name != "__pycache__")
                 options = Options(seed=SEED, facts=kind == "honest")
                 found = judge_series(task, map(Candidate.of, paths), options=options, judge=judge, jobs=2)

@@ -24,11 +24,14 @@ EXPLANATIONS: dict[str, str] = {
     "not-a-kernel": "A kernel contains Python that is not in Triton's language, such as an import or a private name.",
     "not-portable": "The judge cannot replay a launch: an argument or global name of a kernel is more than tensors, "
     "numbers, constants, dtypes and functions of Triton. The verdict stays open.",
+    "launch-option": "A launch has an option that does more than choose among right programs: options of the "
+    "assembler, another file or library in place of the kernel, or another target.",
     "outside-kernels": "The outputs were right for the inputs that the candidate saw, but the same launches give wrong "
     "outputs for other inputs of the same shapes. So something that depends on input values was computed outside the "
     "kernels: in NumPy, on the host, in the constructor, in an earlier call, or it was stored in the file.",
     "not-by-a-kernel": "PyTorch moved elements into the output that the definition computes. Let a kernel store them.",
-    "decoy-kernel": "PyTorch may compute in this task, but every kernel only copies or fills: they contribute nothing.",
+    "decoy-kernel": "PyTorch may compute in this task, but every kernel only copies or fills, or the "
+    "outputs do not depend on what kernels store: they contribute nothing.",
     "alias": "An output shares memory with an input. The caller may overwrite the input.",
     "constants": "The candidate keeps a large amount of values from before the call.",
     "constructor": "A module computes with its weights when it is made, and a call uses the result. Copies are fine.",

@@ -28,11 +28,12 @@ class Laid:
     encoded: dict[str, Any] = field(default_factory=dict)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     room: int = 0
+    shift: int = 0
 
 
-def lay(values: Mapping[str, Any], arena: Arena, start: int = 0) -> Laid:
-    """Copy the storages of all tensors into the arena. Equal shapes lead to equal places."""
-    laid = Laid(room=aligned(start))
+def lay(values: Mapping[str, Any], arena: Arena, start: int = 0, shift: int = 0) -> Laid:
+    """Copy the storages of all tensors into the arena. Equal shapes lead to equal places, apart from the shift."""
+    laid = Laid(room=aligned(start + shift), shift=aligned(shift))
     known: dict[int, int] = {}
 
     def tensor(one: Tensor) -> list[Any]:
@@ -40,7 +41,7 @@ def lay(values: Mapping[str, Any], arena: Arena, start: int = 0) -> Laid:
         length = storage.nbytes()
         if storage._cdata not in known:
             known[storage._cdata] = laid.room
-            laid.places[str(laid.room)] = (laid.room, length)
+            laid.places[str(laid.room - laid.shift)] = (laid.room, length)
             if length:
                 content = torch.empty(0, dtype=torch.uint8).set_(storage)
                 arena.storage_at(laid.room, length).copy_(content)
@@ -63,7 +64,7 @@ def unchanged(laid: Laid, values: Mapping[str, Any], arena: Arena) -> list[str]:
     changed = []
     for name, value in values.items():
         if isinstance(value, Tensor) and value.untyped_storage().nbytes():
-            at, length = laid.places[str(laid.encoded[name]["tensor"][0])]
+            at, length = laid.places[str(laid.encoded[name]["tensor"][0] - laid.shift)]
             content = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
             if not torch.equal(arena.storage_at(at, length), content):
                 changed.append(name)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.judge.expected import Expected
-from tilesmith.lab.judge.isolation.arena import aligned
+from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.laying import BadOutput, lay, read_output, unchanged
 from tilesmith.lab.judge.tape_checks import is_well_formed
@@ -20,6 +20,7 @@ from tilesmith.lab.judge.verdict import Reason
 from tilesmith.spec import Inputs
 
 COTANGENTS_AT = 384 << 20  # in every arena; inputs, outputs and constants lie before
+MOST_PLACES = 64
 MOST_CONSTANT_BYTES = 64 << 20
 COTANGENT_SEED = 7
 
@@ -58,6 +59,8 @@ class Recorder:
         self._child = child
         self._seed = seed
         self._choices: dict[str, Any] = {}
+        self._places = random.Random(f"{seed} places")
+        self._place = 0  # of the next call's inputs, in steps of the alignment
         self.own_parameters = True
         self.seconds: float | None = None  # for one call, where the limits allow more
 
@@ -92,6 +95,7 @@ class Recorder:
         """
         self._choices = {"perform": perform, "configuration": configuration}
         for number in range(1, 2 + random.Random(f"{self._seed} {trial!r}").randrange(2)):
+            self._place = self._places.randrange(MOST_PLACES)  # no address may decide what is launched
             warm = self._inputs(trial, self._seed + number, "seen")
             self._call(warm, self._leaves_of(warm), record=False)
         recorded = self._recorded(trial, "seen", perform)
@@ -102,6 +106,7 @@ class Recorder:
     def _recorded_wide(self, recorded: Recorded) -> Recorded | None:
         """Return the record of a call on larger inputs; None if it has the same steps, as most candidates' have."""
         trial = recorded.trial
+        self._place = MOST_PLACES - 1 - self._place  # every bit of the address differs
         try:
             self._choices["perform"] = False
             found = self._recorded(trial, "wide-seen", False)
@@ -151,7 +156,7 @@ class Recorder:
         )
 
     def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> dict[str, Any]:
-        laid = self._laid = lay(inputs, self._child.arena)
+        laid = self._laid = lay(inputs, self._child.arena, shift=ALIGNMENT * self._place)
         request = {
             "do": "call",
             "inputs": laid.encoded,
@@ -161,6 +166,7 @@ class Recorder:
             **self._choices,
             "tf32": self._task.rules.tf32,
             "room": laid.room,
+            "shift": laid.shift,
         }
         answer = self._child.ask(request, self.seconds)
         if "error" in answer:

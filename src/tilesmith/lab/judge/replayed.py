@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tilesmith.lab.judge.expected import Expected, Wrong
@@ -24,11 +25,18 @@ _ADVICE = {
     "out-of-bounds": "Mask off the lanes outside the tensor, or correct the offsets.",
     "not-a-kernel": "Write kernels in Triton's language alone.",
     "not-portable": "Pass tensors, numbers and constants to kernels, and use names of triton.language in them.",
+    "launch-option": "Launch with num_warps, num_stages and other choices of the same program only.",
     "kernel-error": "Correct the line that the message names.",
     "needs-gpu": "Judge this candidate on a machine with a GPU.",
     "torch-computes": "Compute it in a kernel. PyTorch may allocate, fill, copy, cast, concatenate and make views.",
 }
-_STAGES = {"not-a-kernel": "honest", "not-portable": "honest", "torch-computes": "honest", "kernel-error": "runs"}
+_STAGES = {
+    "not-a-kernel": "honest",
+    "not-portable": "honest",
+    "launch-option": "honest",
+    "torch-computes": "honest",
+    "kernel-error": "runs",
+}
 _OPEN = ("needs-gpu", "not-portable")
 
 
@@ -74,7 +82,9 @@ class Replayer:
 
     def _judged(self, recorded: Recorded, inputs: Inputs, expected: Expected, draw: Draw) -> None:
         # Kernels must be right for programs in any order: one draw in each.
-        answer = self._child.ask({**self._request("replay", recorded, inputs, expected), "backwards": draw != "fresh"})
+        answer = self._child.ask(
+            {**self._request("replay", recorded, inputs, expected), "backwards": draw != "fresh", "ablated": False}
+        )
         if "stopped" in answer:
             raise Failure(self._stopped(answer["stopped"]), open=answer["stopped"].get("kind") in _OPEN)
         faults = answer["faults"]
@@ -92,6 +102,19 @@ class Replayer:
             self._refuse_other_outputs(recorded)
         self._refuse_aliases(answer, recorded)
         self._refuse_moved(answer, inputs, expected)
+        if draw == "fresh" and self._task.rules.torch == "any" and self._task.rules.must_launch:
+            self._refuse_decoys(recorded, inputs, expected)
+
+    def _refuse_decoys(self, recorded: Recorded, inputs: Inputs, expected: Expected) -> None:
+        """Refuse kernels without which the outputs are as right: their results are not used."""
+        request = self._request("replay", recorded, inputs, expected)
+        answer = self._child.ask({**request, "backwards": False, "ablated": True})
+        if "stopped" in answer or not any(one.numel() for one in expected.plain):
+            return
+        made = [read_output(one, self._child.arena) for one in answer["outputs"]]
+        if expected.wrong(made[: len(recorded.outputs)]) is None:
+            message = "the outputs are the same if random numbers replace what the kernels store"
+            raise Failure(Reason("decoy-kernel", "honest", message, "Let kernels compute a part of the task."))
 
     def _request(self, what: str, recorded: Recorded, inputs: Inputs, expected: Expected | None) -> dict[str, Any]:
         laid = lay(inputs, self._child.arena)
@@ -219,12 +242,16 @@ class Replayer:
             message = "the kernels only copy or fill memory; PyTorch computes everything"
             raise Failure(Reason("decoy-kernel", "honest", message, "Let kernels compute a part of the task."))
         known = {digest(one) for one in inputs.values() if isinstance(one, Tensor)}
-        for number, plain in enumerate(expected.plain):
+        for number, plain in enumerate(expected.plain if self._task.rules.torch == "movement" else ()):
             found = digest(plain)
             if plain.numel() > 1 and found in answer["moved"] and found not in known:
                 by = answer["moved"][found]
                 message = f"PyTorch computes {expected.output_name(number)} ({by}); a kernel only copies it"
                 raise Failure(Reason("torch-computes", "honest", message, _ADVICE["torch-computes"]))
+        if answer["reordering"] and _only_permutes(inputs, expected.plain):
+            by = answer["reordering"][0]
+            message = f"PyTorch moves the elements into another order ({by}), which is what the task wants of a kernel"
+            raise Failure(Reason("torch-computes", "honest", message, "Read the inputs by their strides, in a kernel."))
         for number, (facts, plain) in enumerate(zip(answer["outputs"], expected.plain, strict=False)):
             if "writers_at" not in facts or not plain.numel():
                 continue
@@ -248,3 +275,16 @@ class Replayer:
             if (writers == 0).any():
                 message = f"{expected.output_name(number)} has elements that nobody stored"
                 raise Failure(Reason("uninitialised", "safe", message, "Let a kernel store every element."))
+
+
+def _only_permutes(inputs: Inputs, outputs: Sequence[Tensor]) -> bool:
+    """Return whether each output has exactly the elements of one contiguous input, in whatever order."""
+    given = [one for one in inputs.values() if isinstance(one, Tensor)]
+    if not all(one.is_contiguous() for one in given):
+        return False  # a copy in the usual order is then no cheat
+    return bool(outputs) and all(any(_is_permuted(one, output) for one in given) for output in outputs)
+
+
+def _is_permuted(one: Tensor, other: Tensor) -> bool:
+    same = one.dtype == other.dtype and one.numel() == other.numel()
+    return same and torch.equal(one.flatten().sort().values, other.flatten().sort().values)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.lab.judge.candidate import Candidate
-from tilesmith.lab.judge.replaying.operators import kind_of
+from tilesmith.lab.judge.replaying.operators import accumulates, kind_of
 from tilesmith.lab.judge.task import Rules
 from tilesmith.lab.judge.verdict import Reason
 
 MOST_STEPS = 20_000
 MOST_STORAGES = 50_000
+MOST_SUMS = 8  # of gradients, by autograd, in one backward
 _STEP_PARTS: dict[str, type] = {"args": list, "kwargs": dict, "results": list, "arguments": dict}
 _PARTS = {"storages", "steps", "kernels", "host_reads", "configurations"}
 
@@ -62,13 +63,16 @@ def live_steps(tape: Mapping[str, Any], outputs: Sequence[Any]) -> list[dict[str
 
 
 def mark_steps(tape: Mapping[str, Any], forward_steps: int) -> None:
-    """Mark the steps of the backward, and the operators whose operands depend on no input of this call."""
+    """Mark the sums of autograd in the backward, and the operators whose operands depend on no input of this call."""
+    sums = 0
     inputs = {number for number, storage in enumerate(tape["storages"]) if storage.get("kind") == "input"}
     for number, step in enumerate(tape["steps"]):
         touched = _touched(step)
         written = touched if "kernel" in step else {_storage(one) for one in step.get("results") or ()}
         depends = bool(touched & inputs)
-        step["backward"], step["independent"] = number >= forward_steps, not depends
+        is_sum = number >= forward_steps and sums < MOST_SUMS and accumulates(step, tape["storages"])
+        sums += is_sum
+        step["accumulates"], step["independent"] = is_sum, not depends
         if depends:
             inputs |= written
 

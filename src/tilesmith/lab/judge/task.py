@@ -22,6 +22,7 @@ SMALL = 2.0**-10  # an epsilon of 1e-6 beside a mean square matters at this scal
 _SCALES: dict[str, float] = {"wide": WIDE, "wide-seen": WIDE, "small": SMALL, "mirrored": -1.0}
 LARGEST_STRETCHED_SIZE = 8192
 SMALLEST_STRETCHED_SIZE = 512
+STRETCHED_NAME = "hidden, large "
 HIDDEN_CASES = 2
 LARGEST_TIMED_BYTES = 96 << 20
 SMALLEST_TIMED_BYTES = 24 << 20  # half the L2 of an H200; smaller cases time the launch
@@ -174,11 +175,18 @@ class Task:
         size = LARGEST_STRETCHED_SIZE
         while size >= SMALLEST_STRETCHED_SIZE and size > like.sizes[name]:
             sizes = {**like.sizes, **others, name: chance.randint(3 * size // 4, size)}
-            case = Case(f"hidden, large {name}", **sizes)
+            case = Case(f"{STRETCHED_NAME}{name}", **sizes)
             if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
                 return case
             size //= 2
         return None
+
+    def shrunk(self, trial: Trial, factor: float) -> Trial | None:
+        """Return a stretched trial with its large size times a factor; None where the task does not take that size."""
+        name = trial.case.name.removeprefix(STRETCHED_NAME)
+        sizes = {**trial.case.sizes, name: int(trial.case.sizes[name] * factor)}
+        case = Case(trial.case.name, **sizes)
+        return replace(trial, case=case) if sizes[name] and self._accepts(case) and self._works(case) else None
 
     def timed_cases(self) -> list[Case]:
         """Return the cases to time, the preferred one first: one that is large enough, then the spec's largest."""

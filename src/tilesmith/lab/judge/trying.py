@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import MOST_CONFIGURATIONS, placed_at
 from tilesmith.lab.judge.verdict import Reason
 
-MOST_STRETCHED_PROGRAMS = 256
+SOME_STRETCHED_PROGRAMS, MOST_STRETCHED_PROGRAMS = 300, 320
 SECONDS_FOR_STRETCHED = 3.0
 _DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
 
@@ -76,7 +77,9 @@ class Trying:
             self.progress(trial.case.name)
             self.recorder.seconds = SECONDS_FOR_STRETCHED
             try:
-                if _programs(self.recorder.record(trial, perform=False).tape) > MOST_STRETCHED_PROGRAMS:
+                programs = _programs(self.recorder.record(trial, perform=False).tape)
+                if programs > MOST_STRETCHED_PROGRAMS:
+                    self._try_as_large_as_possible(trial, programs)
                     continue
                 started = time.monotonic()
                 recorded = self.recorder.record(trial)
@@ -92,6 +95,16 @@ class Trying:
                 return
             if time.monotonic() - started < SECONDS_FOR_STRETCHED / 2:  # the replay traces accesses, and takes longer
                 self._submit(recorded, ("fresh",))
+
+    def _try_as_large_as_possible(self, trial: Trial, programs: int) -> None:
+        """Try the size at which there are so many programs that their numbers need more than eight bits."""
+        smaller = self.task.shrunk(trial, SOME_STRETCHED_PROGRAMS / programs)
+        if smaller is None:
+            return
+        recorded = self.recorder.record(smaller, perform=False)
+        if _programs(recorded.tape) <= MOST_STRETCHED_PROGRAMS:
+            self.check_tape(recorded)
+            self._submit(recorded, ("fresh",))
 
     def _try_other_weights(self) -> None:
         """Make the candidate's module again with other weights, where it has weights of its own."""
@@ -117,7 +130,11 @@ class Trying:
             return
         trial = (hidden or self.seen)[0].trial
         count = max(one.tape["configurations"] for one in self.seen)
-        for number in range(1, min(count, MOST_CONFIGURATIONS)):
+        numbers = list(range(1, count))
+        if count > MOST_CONFIGURATIONS:
+            numbers = random.Random(self.seed).sample(numbers, MOST_CONFIGURATIONS - 1)
+            self.notes.append(f"{MOST_CONFIGURATIONS} of {count} configurations of the autotuner were judged")
+        for number in numbers:
             self.progress(f"configuration {number + 1} of {count}")
             recorded = self._record(trial, configuration=number)
             if recorded is not None:

@@ -14,7 +14,7 @@ Files, in reading order:
 
 from tilesmith.toolchain.portable.describe import Kernels
 from tilesmith.toolchain.portable.rebuild import RebuiltKernels
-from tilesmith.toolchain.portable.rules import KernelRefused
+from tilesmith.toolchain.portable.rules import LAUNCH_OPTIONS, KernelRefused, depends_on_types
 from tilesmith.toolchain.portable.values import NotPortable
 
-__all__ = ["KernelRefused", "Kernels", "NotPortable", "RebuiltKernels"]
+__all__ = ["LAUNCH_OPTIONS", "KernelRefused", "Kernels", "NotPortable", "RebuiltKernels", "depends_on_types"]

@@ -19,6 +19,14 @@ from tilesmith.toolchain.portable.values import is_in_the_language, is_known_mod
 BUILTINS = frozenset(
     {"range", "len", "min", "max", "abs", "int", "float", "bool", "str", "tuple", "list", "isinstance", "print", "zip"}
 )
+# Options of a launch that choose among right programs. Others write files, link libraries, replace the kernel or change
+# the target.
+LAUNCH_OPTIONS = frozenset(
+    {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "sched4reg", "enable_reflect_ftz", "debug",
+     "launch_cooperative_grid", "launch_pdl", "clc", "sanitize_overflow", "max_num_imprecise_acc_default",
+     "min_shared_mem", "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "allow_flush_denorm",
+     "num_consumer_groups", "num_buffers_warp_spec", "reg_dec_producer", "reg_inc_consumer"}
+)  # fmt: skip
 _STATEMENTS = (
     ast.Return, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.withitem, ast.Expr,
     ast.Pass, ast.Assert,
@@ -65,6 +73,23 @@ def parsed(text: str, names: Mapping[str, Any], *, gluon: bool = False) -> ast.M
         raise KernelRefused("the text has a decorator", 1)
     _Checker(definition, names, gluon).check()
     return module
+
+
+_TAKE_TEXTS = frozenset({"static_assert", "static_print", "device_assert", "device_print", "print"})
+
+
+def depends_on_types(text: str) -> bool:
+    """Return whether a kernel asks for the type or text of a value, where the interpreter and the compiler differ."""
+    tree = ast.parse(text)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    taken = [node.msg for node in ast.walk(tree) if isinstance(node, ast.Assert) and node.msg is not None]
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "str"):
+            return True
+        if ast.unparse(call.func).rpartition(".")[2] in _TAKE_TEXTS:
+            taken += call.args
+    harmless = {id(node) for one in taken for node in ast.walk(one)}
+    return any(isinstance(node, ast.JoinedStr) and id(node) not in harmless for node in ast.walk(tree))
 
 
 class _Checker:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import struct
 import sys
@@ -20,10 +21,10 @@ _X32_BIT = 0x40000000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER_MODE = 38, 22, 2
 _TO_START_PROGRAMS = ("fork", "vfork", "execve", "prlimit64", "kill")
 
-# Numbers by architecture: its audit name, clone, clone3, and the denied calls.
-_ARCHITECTURES: dict[str, tuple[int, int, int, dict[str, int]]] = {
+# Numbers by architecture: its audit name, clone, clone3, tgkill, and the denied calls.
+_ARCHITECTURES: dict[str, tuple[int, int, int, int, dict[str, int]]] = {
     "x86_64": (
-        0xC000003E, 56, 435,
+        0xC000003E, 56, 435, 234,
         {
             "socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288,
             "fork": 57, "vfork": 58, "execve": 59, "execveat": 322,
@@ -41,7 +42,7 @@ _ARCHITECTURES: dict[str, tuple[int, int, int, dict[str, int]]] = {
         },
     ),
     "aarch64": (
-        0xC00000B7, 220, 435,
+        0xC00000B7, 220, 435, 131,
         {
             "socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "accept4": 242,
             "execve": 221, "execveat": 281,
@@ -68,7 +69,7 @@ class _Program(ctypes.Structure):
 def denied_calls() -> tuple[str, ...]:
     """Return the names of the denied calls on this machine; empty where the filter has no numbers for it."""
     known = _ARCHITECTURES.get(platform.machine())
-    return tuple(known[3]) if known else ()
+    return tuple(known[4]) if known else ()
 
 
 def install(*, programs: bool = False) -> bool:
@@ -88,7 +89,9 @@ def install(*, programs: bool = False) -> bool:
     return bool(library.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0) == 0)
 
 
-def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int], programs: bool) -> bytes:
+def _filter(
+    architecture: int, clone: int, clone3: int, signal_thread: int, denied: dict[str, int], programs: bool
+) -> bytes:
     """Return the BPF program. `_step(code, value, skip if true, skip if false)` is one instruction."""
     refuse = _ERRNO | errno.EPERM
     lines = [
@@ -108,8 +111,15 @@ def _filter(architecture: int, clone: int, clone3: int, denied: dict[str, int], 
         _step(_RETURN, _ALLOW),
         _step(_RETURN, refuse),
     ]
+    own_threads_only = [
+        _step(_EQUAL, signal_thread, 0, 4),
+        _step(_LOAD, _FIRST_ARGUMENT_AT),
+        _step(_EQUAL, os.getpid(), 0, 1),
+        _step(_RETURN, _ALLOW),
+        _step(_RETURN, refuse),
+    ]
     if not programs:
-        lines += threads_only
+        lines += [*threads_only, *own_threads_only]
     for name, number in denied.items():
         if not (programs and name in _TO_START_PROGRAMS):
             lines += [_step(_EQUAL, number, 0, 1), _step(_RETURN, refuse)]

@@ -142,11 +142,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
     def _note_launch(self, launched: Launched) -> None:
         try:
             arguments = {name: self._argument(value) for name, value in launched.arguments.items()}
-            options = {
-                name: value
-                for name, value in launched.options.items()
-                if value is None or isinstance(value, bool | int | float | str)
-            }
+            options = {name: _plain_option(value) for name, value in launched.options.items() if value is not None}
             number = self.kernels.number(launched.kernel)
         except (NotPortable, OSError, SyntaxError) as error:
             self._add({"opaque": f"kernel {launched.kernel.__name__} uses {error}"})
@@ -185,6 +181,10 @@ def _function_of_custom_operator(func: Any) -> Any:
         return None
     found = getattr(sys.modules.get("torch._library.custom_ops"), "_maybe_get_opdef", lambda one: None)(func)
     return getattr(found, "_init_fn", None)
+
+
+def _plain_option(value: Any) -> bool | int | float | str:
+    return value if isinstance(value, bool | int | float | str) else type(value).__name__
 
 
 class _Lenient(Observer):

@@ -53,6 +53,7 @@ class _Session:
         self._leaves: dict[str, torch.Tensor] = {}
         self._tape: Tape | None = None
         self._room = 0
+        self._shift = 0  # of the inputs' places in the arena
         self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
         self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
 
@@ -89,7 +90,7 @@ class _Session:
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call the function once. With `record`, answer with the tape and the outputs."""
-        self._given = {}
+        self._given, self._shift = {}, request["shift"]
         inputs = {name: plain_values.decode(value, self._input_tensor) for name, value in request["inputs"].items()}
         given = dict(self._given)
         self._bind(inputs.pop("parameters", {}))
@@ -118,7 +119,7 @@ class _Session:
     def _backward(self, request: dict[str, Any]) -> dict[str, Any]:
         """Compute the gradients of the last call's outputs."""
         assert self._tape is not None
-        self._given = {}
+        self._given, self._shift = {}, 0
         cotangents = [plain_values.decode(one, self._input_tensor) for one in request["cotangents"]]
         for at, tensor in self._given.items():
             self._tape.add_input(tensor, at)
@@ -152,7 +153,7 @@ class _Session:
     def _input_tensor(self, reference: Any) -> torch.Tensor:
         """Return an input in the arena. The judge knows its storage by the place in the arena."""
         at, length, dtype, offset, size, stride = reference
-        self._given[str(at)] = tensor = view_of(
+        self._given[str(at - self._shift)] = tensor = view_of(
             self._arena.storage_at(at, length), dtype_named(dtype), offset, size, stride
         )
         return tensor

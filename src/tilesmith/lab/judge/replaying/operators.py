@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Literal
 
 import torch
+
+from tilesmith.lab.judge.recording.plain_values import NotPlain, dtype_named
 
 Kind = Literal["fill", "move", "compute"]
 
@@ -30,6 +33,7 @@ _MOVES = frozenset(
     {
         *("copy_", "clone", "_to_copy", "contiguous", "cat", "stack", "constant_pad_nd", "repeat", "lift_fresh_copy"),
         *("view_copy", "expand_copy", "permute_copy", "slice_copy", "transpose_copy", "_reshape_copy"),
+        *("slice_backward", "select_backward"),
     }
 )
 # Autograd adds the gradients of a tensor that is used twice.
@@ -40,16 +44,32 @@ _NEVER = frozenset({"from_file", "_cudnn_init_dropout_state"})
 def kind_of(step: Mapping[str, Any]) -> Kind:
     """Return what the operator of a step, such as "aten::cat" or "aten::add.Tensor", does.
 
-    The judge marks steps of a backward, and steps whose operands depend on no input: these make tables.
+    The judge marks sums of autograd, and steps whose operands depend on no input: these make tables.
     """
     plain = str(step["operator"]).removeprefix("aten::").split(".")[0]
     if plain in _FILLS:
         return "fill"
     if plain in _MOVES:
         return "move"
-    has_factor = len(step.get("args", ())) != 2 or bool(step.get("kwargs"))
-    is_sum = step.get("backward") and plain in _OF_AUTOGRAD and not has_factor
-    return "move" if is_sum else "fill" if step.get("independent") else "compute"
+    return "move" if step.get("accumulates") else "fill" if step.get("independent") else "compute"
+
+
+def accumulates(step: Mapping[str, Any], storages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a step can be autograd's sum of two gradients of a tensor: both whole, at no line of the file."""
+    plain = str(step.get("operator")).removeprefix("aten::").split(".")[0]
+    arguments = step.get("args", ())
+    if plain not in _OF_AUTOGRAD or len(arguments) != 2 or step.get("kwargs") or step.get("line"):
+        return False
+    return all(_is_whole(one, storages) for one in arguments)
+
+
+def _is_whole(value: Any, storages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether an encoded tensor has all elements of its storage."""
+    try:
+        number, dtype, _, size, _ = value["tensor"]
+        return bool(prod(size) * dtype_named(dtype).itemsize == storages[number]["bytes"])
+    except (TypeError, ValueError, KeyError, IndexError, NotPlain):
+        return False
 
 
 def operator_named(name: Any) -> Any:

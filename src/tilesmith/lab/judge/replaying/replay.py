@@ -17,16 +17,17 @@ from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, named_tens
 from tilesmith.lab.inspect.tracing.trace import Trace
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.plain_values import NotPlain
-from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, PYTORCH, BadTape
+from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, NOBODY, PYTORCH, BadTape
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
-from tilesmith.toolchain.portable import KernelRefused, NotPortable, RebuiltKernels
+from tilesmith.toolchain.portable import LAUNCH_OPTIONS, KernelRefused, NotPortable, RebuiltKernels, depends_on_types
 from tilesmith.toolchain.portable.tensor_cores import exact_products
 from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
 MOST_FAULTS = 8
+_FAR_APART = 1 << 40  # more elements than a storage has
 _UNSUPPORTED = "Unsupported data type"  # what Triton's interpreter says of atomics that it lacks
 
 
@@ -69,15 +70,21 @@ class Replay:
         self.stores = _Stores()
         self.faults: list[dict[str, Any]] = []
         self.digests: dict[str, str] = {}
+        self.reordering: list[str] = []  # operators that moved data into another order
         self._flows: list[_Flow] = []
         self._backwards = False
+        self._ablated = False
         self._tape = tape
         self._allow_any = allow_any
         self._kernels = kernels or RebuiltKernels(tape["kernels"], folder)
         self._decoder = Decoder(memory.tensor, self._kernels.kernel)
 
-    def run(self, *, tf32: bool, backwards: bool = False) -> None:
-        """Run every step, with `backwards` the last program of a launch first. Raises Stopped."""
+    def run(self, *, tf32: bool, backwards: bool = False, ablated: bool = False) -> None:
+        """Run every step, with `backwards` the last program of a launch first. Raises Stopped.
+
+        With `ablated`, random numbers take the place of what kernels store.
+        """
+        self._ablated = ablated
         # A kernel that waits in a loop may wait for programs before it, which start first on a GPU.
         waits = any("while" in str(one.get("text")) for one in self._tape["kernels"])
         self._backwards = backwards and not waits
@@ -101,6 +108,10 @@ class Replay:
             place = {"file": description["file"], "line": int(description["line"]) + error.line - 1}
             message = f"kernel {str(description['name'])[:60]} uses {error}"
             raise Stopped({**fault("not-a-kernel", message, step), **place}) from None
+        other = next((str(name) for name in step["options"] if name not in LAUNCH_OPTIONS), None)
+        if other is not None:
+            message = f"kernel {kernel.__name__} is launched with {other[:60]}, which changes what is compiled"
+            raise Stopped(fault("launch-option", message, step))
         grid = [int(size) for size in step["grid"]]
         if len(grid) != 3 or any(size < 0 for size in grid) or grid[0] * grid[1] * grid[2] > self.most_programs:
             raise BadTape(f"a grid of {str(grid)[:60]}")
@@ -110,6 +121,11 @@ class Replay:
     def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
         if getattr(launched.kernel, "is_gluon", lambda: False)():
             raise Stopped(fault("needs-gpu", f"{launched.kernel.__name__} is a Gluon kernel, which needs a GPU", step))
+        if any(depends_on_types(str(one["text"])) for one in self._kernels.descriptions if not one.get("constexpr")):
+            message = (
+                f"{launched.kernel.__name__} asks for the type of a value, which differs between interpreter and GPU"
+            )
+            raise Stopped(fault("needs-gpu", message, step))
         numbers = {
             name: self.memory.number_at(tensor.untyped_storage().data_ptr())
             for name, tensor in named_tensors(launched.arguments)
@@ -137,6 +153,8 @@ class Replay:
                 touched = torch.from_numpy((shadow.writer != 0) | (shadow.updater != 0))
                 spread = touched.repeat_interleave(shadow.granule)[: self.memory.writers[number].numel()]
                 self.memory.writers[number][: spread.numel()][spread] = KERNEL
+        if self._ablated:
+            _fill_at_random(launched, shadows)
 
     def contributing(self, outputs: Sequence[Any]) -> list[bool]:
         """Return, for each launch that the outputs depend on, whether it only copies or fills."""
@@ -217,6 +235,8 @@ class Replay:
         self._flows.append(self._operator_flow(step, name, operator._schema.is_mutable))
         self._note_writers(step, kind, operator)
         if kind == "move":
+            if _reorders(step, operator):
+                self.reordering.append(name)
             for place in step["results"]:
                 if not bool((self.memory.writer_of(place) == KERNEL).any()):
                     for part in self._corners(self.memory.tensor(place)):
@@ -248,6 +268,8 @@ class Replay:
             self.memory.note_writer(places[0], arguments[1].clone().expand(places[0][3]))
         else:
             for place, result in zip(places, tensors_in(operator(*arguments, **options)), strict=True):
+                if operator.name().split(".")[0].endswith("_backward"):
+                    result[result == NOBODY] = FILL  # zeros around a gradient of a part
                 self.memory.note_writer(place, result)
 
 
@@ -259,16 +281,50 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def _only_copies(launched: Launched, shadows: ShadowMemory) -> bool:
-    """Return whether every tensor that a launch stored is now a copy of another argument, or one value everywhere."""
+    """Return whether each tensor that a launch stored is now another argument, also cast, or one value everywhere."""
     tensors = [one for _, one in named_tensors(launched.arguments)]
     written = {start for start, shadow in shadows.all.items() if shadow.writer.any() or shadow.updater.any()}
-    others = {(one.dtype, digest(one)) for one in tensors if one.untyped_storage().data_ptr() not in written}
+    others = [one for one in tensors if one.untyped_storage().data_ptr() not in written]
     for one in tensors:
         if one.untyped_storage().data_ptr() in written and one.numel():
-            flat = one.flatten()
-            if (one.dtype, digest(one)) not in others and not bool((flat == flat[0]).all()):
+            flat, found = one.flatten(), digest(one)
+            copied = any(other.numel() == one.numel() and digest(other.to(one.dtype)) == found for other in others)
+            if not copied and not bool((flat == flat[0]).all()):
                 return False
     return True
+
+
+def _fill_at_random(launched: Launched, shadows: ShadowMemory) -> None:
+    for _, one in named_tensors(launched.arguments):
+        shadow = shadows.all.get(one.untyped_storage().data_ptr())
+        if shadow is not None and (shadow.writer.any() or shadow.updater.any()) and one.is_floating_point():
+            one.copy_(torch.rand(one.shape, generator=torch.Generator().manual_seed(0)))
+
+
+def _reorders(step: Mapping[str, Any], operator: Any) -> bool:
+    """Return whether a move puts elements into another order in memory: run on their places, it mixes these up."""
+    made: list[torch.Tensor] = []
+
+    def places(reference: Any) -> torch.Tensor:
+        number, _, offset, size, stride = reference
+        length = offset + sum((one - 1) * by for one, by in zip(size, stride, strict=True)) + 1 if all(size) else 0
+        first = _FAR_APART * number + 1
+        made.append(torch.arange(first, first + max(1, length)))
+        return made[-1].as_strided(size, stride, offset)
+
+    arguments = [plain_values.decode(one, places) for one in step["args"]]
+    options = {key: plain_values.decode(one, places) for key, one in step["kwargs"].items() if key != "dtype"}
+    if operator._schema.is_mutable and made:
+        made[0].fill_(-1)
+    if operator.name().startswith("aten::constant_pad_nd"):
+        arguments = [*arguments[:2], -1]
+    results = tensors_in(operator(*arguments, **options))
+    for one in [made[0]] if operator._schema.is_mutable else results:
+        order = torch.empty(0, dtype=one.dtype).set_(one.untyped_storage())
+        order = order[order > 0]
+        if bool((order[1:] < order[:-1]).any()):
+            return True
+    return False
 
 
 def fault(kind: str, message: str, step: Mapping[str, Any]) -> dict[str, Any]:

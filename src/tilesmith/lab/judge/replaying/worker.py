@@ -41,7 +41,7 @@ class _Session(TapeSession):
     def _replay(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the tape, and put the outputs into the arena."""
         run = self._last = self._prepared(request)
-        run.run(tf32=request["tf32"], backwards=request["backwards"])
+        run.run(tf32=request["tf32"], backwards=request["backwards"], ablated=request["ablated"])
         room = aligned(request["room"])
         outputs = []
         for reference in request["outputs"]:
@@ -59,6 +59,7 @@ class _Session(TapeSession):
             "faults": run.faults,
             "changed_inputs": run.memory.changed_inputs(),
             "moved": run.digests,
+            "reordering": run.reordering,
             "launches": run.contributing(request["outputs"]),
         }
 

@@ -1,0 +1,22 @@
+# inline assembly gives a zero in the interpreter and something else on a GPU
+# judge: wrong-value|not-a-kernel|needs-gpu|not-portable|kernel-error
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=0))
+    clock = tl.inline_asm_elementwise("mov.u32 $0, %clock;", "=r,r", [cols], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(y_ptr + row * n_cols + cols, tl.where(clock > 5, e, e / tl.sum(e, axis=0)), mask=mask)
+
+
+def softmax(x):
+    y = torch.empty_like(x)
+    softmax_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    return y
