@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -70,11 +71,22 @@ def test_make_targets_exist() -> None:
     assert {"tour", "test", "docs"} <= named <= targets
 
 
+def project() -> Any:
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return toml.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
 def test_extras_exist() -> None:
-    project = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
-        (ROOT / "pyproject.toml").read_text()
-    )["project"]
-    assert set(re.findall(r"pip install '\.\[(\w+)\]'", README)) <= set(project["optional-dependencies"])
+    assert set(re.findall(r"pip install '\.\[(\w+)\]'", README)) <= set(project()["optional-dependencies"])
+
+
+def test_versions_are_those_of_the_package() -> None:
+    least = dict(re.findall(r"(torch|triton)>=([\d.]+)", " ".join(project()["dependencies"])))
+    readme = " ".join(README.split())
+    questions = " ".join((ROOT / "docs" / "questions.md").read_text().split())
+    assert f"is kept, from {least['torch']} on" in readme
+    assert f"PyTorch {least['torch']} or later, Triton {least['triton']} to " in questions
+    assert re.findall(r"Triton ([\d.]+ to [\d.]+)", readme) == re.findall(r"Triton ([\d.]+ to [\d.]+)", questions)
 
 
 def test_number_of_operators_is_right() -> None:
@@ -90,4 +102,6 @@ def test_statements_agree_with_the_docs() -> None:
     launches = {name: found for name, text in texts.items() if (found := re.findall(r"(\w+) launch\w* update", text))}
     assert {word.lower() for found in launches.values() for word in found} <= {"two"}, launches
     for name in ("README.md", "operators.md"):
-        assert re.search(r"PyTorch computes.{0,60}|`torch\.func` transforms", texts[name]), name
+        assert re.search(r"PyTorch computes\W.{0,60}`torch\.func|`torch\.func.{0,120}PyTorch computes", texts[name]), (
+            name
+        )

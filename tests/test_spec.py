@@ -187,14 +187,15 @@ class TestFile:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("x = 1\n", "{path}: defines no SPEC; see `tilesmith.Spec` for what it holds"),
+            ("x = 1\n", "{path}: defines no SPEC; see `tilesmith.Spec` for what it holds; {inspect}"),
             ("SPEC = {'name': 'mine'}\n", "{path}: SPEC is a dict, not a tilesmith.Spec"),
             ("SPEC = None\n", "{path}: SPEC is a NoneType, not a tilesmith.Spec"),
             ("x = 1\ndef broken(:\n", "{path}:2: syntax error: invalid syntax"),
-            ("x = 1\nimport not_there_at_all\n",
-             "{path}: fails when imported: ModuleNotFoundError: No module named 'not_there_at_all' (kernel.py:2)"),
-            ("raise ValueError('one\\ntwo')\n", "{path}: fails when imported: ValueError: one two (kernel.py:1)"),
-            ("raise SystemExit(3)\n", "{path}: fails when imported: SystemExit: 3 (kernel.py:1)"),
+            ("import not_there_at_all\nSPEC = None\n",
+             "{path}: fails when imported: ModuleNotFoundError: No module named 'not_there_at_all' (kernel.py:1)"),
+            ("raise ValueError('one\\ntwo')\n",
+             "{path}: fails when imported: ValueError: one two (kernel.py:1); it defines no SPEC: {inspect}"),
+            ("raise SystemExit(3)  # before SPEC\n", "{path}: fails when imported: SystemExit: 3 (kernel.py:1)"),
             ("from tilesmith import Spec\nSPEC = Spec(name='mine')\n",
              "{path}: fails when imported: TypeError: Spec.__init__() missing 4 required keyword-only arguments: "
              "'op', 'reference', 'cases', and 'make_inputs' (kernel.py:2)"),
@@ -207,7 +208,8 @@ class TestFile:
         path = written(tmp_path, text)
         with pytest.raises(SpecError) as raised:
             load_file(path)
-        assert str(raised.value) == message.replace("{path}", str(path))
+        hint = "for a script that launches kernels, use `tilesmith inspect`"
+        assert str(raised.value) == message.replace("{path}", str(path)).replace("{inspect}", hint)
 
     def test_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(SpecError, match=r"nothing.py: no such file"):

@@ -7,6 +7,7 @@ that defines `SPEC`.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import sys
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 Inputs = dict[str, Any]
+_SCRIPT = "for a script that launches kernels, use `tilesmith inspect`"
 
 
 class SpecError(Exception):
@@ -271,8 +273,16 @@ def load_file(path: Path) -> Spec:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise SpecError(f"{given}{_why_not_imported(error, str(path))}") from error
+        script = _has_no_spec(error, path)
+        raise SpecError(f"{given}{_why_not_imported(error, str(path))}{script}") from error
     return of_module(module, str(given))
+
+
+def _has_no_spec(error: BaseException, path: Path) -> str:
+    """Return a hint for a script that failed and has no SPEC: `inspect` runs scripts."""
+    if isinstance(error, (SpecError, SyntaxError)) or b"SPEC" in path.read_bytes():
+        return ""
+    return f"; it defines no SPEC: {_SCRIPT}"
 
 
 def _why_not_imported(error: BaseException, file: str) -> str:
@@ -283,10 +293,17 @@ def _why_not_imported(error: BaseException, file: str) -> str:
     return f": fails when imported: {described(error, file)}"
 
 
+def unknown_operator(name: str, known: Sequence[str]) -> str:
+    """Return the message for a name that is no operator: the closest names, or all of them."""
+    close = difflib.get_close_matches(name, known, n=3)
+    names = f"did you mean {' or '.join(close)}?" if close else f"operators are {', '.join(known)}"
+    return f"{name!r} is neither an operator nor a Python file; {names}"
+
+
 def of_module(module: ModuleType, where: str) -> Spec:
     """Return the SPEC of a module."""
     if not hasattr(module, "SPEC"):
-        raise SpecError(f"{where}: defines no SPEC; see `tilesmith.Spec` for what it holds")
+        raise SpecError(f"{where}: defines no SPEC; see `tilesmith.Spec` for what it holds; {_SCRIPT}")
     if not isinstance(module.SPEC, Spec):
         raise SpecError(f"{where}: SPEC is a {type(module.SPEC).__name__}, not a tilesmith.Spec")
     return module.SPEC

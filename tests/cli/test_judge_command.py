@@ -60,7 +60,7 @@ def test_judge_takes_an_operator_as_task() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing.py", PLAIN], "no such file"),
+        (["nothing.py", PLAIN], "no such file; a task is an operator, a file with a SPEC,"),
         ([TASK, "nothing.py"], "no such file or folder"),
         (["softmax"], "give a candidate"),
         ([TASK, PLAIN, "--dtype", "int4"], "--dtype 'int4' is not one of"),

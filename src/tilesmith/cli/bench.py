@@ -51,7 +51,7 @@ def bench(
     listing: Annotated[bool, typer.Option("--list", help="Print the cases of --draw as JSON lines.")] = False,
     warm: Annotated[bool, typer.Option("--warm", help="Keep the inputs in the L2 cache.")] = False,
     measure_limits: Annotated[bool, typer.Option("--measure-limits", help="Measure the GPU's limits again.")] = False,
-    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, a100, mi300x, 4090.")] = None,
+    device: Annotated[str | None, typer.Option(help="Predict for a device: h200, h100, b200, a100, mi300x, …")] = None,
     baseline: Annotated[
         Path | None, typer.Option(metavar="OLD.json", help="Compare with the JSON of an older run.")
     ] = None,

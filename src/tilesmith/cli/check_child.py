@@ -91,14 +91,14 @@ def loaded(names: Sequence[str], send: Send = lambda message: None) -> list[Spec
 
 
 def _spec(name: str, known: Mapping[str, Spec], send: Send) -> Spec:
-    from tilesmith.spec import SpecError, load_file
+    from tilesmith.spec import SpecError, load_file, unknown_operator
 
     if name in known:
         return known[name]
     if name.endswith(".py"):
         send(Loading(name))
         return load_file(Path(name))
-    raise SpecError(f"{name!r} is neither an operator ({', '.join(known)}) nor a Python file")
+    raise SpecError(unknown_operator(name, list(known)))
 
 
 def _check_one(send: Send, number: int, spec: Spec, wanted: Wanted) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tilesmith
 from tilesmith.lab.bench.running.bench_units import Source
-from tilesmith.spec import Spec, SpecError, load_file
+from tilesmith.spec import Spec, SpecError, load_file, unknown_operator
 
 What = Spec | Callable[..., Any] | str | Path
 """A spec, an operator, the name of an operator of this package, or a file with a SPEC."""
@@ -37,7 +37,7 @@ def subject_of(what: What) -> Subject:
     if isinstance(what, str):
         specs = _operators().SPECS
         if what not in specs:
-            raise SpecError(f"{what!r} is neither an operator ({', '.join(specs)}) nor a Python file")
+            raise SpecError(unknown_operator(what, list(specs)))
         return _of_spec(specs[what])
     if callable(what):
         return _of_spec(_spec_of_function(what))

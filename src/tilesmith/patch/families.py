@@ -120,7 +120,8 @@ def family_of(model: object) -> Family:
     if family is None or not isinstance(model, family.of("PreTrainedModel")):
         raise ValueError(
             f"patch: model is a {type(model).__name__}, which is not a model of transformers; "
-            "patch a model before it is wrapped, or patch the model inside the wrapper"
+            "patch a model before it is wrapped, or patch the model inside the wrapper; "
+            "in a model of your own, use the modules of tilesmith.nn"
         )
     return family
 

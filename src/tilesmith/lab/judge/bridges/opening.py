@@ -21,7 +21,7 @@ def task_at(path: Path | str, rules: Rules | None = None) -> Task:
     if path.is_dir():
         raise TaskError(f"{path}: is a folder without reference.py and task.yml")
     if not path.is_file():
-        raise TaskError(f"{path}: no such file")
+        raise TaskError(_missing(path))
     if kernelbench.is_problem(path.read_text(encoding="utf-8", errors="replace")):
         return kernelbench.task_of(path, rules)
     return Task.of(path, rules)
@@ -42,7 +42,7 @@ def both_of(path: Path | str, rules: Rules | None = None) -> tuple[Task, Candida
     """Split one file with a SPEC into its task and its candidate. Raises TaskError."""
     path = Path(path)
     if not path.is_file():
-        raise TaskError(f"{path}: no such file")
+        raise TaskError(_missing(path))
     try:
         with tokenize.open(path) as source:
             text = source.read()
@@ -55,3 +55,9 @@ def both_of(path: Path | str, rules: Rules | None = None) -> tuple[Task, Candida
         task = Task.of(file, rules)
     task = replace(task, layouts=task.spec.layouts, function_names=(parts.function,))
     return task, Candidate(path.stem, {path.name: parts.candidate.encode()}, path.name)
+
+
+def _missing(path: Path) -> str:
+    return (
+        f"{path}: no such file; a task is an operator, a file with a SPEC, a KernelBench problem, a GPU MODE folder"
+    )
