@@ -34,7 +34,9 @@ def kernel_error(evidence: Evidence) -> Iterator[Finding]:
 def _compiler_says_it(evidence: Evidence) -> bool:
     """Return whether a compile error, which names the line, has the interpreter's message."""
     message = str(evidence.kernel_error).partition("Error: ")[2].partition("\n")[0]
-    failures = [facts.error for target, facts in evidence.targets.items() if target in evidence.deciding and facts.error]
+    failures = [
+        facts.error for target, facts in evidence.targets.items() if target in evidence.deciding and facts.error
+    ]
     return bool(message) and any(message in failure for failure in failures)
 
 
