@@ -210,3 +210,38 @@ def test_an_operator_may_have_a_kernel_for_the_host_and_one_for_cuda() -> None:
 
     inspect(program, targets=HOPPER)
     assert chosen == ["CPU", "CUDA"]
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return _copied(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _copied(gradients[0])
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    planted.copy[(x.numel() // 16,)](x, y, x.numel(), BLOCK=16)
+    return y
+
+
+def test_gradient_of_untraced_programs_is_whole_where_autograd_adds_it() -> None:
+    def program() -> None:
+        x = torch.ones(600, 16, device="cuda", requires_grad=True)
+        gradient = torch.randn_like(x)
+        (_Copied.apply(x) + _Copied.apply(x)).backward(gradient)
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, 2 * gradient)
+
+    assert not inspect(program, targets=HOPPER, programs=4).has_errors
+
+
+def test_rejected_kernel_is_one_error() -> None:
+    def program() -> None:
+        planted.not_a_shape[(1,)](torch.ones(16, device="cuda"))
+
+    found = inspect(program, targets=HOPPER)
+    assert [one.kind for one in found.findings if one.severity == "error"] == ["compile-error"]

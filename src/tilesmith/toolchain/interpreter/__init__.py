@@ -17,6 +17,7 @@ Files, in reading order:
 - `operations.py`: operations that an observer sees.
 - `values/`: undefined values, error, infinities and hints.
 - `all_programs.py`: the addresses of every program, computed for many programs at once.
+- `lockstep.py`: many programs performed together.
 - `gluon/`: an interpreter of Gluon kernels.
 - `language.py`: functions of `triton.language` for the interpreter.
 - `patches.py`: corrections of the stock interpreter.
@@ -28,6 +29,7 @@ Files, in reading order:
 - `rewriting.py`: kernels rewritten before they run.
 """
 
+from tilesmith.toolchain.interpreter.lockstep import interpret_together
 from tilesmith.toolchain.interpreter.memory import Access, Dot, Misuse, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter.operations import Operation
 from tilesmith.toolchain.interpreter.running import (
@@ -53,6 +55,7 @@ __all__ = [
     "configured",
     "handing_over",
     "interpret",
+    "interpret_together",
     "interpreting",
     "is_interpreting",
     "launch_as_usual",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ class Node:
     arguments: tuple[Any, ...] = ()
     axis: int = 0
     handle: Any = None  # of the program that ran: its type counts
+    place: tuple[str, int] | None = None  # of an access: file and line
 
     def inputs(self) -> Iterator[Node]:
         for argument in self.arguments:
@@ -100,6 +102,15 @@ class PathRecorder:
         for name in self._names:
             delattr(self.builder, name)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record no operation inside the context."""
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
     def branch(self, handle: Any, value: Any) -> None:
         """Note that the program's path depends on this value."""
         node = getattr(handle, "node", None)
@@ -124,12 +135,17 @@ class PathRecorder:
             self._inside = False
         if name == "get_program_id":
             result.node = self._node(name, axis=int(arguments[0]), handle=result)
-        elif any(getattr(argument, "node", None) is not None for argument in arguments):
+        else:
+            self._follow(name, function, arguments, result)
+        return result
+
+    def _follow(self, name: str, function: Callable[..., Any], arguments: Sequence[Any], result: Any) -> None:
+        """Note how the result of an operation follows from its arguments."""
+        if any(getattr(argument, "node", None) is not None for argument in arguments):
             for one in result if isinstance(result, tuple) else (result,):
                 if isinstance(one, TensorHandle):
-                    known = one.data.dtype.kind in "iub" and name in _EVALUATED and not isinstance(result, tuple)
+                    known = one.data.dtype.kind in "iub" and name in EVALUATED and not isinstance(result, tuple)
                     one.node = self._node(name, function, arguments, handle=one) if known else self._opaque(name)
-        return result
 
     def _access(self, name: str, function: Callable[..., Any], arguments: Sequence[Any], options: Any) -> Any:
         pointers = arguments[1] if name == "atomic_rmw" else arguments[0]
@@ -158,16 +174,25 @@ class PathRecorder:
             result.node = self._opaque("a loaded float")
         return result
 
+    def evaluation(self, programs: NDArray[np.int64], grid: Program) -> Evaluation:
+        """Return what evaluates this record for other programs, given by their numbers."""
+        return Evaluation(ids_of(programs, grid), self.builder.memory.readable)
+
     def _node(
         self, name: str, function: Callable[..., Any] | None = None, arguments: Sequence[Any] = (), **rest: Any
     ) -> Node:
         self._count += 1
         handle = rest.pop("handle", None)
-        kept = TensorHandle(np.empty(handle.data.shape, np.bool_), handle.dtype) if handle is not None else None
-        return Node(self._count, name, function, tuple(arguments), handle=kept, **rest)
+        node = Node(self._count, name, function, tuple(map(_without_data, arguments)), **rest)
+        if handle is not None:
+            node.handle = TensorHandle(np.broadcast_to(np.False_, handle.data.shape), handle.dtype)
+            node.handle.node = node
+        return node
 
-    def lose(self, inputs: Sequence[Any], results: Sequence[Any], name: str) -> None:
-        """Note that results follow from inputs in a way that is not recorded."""
+    def lose(
+        self, inputs: Sequence[Any], results: Sequence[Any], name: str, function: Callable[..., Any] | None = None
+    ) -> None:
+        """Note that results follow from inputs by `function`, which addresses do not follow."""
         if any(getattr(one, "node", None) is not None for one in inputs):
             for one in results:
                 one.node = self._opaque(name)
@@ -177,7 +202,7 @@ class PathRecorder:
         return Node(-1, name)
 
 
-_EVALUATED = frozenset(
+EVALUATED = frozenset(
     {
         *("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "idiv", "shl", "lshr", "ashr", "and", "or", "xor"),
         *("minsi", "minui", "maxsi", "maxui", "iabs", "umulhi", "select", "addptr", "int_to_ptr", "ptr_to_int"),
@@ -186,6 +211,12 @@ _EVALUATED = frozenset(
         *("to_index", "cat", "join"),
     }
 )
+
+
+def _without_data(argument: Any) -> Any:
+    """Return an argument of a node; where another node computes it, without the data of the program that ran."""
+    node = getattr(argument, "node", None)
+    return argument if node is None or node.handle is None else node.handle
 
 
 def _refuse_opaque(node: Node, what: str) -> None:
@@ -256,7 +287,7 @@ class Evaluation:
                 count = max(map(len, rows[:2]))
                 return np.concatenate([np.broadcast_to(one, (count, *one.shape[1:])) for one in rows[:2]], axis=1)
             case "load":
-                return self._load(node, rows)
+                return self._load(node, rows[0], rows[1])
         assert node.function is not None
         handles = [
             TensorHandle(row, argument.dtype) if isinstance(argument, TensorHandle) else argument
@@ -270,8 +301,7 @@ class Evaluation:
         node = getattr(argument, "node", None)
         return np.asarray(argument.data)[None] if node is None else self._known[node]
 
-    def _load(self, node: Node, rows: Sequence[Any]) -> Array:
-        pointers, mask = rows[0], rows[1]
+    def _load(self, node: Node, pointers: Array, mask: Array | None) -> Array:
         addresses, lanes = np.broadcast_arrays(pointers, True if mask is None else mask)
         dtype = numpy_dtype(node.arguments[0].get_element_ty())
         lanes = lanes & self._readable(addresses, dtype.itemsize)
@@ -287,7 +317,6 @@ def _load(*unused: Any) -> None:
 def every_address(
     run: Callable[[Program], PathRecorder],
     grid: Program,
-    readable: Callable[[Array, int], Array],
     seconds: float,
     wanted: Callable[[Recorded], bool],
 ) -> Iterator[Batch]:
@@ -301,10 +330,10 @@ def every_address(
     while left.size:
         if time.thread_time() > deadline:
             raise CannotFollow("its programs take too many different paths")
-        record = run(_program(int(left[0]), grid))
-        alike = _same_path(record, left, grid, readable)
+        record = run(program_of(int(left[0]), grid))
+        alike = same_path(record, left, grid)
         for rows in _chunks(left[alike], record, wanted):
-            evaluation = Evaluation(_ids(rows, grid), readable)
+            evaluation = record.evaluation(rows, grid)
             for access in record.accesses:
                 if wanted(access):
                     yield _batch(access, evaluation, rows)
@@ -313,11 +342,10 @@ def every_address(
         left = left[~alike]
 
 
-def _same_path(
-    record: PathRecorder, programs: NDArray[np.int64], grid: Program, readable: Callable[[Array, int], Array]
-) -> NDArray[np.bool_]:
+def same_path(record: PathRecorder, programs: NDArray[np.int64], grid: Program) -> NDArray[np.bool_]:
+    """Return which programs take the same branches as the recorded one."""
     same = np.ones(programs.size, dtype=bool)
-    evaluation = Evaluation(_ids(programs, grid), readable)
+    evaluation = record.evaluation(programs, grid)
     for handle, value in record.branches:
         found = evaluation.value(handle).reshape(-1)
         same &= (found.astype(bool) == value) if isinstance(value, bool) else (found == value)
@@ -342,9 +370,11 @@ def _batch(access: Recorded, evaluation: Evaluation, programs: NDArray[np.int64]
     return Batch(access.kind, access.argument, access.element_bytes, programs, addresses, mask)
 
 
-def _ids(programs: NDArray[np.int64], grid: Program) -> tuple[Array, Array, Array]:
+def ids_of(programs: NDArray[np.int64], grid: Program) -> tuple[Array, Array, Array]:
+    """Return the ids of programs along each axis of the grid."""
     return programs % grid[0], programs // grid[0] % grid[1], programs // (grid[0] * grid[1])
 
 
-def _program(number: int, grid: Program) -> Program:
+def program_of(number: int, grid: Program) -> Program:
+    """Return the ids of the program with this number."""
     return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])

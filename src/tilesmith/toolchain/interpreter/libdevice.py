@@ -5,7 +5,7 @@ Programs run one after another, so waiting for an earlier grid takes no time, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -101,12 +101,16 @@ def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic)
             scalar = tl.int32 if values.dtype == bool else max(handles, key=lambda one: one.data.ndim).dtype.scalar
             return handle_of(values, scalar)
 
+        def together(rows: Sequence[Any]) -> list[Any]:
+            own = [TensorHandle(row, tensor.dtype.scalar) for row, tensor in zip(rows, tensors, strict=True)]
+            return [computed(*own).data]
+
         recorder = semantic.builder.recorder
         handles = [tensor.handle for tensor in tensors]
         handle = computed(*handles) if recorder is None else recorder.call("extern_elementwise", computed, *handles)
         result, scalar = handle.data, handle.dtype.scalar
         if semantic.builder.path is not None:
-            semantic.builder.path.lose([tensor.handle for tensor in tensors], [handle], "libdevice")
+            semantic.builder.path.lose([tensor.handle for tensor in tensors], [handle], "libdevice", together)
         pass_on(semantic.builder, [tensor.handle for tensor in tensors], handle)
         return tl.tensor(handle, tl.block_type(scalar, list(result.shape)) if widest.shape else scalar)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Program = tuple[int, int, int]
 
 _NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
+MANY_LANES = 1 << 14  # from there on, numpy's indexing is faster than a loop over lanes
 _NOWHERE = ("<unknown>", 0)
 
 
@@ -210,6 +212,13 @@ class Region:
         return f"{self.name}[{index}], {count}"
 
 
+class Elements(NamedTuple):
+    """A region as an array, and the elements in it that an access touches; 0 in lanes that are off."""
+
+    values: NDArray[Any]
+    indices: NDArray[np.intp]
+
+
 class Memory:
     """The tensors of one launch. Observers see every access; accesses outside these tensors raise an error.
 
@@ -223,6 +232,7 @@ class Memory:
         self._regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
         self._others: list[Region] = []
         self.doubt: Doubt | None = None  # lanes of the last load that must not decide a result
+        self.place: tuple[str, int] | None = None  # file and line of an access that no kernel's frame performs
 
     def admit(
         self,
@@ -244,7 +254,7 @@ class Memory:
         if within and not self.observers:
             return mask
         frame = _kernel_frame(sys._getframe(1))
-        file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE
+        file, line = self.place or ((frame.f_code.co_filename, frame.f_lineno) if frame else _NOWHERE)
         access = Access(
             kind, program, self.kernel, file, line, addresses, mask, element_bytes, value, own.name if own else None,
             _column(frame), getattr(pointers, "overflow", None), bounded, masked, operation,
@@ -262,6 +272,24 @@ class Memory:
             observer.misuse(misuse)
         if not self.observers:
             raise misuse
+
+    def holds(self, pointers: Any, mask: NDArray[np.bool_] | None) -> bool:
+        """Return whether all lanes of a mask are inside the memory that the pointers may access."""
+        active = pointers.data if mask is None else pointers.data[mask]
+        own = self._regions.get(getattr(pointers.dtype, "argument", ""))
+        return self._hold(own, active, max(1, pointers.get_element_ty().primitive_bitwidth // 8))
+
+    def elements(self, pointers: Any, lanes: NDArray[np.bool_], dtype: np.dtype[Any]) -> Elements | None:
+        """Return where an admitted access of many lanes goes; None where the stock loop over lanes must perform it."""
+        own = self._regions.get(getattr(pointers.dtype, "argument", ""))
+        if own is None or pointers.data.size < MANY_LANES or own.end - own.start < dtype.itemsize:
+            return None
+        places = np.where(lanes, pointers.data - np.uint64(own.start), np.uint64(0))
+        if (places & np.uint64(dtype.itemsize - 1)).any():
+            return None
+        count = (own.end - own.start) // dtype.itemsize
+        memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(own.start)
+        return Elements(np.frombuffer(memory, dtype), (places // np.uint64(dtype.itemsize)).astype(np.intp))
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:
         if active.size == 0:

@@ -287,7 +287,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         dtype = numpy_dtype(element)
         filler = np.zeros(pointers.data.shape, dtype) if other is None else other.data
         lanes = self._admit(kind, pointers, mask, None, operation)
-        loaded = TensorHandle(_interpreter.load(pointers.data, lanes, filler, dtype), element)
+        elements = self.memory.elements(pointers, lanes, dtype)
+        if elements is None:
+            values = _interpreter.load(pointers.data, lanes, filler, dtype)
+        else:
+            values = np.where(lanes, elements.values[elements.indices], filler)
+        loaded = TensorHandle(values, element)
         if self.memory.observers:
             self._note_undefined(loaded, pointers, mask, other)
         return loaded
@@ -309,7 +314,11 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         lanes = self._admit(kind, pointers, mask, values_of(value), operation)
         # The data's width decides how many bytes are written, so it must be the pointer's.
         data = value.data.astype(numpy_dtype(pointers.get_element_ty()), copy=False)
-        _interpreter.store(pointers.data, data, lanes)
+        elements = self.memory.elements(pointers, lanes, data.dtype)
+        if elements is None:
+            _interpreter.store(pointers.data, data, lanes)
+        else:
+            elements.values[elements.indices[lanes]] = np.broadcast_to(data, lanes.shape)[lanes]
 
     def _admit(
         self, kind: str, pointers: Handle, mask: Handle | None, value: Array | None, operation: str = ""

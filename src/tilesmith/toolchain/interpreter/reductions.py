@@ -6,6 +6,7 @@ The stock interpreter calls the combine function for each element. Here it is ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -60,20 +61,26 @@ class Reductions:
         shape = input[0].handle.data.shape
         axis = _from_front(axis, len(shape))
         scalars = [tensor.dtype for tensor in input]
-        slices = [_axis_first(tensor.handle.data, axis) for tensor in input]
-        reduced = _known_reduction(combine_fn, slices, scalars)
-        if reduced is None:
-            reduced = _by_halves(slices, self._combine(combine_fn, scalars))
+        with self._unrecorded():
+            reduced = self._reduced([tensor.handle.data for tensor in input], scalars, axis, combine_fn)
         if _plain(keep_dims):
             kept = [1 if axis in (None, dimension) else length for dimension, length in enumerate(shape)]
             reduced = [data.reshape(kept) for data in reduced]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
         self._semantic.builder.threads_wait(certain=False)
-        self._lose_path(input, results)
+        self._lose_path(input, results, lambda rows: self._reduced(rows, scalars, axis, combine_fn, programs=1))
         if following.is_following:
             following.reduced([one.handle for one in input], [one.handle for one in results], axis)
         return results
+
+    def _reduced(
+        self, data: Sequence[Array], scalars: Sequence[Any], axis: int | None, combine_fn: Any, programs: int = 0
+    ) -> list[Array]:
+        """Return raw data reduced along an axis. With `programs=1` the first dimension counts programs."""
+        slices = [_axis_first(one, axis, programs) for one in data]
+        reduced = _known_reduction(combine_fn, slices, scalars)
+        return _by_halves(slices, self._combine(combine_fn, scalars)) if reduced is None else reduced
 
     def associative_scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **unused: Any) -> Any:
         """Compute `tl.associative_scan`."""
@@ -96,21 +103,34 @@ class Reductions:
         axis = _from_front(axis, input[0].handle.data.ndim)
         direction = slice(None, None, -1 if _plain(reverse) else 1)
         scalars = [tensor.dtype for tensor in input]
-        slices = [_axis_first(tensor.handle.data, axis)[direction] for tensor in input]
-        scanned = _by_doubling(slices, self._combine(combine_fn, scalars))
-        restored = [np.ascontiguousarray(np.moveaxis(data[direction], 0, axis)) for data in scanned]
+
+        def scan(data: Sequence[Array], programs: int = 0) -> list[Array]:
+            slices = [_axis_first(one, axis, programs)[direction] for one in data]
+            scanned = _by_doubling(slices, self._combine(combine_fn, scalars))
+            last = (axis or 0) + programs
+            return [np.ascontiguousarray(np.moveaxis(one[direction], 0, last)) for one in scanned]
+
+        with self._unrecorded():
+            restored = scan([tensor.handle.data for tensor in input])
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(restored, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
-        self._lose_path(input, results)
+        self._lose_path(input, results, lambda rows: scan(rows, programs=1))
         if following.is_following:
             handles = [one.handle for one in input], [one.handle for one in results]
             following.scanned(*handles, axis or 0, bool(_plain(reverse)))
         return results
 
-    def _lose_path(self, input: Sequence[Any], results: Sequence[Any]) -> None:
+    def _lose_path(
+        self, input: Sequence[Any], results: Sequence[Any], function: Callable[[Sequence[Array]], list[Array]]
+    ) -> None:
         path = self._semantic.builder.path
         if path is not None:
-            path.lose([one.handle for one in input], [one.handle for one in results], "a reduction")
+            path.lose([one.handle for one in input], [one.handle for one in results], "a reduction", function)
+
+    def _unrecorded(self) -> AbstractContextManager[None]:
+        """Return a context in which the operations of a combine function are not recorded."""
+        path = self._semantic.builder.path
+        return nullcontext() if path is None else path.paused()
 
     def _combine(self, combine_fn: Any, scalars: Sequence[Any]) -> Combine:
         def call(left: list[Array], right: list[Array]) -> list[Array]:
@@ -161,8 +181,10 @@ def _from_front(axis: Any, rank: int) -> int | None:
     return None if axis is None else axis % rank
 
 
-def _axis_first(data: Array, axis: int | None) -> Array:
-    return data.reshape(-1) if axis is None else np.moveaxis(data, axis, 0)
+def _axis_first(data: Array, axis: int | None, programs: int = 0) -> Array:
+    if axis is None:
+        data, axis = data.reshape(*data.shape[:programs], -1), 0
+    return np.moveaxis(data, axis + programs, 0)
 
 
 def _by_halves(slices: list[Array], combine: Combine) -> list[Array]:

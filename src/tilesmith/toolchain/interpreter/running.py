@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import triton.language as tl
@@ -20,7 +20,7 @@ from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 from triton.runtime.jit import JITFunction, mangle_type
 
 from tilesmith.toolchain.gluon import DESCRIPTORS, GLUON_DESCRIPTOR
-from tilesmith.toolchain.interpreter.all_programs import Batch, CannotFollow, PathRecorder, Recorded, every_address
+from tilesmith.toolchain.interpreter.all_programs import CannotFollow, PathRecorder
 from tilesmith.toolchain.interpreter.gluon.language import GluonLanguage
 from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
 from tilesmith.toolchain.interpreter.host import HostCopies
@@ -71,6 +71,8 @@ _contexts: list[Observer | None] = []
 _performers: list[Performer] = []
 _lock = threading.RLock()
 _stock: dict[Any, Any] = {}
+_Path = TypeVar("_Path", bound=PathRecorder)
+_Run = Callable[[Program], _Path]
 
 
 def is_interpreting() -> bool:
@@ -293,31 +295,30 @@ def _values(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def addresses_of_all_programs(
-    launched: Launched, seconds: float, wanted: Callable[[Recorded], bool] = lambda access: True
-) -> Iterator[Batch]:
-    """Yield the accesses of all programs of a launch on host tensors, in batches; nothing is stored.
-
-    Raises CannotFollow where they cannot be computed for all programs, or not within `seconds`.
-    """
+@contextmanager
+def recording(launched: Launched, observers: Sequence[Observer], kind: type[_Path]) -> Iterator[_Run[_Path]]:
+    """Give a function that records one program of a launch."""
     language, builder = _language(), _language().builder
     with _lock, _in_place(launched.kernel), np.errstate(all="ignore"):
-        builder.memory = memory = Memory(launched.kernel.__name__, launched.arguments, [])
+        builder.memory = memory = Memory(launched.kernel.__name__, launched.arguments, observers)
         builder.set_grid_dim(*launched.grid)
         function, values = language.rewritten(launched.kernel), _values(launched.kernel, launched.arguments)
 
-        def run(program: Program) -> PathRecorder:
+        def run(program: Program) -> _Path:
             builder.grid_idx = program
-            with PathRecorder(builder) as path:
+            memory.observers = []
+            with kind(builder) as path:
                 try:
                     function(**values)
                 except CannotFollow:
                     raise
                 except Exception as error:
                     raise CannotFollow(f"program {program} fails: {error}") from error
+                finally:
+                    memory.observers = observers
             return path
 
-        yield from every_address(run, launched.grid, memory.readable, seconds, wanted)
+        yield run
 
 
 @contextmanager

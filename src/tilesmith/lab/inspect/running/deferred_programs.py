@@ -15,7 +15,7 @@ import torch
 
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.running.tensor_tracker import tensors_in
-from tilesmith.toolchain.interpreter import Launched, Observer, interpret
+from tilesmith.toolchain.interpreter import Launched, Observer, interpret, interpret_together
 from tilesmith.toolchain.interpreter.host import with_tensors
 
 LONG_QUEUE = 8  # launches; from there on, those whose results are gone are dropped
@@ -77,7 +77,8 @@ class DeferredPrograms:
         first = self._launches.pop(0)
         launched = first.launched
         observer = self._observer(launched)
-        interpret(launched.kernel, launched.grid, launched.arguments, observer, first.programs)  # type: ignore[arg-type]
+        left = interpret_together(launched, observer, list(first.programs))
+        interpret(launched.kernel, launched.grid, launched.arguments, observer, left)  # type: ignore[arg-type]
 
     def _drop_unreadable(self) -> None:
         """Drop launches whose results nobody can read any more: neither the script nor a later launch."""

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
 from tilesmith.lab.inspect.running.written_memory import COPIES, only_reads, unwritten_elements
+from tilesmith.toolchain.benchmarks import is_benchmarking
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
 
@@ -136,7 +137,10 @@ class TensorTracker(TorchFunctionMode):
             self._in_backward += 1
             try:
                 with self:
-                    return stock(node, *gradients)
+                    found = stock(node, *gradients)
+                if not is_benchmarking():  # autograd adds and copies gradients unseen
+                    self._before_use(list(tensors_in(found)))
+                return found
             finally:
                 self._in_backward -= 1
 

@@ -16,8 +16,15 @@ from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.shadow_memory import named_tensors
 from tilesmith.lab.inspect.tracing.views import View
 from tilesmith.toolchain.interpreter import Launched
-from tilesmith.toolchain.interpreter.all_programs import Batch, CannotFollow, Recorded
-from tilesmith.toolchain.interpreter.running import addresses_of_all_programs
+from tilesmith.toolchain.interpreter.all_programs import (
+    Batch,
+    CannotFollow,
+    PathRecorder,
+    Recorded,
+    every_address,
+    program_of,
+)
+from tilesmith.toolchain.interpreter.running import recording
 
 SECONDS = 4.0
 MOST_SUSPECTS = 8
@@ -43,14 +50,15 @@ def suspects(launched: Launched, written: frozenset[str], has_atomics: bool) -> 
     tensors = dict(named_tensors(launched.arguments))
     search = _Search(launched.grid, tensors, set() if has_atomics else set(written))
     try:
-        for wanted in (search.is_store, search.is_load):
-            for batch in addresses_of_all_programs(launched, SECONDS / 2, wanted):
-                search.add(batch)
+        with recording(launched, (), PathRecorder) as run:
+            for wanted in (search.is_store, search.is_load):
+                for batch in every_address(run, launched.grid, SECONDS / 2, wanted):
+                    search.add(batch)
         found.complete = True
     except CannotFollow as why:
         found.reason = str(why)
     numbers = list(dict.fromkeys(search.numbers))[:MOST_SUSPECTS]
-    found.programs = [_program(number, launched.grid) for number in numbers]
+    found.programs = [program_of(number, launched.grid) for number in numbers]
     return found
 
 
@@ -114,7 +122,3 @@ class _Search:
         clash = np.flatnonzero((others != 0) & (others != programs))
         for place in clash[:: max(1, clash.size // 2)][:2].tolist():
             self.numbers += [int(others[place]) - 1, int(programs[place]) - 1]
-
-
-def _program(number: int, grid: Program) -> Program:
-    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])

@@ -1,0 +1,325 @@
+"""Many programs of a launch performed together, operation by operation.
+
+One program is recorded without effect, with every operation that a store depends on. All programs that take the same
+branches share that record: numpy performs each operation for all of them at once, loads and stores included. On a GPU
+programs may run in any order, so the results are those of a correct kernel. A kernel whose programs wait for each
+other, or that uses an operation not known here, raises CannotFollow before anything is stored.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from triton.runtime.interpreter import TensorHandle
+
+from tilesmith.toolchain.interpreter.all_programs import (
+    EVALUATED,
+    Array,
+    CannotFollow,
+    Evaluation,
+    Node,
+    PathRecorder,
+    ids_of,
+    program_of,
+    same_path,
+)
+from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position, tensors_in
+from tilesmith.toolchain.interpreter.running import Launched, recording
+
+MOST_STEPS = 50_000  # of one program
+MOST_ELEMENTS = 1 << 18  # of one block, over all programs of a chunk; larger ones leave the CPU's cache
+FEW_PROGRAMS = 8  # a path of fewer programs is not worth recording
+MOST_PATHS = 64  # that few programs take, before all programs run one by one
+TRIED_PROGRAMS = 3  # performed without effect, to see that the record is right
+
+# Which argument is the pointer, and the kind of access.
+_ACCESSES = {
+    "load": (0, "load"),
+    "masked_load": (0, "load"),
+    "store": (0, "store"),
+    "masked_store": (0, "store"),
+    "atomic_rmw": (1, "atomic"),
+}
+_ELEMENTWISE = frozenset(
+    {
+        *("approx_divf", "ceil", "clampf", "cos", "erf", "exp", "exp2", "fabs", "fadd", "fdiv", "floor", "fma", "fmul"),
+        *("fneg", "fp_ext", "fp_to_fp", "fp_to_si", "fp_to_ui", "fp_trunc", "frem", "fsub", "log", "log2", "rsqrt"),
+        *("maximumf", "maxnumf", "minimumf", "minnumf", "precise_divf", "precise_sqrt", "si_to_fp", "sin", "sqrt"),
+        *("ui_to_fp", "dot"),
+        *(f"fcmp{order}{one}" for order in "OU" for one in ("EQ", "GE", "GT", "LE", "LT", "NE")),
+    }
+)
+_CONSTANT = frozenset({"make_range", "get_num_programs"})
+_WITHOUT_EFFECT = frozenset({"assume", "barrier"})
+
+
+@dataclass
+class ProgramRecorder(PathRecorder):
+    """Records every operation of one program. Nothing is stored."""
+
+    effects: list[Node] = field(default_factory=list)
+    stored: list[Any] = field(default_factory=list)  # by effect: pointers, value and mask of the program that ran
+
+    def _follow(self, name: str, function: Callable[..., Any], arguments: Sequence[Any], result: Any) -> None:
+        if self._count > MOST_STEPS:
+            raise CannotFollow("its programs are long")
+        if result is None:
+            if name not in _WITHOUT_EFFECT:
+                raise CannotFollow(f"the kernel uses {name}")
+            return
+        results = result if isinstance(result, tuple | list) else [result]
+        if name == "split":
+            self.lose(arguments, results, name, lambda rows: [rows[0][..., 0], rows[0][..., 1]])
+            return
+        known = name in EVALUATED or name in _ELEMENTWISE
+        derived = any(getattr(argument, "node", None) is not None for argument in arguments)
+        for one in results:
+            if not isinstance(one, TensorHandle) or name in _CONSTANT or (known and not derived):
+                continue
+            one.node = self._node(name, function, arguments, handle=one) if known else self._opaque(name)
+
+    def lose(
+        self, inputs: Sequence[Any], results: Sequence[Any], name: str, function: Callable[..., Any] | None = None
+    ) -> None:
+        if function is None:
+            super().lose(inputs, results, name)
+        elif any(getattr(one, "node", None) is not None for one in inputs):
+            whole = self._node("several", function, inputs, handle=inputs[0])
+            for number, one in enumerate(results):
+                one.node = self._node("one of several", None, (whole.handle,), axis=number, handle=one)
+
+    def _access(self, name: str, function: Callable[..., Any], arguments: Sequence[Any], options: Any) -> Any:
+        if name not in _ACCESSES:
+            raise CannotFollow(f"the kernel uses {name}")
+        place, kind = _ACCESSES[name]
+        pointers = arguments[place]
+        handles = [one for one in arguments if isinstance(one, TensorHandle)]
+        if any(one.data.shape != pointers.data.shape for one in handles) or options:
+            raise CannotFollow("an access mixes shapes")
+        # The recorded program only finds the path: the values that it loads must exist, not its stores.
+        result = self._recorded(name, function, arguments)
+        node = self._node(kind, function, arguments, axis=place, handle=pointers)
+        node.place = kernel_position(sys._getframe(1))
+        if kind != "load":
+            self.effects.append(node)
+            self.stored.append([np.array(one.data) for one in handles])
+        if result is not None:
+            node.handle = TensorHandle(np.broadcast_to(np.False_, result.data.shape), result.dtype)
+            node.handle.node = result.node = node
+        return result
+
+    def _recorded(self, name: str, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        place, kind = _ACCESSES[name]
+        pointers = arguments[place]
+        if kind == "store":
+            return None
+        if kind == "atomic":
+            value = arguments[2]
+            return TensorHandle(np.zeros(pointers.data.shape, value.data.dtype), value.dtype.scalar)
+        mask = arguments[1] if name == "masked_load" else None
+        if not self.builder.memory.holds(pointers, None if mask is None else np.asarray(mask.data, dtype=bool)):
+            raise CannotFollow("an access is out of bounds")
+        return function(*arguments)
+
+    def evaluation(self, programs: NDArray[np.int64], grid: Program) -> Evaluation:
+        return Branches(ids_of(programs, grid), self.builder.memory.readable)
+
+    def order(self, arguments: Mapping[str, Any]) -> list[Node]:
+        """Return the nodes that effects need, in program order. Raises CannotFollow where one is not known."""
+        storages = {name: tensor.untyped_storage().data_ptr() for name, tensor in tensors_in(arguments)}
+        written = {storages.get(_argument(effect)) for effect in self.effects}
+        for handle, _ in self.branches:
+            for node in _needed([handle.node]):
+                source = storages.get(_argument(node)) if node.name == "load" else None
+                if node.name == "atomic" or (node.name == "load" and (None in written or source in {None, *written})):
+                    raise CannotFollow("a branch depends on memory that the kernel writes")
+        return _needed(self.effects)
+
+
+def _argument(access: Node) -> str:
+    return getattr(access.arguments[access.axis].dtype, "argument", "") if access.arguments else ""
+
+
+def _needed(nodes: Sequence[Node]) -> list[Node]:
+    found: dict[Node, None] = {}
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            if node.number < 0:
+                raise CannotFollow(f"a result depends on {node.name}")
+            found[node] = None
+            stack.extend(node.inputs())
+    return sorted(found, key=lambda one: one.number)
+
+
+class Branches(Evaluation):
+    """Evaluates what branches depend on. Loads outside memory give 0: they are those of another path."""
+
+    def _evaluate(self, node: Node) -> Any:
+        match node.name:
+            case "load":
+                pointers, *rest = (self._row(one) for one in node.arguments)
+                masked = len(node.arguments) > 1 and _is_mask(node.arguments[1])
+                loaded = self._load(node, pointers, rest[0] if masked else None)
+                filled = masked and isinstance(node.arguments[2], TensorHandle)
+                return np.where(rest[0], loaded, rest[1]) if filled else loaded
+            case "several":
+                return self._several(node)
+            case "one of several":
+                value = self._row(node.arguments[0])[node.axis]
+                return value.reshape(len(value), *node.handle.data.shape)
+            case "join":
+                left, right = np.broadcast_arrays(*(self._row(one) for one in node.arguments))
+                return np.stack([left, right], axis=-1).reshape(len(left), *node.handle.data.shape)
+        return super()._evaluate(node)
+
+    def _several(self, node: Node) -> list[Array]:
+        """Return the results of a reduction. Triton's blocks are powers of two, so copies of the first row fill up."""
+        rows = [self._row(one) for one in node.arguments]
+        count = max(map(len, rows))
+        padded = 1 << (count - 1).bit_length()
+        places = np.where(np.arange(padded) < count, np.arange(padded), 0)
+        blocks = [np.broadcast_to(row, (count, *row.shape[1:]))[places] for row in rows]
+        return [one[:count] for one in node.function(blocks)]  # type: ignore[misc]
+
+
+class Lockstep(Branches):
+    """Performs the record of one program for several programs, given by their numbers."""
+
+    def __init__(self, recorder: ProgramRecorder, order: list[Node], programs: NDArray[np.int64], grid: Program):
+        self._builder = recorder.builder
+        super().__init__(ids_of(programs, grid), self._builder.memory.readable)
+        self._recorder = recorder
+        self._order = order
+        self._programs = programs
+        self._grid = grid
+        self._uses: dict[Node, int] = {}
+        for node in order:
+            self._uses.update(dict.fromkeys(node.inputs(), node.number))
+
+    def perform(self) -> None:
+        """Perform all operations, with their effects."""
+        for _ in self._perform(with_effects=True):
+            pass
+
+    def agrees(self) -> bool:
+        """Perform all operations without effect. Return whether the first program does as it did when recorded."""
+        found = [[one[0] for one in arrays] for arrays in self._perform(with_effects=False)]
+        pairs = zip(found, self._recorder.stored, strict=True)
+        return all(
+            np.array_equal(mine, recorded, equal_nan=mine.dtype.kind == "f")
+            for arrays, stored in pairs
+            for mine, recorded in zip(arrays, stored, strict=True)
+        )
+
+    def _perform(self, *, with_effects: bool) -> Iterator[list[Array]]:
+        """Yield what each effect is given: pointers, value and mask in the order of the arguments."""
+        for node in self._order:
+            if node.name in ("load", "store", "atomic"):
+                handles = self._handles(node)
+                if node.name != "load":
+                    yield [one.data for one in handles if isinstance(one, TensorHandle)]
+                if node.name == "load" or with_effects:
+                    self._known[node] = self._accessed(node, handles)
+                elif node.name == "atomic":
+                    self._known[node] = np.zeros_like(handles[2].data)
+            else:
+                self._known[node] = self._evaluate(node)
+            for one in node.inputs():
+                if self._uses[one] == node.number:
+                    self._known.pop(one, None)
+
+    def _handles(self, node: Node) -> list[Any]:
+        rows = [self._row(one) for one in node.arguments]
+        counts = [len(row) for row, one in zip(rows, node.arguments, strict=True) if isinstance(one, TensorHandle)]
+        count = self._programs.size if node.name == "atomic" else max(counts)
+        return [
+            TensorHandle(np.ascontiguousarray(np.broadcast_to(row, (count, *row.shape[1:]))), one.dtype)
+            if isinstance(one, TensorHandle)
+            else one
+            for row, one in zip(rows, node.arguments, strict=True)
+        ]
+
+    def _accessed(self, node: Node, handles: list[Any]) -> Any:
+        memory = self._builder.memory
+        pointers, masks = handles[node.axis], [one for one in handles if _is_mask(one)]
+        memory.place = node.place
+        try:
+            if memory.holds(pointers, masks[-1].data if masks else None):
+                self._builder.grid_idx = program_of(int(self._programs[0]), self._grid)
+                result = node.function(*handles)  # type: ignore[misc]
+                return None if result is None else result.data
+            return self._one_by_one(node, handles, len(pointers.data))
+        finally:
+            memory.place = None
+            self._builder.undefined.end()  # the sample follows undefined lanes
+
+    def _one_by_one(self, node: Node, handles: list[Any], count: int) -> Any:
+        """Perform an access that is partly out of bounds, so that messages name the program."""
+        results = []
+        for row in range(count):
+            self._builder.grid_idx = program_of(int(self._programs[row]), self._grid)
+            own = [TensorHandle(one.data[row], one.dtype) if isinstance(one, TensorHandle) else one for one in handles]
+            results.append(node.function(*own))  # type: ignore[misc]
+        return None if results[0] is None else np.stack([one.data for one in results])
+
+
+def _is_mask(handle: Any) -> bool:
+    return isinstance(handle, TensorHandle) and handle.dtype.scalar.is_int1()
+
+
+def perform_together(
+    run: Callable[[Program], ProgramRecorder], grid: Program, arguments: Mapping[str, Any], programs: list[Program]
+) -> list[Program]:
+    """Perform programs together where their paths agree. Return those that must run one by one.
+
+    `run(program)` records one program.
+    """
+    left = np.array([x + grid[0] * (y + grid[1] * z) for x, y, z in programs], dtype=np.int64)
+    alone: list[int] = []
+    paths = 0
+    while left.size and paths < MOST_PATHS:
+        try:
+            record = run(program_of(int(left[0]), grid))
+            order = record.order(arguments)
+            alike = same_path(record, left, grid)
+            if (few := int(alike.sum()) < FEW_PROGRAMS) or not record.effects:
+                paths += few
+                alone += left[alike].tolist() if few else []
+            else:
+                _perform_all(record, order, left[alike], grid)
+        except CannotFollow:
+            break
+        left = left[~alike]
+    return [program_of(number, grid) for number in sorted([*alone, *left.tolist()])]
+
+
+def _perform_all(record: ProgramRecorder, order: list[Node], programs: NDArray[np.int64], grid: Program) -> None:
+    _try(Lockstep(record, order, programs[:TRIED_PROGRAMS], grid))
+    widest = max((node.handle.data.size for node in order), default=1)
+    size = max(1, MOST_ELEMENTS // widest)
+    for start in range(0, programs.size, size):
+        Lockstep(record, order, programs[start : start + size], grid).perform()
+
+
+def _try(lockstep: Lockstep) -> None:
+    try:
+        agrees = lockstep.agrees()
+    except Exception as error:
+        raise CannotFollow(f"{type(error).__name__}: {error}") from error
+    if not agrees:
+        raise CannotFollow("its record differs")
+
+
+def interpret_together(launched: Launched, observer: Observer | None, programs: list[Program]) -> list[Program]:
+    """Perform programs of a launch on host tensors together. Return those that must run one by one."""
+    if launched.kernel.is_gluon() or len(programs) < FEW_PROGRAMS:
+        return programs
+    with recording(launched, [] if observer is None else [observer], ProgramRecorder) as run:
+        return perform_together(run, launched.grid, launched.arguments, programs)
