@@ -58,6 +58,4 @@ def both_of(path: Path | str, rules: Rules | None = None) -> tuple[Task, Candida
 
 
 def _missing(path: Path) -> str:
-    return (
-        f"{path}: no such file; a task is an operator, a file with a SPEC, a KernelBench problem, a GPU MODE folder"
-    )
+    return f"{path}: no such file; a task is an operator, a file with a SPEC, a KernelBench problem, a GPU MODE folder"
