@@ -84,7 +84,10 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A test that hangs ends its process with the stacks of all threads; pytest-xdist goes on in a new process."""
     end_after(LONGEST_SECONDS["slow" if item.get_closest_marker("slow") else "fast"], STANDARD_ERROR)
-    return (yield)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # a process of pytest-xdist may wait for its next test much longer
 
 
 def pytest_unconfigure() -> None:
