@@ -14,6 +14,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import resource
 import sys
 import time
 from dataclasses import replace
@@ -99,6 +100,12 @@ def kept_rows(file: Path | None) -> dict[str, dict[str, Any]]:
     return {row["script"]: row for row in json.loads(file.read_text())["rows"]}
 
 
+def children_seconds() -> float:
+    """Return the CPU time of the processes that ended: other work on the machine does not change it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", action="append", default=[], metavar="LIBRARY=FOLDER")
@@ -115,10 +122,11 @@ def main() -> None:
     settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))
     for name, file, arguments, folder in scripts(roots, options.script):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
-        start = time.monotonic()
+        start, busy = time.monotonic(), children_seconds()
         found = inspect_script(file, arguments, settings, Limits(seconds=options.timeout))
         versions = {"tilesmith": found.tilesmith, "torch": found.torch, "triton": found.triton}
         row = {**verdict(name, found), "seconds": round(time.monotonic() - start, 1)}
+        row["cpu_seconds"] = round(children_seconds() - busy, 1)
         library = "tutorials" if row["source"] in ("tutorial", "gluon") else row["source"]
         row["version"] = given.get(library, found.torch if library == "inductor" else "")
         rows.append(row)

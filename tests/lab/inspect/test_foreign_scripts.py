@@ -245,3 +245,33 @@ def test_rejected_kernel_is_one_error() -> None:
 
     found = inspect(program, targets=HOPPER)
     assert [one.kind for one in found.findings if one.severity == "error"] == ["compile-error"]
+
+
+def test_replay_of_a_cuda_graph_computes_again() -> None:
+    def program() -> None:
+        x = torch.ones(6, 16, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            assert torch.cuda.is_current_stream_capturing()
+            doubled = x * 2
+            copied = _copied(doubled)
+            copied += 1
+            total = copied.sum(0)
+        assert torch.equal(copied, torch.full_like(x, 3.0))
+        x.fill_(5.0)
+        graph.replay()
+        assert torch.equal(copied, torch.full_like(x, 11.0))
+        assert torch.equal(total, torch.full((16,), 66.0, device="cuda"))
+
+    found = inspect(program, targets=HOPPER)
+    assert not found.has_errors
+    assert found.kernels[0].launches == 2
+
+
+def test_graphed_callables_are_called() -> None:
+    def program() -> None:
+        x = torch.randn(2, 16, device="cuda")
+        graphed = torch.cuda.make_graphed_callables(_copied, (torch.empty_like(x),))
+        assert torch.equal(graphed(x), x)
+
+    assert not inspect(program, targets=HOPPER).has_errors

@@ -37,6 +37,7 @@ from tilesmith.lab.inspect.metrics.launch_metrics import Metrics
 from tilesmith.lab.inspect.metrics.measured_time import explain_time, measured_us
 from tilesmith.lab.inspect.model import Finding, Kernel, Program, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions
+from tilesmith.lab.inspect.running.cuda_graphs import noted
 from tilesmith.lab.inspect.running.deferred_programs import DeferredPrograms
 from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker, tensors_in
 from tilesmith.lab.inspect.running.written_memory import WrittenBytes
@@ -100,8 +101,12 @@ class Session:
 
     def launch(self, launched: Launched) -> Any:
         """Run in place of a launch; return what the launch would return."""
-        with torch._C.DisableTorchFunction(), self.tensors.inside_call(on_gpu=False):
-            return self._launch(launched)
+
+        def launch() -> Any:
+            with torch._C.DisableTorchFunction(), self.tensors.inside_call(on_gpu=False):
+                return self._launch(launched)
+
+        return noted(launch)
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         """Return the autotuner's configuration that a launch takes."""

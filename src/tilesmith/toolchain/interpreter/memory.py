@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Program = tuple[int, int, int]
 
 _NOT_USER_CODE = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, __file__))
-MANY_LANES = 1 << 14  # from there on, numpy's indexing is faster than a loop over lanes
+MANY_LANES = 1 << 12  # from there on, numpy indexing beats the loop over lanes (8192: 118 against 184 µs)
 _NOWHERE = ("<unknown>", 0)
 
 

@@ -11,5 +11,6 @@ Files, in reading order:
 - `half_precision.py`: half-precision sums as a GPU computes them.
 - `written_memory.py`: which bytes of a storage were written.
 - `deferred_programs.py`: programs that run only when their results are read.
+- `cuda_graphs.py`: CUDA graphs, whose calls run again at each replay.
 - `gpu_stand_in.py`: answers for `torch.cuda` on a machine without a GPU.
 """

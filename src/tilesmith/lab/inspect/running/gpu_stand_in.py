@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 
 from tilesmith.hardware.devices import Device
+from tilesmith.lab.inspect.running.cuda_graphs import Graph, captured, is_capturing
 from tilesmith.toolchain.interpreter.driver import standing_in
 
 _GIGABYTE = 1 << 30
@@ -75,25 +76,6 @@ class Stream:
 
     def record_event(self, event: Any = None) -> Any:
         return event or Event()
-
-
-class Graph:
-    """A CUDA graph whose calls run once, during capture."""
-
-    def __init__(self, *unused: Any, **options: Any) -> None:
-        pass
-
-    def capture_begin(self, *unused: Any, **options: Any) -> None:
-        pass
-
-    def capture_end(self) -> None:
-        pass
-
-    def replay(self) -> None:
-        pass
-
-    def reset(self) -> None:
-        pass
 
 
 _new_generator: Any = torch.Generator.__new__
@@ -159,8 +141,9 @@ def _torch_cuda(device: Device) -> dict[str, Any]:
         "default_stream": _returning(stream),
         "set_stream": _returning(None),
         "CUDAGraph": Graph,
-        "graph": lambda *unused, **options: nullcontext(),
-        "is_current_stream_capturing": _returning(False),
+        "graph": captured,
+        "make_graphed_callables": lambda callables, *unused, **options: callables,
+        "is_current_stream_capturing": is_capturing,
         "ipc_collect": _returning(None),
         "mem_get_info": _returning(_FREE_AND_TOTAL_BYTES),
         "memory_summary": _returning(""),

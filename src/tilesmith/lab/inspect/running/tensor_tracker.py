@@ -21,6 +21,7 @@ from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from tilesmith.lab.inspect.running.cuda_graphs import noted
 from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
 from tilesmith.lab.inspect.running.written_memory import COPIES, only_reads, unwritten_elements
 from tilesmith.toolchain.benchmarks import is_benchmarking
@@ -83,9 +84,14 @@ class TensorTracker(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = func.__name__
-        if name == "__get__":
+        if func.__name__ == "__get__":
             return self._attribute(func, args)
+        if func.__name__ in _EMPTY:
+            return self._call(func, args, kwargs)
+        return noted(lambda: self._call(func, args, kwargs), lambda: func(*args, **kwargs))
+
+    def _call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = func.__name__
         if name in _BACKWARD:
             self._before_use(None)
             with self.inside_call(self._any_on_gpu):

@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -96,6 +97,8 @@ class GluonLanguage:
             return known
         if member is tl.static_range or (tl.core.is_builtin(member) and hasattr(tl, name)):
             return _from_triton(name)
+        if tl.core.is_builtin(member) and member.__module__ == tl.core.__name__:  # to_tensor, in releases before 3.7
+            return partial(member, _semantic=self.machine.semantic)
         if tl.core.is_builtin(member) and room != "_semantic":
             return _unknown(f"{room}.{name}" if room in ("tma", "mbarrier", "async_copy", "clc", "cluster") else name)
         return None
