@@ -64,16 +64,16 @@ class Reductions:
         axis = _from_front(axis, len(shape))
         scalars = [tensor.dtype for tensor in input]
         with self._unrecorded():
-            reduced = self._as_dot(input[0].handle, axis, combine_fn)
-            if reduced is None:
-                reduced = self._reduced([tensor.handle.data for tensor in input], scalars, axis, combine_fn)
+            dot = self._as_dot(input[0].handle, axis, combine_fn)
+            reduced = dot or self._reduced([tensor.handle.data for tensor in input], scalars, axis, combine_fn)
         if _plain(keep_dims):
             kept = [1 if axis in (None, dimension) else length for dimension, length in enumerate(shape)]
             reduced = [data.reshape(kept) for data in reduced]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
         self._semantic.builder.threads_wait(certain=False)
-        self._lose_path(input, results, lambda rows: self._reduced(rows, scalars, axis, combine_fn, programs=1))
+        again = None if dot else lambda rows: self._reduced(rows, scalars, axis, combine_fn, programs=1)
+        self._lose_path(input, results, again)
         if following.is_following:
             following.reduced([one.handle for one in input], [one.handle for one in results], axis)
         return results
@@ -141,7 +141,7 @@ class Reductions:
         return results
 
     def _lose_path(
-        self, input: Sequence[Any], results: Sequence[Any], function: Callable[[Sequence[Array]], list[Array]]
+        self, input: Sequence[Any], results: Sequence[Any], function: Callable[[Sequence[Array]], list[Array]] | None
     ) -> None:
         path = self._semantic.builder.path
         if path is not None:
