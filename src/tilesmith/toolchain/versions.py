@@ -20,6 +20,14 @@ def fused_multiply_add_is_exact() -> bool:
     return triton_version() >= (3, 9)
 
 
+def sums_become_tf32_dots() -> bool:
+    """Whether Triton turns `tl.sum(a[:, :, None] * b[None, :, :], 1)` of float32 into a dot of tf32 on NVIDIA GPUs.
+
+    It does before 3.8, for a sum over any of the three dimensions. Since 3.8 the dot is exact, and axis 1 only.
+    """
+    return triton_version() < (3, 8)
+
+
 def copies_left_operands() -> bool:
     """Return whether Triton keeps a register copy of a wgmma's left operand for each wgmma in flight: since 3.9."""
     return triton_version() >= (3, 9)

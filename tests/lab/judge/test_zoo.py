@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilesmith.lab.judge import Candidate, Judge, Options, Rules, Task, task_at
+from tilesmith.toolchain.versions import sums_become_tf32_dots
 
 ZOO = Path(__file__).parents[2] / "judge" / "zoo"
 SEED = 5
@@ -61,6 +62,8 @@ def test_cheat_does_not_pass(path: Path, warm_judge: Judge) -> None:
 @pytest.mark.parametrize("path", candidates("honest"))
 def test_honest_candidate_is_not_refused(path: Path, warm_judge: Judge) -> None:
     verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), Options(seed=SEED))
+    if path.stem == "broadcast_and_sum" and sums_become_tf32_dots():
+        pytest.skip("this Triton compiles the sum to a dot of tf32: the kernel is wrong")
     open_without_gpu = {"gluon"}  # Triton's interpreter has no Gluon
     assert verdict.outcome == ("unproven" if path.stem in open_without_gpu else "pass"), str(verdict)
 

@@ -19,6 +19,7 @@ from tilesmith.lab.judge.replaying.replay import digest
 from tilesmith.lab.judge.task import Draw, Task
 from tilesmith.lab.judge.verdict import Reason
 from tilesmith.spec import Inputs
+from tilesmith.toolchain.versions import sums_become_tf32_dots
 
 FAR_OFF = 16.0  # times the allowed error: no accident of rounding
 _ADVICE = {
@@ -185,9 +186,16 @@ class Replayer:
             if draw == "wide":
                 return "Large inputs overflow: subtract the maximum before exp, or accumulate in float32."
             return "New memory holds NaN: an element that no program stores stays NaN. Check the mask and the grid."
-        dots = any("dot(" in str(kernel.get("text")) for kernel in recorded.tape["kernels"])
+        texts = [str(kernel.get("text")) for kernel in recorded.tape["kernels"]]
+        dots = any("dot(" in text for text in texts)
         if dots and recorded.trial.dtype_name == "float32" and not self._task.rules.tf32:
             return 'tl.dot rounds float32 to tf32 by default: pass input_precision="ieee" or "tf32x3".'
+        sums = any("sum(" in text and ("expand_dims" in text or "None" in text) for text in texts)
+        if sums and recorded.trial.dtype_name == "float32" and not self._task.rules.tf32 and sums_become_tf32_dots():
+            return (
+                "Triton turns tl.sum(a[:, :, None] * b[None, :, :], 1) into a dot of tf32 on NVIDIA GPUs: call tl.dot "
+                'with input_precision="ieee", or swap the factors.'
+            )
         if draw == "small":
             return "The error shows with inputs of about a thousandth: is an epsilon missing?"
         if draw == "mirrored":

@@ -69,7 +69,8 @@ class Access:
 class Dot:
     """One `tl.dot` of one program: [m, k] @ [k, n], `batch` times, in Triton's names for the formats.
 
-    `input_precision` applies to single precision only; it is `tf32` where the kernel does not set it.
+    `input_precision` applies to single precision only; it is `tf32` where the kernel does not set it. With `of_sum`,
+    the kernel has a sum of products there, which Triton compiles to a dot.
     """
 
     program: Program
@@ -83,6 +84,7 @@ class Dot:
     operand_format: str
     accumulator_format: str
     input_precision: str
+    of_sum: bool = False
 
 
 class Doubt(NamedTuple):

@@ -80,6 +80,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     recorder: Recorder | None = None
     path: PathRecorder | None = None
     _bounded = False
+    _is_of_sum = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,6 +172,31 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         product = np.matmul(left, right)
         return handle_of(product + d.data, d.dtype.scalar)
 
+    def dot_of_sum(self, a: Handle, b: Handle, d: Handle) -> Handle:
+        """Perform the dot of tf32 that Triton compiles a sum of products to."""
+        self._is_of_sum = True
+        try:
+            return self.create_dot(a, b, d, _ir.INPUT_PRECISION.TF32, 0)
+        finally:
+            self._is_of_sum = False
+
+    # Triton may compile a sum of products to a dot. These three remember what its rewriting looks for.
+
+    def create_expand_dims(self, arg: Handle, axis: int) -> Handle:
+        made = super().create_expand_dims(arg, axis)
+        made.expanded = arg, axis
+        return made
+
+    def create_broadcast(self, arg: Handle, shape: Any) -> Handle:
+        made = super().create_broadcast(arg, shape)
+        made.spread = getattr(arg, "expanded", None)
+        return made
+
+    def create_fmul(self, lhs: Handle, rhs: Handle) -> Handle:
+        made = super().create_fmul(lhs, rhs)
+        made.factors = getattr(lhs, "spread", None), getattr(rhs, "spread", None)
+        return made
+
     def _show_dot(self, a: Handle, b: Handle, d: Handle, input_precision: str) -> None:
         *batch, m, k = a.data.shape
         dot = Dot(
@@ -184,6 +210,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             operand_format=a.dtype.scalar.name,
             accumulator_format=d.dtype.scalar.name,
             input_precision=input_precision,
+            of_sum=self._is_of_sum,
         )
         for observer in self.memory.observers:
             observer.dot(dot)

@@ -18,8 +18,10 @@ from triton.runtime.interpreter import TensorHandle
 from tilesmith.toolchain.interpreter.numerics import is_narrow
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes
+from tilesmith.toolchain.versions import sums_become_tf32_dots
 
 Array = NDArray[Any]
+SMALLEST_SIDE = 16  # rows and columns of a product, below which Triton leaves a sum alone
 Combine = Callable[[list[Array], list[Array]], list[Array]]
 
 
@@ -62,14 +64,16 @@ class Reductions:
         axis = _from_front(axis, len(shape))
         scalars = [tensor.dtype for tensor in input]
         with self._unrecorded():
-            reduced = self._reduced([tensor.handle.data for tensor in input], scalars, axis, combine_fn)
+            dot = self._as_dot(input[0].handle, axis, combine_fn)
+            reduced = dot or self._reduced([tensor.handle.data for tensor in input], scalars, axis, combine_fn)
         if _plain(keep_dims):
             kept = [1 if axis in (None, dimension) else length for dimension, length in enumerate(shape)]
             reduced = [data.reshape(kept) for data in reduced]
         results = tuple(tensor_of(data, scalar) for data, scalar in zip(reduced, scalars, strict=True))
         following: UndefinedLanes = self._semantic.builder.undefined
         self._semantic.builder.threads_wait(certain=False)
-        self._lose_path(input, results, lambda rows: self._reduced(rows, scalars, axis, combine_fn, programs=1))
+        again = None if dot else lambda rows: self._reduced(rows, scalars, axis, combine_fn, programs=1)
+        self._lose_path(input, results, again)
         if following.is_following:
             following.reduced([one.handle for one in input], [one.handle for one in results], axis)
         return results
@@ -81,6 +85,22 @@ class Reductions:
         slices = [_axis_first(one, axis, programs) for one in data]
         reduced = _known_reduction(combine_fn, slices, scalars)
         return _by_halves(slices, self._combine(combine_fn, scalars)) if reduced is None else reduced
+
+    def _as_dot(self, product: Any, axis: Any, combine_fn: Any) -> list[Array] | None:
+        """Return the sum of products that Triton compiles to a dot of tf32; None for all other reductions.
+
+        Triton does not look which dimension the sum is over, so a wrong sum of a cube becomes that dot too.
+        """
+        left, right = getattr(product, "factors", None) or (None, None)
+        if left is None or right is None or combine_fn is not tl.standard._sum_combine or product.data.ndim != 3:
+            return None
+        (a, a_axis), (b, b_axis), sides = left, right, product.data.shape[::2]
+        is_dot = (a_axis, b_axis) == (2, 0) and product.dtype.scalar == tl.float32 and min(sides) >= SMALLEST_SIDE
+        has_shape = axis is not None and np.delete(product.data.shape, axis).tolist() == list(sides)
+        if not is_dot or not has_shape or not sums_become_tf32_dots():
+            return None
+        zeros = TensorHandle(np.zeros(sides, np.float32), tl.float32)
+        return [self._semantic.builder.dot_of_sum(a, b, zeros).data]
 
     def associative_scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **unused: Any) -> Any:
         """Compute `tl.associative_scan`."""
@@ -121,7 +141,7 @@ class Reductions:
         return results
 
     def _lose_path(
-        self, input: Sequence[Any], results: Sequence[Any], function: Callable[[Sequence[Array]], list[Array]]
+        self, input: Sequence[Any], results: Sequence[Any], function: Callable[[Sequence[Array]], list[Array]] | None
     ) -> None:
         path = self._semantic.builder.path
         if path is not None:

@@ -21,6 +21,13 @@ def low_precision(evidence: Evidence) -> Iterator[Finding]:
                 "tl.dot multiplies float32 in tf32, which keeps 10 bits: three digits",
                 'Pass input_precision="ieee", or "tf32x3", where three digits are too few.', file=file, line=line,
             )  # fmt: skip
+        elif what == "tf32 of a sum":
+            yield evidence.finding(
+                "low-precision", "warning",
+                "this sum of products becomes a dot of tf32 on NVIDIA GPUs, which keeps 10 bits: three digits",
+                'Call tl.dot with input_precision="ieee", or swap the factors: then Triton leaves the sum alone.',
+                file=file, line=line,
+            )  # fmt: skip
         else:
             yield evidence.finding(
                 "low-precision", "warning", f"tl.dot accumulates in {what}",

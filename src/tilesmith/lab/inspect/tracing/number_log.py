@@ -57,7 +57,7 @@ class NumberLog:
     def dot(self, dot: Dot) -> None:
         line = (dot.file, dot.line)
         if dot.operand_format == "fp32" and dot.input_precision == "tf32":
-            self.dots[line] = "tf32"
+            self.dots[line] = "tf32 of a sum" if dot.of_sum else "tf32"
         elif dot.accumulator_format in HALF:
             self.dots[line] = dot.accumulator_format
 
