@@ -32,7 +32,7 @@ def with_kernels() -> Iterator[Any]:
     """Yield the exercises with a kernel. All but the first of the first four tracks are slow tests."""
     tracks: set[str] = set()
     for exercise in Catalogue().values():
-        if not exercise.is_only_questions and not exercise.is_cuda:
+        if exercise.has_kernels:
             marks = (pytest.mark.slow,) if exercise.track in tracks or len(tracks) == 4 else ()
             tracks.add(exercise.track)
             yield pytest.param(exercise.id, marks=marks)

@@ -165,8 +165,8 @@ def show(
 
     with opened(folder, exercises) as workshop, Worker() as worker:
         chosen, file = workshop.started(exercise)
-        if chosen.is_only_questions or chosen.is_cuda:
-            kind = "a CUDA program" if chosen.is_cuda else "questions only"
+        if not chosen.has_kernels:
+            kind = "a CUDA program" if chosen.is_cuda else "a program" if chosen.is_program else "questions only"
             refuse(f"{chosen.id} has {kind}, and a picture shows Triton kernels")
         page = html or file.with_name("picture.html")
         page.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ Files, in reading order:
 
 - `course/`: what an exercise is, how its files are read, and the order of the course.
 - `figures/`: the figures of the pages, drawn by code.
-- `checking/`: the stages of a check for Triton files, the goals and the messages for learners.
+- `checking/`: the stages of a check for Triton files and Python programs, the goals and the messages for learners.
 - `cuda/`: the same stages for CUDA files, without a GPU.
 - `quizzes/`: the answers to an exercise's questions and the replies to guesses.
 - `isolation/`: the child process that runs learners' files under limits.

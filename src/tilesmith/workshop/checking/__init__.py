@@ -1,4 +1,4 @@
-"""Checking a learner's Triton file: the stages, the goals and the messages.
+"""Checking a learner's Python file: the stages, the goals and the messages.
 
 Files, in reading order:
 
@@ -9,8 +9,11 @@ Files, in reading order:
 - `failure_messages.py`: the messages for learners whose file fails a stage.
 - `nan_origin.py`: the line on which a stored NaN was computed.
 - `program_order.py`: a call with the programs in reverse order.
-- `staged_check.py`: the part of a check that Triton and CUDA share.
+- `staged_check.py`: the part that all kinds of check share.
+- `loading.py`: importing a file that is no part of a package.
 - `triton_check.py`: all stages for a Triton file.
+- `program_check.py`: all stages for a Python program around kernels, by the exercise's own `checks.py`.
+- `pretended_gpu.py`: a GPU with its own clock, for programs that measure.
 - `constant_sweep.py`: the table of an exercise: one row per value of a constant.
 - `gpu_timing.py`: the stage "speed": times on this machine's GPU.
 """

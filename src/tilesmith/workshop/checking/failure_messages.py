@@ -117,6 +117,11 @@ def exception_while_importing(error: BaseException, file: Path) -> str:
     return f"{raised}.\nThis happens while Python imports the file, before any function is called."
 
 
+def exception_while_running(error: BaseException, file: Path) -> str:
+    """Return the message for a program that raises, or whose result the check cannot use."""
+    return _raised(error, file)
+
+
 def missed_goal(goal: Goal, measured: Measured, sizes: str = "") -> str:
     """Return the message for a missed goal: the value, its place, the sizes, and why the goal matters."""
     where = f" ({measured.where})" if measured.where else ""

@@ -1,4 +1,4 @@
-"""The part of a check that Triton and CUDA files share: stages in order, the goals, and the verdict."""
+"""The part that all kinds of check share: stages in order, the goals, and the verdict."""
 
 from __future__ import annotations
 

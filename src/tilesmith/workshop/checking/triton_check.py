@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +20,7 @@ from tilesmith.toolchain.interpreter import interpreting
 from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.constant_sweep import sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
+from tilesmith.workshop.checking.loading import load_module
 from tilesmith.workshop.checking.nan_origin import nan_origin
 from tilesmith.workshop.checking.program_order import last_program_first
 from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
@@ -231,18 +229,6 @@ def _spec(exercise: Exercise, function: Callable[..., Any]) -> Spec:
 def model_spec(exercise: Exercise) -> Spec:
     """Return the exercise's spec with the model solution as operator."""
     return _spec(exercise, getattr(load_module(exercise.solution), exercise.function))
-
-
-def load_module(path: Path) -> ModuleType:
-    """Import a file under a unique module name."""
-    name = f"tilesmith_workshop_{path.stem}_{abs(hash(path)):x}"
-    source = importlib.util.spec_from_file_location(name, path)
-    assert source is not None
-    assert source.loader is not None
-    module = importlib.util.module_from_spec(source)
-    sys.modules[name] = module  # Triton finds a kernel's source through its module
-    source.loader.exec_module(module)
-    return module
 
 
 def _case(size: Size) -> Case:

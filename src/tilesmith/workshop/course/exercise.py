@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DIFFICULTIES = ("easy", "medium", "hard")
+USUAL_TARGET = "cuda:90"
 STAGES = ("parses", "compiles", "runs", "right", "goals", "nvcc", "speed")
 
 
@@ -45,13 +46,14 @@ class Goal:
     at_most: float | None = None
     at_least: float | None = None
     argument: str | None = None
-    target: str = "cuda:90"
+    target: str = USUAL_TARGET
     size: str | None = None
 
     @property
     def name(self) -> str:
-        """Return the metric, with the argument that the goal is about."""
-        return f"{self.metric} of {self.argument}" if self.argument else self.metric
+        """Return the metric, with the argument that the goal is about, and the target if it is not the usual one."""
+        argument = f" of {self.argument}" if self.argument else ""
+        return f"{self.metric}{argument}" + ("" if self.target == USUAL_TARGET else f" on {self.target}")
 
     @property
     def wanted(self) -> str:
@@ -101,10 +103,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise, of one of three kinds.
+    """One exercise, of one of four kinds.
 
     - Triton: `function` names the learner's function, which is the operator of the exercise's spec.
     - CUDA (`is_cuda`): a `.cu` file and a harness. `twin` is the Triton exercise to time beside it, if any.
+    - Program (`is_program`): a Python program around kernels. `function` is what the exercise's `checks.py` calls.
     - Questions only: no file to write.
     """
 
@@ -117,6 +120,7 @@ class Exercise:
     minutes: int = 0  # the author's estimate; 0: none
     difficulty: int = 0  # 1 easy, 2 medium, 3 hard; 0: not given
     is_cuda: bool = False
+    is_program: bool = False
     twin: str | None = None
     function: str = ""
     visible: tuple[Size, ...] = ()
@@ -146,12 +150,18 @@ class Exercise:
         return ", ".join(parts)
 
     @property
+    def has_kernels(self) -> bool:
+        """Return whether the learner's file defines Triton kernels with a spec, which can be traced and drawn."""
+        return bool(self.function) and not self.is_program
+
+    @property
     def is_only_questions(self) -> bool:
         return not self.function and not self.is_cuda
 
     def stages_until(self, last: str) -> list[str]:
-        """Return the stages up to and including `last`. Only CUDA exercises have the stage "nvcc"."""
-        return [stage for stage in STAGES[: STAGES.index(last) + 1] if self.is_cuda or stage != "nvcc"]
+        """Return the stages up to and including `last`. Only CUDA has "nvcc", and a program compiles nothing."""
+        absent = ("compiles", "nvcc") if self.is_program else () if self.is_cuda else ("nvcc",)
+        return [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in absent]
 
     @property
     def suffix(self) -> str:

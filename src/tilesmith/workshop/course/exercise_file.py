@@ -56,7 +56,8 @@ def load_exercise(folder: Path) -> Exercise:
     exercise = _read(_Table(read_toml(path), str(path)), folder)
     needed = [exercise.page]
     if not exercise.is_only_questions:
-        needed += [exercise.starter, exercise.solution, folder / ("harness.cu" if exercise.is_cuda else "meaning.py")]
+        meaning = "harness.cu" if exercise.is_cuda else "checks.py" if exercise.is_program else "meaning.py"
+        needed += [exercise.starter, exercise.solution, folder / meaning]
     needed += [folder / "quiz.py"] if exercise.questions or exercise.is_only_questions else []
     for file in needed:
         if not file.is_file():
@@ -117,7 +118,9 @@ class _Table:
 
 
 def _read(table: _Table, folder: Path) -> Exercise:
-    spec, cuda = table.take("spec", dict), table.take("cuda", dict)
+    spec, cuda, program = (table.take(kind, dict) for kind in ("spec", "cuda", "program"))
+    if sum(one is not None for one in (spec, cuda, program)) > 1:
+        raise ExerciseError(f"{table.where}: the exercise has more than one of spec, cuda and program")
     exercise = Exercise(
         folder=folder,
         id=table.take("id", str, needed=True),
@@ -128,11 +131,13 @@ def _read(table: _Table, folder: Path) -> Exercise:
         minutes=table.take("minutes", int, 0),
         difficulty=table.take("difficulty", int, 0),
         is_cuda=cuda is not None,
+        is_program=program is not None,
         twin=_twin(_Table(cuda or {}, f"{table.where}: cuda")),
         goals=tuple(map(_goal, table.tables("goals"))),
         sweep=_sweep(table),
         hints=table.texts("hints"),
         questions=tuple(map(_question, table.tables("quiz"))),
+        **({} if program is None else {"function": _function(_Table(program, f"{table.where}: program"))}),
         **({} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)),
     )
     table.done()
@@ -157,6 +162,12 @@ def _twin(cuda: _Table) -> str | None:
     twin: str | None = cuda.take("twin", str)
     cuda.done()
     return twin
+
+
+def _function(program: _Table) -> str:
+    function: str = program.take("function", str, needed=True)
+    program.done()
+    return function
 
 
 def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:

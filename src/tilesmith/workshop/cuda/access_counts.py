@@ -18,7 +18,8 @@ from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
 # Without optimisation, every access in the source is one access in the program. Fixed addresses lead back to lines.
 COMPILE_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-no-pie")
-_ACCESS = re.compile(r"access (\S+) (load|store) (global|shared) requests=(\d+) moved=(\d+) least=(\d+)")
+WARP = 32
+_ACCESS = re.compile(r"access (\S+) (load|store) (global|shared) requests=(\d+) lanes=(\d+) moved=(\d+) least=(\d+)")
 
 
 def instrumentation_options(compiler: str) -> list[str]:
@@ -36,12 +37,14 @@ class Access:
     """One load or store of the source, in the harness's first case.
 
     `moved` counts sectors of 32 bytes in global memory, or wavefronts in shared memory. `least` is the fewest possible.
+    `lanes` counts the lanes that took part in the requests: 32 in each, if the warp is whole.
     """
 
     kind: str
     memory: str
     place: str  # file:line; the file alone where the line is unknown
     requests: int
+    lanes: int
     moved: int
     least: int
 
@@ -82,9 +85,26 @@ def _bank_conflicts(program: ProgramCounts) -> Measured:
     return Measured(conflicts, f"the {worst.kind} on {worst.place}" if worst and conflicts else "")
 
 
+def _warp_efficiency(program: ProgramCounts) -> Measured:
+    """Return the lanes that take part in a load or store, as a share of the warps' lanes; the worst one is named."""
+    if not program.accesses:
+        raise ExerciseError("no kernel loads or stores, so there is no warp_efficiency")
+    worst = min(program.accesses, key=lambda one: one.lanes / one.requests)
+    requests, lanes = (sum(getattr(one, what) for one in program.accesses) for what in ("requests", "lanes"))
+    return Measured(lanes / (WARP * requests), f"the {worst.kind} on {worst.place}")
+
+
+def _global_loads(program: ProgramCounts) -> Measured:
+    loads = [one for one in program.accesses if (one.kind, one.memory) == ("load", "global")]
+    worst = max(loads, key=lambda one: one.requests, default=None)
+    return Measured(sum(one.requests for one in loads), f"the load on {worst.place}" if worst else "")
+
+
 METRICS: dict[str, Callable[[ProgramCounts], Measured]] = {
     "sector_efficiency": _sector_efficiency,
     "bank_conflicts": _bank_conflicts,
+    "warp_efficiency": _warp_efficiency,
+    "global_load_requests": _global_loads,
 }
 
 
@@ -92,9 +112,9 @@ def read_counts(output: str, program: Path, file: Path) -> ProgramCounts:
     """Return the counts that the counting program printed."""
     counts = re.findall(r"(\w+)=(\d+)", output.rpartition("counts ")[2])
     accesses = []
-    for address, kind, memory, requests, moved, least in _ACCESS.findall(output):
+    for address, kind, memory, *numbers in _ACCESS.findall(output):
         place = _place(program, address, file)
-        accesses.append(Access(kind, memory, place, int(requests), int(moved), int(least)))
+        accesses.append(Access(kind, memory, place, *map(int, numbers)))
     return ProgramCounts({name: int(number) for name, number in counts}, tuple(accesses))
 
 

@@ -29,15 +29,16 @@ struct Touch {
     bool is_store, is_shared;
 };
 
-// One instruction of the program: what its requests moved, and the least possible.
+// One instruction of the program: the lanes that took part in its requests, what these moved, and the least possible.
 struct Instruction {
     bool is_store = false, is_shared = false;
-    long requests = 0, moved = 0, least = 0;
+    long requests = 0, lanes = 0, moved = 0, least = 0;
 };
 
 struct Request {
     Touch touch;
     std::set<Address> words;
+    long lanes = 0;
 };
 
 std::mutex mutex;
@@ -69,6 +70,7 @@ void settle(const Request& request) {
     total.is_store = request.touch.is_store;
     total.is_shared = request.touch.is_shared;
     ++total.requests;
+    total.lanes += request.lanes;
     const long words = static_cast<long>(request.words.size());
     if (total.is_shared) {
         std::map<Address, long> wanted;
@@ -87,9 +89,9 @@ void settle(const Request& request) {
 struct Report {
     ~Report() {
         for (const auto& [address, total] : instructions)
-            std::printf("access 0x%lx %s %s requests=%ld moved=%ld least=%ld\n", static_cast<unsigned long>(address),
+            std::printf("access 0x%lx %s %s requests=%ld lanes=%ld moved=%ld least=%ld\n", static_cast<unsigned long>(address),
                         total.is_store ? "store" : "load", total.is_shared ? "shared" : "global", total.requests,
-                        total.moved, total.least);
+                        total.lanes, total.moved, total.least);
     }
 } report;
 
@@ -107,6 +109,7 @@ void thread_ends(unsigned thread) {
     for (const auto& touch : *touches) {
         auto& request = requests[{thread / WARP, touch.instruction, times[touch.instruction]++}];
         request.touch = touch;
+        ++request.lanes;
         for (size_t byte = 0; byte < touch.bytes; byte += BANK_BYTES)
             request.words.insert((touch.address + byte) / BANK_BYTES);
     }

@@ -122,3 +122,53 @@ def streams() -> Figure:
             (steps[1], "Two streams: while a chunk is computed, the next one is on its way."),
         ],
     )
+
+
+def divergence() -> Figure:
+    steps = []
+    for caption, passes in (
+        (
+            "A branch on the parity: the warp runs both sides, with half of its lanes each.",
+            (("even", 0), ("odd", 1)),
+        ),
+        ("One thread per pair: all lanes do the same, once.", (("pair", None),)),
+    ):
+        drawing = Drawing().left(4, 14, "lanes 0 to 15 of a warp", "quiet")
+        for number, (name, parity) in enumerate(passes):
+            drawing.left(4, 42 + 34 * number, name, "code")
+            kinds = ["3" if parity is None or lane % 2 == parity else "dim" for lane in range(16)]
+            drawing.cells(50, 28 + 34 * number, [""] * 16, kinds, 19)
+        steps.append((drawing, caption))
+    return Figure("A warp with and without divergence.", steps)
+
+
+def dynamic_shared() -> Figure:
+    drawing = Drawing().box(8, 16, 76, 26, "0", "launch").left(92, 33, "<<<rows, threads, bytes>>>", "code")
+    drawing.arrow(252, 36, 252, 62).frame(40, 64, 290, 30).cells(44, 69, list(range(14)), "3", 20)
+    drawing.left(40, 112, "extern __shared__ float row[];", "code").left(
+        40, 132, "one row, of any length, per block", "quiet"
+    )
+    return Figure(
+        "Dynamic shared memory: the launch says how many bytes.",
+        [
+            (
+                drawing,
+                "The kernel does not know the length when it is compiled. The third number of the launch gives it.",
+            )
+        ],
+    )
+
+
+def unrolled() -> Figure:
+    steps = []
+    for caption, each in (
+        ("One element per thread: 16 threads, 16 loads, each waits for itself.", 1),
+        ("Four elements per thread, unrolled: 4 threads, four loads each, on their way together.", 4),
+    ):
+        drawing = Drawing()
+        for number in range(16):
+            owner = number // each
+            drawing.box(8 + 21 * number, 20, 20, 22, str(owner % 6), str(owner))
+        drawing.left(8, 64, "thread of each element", "quiet")
+        steps.append((drawing, caption))
+    return Figure("Elements per thread, one and four.", steps)

@@ -122,3 +122,22 @@ def persistent() -> Figure:
         said = "starts" if wave == 0 else "goes on without a new start"
         steps.append((drawing, f"Round {wave}: each program {said}, with tile program + {4 * wave}."))
     return Figure("Four programs that stay go through sixteen tiles.", steps)
+
+
+def roof_by_size() -> Figure:
+    drawing = Drawing().line(40, 20, 40, 150).line(40, 150, 344, 150)
+    drawing.line(40, 150, 170, 40, "good").line(170, 40, 344, 40, "good")
+    for x, y, label in (
+        (62, 136, "one token"),
+        (110, 118, "256"),
+        (150, 96, "512"),
+        (216, 62, "1024"),
+        (286, 48, "4096"),
+    ):
+        drawing.box(x - 4, y - 4, 8, 8, "1").left(x + 8, y + 4, label, "quiet")
+    drawing.text(250, 30, "roof", "good").text(200, 166, "operations per byte →", "quiet")
+    drawing.left(44, 14, "TFLOP/s", "quiet")
+    return Figure(
+        "Products of different sizes under the roofline.",
+        [(drawing, "Thin products lie under the slope, large squares near the flat roof; between them there is room.")],
+    )

@@ -111,3 +111,82 @@ def limits() -> Figure:
         drawing.left(4, 130, f"{warps} warps of {size} threads", "quiet")
         steps.append((drawing, f"{name}: what all programs on one multiprocessor share."))
     return Figure("The supplies of a multiprocessor, from two vendors.", steps)
+
+
+def events() -> Figure:
+    steps = []
+    captions = (
+        "The launch returns at once: a clock on the host sees the launch, not the work.",
+        "Events lie in the queue. The GPU writes its own time when it reaches them.",
+    )
+    for number, caption in enumerate(captions):
+        drawing = Drawing().left(4, 34, "host").left(4, 84, "GPU").line(44, 100, 352, 100)
+        drawing.box(50, 20, 24, 22, "0", "launch").box(84, 70, 190, 24, "3", "work")
+        if number == 0:
+            drawing.arrow(50, 12, 50, 20, "bad").arrow(78, 12, 78, 20, "bad").left(86, 16, "clock, clock", "bad")
+        else:
+            drawing.arrow(84, 116, 84, 96, "good").arrow(274, 116, 274, 96, "good")
+            drawing.text(84, 130, "start", "good").text(274, 130, "end", "good")
+        steps.append((drawing, caption))
+    return Figure("The host's clock and the GPU's events.", steps)
+
+
+def report() -> Figure:
+    drawing = Drawing().line(40, 16, 40, 140).line(40, 140, 344, 140)
+    drawing.text(40, 12, "GB/s", "quiet").text(300, 156, "columns, doubling →", "quiet")
+    lines = {"0": (110, 84, 60, 44, 36, 34), "1": (122, 112, 104, 100, 98, 98)}
+    for kind, heights in lines.items():
+        for number, height in enumerate(heights):
+            x = 60 + 52 * number
+            drawing.line(x, height - 7, x, height + 7).box(x - 4, height - 4, 8, 8, kind)
+            if number:
+                drawing.line(x - 48, heights[number - 1], x - 4, height)
+    drawing.left(196, 26, "one line per provider", "quiet").left(196, 126, "bars: from slow to fast", "quiet")
+    return Figure(
+        "A benchmark: a line for each provider over many sizes, each point with its spread.",
+        [(drawing, "A rate shows what a time hides: where a kernel stops to gain, and what is left to the roof.")],
+    )
+
+
+def dispatches() -> Figure:
+    drawing = Drawing().left(4, 34, "stream 1").left(4, 74, "stream 2").line(60, 92, 352, 92)
+    for x, width, row, kind in ((64, 46, 0, "0"), (150, 90, 0, "1"), (176, 40, 1, "2"), (290, 50, 0, "0")):
+        drawing.box(x, 20 + 40 * row, width, 22, kind)
+    for x, width in ((110, 40), (240, 50)):
+        drawing.frame(x, 14, width, 84, "bad").text(x + width / 2, 112, "idle", "bad")
+    return Figure(
+        "Dispatches of two streams on a time line, with two gaps.",
+        [
+            (
+                drawing,
+                "Idle is the time in which no stream runs a kernel: compare each start with the latest end so far.",
+            )
+        ],
+    )
+
+
+def portability() -> Figure:
+    steps = []
+    for name, supply, stages in (("H200", 228, 4), ("MI300X", 64, 3)):
+        drawing = Drawing().left(4, 16, f"{name}: {supply} KB of shared memory", "code")
+        drawing.frame(10, 30, 330 * supply / 228, 40)
+        for stage in range(stages):
+            fits = 32 * (stage + 1) <= supply
+            drawing.box(12 + 46.3 * stage, 34, 42, 32, "good" if fits else "bad", "32 KB")
+        drawing.left(4, 96, f"stages in shared memory: {stages}", "quiet")
+        end = "they fit." if 32 * stages <= supply else "the third does not fit, and the kernel does not start."
+        steps.append((drawing, f"Four stages of two tiles on {name}: {end}"))
+    return Figure("The same pipeline in the shared memory of two GPUs.", steps)
+
+
+def faults() -> Figure:
+    names = ("first loss", "strides", "labels", "gradients", "clock")
+    steps = []
+    for mended in range(len(names)):
+        drawing = Drawing()
+        for number, name in enumerate(names):
+            kind = "good" if number < mended else "bad" if number == mended else "dim"
+            drawing.box(6 + 71 * number, 30, 64, 32, kind, name)
+        drawing.text(180, 84, "results → gradients → time", "quiet")
+        steps.append((drawing, f"Symptom {mended + 1}: {names[mended]}. Mend it, check again, go on."))
+    return Figure("Five faults of one file, mended one after another.", steps)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
+    from tilesmith.workshop.checking.program_check import ProgramCheck
     from tilesmith.workshop.checking.triton_check import TritonCheck
     from tilesmith.workshop.checking.verdict import Verdict
     from tilesmith.workshop.cuda.check import CudaCheck
@@ -128,7 +129,7 @@ class _Server:
         from tilesmith.workshop.isolation.outside_verdict import objection
 
         exercise = load_exercise(Path(request["exercise"]))
-        if exercise.is_cuda:
+        if not exercise.has_kernels:
             return told
         try:
             found = objection(self._judge, exercise, Path(request["file"]))
@@ -201,6 +202,7 @@ def _check_and_exit(request: dict[str, Any], channel: socket.socket) -> NoReturn
 def _checked(request: dict[str, Any], channel: socket.socket) -> dict[str, Any]:
     from tilesmith import messages
     from tilesmith.spec import SpecError
+    from tilesmith.workshop.checking.program_check import ProgramCheck
     from tilesmith.workshop.checking.staged_check import StageFailure
     from tilesmith.workshop.checking.triton_check import TritonCheck
     from tilesmith.workshop.course.exercise import ExerciseError
@@ -212,9 +214,9 @@ def _checked(request: dict[str, Any], channel: socket.socket) -> dict[str, Any]:
     os.chdir(file.parent)
     try:
         exercise = load_exercise(Path(request["exercise"]))
-        check: TritonCheck | CudaCheck | None = None
+        check: TritonCheck | CudaCheck | ProgramCheck | None = None
         if not exercise.is_only_questions:
-            kind = CudaCheck if exercise.is_cuda else TritonCheck
+            kind = CudaCheck if exercise.is_cuda else ProgramCheck if exercise.is_program else TritonCheck
             check = kind(exercise, file, entering=lambda stage: messages.send(channel, {"stage": stage}))
         verdict = check.verdict() if check is not None and request["check"] else None
         if isinstance(check, TritonCheck) and verdict is not None and "picture" in request:
@@ -241,7 +243,7 @@ def _warm_up() -> None:
     TritonCheck(exercise, exercise.solution).verdict()
 
 
-def _figures(check: TritonCheck | CudaCheck | None, verdict: Verdict | None) -> dict[str, float]:
+def _figures(check: TritonCheck | CudaCheck | ProgramCheck | None, verdict: Verdict | None) -> dict[str, float]:
     from tilesmith.workshop.checking.triton_check import TritonCheck
     from tilesmith.workshop.publishing.own_picture import figures_of_check
 

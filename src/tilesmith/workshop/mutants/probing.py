@@ -18,8 +18,9 @@ from tilesmith.lab.check import run as compared
 from tilesmith.lab.comparison import identical
 from tilesmith.spec import Case, SpecError
 from tilesmith.workshop.checking import failure_messages
+from tilesmith.workshop.checking.loading import load_module
 from tilesmith.workshop.checking.traced_call import TracedCall, trace_call
-from tilesmith.workshop.checking.triton_check import load_module, model_spec, seeded_inputs
+from tilesmith.workshop.checking.triton_check import model_spec, seeded_inputs
 from tilesmith.workshop.course.exercise import Exercise, Size
 
 MOST_ELEMENTS = 40_000  # of all inputs: the interpreter is slow

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilesmith.lab.check import Trial
 from tilesmith.toolchain.compiler import Target
+from tilesmith.workshop.checking.program_check import ProgramCheck
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.exercise import Exercise
@@ -96,7 +97,7 @@ class MutantTrial:
                 return Fate(mutant.name, mutant.line, "failed", f"{verdict.stage}: {verdict.message}")
             if mutant.name in self._known:
                 return Fate(mutant.name, mutant.line, "equivalent", self._known[mutant.name])
-            if self._exercise.is_cuda:
+            if not self._exercise.has_kernels:
                 return Fate(mutant.name, mutant.line, "survived", "it passes every stage")
             self._probes = self._probes or Probes(self._exercise)
             same, wrong = self._probes.difference(file)
@@ -112,6 +113,8 @@ class MutantTrial:
     def _verdict(self, file: Path) -> Verdict:
         if self._exercise.is_cuda:
             return _CheckWithoutNvcc(self._exercise, file).verdict()
+        if self._exercise.is_program:
+            return ProgramCheck(self._exercise, file).verdict()
         verdict = _InterpretedCheck(self._exercise, file).verdict()
         return TritonCheck(self._exercise, file).verdict() if verdict.passed else verdict
 

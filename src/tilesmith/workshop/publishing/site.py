@@ -16,6 +16,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from tilesmith.lab.inspect.output.page import write_html as picture_of
 from tilesmith.storage import write_atomically
+from tilesmith.workshop.checking.program_check import ProgramCheck
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import Catalogue
 from tilesmith.workshop.course.exercise import Exercise, Question
@@ -106,12 +107,16 @@ def _run_solution(exercise: Exercise) -> _Ran:
         shutil.copy(exercise.solution, file)
         if exercise.is_cuda:
             return _answered_questions(exercise, CudaCheck(exercise, file)), ""
+        if exercise.is_program:
+            return _answered_questions(exercise, ProgramCheck(exercise, file)), ""
         check = TritonCheck(exercise, file)
         inspection = check.measured().inspection
         return _answered_questions(exercise, check), picture_of(inspection) if inspection is not None else ""
 
 
-def _answered_questions(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> list[_AnsweredQuestion]:
+def _answered_questions(
+    exercise: Exercise, check: TritonCheck | CudaCheck | ProgramCheck | None
+) -> list[_AnsweredQuestion]:
     found = compute_answers(exercise, check)
     return [
         _AnsweredQuestion(one, answer_text(one, answer)) for one, answer in zip(exercise.questions, found, strict=True)

@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from tilesmith.lab.inspect.model import AccessFacts, ArgumentFacts, Kernel, TargetFacts
-from tilesmith.workshop.checking.triton_check import TritonCheck, load_module
+from tilesmith.workshop.checking.loading import load_module
+from tilesmith.workshop.checking.program_check import ProgramCheck
+from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.checking.verdict import QuestionAnswers
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Question
 from tilesmith.workshop.cuda.access_counts import ProgramCounts
@@ -28,9 +30,10 @@ class Facts:
     """The argument of every function in a `quiz.py`: the sizes, and the traced kernels.
 
     For a CUDA program, `sizes` holds its counts (launches, blocks, threads, barriers, copies) and `cuda` its accesses.
+    For a Python program, `sizes` holds the numbers of its `measure`.
     """
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, float]
     kernels: Sequence[Kernel]
     candidates: int = 0  # the number of an autotuner's configurations
     cuda: ProgramCounts | None = None
@@ -63,7 +66,7 @@ class Facts:
         return self.kernel.targets[name]
 
 
-def compute_answers(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> list[QuestionAnswers]:
+def compute_answers(exercise: Exercise, check: TritonCheck | CudaCheck | ProgramCheck | None) -> list[QuestionAnswers]:
     """Return the answers to an exercise's questions. `check` is None for an exercise of questions only."""
     if not exercise.questions:
         return []
@@ -72,10 +75,12 @@ def compute_answers(exercise: Exercise, check: TritonCheck | CudaCheck | None) -
     return [_answers(question, functions, facts, exercise) for question in exercise.questions]
 
 
-def _facts(exercise: Exercise, check: TritonCheck | CudaCheck | None) -> Facts:
+def _facts(exercise: Exercise, check: TritonCheck | CudaCheck | ProgramCheck | None) -> Facts:
     if isinstance(check, CudaCheck):
         program = check.counts()
         return Facts(program.counts, (), cuda=program)
+    if isinstance(check, ProgramCheck):
+        return Facts(check.numbers(), ())
     return Facts(exercise.measured.sizes, ()) if check is None else _facts_on(None, check)
 
 

@@ -53,7 +53,7 @@ void try_without_memory() {
 #endif
 
 int main() {
-    for (int elements : {512, 300, 1}) try_size(elements);
+    for (int elements : {512, 383, 1}) try_size(elements);
 #ifdef LIMIT_MEMORY
     try_without_memory();
 #endif

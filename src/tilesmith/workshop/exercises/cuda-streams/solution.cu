@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-const int THREADS = 64;
+const int THREADS = 96;
 const int CHUNK = 128;
 const int STREAMS = 2;
 

@@ -1,7 +1,7 @@
 // fails: right (must be)
 #include <cuda_runtime.h>
 
-const int THREADS = 64;
+const int THREADS = 96;
 const int CHUNK = 128;
 const int STREAMS = 2;
 

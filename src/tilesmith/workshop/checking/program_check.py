@@ -1,0 +1,86 @@
+"""All stages of a check for a Python program around kernels: a benchmark, a profile, a tuner, a training step.
+
+The exercise's `checks.py` decides what is right. Its functions `check_…` run in their order, each with the learner's
+module, and raise `Wrong` with a message for the learner. Its function `measure`, if there is one, returns the numbers
+that goals and questions are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tilesmith.workshop.checking import failure_messages
+from tilesmith.workshop.checking.goals import Measured
+from tilesmith.workshop.checking.loading import load_module
+from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
+from tilesmith.workshop.checking.unfinished_code import first_problem
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal
+
+
+class Wrong(Exception):
+    """What a check of `checks.py` found. The message is for the learner."""
+
+
+class ProgramCheck(StagedCheck):
+    """A check of one Python program."""
+
+    def __init__(self, exercise: Exercise, file: Path, entering: Callable[[str], None] = lambda stage: None) -> None:
+        super().__init__(exercise, file, entering)
+        self._checks = load_module(exercise.folder / "checks.py")
+        self._program: ModuleType | None = None
+        self._numbers: Mapping[str, float] | None = None
+
+    def numbers(self) -> Mapping[str, float]:
+        """Return what `measure` of checks.py returns for the learner's program; empty where there is no `measure`."""
+        if self._numbers is None:
+            measure = getattr(self._checks, "measure", None)
+            self._numbers = {} if measure is None else self._called(measure)
+        return self._numbers
+
+    def _pass_stages(self) -> tuple[str, list[str]]:
+        self._require_parses()
+        self._entering("runs")
+        self._imported()
+        self._entering("right")
+        for check in [one for name, one in vars(self._checks).items() if name.startswith("check_")]:
+            self._called(check)
+        if self.exercise.goals:
+            self._entering("goals")
+            self._require_goals(self._measured, lambda goal: "")
+        return "goals", []
+
+    def _require_parses(self) -> None:
+        self._entering("parses")
+        source = self.file.read_text(encoding="utf-8", errors="replace")
+        problem = first_problem(source, self.file.name, self.exercise.function)
+        if problem is not None:
+            raise StageFailure("parses", problem)
+
+    def _imported(self) -> ModuleType:
+        if self._program is None:
+            try:
+                self._program = load_module(self.file)
+            except BaseException as error:
+                raise StageFailure("runs", failure_messages.exception_while_importing(error, self.file)) from error
+        return self._program
+
+    def _called(self, function: Callable[[ModuleType], Any]) -> Any:
+        """Call a function of checks.py with the learner's module. What the module raises fails at "runs"."""
+        program = self._imported()
+        try:
+            return function(program)
+        except Wrong as found:
+            raise StageFailure("right", str(found)) from found
+        except ExerciseError:
+            raise
+        except BaseException as error:
+            raise StageFailure("runs", failure_messages.exception_while_running(error, self.file)) from error
+
+    def _measured(self, goal: Goal) -> Measured:
+        if goal.metric not in self.numbers():
+            known = ", ".join(sorted(self.numbers()))
+            raise ExerciseError(f"{self.exercise.id}: there is no number {goal.metric!r}; measure returns {known}")
+        return Measured(self.numbers()[goal.metric])

@@ -1,0 +1,36 @@
+#include <cuda_runtime.h>
+
+const int THREADS = 64;
+
+__device__ float larger(float one, float other) { return one > other ? one : other; }
+__device__ float sum(float one, float other) { return one + other; }
+
+// Returns the values of all threads combined; every thread of the block must call it.
+template <typename Combine> __device__ float over_block(float value, float* scratch, Combine combine) {
+    // TODO: combine the values of all threads in scratch, as in cuda-reduction, and return the result to every thread
+}
+
+__global__ void softmax_kernel(const float* x, float* y, int columns) {
+    // TODO: declare the dynamic shared memory: one row, and after it THREADS floats for over_block
+    const float* mine = x + blockIdx.x * columns;
+    float largest = -INFINITY;
+    for (int column = threadIdx.x; column < columns; column += THREADS) {
+        row[column] = mine[column];
+        largest = larger(largest, row[column]);
+    }
+    largest = over_block(largest, scratch, larger);
+    float total = 0.0f;
+    for (int column = threadIdx.x; column < columns; column += THREADS) {
+        row[column] = expf(row[column] - largest);
+        total += row[column];
+    }
+    total = over_block(total, scratch, sum);
+    for (int column = threadIdx.x; column < columns; column += THREADS) {
+        y[blockIdx.x * columns + column] = row[column] / total;
+    }
+}
+
+// Computes the softmax of each row of x, which has any number of columns; both are in GPU memory.
+void softmax(const float* x, float* y, int rows, int columns) {
+    softmax_kernel<<<rows, THREADS>>>(x, y, columns);  // TODO: how many bytes of shared memory?
+}
