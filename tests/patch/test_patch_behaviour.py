@@ -217,7 +217,10 @@ def test_model_without_vocabulary_gets_the_other_parts() -> None:
 
 
 def test_rejects_unsupported_models() -> None:
-    with pytest.raises(ValueError, match=r"model is a Linear, which is not a model of transformers.*tilesmith\.nn"):
+    with pytest.raises(
+        ValueError,
+        match=r"model is a Linear, which is not a model of transformers and .* use the modules of tilesmith\.nn",
+    ):
         patch(nn.Linear(2, 2))
     with pytest.raises(TypeError, match="model is a str"):
         patch("llama")  # type: ignore[type-var]

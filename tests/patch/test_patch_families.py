@@ -18,6 +18,8 @@ LATENT = {
     "n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4, "n_group": 2,
     "topk_group": 1,
 }  # fmt: skip
+SHARED = {"shared_expert_intermediate_size": 16}
+WINDOWS = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 5}
 CHUNKED = {"intermediate_size_mlp": 48, "attention_chunk_size": 8, "num_local_experts": 2}
 ALL = {"norm", "rotary", "mlp", "loss", "attention"}
 # The name before Config and ForCausalLM, options of the configuration, and the parts that run on our operators.
@@ -53,7 +55,12 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "deepseek_v3": ("DeepseekV3", {**EXPERTS, **LATENT}, ALL - {"attention"}),  # heads of v are smaller than those of q
     "opt": ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0}, {"norm", "attention"}),
     "bloom": ("Bloom", {"n_layer": 2, "n_head": 4, "hidden_dropout": 0.0}, {"norm"}),
-    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 16}, ALL),
+    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, **SHARED}, ALL),
+    # The decoder's masks have windows of which attention is not told.
+    "qwen2_moe_windows": ("Qwen2Moe", {**EXPERTS, **SHARED, **WINDOWS}, ALL - {"attention"}),
+    # Layers that norm q and k but do not rotate them.
+    "exaone4_nope": ("Exaone4", {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}, ALL),
+    "glm4_moe": ("Glm4Moe", {**EXPERTS, **LATENT}, ALL),  # attention with norms of q and k or without
 }
 
 # Layer norm has no kernel with an addition, and norms after the branches have none before them.
@@ -94,6 +101,17 @@ def test_loss_and_gradients_stay_the_same(name: str) -> None:
     gone = {key for key, one in wanted.items() if float(one.norm()) < 1e-7}
     ours, wanted = ({key: one for key, one in both.items() if key not in gone} for both in (ours, wanted))
     assert_same(ours, wanted, 3e-5)
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "smollm3", "gpt2", "gpt_neox", "gpt_oss", "cohere2", "exaone4_nope"])
+def test_packed_sequences_stay_the_same(name: str) -> None:
+    inputs: dict[str, Any] = {**batch(), "position_ids": torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])}
+    for options in ({"use_cache": False}, {}):  # transformers looks for packed sequences only without a cache
+        model = model_of(name).eval()
+        with torch.no_grad():
+            wanted = model(**inputs, **options).logits
+            ours = patch(model)(**inputs, **options).logits
+        torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["cohere", "glm4", "gpt_oss", "helium"])

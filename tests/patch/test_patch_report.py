@@ -155,7 +155,9 @@ def test_switched_off_parts_report_and_warn_nothing(
 
 def test_limits_of_the_operators_are_reported_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     done = report_of(model_of("llama", hidden_act="relu"))
-    assert done.left == {"mlp": "the activation is ReLU, and the operators have SiLU and GELU only"}
+    assert done.left == {
+        "mlp": "2 of 2 LlamaMLP modules have the activation ReLU, and the operators SiLU and GELU only"
+    }
     assert "mlp left to transformers" in str(done)
     assert not caplog.records
 

@@ -40,6 +40,8 @@ class Family:
     """Norms and rotations are tried on random numbers, because their code differs from Llama's or is unknown."""
     known: bool = True
     """Whether the family has an entry here; else all is found by structure."""
+    foreign: bool = False
+    """Whether the model is not transformers' own: only norms and feed-forward blocks are found."""
     note: str = ""
     """What the documentation says about the family beyond its parts."""
 
@@ -110,20 +112,21 @@ def families_table() -> str:
 
 
 def family_of(model: object) -> Family:
-    """Return the family of a model; TypeError or ValueError where it is no model of transformers."""
+    """Return the family of a model; TypeError or ValueError for a wrapper around a model, and for other objects."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"patch: model is a {type(model).__name__}, but must be a Hugging Face model")
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None:
         family = _by_structure(model)
-    if family is None or not isinstance(model, family.of("PreTrainedModel")):
+    if family is not None and isinstance(model, family.of("PreTrainedModel")):
+        return family
+    if any(_by_structure(module) for module in model.modules()):
         raise ValueError(
-            f"patch: model is a {type(model).__name__}, which is not a model of transformers; "
-            "patch a model before it is wrapped, or patch the model inside the wrapper; "
-            "in a model of your own, use the modules of tilesmith.nn"
+            f"patch: model is a {type(model).__name__} around a model of transformers; "
+            "patch a model before it is wrapped, or patch the model inside the wrapper"
         )
-    return family
+    return Family("", "", tried=True, known=False, foreign=True)
 
 
 def _by_structure(model: nn.Module) -> Family | None:

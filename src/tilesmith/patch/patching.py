@@ -33,15 +33,17 @@ from tilesmith.patch.parts.attention_registry import (
     REGISTRY,
     has_mask_registry,
     register_attention,
+    require_known_attention,
     why_fallback,
-    with_default_positions,
 )
+from tilesmith.patch.parts.decoder import counts_from_zero, looks_for_packing, with_default_positions
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
-from tilesmith.patch.parts.feed_forward import block_forward
+from tilesmith.patch.parts.feed_forward import block_forward, recognised_block
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
-from tilesmith.patch.parts.norms import is_ours, looks_like_norm, norm_form, norm_forward
+from tilesmith.patch.parts.norms import is_ours, looks_like_norm, norm_form, norm_forward, settings_of
 from tilesmith.patch.parts.residual import norms_follow_branches, with_fused_residual
+from tilesmith.patch.parts.trials import has_same_loss
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -73,12 +75,16 @@ def patch(
     Parameters and state dict stay unchanged. Patching a patched model starts again with the parts named in the new
     call. `report(model)` lists the parts and fusions that were made, and the reason for each one that was not. Where
     the installed transformers is written differently from what Tilesmith knows, `patch` also logs a warning. A model
-    of a family without an entry in `families.py` is patched where its modules are recognised by structure. A model that
-    is not transformers' own raises a ValueError.
+    of a family without an entry in `families.py` is patched where its modules are recognised by structure, and a model
+    that is not transformers' own in its norms and feed-forward blocks. A model without any of these, and a wrapper
+    around a model, raise a ValueError.
     """
     family = family_of(model)
     unpatch(model)
     done = Report(type(model).__name__)
+    if family.foreign:
+        wanted = {"norm": norm, "rotary": rotary, "mlp": mlp, "loss": loss, "attention": attention}
+        return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
     if norm:
         with done.part("norm"):
             _patch_norms(model, family, done)
@@ -95,6 +101,25 @@ def patch(
             _patch_attention(model, family, done)
     setattr(model, REPORT, done)
     done.warn()
+    return model
+
+
+def _patch_foreign(model: Model, done: Report, wanted: set[str]) -> Model:
+    """Patch the norms and feed-forward blocks of a model that is not transformers' own."""
+    if "norm" in wanted:
+        done.record_part("norm", _swap_tried_norms(model))
+    if "mlp" in wanted:
+        blocks = _swap_recognised_blocks(model)
+        done.record_part("mlp", Swapped(blocks, None if blocks else "no module is recognised as a feed-forward block"))
+    for part in sorted(wanted - {"norm", "mlp"}):
+        done.left[part] = "it is recognised in models of transformers only"
+    if wanted & {"norm", "mlp"} and not done.swapped:
+        raise ValueError(
+            f"patch: model is a {type(model).__name__}, which is not a model of transformers "
+            "and has no norm or feed-forward block that Tilesmith recognises; "
+            "in a model of your own, use the modules of tilesmith.nn"
+        )
+    setattr(model, REPORT, done)
     return model
 
 
@@ -149,20 +174,38 @@ def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
 
 
 def _swap_tried_norms(model: nn.Module) -> Swapped:
-    """Give our forward to every class of norms that computes the same as one of our forms."""
-    examples = {type(module): module for module in model.modules() if looks_like_norm(module)}
-    count, reasons = 0, []
-    for kind, example in examples.items():
-        form = norm_form(example)
+    """Give every norm the forward of the form that computes the same; norms of one class may have several forms."""
+    count, reasons = 0, Counter[str]()
+    norms = [module for module in model.modules() if looks_like_norm(module)]
+    forms: dict[Any, Callable[..., Any] | None] = {}
+    for norm in norms:
+        kind = settings_of(norm)
+        if kind not in forms:
+            forms[kind] = norm_form(norm)
+        form = forms[kind]
         if form is None:
-            reasons.append(f"{kind.__name__} computes something else than RMSNorm or layer norm")
-            continue
-        swapped = _swap(model, kind, form, lambda norm: None if looks_like_norm(norm) else "have no weight")
-        count += swapped.modules
-        reasons += [swapped.reason] if swapped.reason else []
-    if not examples:
-        reasons.append("no module looks like a norm")
-    return Swapped(count, ", ".join(reasons) or None)
+            reasons[f"{type(norm).__name__} modules compute something else than RMSNorm or layer norm"] += 1
+        elif "forward" in vars(norm):
+            reasons[f"{type(norm).__name__} modules have a forward of their own"] += 1
+        else:
+            _give(norm, form)
+            count += 1
+    if not norms:
+        reasons["modules look like a norm"] = 0
+    skipped = [f"{number or 'no'} {reason}" for reason, number in reasons.items()]
+    return Swapped(count, ", ".join(skipped) or None)
+
+
+def has_own_forward(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a module's forward is not that of the class."""
+    return type(module).forward is not kind.forward or "forward" in vars(module)
+
+
+def _give(module: nn.Module, forward: Callable[..., Any]) -> None:
+    """Give a module our forward."""
+    method = MethodType(forward, module)
+    setattr(module, FORWARD, method)
+    setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
 
 
 def _rotation(model: nn.Module, family: Family, forward: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -181,8 +224,11 @@ def _rotation(model: nn.Module, family: Family, forward: Callable[..., Any]) -> 
 
 def _norms_span_heads(model: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether the norms of q and k in attention modules are over all heads together."""
-    module: Any = next(module for module in model.modules() if isinstance(module, kind))
-    return bool(module.q_norm.weight.shape[0] != module.head_dim)
+    module: Any = next((module for module in model.modules() if isinstance(module, kind)), None)
+    weight = getattr(getattr(module, "q_norm", None), "weight", None)
+    if weight is None:
+        raise UnknownCodeError(f"{kind.__name__} has no weight for a norm of q")
+    return bool(weight.shape[0] != module.head_dim)
 
 
 def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, rotary: bool, attention: bool) -> None:
@@ -223,21 +269,49 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
         raise UnknownCodeError.of(kind.forward)
 
 
+def _swap_recognised_blocks(model: nn.Module) -> int:
+    """Give our forward to every module that computes a feed-forward block, whatever its names; return their number."""
+    count = 0
+    for module in model.modules():
+        ours = None if "forward" in vars(module) else recognised_block(module)
+        if ours is not None:
+            _give(module, ours)
+            count += 1
+    return count
+
+
 def _patch_feed_forward_blocks(model: nn.Module, family: Family, done: Report) -> None:
+    try:
+        _patch_named_blocks(model, family, done)
+    except UnknownCodeError:
+        count = 0 if family.known else _swap_recognised_blocks(model)
+        if not count:
+            raise
+        done.record_part("mlp", Swapped(count, None))
+
+
+def _patch_named_blocks(model: nn.Module, family: Family, done: Report) -> None:
     if not family.mlp:
         reason = "blocks are mixtures of experts" if family.experts else "a block is no module of its own"
         done.left["mlp"] = reason
         return
     kind = family.of(family.mlp)
-    block = next((module for module in model.modules() if isinstance(module, kind)), None)
-    if block is None:
+    blocks = [module for module in model.modules() if isinstance(module, kind)]
+    if not blocks:
         done.left["mlp"] = f"{type(model).__name__} has no {kind.__name__}"
         return
-    ours = block_forward(kind.forward, block)
-    if isinstance(ours, str):
-        done.left["mlp"] = ours
-        return
-    done.record_part("mlp", _swap(model, kind, ours))
+    count, reasons = 0, Counter[str]()
+    for block in blocks:  # blocks of one class may have several activations
+        if has_own_forward(block, kind):
+            reasons["have a forward of their own"] += 1
+            continue
+        ours = block_forward(kind.forward, block)
+        if isinstance(ours, str):
+            reasons[ours] += 1
+            continue
+        _give(block, ours)
+        count += 1
+    done.record_part("mlp", Swapped(count, _counted(kind, len(blocks), reasons)))
 
 
 def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
@@ -253,7 +327,10 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if reason is not None:
         done.left["loss"] = reason
         return
-    done.record_part("loss", _swap(model, kind, without_logits(kind.forward, family.known)))
+    ours = without_logits(kind.forward, family.known)
+    if family.tried and not has_same_loss(without_logits(kind.forward, False), kind.forward, model):
+        raise UnknownCodeError(f"{kind.__name__} computes its logits in another way")
+    done.record_part("loss", _swap(model, kind, ours))
     causal: Any = model
     embedding = causal.get_input_embeddings()
     if embedding.weight is causal.lm_head.weight:
@@ -273,6 +350,11 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
     if REGISTRY not in names_in(kind.forward):
         raise UnknownCodeError.of(kind.forward)
     attending: list[Any] = [module for module in model.modules() if isinstance(module, kind)]
+    if not attending:
+        done.left["attention"] = f"{type(model).__name__} has no {kind.__name__}"
+        return
+    if not family.known:
+        require_known_attention(family, attending[0], family.of(family.decoder))
     changed = []
     for before in {id(module.config): module.config for module in attending}.values():
         config: Any = copy.copy(before)  # other models may share the configuration
@@ -286,7 +368,10 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
     done.record_part("attention", Swapped(0 if reason else len(attending), reason))
     with done.fusion("default positions"):
         decoder = family.of(family.decoder)
-        done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward)))
+        if not family.known and not counts_from_zero(decoder.forward):
+            raise UnknownCodeError.of(decoder.forward)
+        packs = looks_for_packing(model, decoder, kind)
+        done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward, packs)))
 
 
 def _swap(
@@ -300,15 +385,16 @@ def _swap(
     for module in model.modules():
         if not isinstance(module, kind):
             continue
-        is_own = type(module).forward is not kind.forward or "forward" in vars(module)
-        reason = "have a forward of their own" if is_own else why_not(module)
+        reason = "have a forward of their own" if has_own_forward(module, kind) else why_not(module)
         if reason is not None:
             reasons[reason] += 1
             continue
         count += 1
-        method = MethodType(ours, module)
-        setattr(module, FORWARD, method)
-        setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
-    total = count + reasons.total()
+        _give(module, ours)
+    return Swapped(count, _counted(kind, count + reasons.total(), reasons))
+
+
+def _counted(kind: type[nn.Module], total: int, reasons: Counter[str]) -> str | None:
+    """Return in words how many of all modules of a class were not swapped, and why; None where all were."""
     skipped = [f"{number} of {total} {kind.__name__} modules {reason}" for reason, number in reasons.items()]
-    return Swapped(count, ", ".join(skipped) or None)
+    return ", ".join(skipped) or None

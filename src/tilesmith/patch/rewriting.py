@@ -51,8 +51,10 @@ def matches(method: Callable[..., Any], pattern: str) -> bool:
     return re.search(pattern, _plain_source(plain), flags=re.MULTILINE) is not None
 
 
-def _plain_source(plain: FunctionType) -> str:
-    """Return the source without comments and decorators, one statement a line."""
+def syntax_of(method: Callable[..., Any]) -> ast.FunctionDef:
+    """Return the syntax tree of a method, without its decorators; UnknownCodeError where there is none."""
+    plain = inspect.unwrap(method)
+    assert isinstance(plain, FunctionType)
     try:
         (function,) = ast.parse(textwrap.dedent(inspect.getsource(plain))).body
     except (OSError, SyntaxError) as error:
@@ -60,8 +62,13 @@ def _plain_source(plain: FunctionType) -> str:
     if plain.__closure__ or not isinstance(function, ast.FunctionDef):
         raise UnknownCodeError.of(plain)
     function.decorator_list.clear()
+    return function
+
+
+def _plain_source(plain: FunctionType) -> str:
+    """Return the source without comments and decorators, one statement a line."""
     # With this import Python does not evaluate the annotations.
-    return "from __future__ import annotations\n" + ast.unparse(function)
+    return "from __future__ import annotations\n" + ast.unparse(syntax_of(plain))
 
 
 def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
@@ -72,6 +79,9 @@ def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
             raise UnknownCodeError.of(plain)
     file = f"<{plain.__module__}.{plain.__qualname__}, as patched by Tilesmith>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks
+    try:
+        module = compile(source, file, "exec", dont_inherit=True)
+    except SyntaxError as error:  # an `if` lost its only statement
+        raise UnknownCodeError.of(plain) from error
     # The module holds one function, so its only code constant is that function.
-    module = compile(source, file, "exec", dont_inherit=True)
     return next(one for one in module.co_consts if isinstance(one, CodeType))

@@ -5,8 +5,10 @@ Files, in reading order:
 - `norms.py`: RMSNorm, in Llama's and in Gemma's form.
 - `residual.py`: a norm fused with the addition before it, and with the gradient that bypasses the norm.
 - `attention_module.py`: rotary positions, and the projections to q, k, v and from attention.
-- `attention_registry.py`: attention itself, through transformers' registries of attention and mask functions.
 - `default_positions.py`: masks, positions and rotary tables that are made once and kept.
+- `decoder.py`: what a decoder passes to its layers: default masks and positions, packed sequences.
+- `attention_registry.py`: attention itself, through transformers' registries of attention and mask functions.
+- `trials.py`: whether activations and blocks compute what our forms compute, tried on random numbers.
 - `feed_forward.py`: feed-forward blocks.
 - `loss.py`: the loss without logits.
 - `masked_loss.py`: the same for models of masked tokens.

@@ -5,8 +5,10 @@ The rotation computes in single precision and rounds once, where transformers ro
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,7 @@ from tilesmith.ops.rope import rope
 from tilesmith.patch.gradients.projections import projections
 from tilesmith.patch.parts.norms import SCALES, is_ours
 from tilesmith.patch.report import UnknownCodeError
-from tilesmith.patch.rewriting import names_in, rewritten
+from tilesmith.patch.rewriting import names_in, rewritten, syntax_of
 
 ROTARY = "apply_rotary_pos_emb"
 """The name of the function that rotates q and k in transformers' attention modules."""
@@ -170,8 +172,24 @@ def normed_rotary(module: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -
 
 
 def require_qk_norm(forward: Callable[..., Any]) -> None:
-    """Raise UnknownCodeError where an attention module's `forward` has not the norms of q and k."""
+    """Raise UnknownCodeError where an attention module's `forward` has not the norms of q and k.
+
+    Every call must rotate, and between norms and rotation q and k may only be transposed.
+    """
     _recognised(forward, QK_NORMS)
+    normed: set[str] = set()
+    for statement in syntax_of(forward).body:
+        text = ast.unparse(statement)
+        target, _, value = text.partition(" = ")
+        if ROTARY in text:
+            if isinstance(statement, ast.Assign) and normed == {"query_states", "key_states"}:
+                return
+            break
+        if re.match(r"self\.[qk]_norm\(", value):
+            normed.add(target)
+        elif any(name in text and text != f"{name} = {name}.transpose(1, 2)" for name in normed):
+            break
+    raise UnknownCodeError.of(forward)
 
 
 def _recognised(forward: Callable[..., Any], ways: tuple[dict[str, str], ...]) -> dict[str, str]:

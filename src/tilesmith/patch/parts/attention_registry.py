@@ -6,8 +6,8 @@ working. Each name also selects a fallback for the cases that our operator does 
 
 from __future__ import annotations
 
+import ast
 import functools
-import inspect
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tilesmith.ops.attention import attention
 from tilesmith.ops.attention.reference import bounds, visible
 from tilesmith.ops.attention_varlen import attention_varlen
-from tilesmith.ops.runtime.kernels import must_be_dispatched
 from tilesmith.patch.families import Family
-from tilesmith.patch.parts.default_positions import called_with_full_mask, default_positions, full_mask, is_full
+from tilesmith.patch.parts.decoder import PACKED, STARTS
+from tilesmith.patch.parts.default_positions import is_full
 from tilesmith.patch.report import UnknownCodeError
+from tilesmith.patch.rewriting import names_in, syntax_of
 
 PREFIX = "tilesmith_"
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
@@ -31,17 +32,12 @@ REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 IGNORED = (
     "position_ids",
     "cache_position",
-    "cu_seq_lens_q",
+    PACKED,
     "cu_seq_lens_k",
     "num_items_in_batch",
     "position_embeddings",
 )
 """Options that are tensors and that PyTorch's attention ignores too: the mask has what follows from them."""
-PACKED = "cu_seq_lens_q"
-"""The option with the starts of packed sequences, and the end."""
-CACHE = "past_key_values"
-DEFAULTED = ("attention_mask", "position_ids", CACHE)
-"""Arguments of a decoder; where a call gives none of them, mask and positions have default values."""
 
 
 def has_mask_registry() -> bool:
@@ -64,53 +60,6 @@ def register_attention(family: Family, config: Any) -> str:
     attentions.register(name, functools.partial(attention_of_module, fallback_attention))
     masks.register(name, functools.partial(key_mask, masks[fallback]))
     return name
-
-
-@functools.cache
-def with_default_positions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decoder's `forward` that, without mask and positions, passes a full mask and default positions.
-
-    Without a mask, transformers checks whether positions restart, as in packed sequences, and waits for the GPU. Under
-    torch.compile, and in some releases always, it builds a full [queries, keys] mask, which only the fallback takes.
-    """
-    names = tuple(inspect.signature(original).parameters)[1:]  # without self
-    if not {"input_ids", "inputs_embeds", *DEFAULTED} - {CACHE} <= set(names):
-        raise UnknownCodeError.of(original)
-    packs = CACHE in names  # an encoder has no cache, and its positions may restart within a sequence
-
-    @functools.wraps(original)
-    def forward(self: Any, *arguments: Any, **named: Any) -> Any:
-        named.update(zip(names, arguments, strict=False))
-        tokens = named.get("input_ids") if named.get("inputs_embeds") is None else named["inputs_embeds"]
-        if tokens is not None and all(named.get(name) is None for name in DEFAULTED):
-            named["attention_mask"] = full_mask((tokens.shape[0], tokens.shape[1]), tokens.device)
-            named["position_ids"] = default_positions(tokens.shape[1], tokens.device)
-            return called_with_full_mask(original, self, named)
-        if packs and tokens is not None and named.get("attention_mask") is None and named.get(CACHE) is None:
-            packing = _packing(named.get(PACKED), named["position_ids"], (tokens.shape[0], tokens.shape[1]))
-            if packing:
-                return called_with_full_mask(original, self, {**named, **packing})
-        return original(self, **named)
-
-    return forward
-
-
-def _packing(starts: Tensor | None, positions: Any, shape: tuple[int, int]) -> dict[str, Any]:
-    """Return the arguments for sequences that are packed, as positions that restart say; none where nothing is known.
-
-    Without `starts` this waits for the GPU to count the sequences, as transformers does. A tracer cannot wait.
-    """
-    if starts is None:
-        if must_be_dispatched():
-            return {}
-        if not isinstance(positions, Tensor) or positions.ndim != 2 or positions.shape[1] != shape[1]:
-            return {}
-        positions = positions.expand(shape)
-        begins = torch.ones_like(positions, dtype=torch.bool)
-        begins[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
-        starts = F.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel()).to(torch.int32)
-    mask = full_mask(shape, starts.device)
-    return {"attention_mask": mask} if len(starts) == shape[0] + 1 else {"attention_mask": mask, PACKED: starts}
 
 
 def key_mask(
@@ -170,6 +119,40 @@ def why_fallback(module: Any) -> str | None:
     return None
 
 
+def require_known_attention(family: Family, module: Any, decoder: type[nn.Module]) -> None:
+    """Raise UnknownCodeError where a module of an unknown family may attend in another way than our operator does.
+
+    Windows must be both in the decoder's masks and among the options of attention, and a family's own function must
+    compute softmax(scale · q·kᵀ)·v.
+    """
+    forward = type(module).forward
+    passed = {one.arg for call in ast.walk(syntax_of(forward)) if isinstance(call, ast.Call) for one in call.keywords}
+    in_masks = any("sliding" in name for name in names_in(decoder.forward))
+    layers = getattr(module.config, "layer_types", None) or ["sliding_attention"]
+    has_windows = getattr(module.config, "sliding_window", None) is not None and any("sliding" in one for one in layers)
+    if has_windows and in_masks != ("sliding_window" in passed):
+        raise UnknownCodeError.of(forward)
+    if module.config._attn_implementation == "eager" and not _is_plain_attention(family, module):
+        raise UnknownCodeError(f"eager_attention_forward of {family.prefix} computes something else than attention")
+
+
+@torch.no_grad()
+def _is_plain_attention(family: Family, module: Any) -> bool:
+    """Return whether a family's own attention function computes softmax(scale · q·kᵀ)·v, tried on random numbers."""
+    generator = torch.Generator().manual_seed(0)
+    groups = getattr(module, "num_key_value_groups", 1)
+    heads, size = 2 * groups, getattr(module, "head_dim", 8)
+    q = torch.randn(1, heads, 4, size, generator=generator)
+    k, v = (torch.randn(1, 2, 4, size, generator=generator) for _ in range(2))
+    wide = (one.repeat_interleave(groups, dim=1) for one in (k, v))
+    wanted = F.scaled_dot_product_attention(q, *wide, scale=0.3).transpose(1, 2)
+    try:
+        theirs, _ = family.modeling.eager_attention_forward(module, q, k, v, None, scaling=0.3, dropout=0.0)
+    except Exception:  # another signature, of any kind
+        return False
+    return theirs.shape == wanted.shape and torch.allclose(theirs, wanted, rtol=1e-4, atol=1e-5)
+
+
 def attention_of_module(
     fallback: Callable[..., tuple[Tensor, Tensor | None]],
     module: Any,
@@ -185,6 +168,7 @@ def attention_of_module(
 
     `options` may hold sliding_window, softcap, is_causal and output_attentions; the fallback gets all of them.
     """
+    starts = options.pop(STARTS, None)
     options = {name: option for name, option in options.items() if option is not None}
     causal = options.get("is_causal", getattr(module, "is_causal", True))
     side = options["sliding_window"] - 1 if "sliding_window" in options else None
@@ -197,13 +181,17 @@ def attention_of_module(
     is_full = attention_mask is not None and attention_mask.ndim == 4
     if wants_more:
         if causal and not is_full:
-            attention_mask = _additive(query, key, attention_mask, bounds(True, window))
+            attention_mask = _additive(query, key, attention_mask, bounds(True, window), starts)
         return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options)
     if attention_mask is not None and is_full and (attention_mask.shape[2] != 1 or query.shape[2] == 1):
         # The mask has causality and windows in it.
+        if starts is not None:  # but not packed sequences
+            other = ~_same_sequence(starts, query)
+            lowest = 0 if attention_mask.dtype == torch.bool else torch.finfo(attention_mask.dtype).min
+            attention_mask = attention_mask.masked_fill(other, lowest)
         output = attention(query, key, value, mask=attention_mask, **rest)
-    elif PACKED in options and attention_mask is None and query.shape[2] == key.shape[2]:
-        output = _packed(query, key, value, options[PACKED], causal=causal, window=window, **rest)
+    elif starts is not None:
+        output = _packed(query, key, value, starts, causal=causal, window=window, **rest)
     else:
         causal = causal and not is_full
         output = attention(query, key, value, causal=causal, mask=attention_mask, window=window, **rest)
@@ -221,9 +209,21 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, **options
     return output.view(batch, length, *output.shape[1:]).transpose(1, 2)
 
 
-def _additive(query: Tensor, key: Tensor, present: Tensor | None, sides: tuple[int, int]) -> Tensor:
+def _same_sequence(starts: Tensor, query: Tensor) -> Tensor:
+    """Return which tokens of each row are in one packed sequence, [batch, 1, tokens, tokens]."""
+    batch, _, length, _ = query.shape
+    tokens = torch.arange(batch * length, device=query.device)
+    sequence = torch.bucketize(tokens, starts.to(query.device), right=True).view(batch, 1, 1, length)
+    return sequence == sequence.transpose(2, 3)
+
+
+def _additive(
+    query: Tensor, key: Tensor, present: Tensor | None, sides: tuple[int, int], starts: Tensor | None
+) -> Tensor:
     """Return the mask of our attention in additive form: zero where a query sees a key, else the lowest number."""
     seen = visible(query.shape[2], key.shape[2], *sides, device=query.device)[None, None]
+    if starts is not None:
+        seen = seen & _same_sequence(starts, query)
     if present is not None:
         seen = seen & present[:, None, None, :]
     return torch.zeros_like(seen, dtype=query.dtype).masked_fill(~seen, torch.finfo(query.dtype).min)

@@ -7,6 +7,7 @@ tensors are read-only by convention, and at most `LENGTHS` lengths are kept.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,31 +38,37 @@ def full_mask(shape: tuple[int, int], device: torch.device) -> Tensor:
 
 
 class _Traced:
-    """What torch.compile must know of the decoder call that it traces: transformers copies the mask, which loses
-    attributes of the tensor."""
+    """What masks must know of the call of a decoder: decoders copy the mask, which loses attributes of the tensor."""
 
     has_full_mask = False
 
 
-_traced = _Traced()
+class _Running(threading.local):
+    """The same for the calls of one thread; torch.compile does not trace these."""
+
+    has_full_mask = False
+
+
+_traced, _running = _Traced(), _Running()
 
 
 def called_with_full_mask(forward: Callable[..., Any], decoder: Any, named: dict[str, Any]) -> Any:
-    """Return forward(decoder, **named), where `full_mask` made the mask; `is_full` knows so under torch.compile too."""
-    if not torch.compiler.is_compiling() or named.get("encoder_hidden_states") is not None:
+    """Return forward(decoder, **named), where `full_mask` made the mask; `is_full` knows copies of it too."""
+    if named.get("encoder_hidden_states") is not None:
         return forward(decoder, **named)
-    _traced.has_full_mask = True
+    state: Any = _traced if torch.compiler.is_compiling() else _running
+    state.has_full_mask = True
     try:
         return forward(decoder, **named)
     finally:
-        _traced.has_full_mask = False
+        state.has_full_mask = False
 
 
 def is_full(mask: Tensor | None) -> bool:
     """Return whether no key is masked: there is no mask, or `full_mask` made it."""
     if mask is None or hasattr(mask, KNOWN_FULL):
         return True
-    return torch.compiler.is_compiling() and _traced.has_full_mask
+    return _traced.has_full_mask if torch.compiler.is_compiling() else _running.has_full_mask
 
 
 def default_positions(length: int, device: torch.device) -> Tensor | None:

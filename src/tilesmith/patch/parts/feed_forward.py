@@ -10,12 +10,12 @@ and backward.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
 from tilesmith.ops.geglu import backward_with_output as geglu_backward
@@ -26,16 +26,17 @@ from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.swiglu import gated_products as gated
 from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
 from tilesmith.ops.swiglu.operator import swiglu
-from tilesmith.patch.gradients.plain_modules import kernels_can_take
+from tilesmith.patch.gradients.plain_modules import kernels_can_take, linear_weight
 from tilesmith.patch.gradients.projections import joined_operands, linear, linear_gradients, projections
 from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
+from tilesmith.patch.parts.trials import ACTIVATIONS, Shape, activation_form, computes_the_same, reads_numbers
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
 APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
 """The argument `approximate` of GELU for each activation that is one."""
 
-GATED = {"gate_proj", "up_proj", "down_proj"}
+LLAMA = ("gate_proj", "up_proj", "down_proj")
 PACKED = (
     ({"activation_fn", "gate_up_proj", "chunk", "down_proj"}, ("gate_up_proj", "down_proj"), "activation_fn", None),
     ({"Wi", "chunk", "Wo", "drop", "act"}, ("Wi", "Wo"), "act", "drop"),
@@ -58,48 +59,61 @@ dropout is a module or a number.
 
 
 def block_forward(forward: Callable[..., Any], block: Any) -> Callable[..., Tensor] | str:
-    """Return the replacement for the `forward` of blocks like this one, or why there is none.
+    """Return the replacement for the `forward` of a block, or why there is none.
 
-    Raise UnknownCodeError where it is written in another way.
+    Raise UnknownCodeError where the block is written in another way or computes something else.
     """
     used = names_in(forward)
     for activation in ("act_fn", "activation_fn"):
-        if used == GATED | {activation}:
-            return _or_reason(getattr(block, activation), gated_block)
-    for names, layers, activation, dropout in PACKED:
-        if used == names:
-            return _or_reason(getattr(block, activation), functools.partial(packed_block, layers, dropout))
-    for names, layers, activation, dropout in PLAIN:
-        if used == names:
-            return _or_reason(getattr(block, activation), functools.partial(plain_block, layers, dropout))
+        if used == {*LLAMA, activation}:
+            shape = Shape(LLAMA, activation, None)
+            return _or_reason(forward, block, shape, functools.partial(gated_block, LLAMA))
+    for ways, make in ((PACKED, packed_block), (PLAIN, plain_block)):
+        for names, layers, activation, dropout in ways:
+            if used == names:
+                shape = Shape(layers, activation, dropout)
+                return _or_reason(forward, block, shape, functools.partial(make, layers, dropout))
     raise UnknownCodeError.of(forward)
 
 
-def _or_reason(function: Any, make: Callable[[str], Callable[..., Tensor]]) -> Callable[..., Tensor] | str:
+def recognised_block(block: Any) -> Callable[..., Tensor] | None:
+    """Return the replacement for the `forward` of a block with any names; None where the module is no such block.
+
+    A block has two or three linear layers, perhaps an activation, and nothing else. Every form is tried.
+    """
+    forward, children = type(block).forward, dict(block.named_children())
+    names = [name for name, one in children.items() if linear_weight(one) is not None]
+    if len(names) not in (2, 3) or not set(names) <= names_in(forward) or reads_numbers(block):
+        return None
+    if any(isinstance(one, nn.Dropout) for one in children.values()):
+        return None
+    owned = {parameter for name in names for parameter in children[name].parameters()}
+    if {*block.parameters(), *block.buffers()} != owned:
+        return None
+    for layers in itertools.permutations(names):
+        for activation in ACTIVATIONS:
+            gated = len(layers) == 3
+            forms = [gated_block(layers, activation)] if gated else [
+                packed_block(layers, None, activation), plain_block(layers, None, activation),
+            ]  # fmt: skip
+            for ours in forms:
+                if computes_the_same(ours, forward, block, Shape(layers, "", None)):
+                    return ours
+    return None
+
+
+def _or_reason(
+    forward: Callable[..., Any], block: Any, shape: Shape, make: Callable[[str], Callable[..., Tensor]]
+) -> Callable[..., Tensor] | str:
+    function = getattr(block, shape.activation)
     activation = activation_form(function)
     if activation is None:
         name = getattr(function, "__name__", type(function).__name__)
-        return f"the activation is {name}, and the operators have SiLU and GELU only"
-    return make(activation)
-
-
-@torch.no_grad()
-def activation_form(function: Any) -> str | None:
-    """Return "silu", "gelu" or "gelu_tanh", whichever computes the same as this function; None where none does."""
-    x = torch.linspace(-6, 6, 121)
-    try:
-        wanted = function(x)
-    except (RuntimeError, TypeError, ValueError):
-        return None
-    forms: dict[str, Callable[..., Tensor]] = {
-        "silu": F.silu,
-        "gelu": F.gelu,
-        "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
-    }
-    for name, form in forms.items():
-        if torch.allclose(form(x), wanted, rtol=1e-5, atol=1e-6):
-            return name
-    return None
+        return f"have the activation {name}, and the operators SiLU and GELU only"
+    ours = make(activation)
+    if not computes_the_same(ours, forward, block, shape):
+        raise UnknownCodeError(f"{type(block).__name__} computes something else than a feed-forward block")
+    return ours
 
 
 def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
@@ -108,15 +122,16 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
 
 
 @functools.cache
-def gated_block(activation: str) -> Callable[..., Tensor]:
+def gated_block(layers: tuple[str, str, str], activation: str) -> Callable[..., Tensor]:
     """Return the `forward` of a block with gate, up and down."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        operands = joined_operands(x, self.gate_proj, self.up_proj, self.down_proj) if kernels_can_take(x) else None
+        first, second, last = (getattr(self, name) for name in layers)
+        operands = joined_operands(x, first, second, last) if kernels_can_take(x) else None
         result: Tensor
         if operands is None:
-            gate, up = projections(x, self.gate_proj, self.up_proj)
-            result = self.down_proj(_gated(gate, up, activation))
+            gate, up = projections(x, first, second)
+            result = last(_gated(gate, up, activation))
         else:
             result = _Gated.apply(activation, *operands)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         return result
@@ -124,7 +139,7 @@ def gated_block(activation: str) -> Callable[..., Tensor]:
     return forward
 
 
-feed_forward = gated_block("silu")
+feed_forward = gated_block(LLAMA, "silu")
 """The `forward` of Llama's block."""
 
 

@@ -6,6 +6,7 @@ All compute in single precision and round once, where transformers rounds to the
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.patch.gradients.plain_modules import FORWARD, has_hooks
+from tilesmith.patch.parts.trials import is_close, reads_numbers
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -34,6 +36,16 @@ def eps_of(norm: Any) -> float:
     return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
 
 
+def plain_norm_in_dtype(self: Any, hidden_states: Tensor) -> Tensor:
+    """RMSNorm whose result has the dtype of its input (OLMo 2, gpt-oss, Helium)."""
+    normal: Tensor = rms_norm(hidden_states, self.weight.to(_wider(self, hidden_states)), eps_of(self))
+    return normal
+
+
+def _wider(norm: Any, x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, norm.weight.dtype)
+
+
 def gemma_norm(self: Any, x: Tensor) -> Tensor:
     normal: Tensor = rms_norm(x, *gemma_scale(self))
     return normal
@@ -49,6 +61,12 @@ def centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
     return normal
 
 
+def centred_norm_in_dtype(self: Any, hidden_states: Tensor) -> Tensor:
+    """Layer norm whose result has the dtype of its input (Cohere)."""
+    normal: Tensor = centred_norm(self, hidden_states)
+    return normal.to(hidden_states.dtype)
+
+
 def centred_norm_of_one(self: Any, hidden_states: Tensor) -> Tensor:
     """Layer norm with the factor 1 + weight (Nemotron)."""
     dtype = torch.promote_types(hidden_states.dtype, self.weight.dtype)
@@ -57,36 +75,80 @@ def centred_norm_of_one(self: Any, hidden_states: Tensor) -> Tensor:
     return normal
 
 
-FORMS = (plain_norm, gemma_norm, centred_norm, centred_norm_of_one)
+FORMS = (
+    plain_norm, plain_norm_in_dtype, gemma_norm, centred_norm, centred_norm_in_dtype, centred_norm_of_one,
+)  # fmt: skip
 
 
 def looks_like_norm(module: Any) -> bool:
     """Return whether a module has a weight for each feature, perhaps a bias, an epsilon, and nothing else."""
     parameters = dict(module.named_parameters())
-    has_eps = hasattr(module, "variance_epsilon") or hasattr(module, "eps")
+    has_eps = isinstance(getattr(module, "variance_epsilon", getattr(module, "eps", None)), float)
     is_vector = "weight" in parameters and all(one.ndim == 1 for one in parameters.values())
-    return has_eps and is_vector and parameters.keys() <= {"weight", "bias"} and not list(module.children())
+    alone = not list(module.children()) and not list(module.buffers())
+    return has_eps and is_vector and alone and parameters.keys() <= {"weight", "bias"}
 
 
-@torch.no_grad()
+def settings_of(norm: Any) -> tuple[Any, ...]:
+    """Return what decides a norm's form: its class, its columns and its own attributes; equal for equal norms."""
+    own = ((name, one) for name, one in vars(norm).items() if not name.startswith("_") and name != "training")
+    plain = ((name, one if isinstance(one, bool | int | float | str | tuple) else id(one)) for name, one in own)
+    return (type(norm), norm.weight.shape, *sorted(plain))
+
+
 def norm_form(module: Any) -> Callable[..., Tensor] | None:
-    """Return the form that computes the same as this norm on random numbers; None where there is none."""
-    generator = torch.Generator().manual_seed(0)
-    try:
-        plain = copy.deepcopy(module).to(device="cpu", dtype=torch.float32)
-        for parameter in plain.parameters():
-            parameter.copy_(0.7 + 0.3 * torch.randn(parameter.shape, generator=generator))
-        x = torch.randn(3, 4, plain.weight.shape[0], generator=generator)
-        wanted = type(module).forward(plain, x)
-        for form in FORMS:
-            if torch.allclose(form(plain, x), wanted, rtol=1e-4, atol=1e-5):
-                return form
-    except (RuntimeError, TypeError, ValueError, AttributeError):  # takes something else than one tensor
+    """Return the form that computes the same as this norm on random numbers; None where there is none.
+
+    The numbers are small, so that epsilon matters, usual and large, in each dtype, in training and evaluation. The
+    gradients must be the same too.
+    """
+    theirs = type(module).forward
+    if len(inspect.signature(theirs).parameters) != 2 or reads_numbers(module):
         return None
-    return None
+    try:
+        plain = copy.deepcopy(module).to(device="cpu")
+        return next((form for form in FORMS if _norms_the_same(form, theirs, plain)), None)
+    except Exception:  # code of any kind
+        return None
 
 
-SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {plain_norm: plain_scale, gemma_norm: gemma_scale}
+def _norms_the_same(form: Callable[..., Tensor], theirs: Callable[..., Tensor], norm: Any) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    for parameter in norm.parameters():
+        parameter.requires_grad_(True).data = 0.7 + 0.3 * torch.randn(parameter.shape, generator=generator)
+    columns = norm.weight.shape[0]
+    single, half = torch.float32, torch.bfloat16
+    for scale, training, of_x, of_weight in (
+        (1.0, True, single, single), (0.3 * eps_of(norm) ** 0.5, False, single, single), (1e3, False, single, single),
+        (1.0, False, half, half), (1.0, False, half, single), (1.0, False, single, half),
+    ):  # fmt: skip
+        x = scale * (0.5 + torch.randn(3, 4, columns, generator=generator)).to(of_x)
+        norm.to(of_weight).train(training)
+        if of_x != of_weight and "layer_norm" in names_in(theirs):
+            continue  # PyTorch's layer norm takes one dtype on GPUs, and computes in float32 under autocast
+        wanted, ours = _with_gradients(theirs, norm, x), _with_gradients(form, norm, x)
+        limit = 5e-6 if (of_x, of_weight) == (single, single) else 0.02
+        if not all(is_close(one, right, limit) for one, right in zip(ours, wanted, strict=True)):
+            return False
+    return True
+
+
+def _with_gradients(forward: Callable[..., Tensor], norm: Any, x: Tensor) -> list[Tensor]:
+    """Return the result, and the gradients of x and of every parameter."""
+    x = x.clone().requires_grad_(True)
+    with torch.enable_grad():
+        y = forward(norm, x)
+        weights = torch.linspace(-1, 1, y.numel()).view(y.shape)
+        inputs = (x, *norm.parameters())
+        gradients = torch.autograd.grad((y.float() * weights).sum(), inputs, materialize_grads=True)
+        return [y.detach(), *gradients]
+
+
+SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {
+    plain_norm: plain_scale,
+    plain_norm_in_dtype: plain_scale,
+    gemma_norm: gemma_scale,
+}
 """For the `forward` of each norm, the function that returns the weight and eps for rms_norm."""
 
 
