@@ -28,12 +28,14 @@ def main() -> int:
         page = Path(folder) / "inspect.html"
         page.write_text(found.html(), encoding="utf-8")
         with Browser(Path(folder), width=WIDTH, height=HEIGHT) as browser:
-            browser.open(page)
-            browser.ask("document.querySelector('main h2').scrollIntoView({block: 'start', behavior: 'instant'})")
-            browser.ask("document.documentElement.style.overflow = 'hidden'")  # no scroll bar in the picture
-            browser.ask("window.scrollBy({top: -16, behavior: 'instant'})")
-            browser.picture(IMAGES / "inspect.png")
-    print(f"{(IMAGES / 'inspect.png').relative_to(ROOT)}: written")
+            for name, dark in (("inspect.png", False), ("inspect-dark.png", True)):
+                browser.resize(WIDTH, HEIGHT, dark)
+                browser.open(page)
+                browser.ask("document.querySelector('main h2').scrollIntoView({block: 'start', behavior: 'instant'})")
+                browser.ask("document.documentElement.style.overflow = 'hidden'")  # no scroll bar in the picture
+                browser.ask("window.scrollBy({top: -16, behavior: 'instant'})")
+                browser.picture(IMAGES / name)
+                print(f"{(IMAGES / name).relative_to(ROOT)}: written")
     return 0
 
 

@@ -178,7 +178,7 @@ def _measured(name: str, root: Path, stored: list[Stored]) -> Iterator[str]:
     if not contests:
         yield "There is no stored measurement of this operator."
         return
-    yield "Each stored case beside its fastest rival; the dashed line is equal speed.\n"
+    yield "Each stored case beside its fastest rival; the vertical line is equal speed.\n"
     yield f"{_curve(contests)}\n"
     if (root / "docs" / "performance" / f"{name}.md").is_file():
         yield f"[All figures, and what decides the speed](../../performance/{name}.md)."
@@ -188,22 +188,22 @@ def _curve(contests: list[Contest]) -> str:
     """Return bars on a logarithmic scale, the rival's time divided by ours, as SVG."""
     met = [one for one in contests if one.ours is not None and one.best_rival is not None]
     pairs = sorted(zip(speed_ratios(met), met, strict=True), key=lambda pair: pair[0])
-    height = 24 * len(pairs) + 8
-    parts = [f'<svg class="ratios" viewBox="0 0 720 {height}" role="img" aria-label="Speed beside the fastest rival">']
+    height = 38 * len(pairs) + 8
+    middle = _across(1.0)
+    parts = [f'<svg class="ratios" viewBox="0 0 400 {height}" role="img" aria-label="Speed beside the fastest rival">']
     for number, (ratio, contest) in enumerate(pairs):
-        y = 6 + 24 * number
+        y = 18 + 38 * number
         width = min(max(_across(ratio), 0.0), 220.0)
-        left, right = sorted((width, _across(1.0)))
+        left, right = sorted((width, middle))
         kind = "win" if ratio >= 1 else "loss"
         rival = contest.best_rival or {}
         parts += [
-            f'<text x="0" y="{y + 12}">{contest.size} {MODES[contest.mode]}</text>',
-            f'<rect class="{kind}" x="{370 + left:.1f}" y="{y}" width="{right - left:.1f}" height="15"/>',
-            f'<text x="{378 + right:.1f}" y="{y + 12}">{ratio:.2f} × as fast as {rival.get("provider")}</text>',
+            f'<text x="0" y="{y - 5}">{contest.size} {MODES[contest.mode]}</text>',
+            f'<rect class="{kind}" x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="13"/>',
+            f'<text x="{8 + right:.1f}" y="{y + 11}">{ratio:.2f} × as fast as {rival.get("provider")}</text>',
+            f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{y - 2}" y2="{y + 16}"/>',
         ]
-    middle = 370 + _across(1.0)
-    parts.append(f'<line x1="{middle}" x2="{middle}" y1="0" y2="{height}"/></svg>')
-    return "".join(parts)
+    return "".join([*parts, "</svg>"])
 
 
 def _across(ratio: float) -> float:

@@ -198,7 +198,9 @@ def test_page_opens_with_lanes_and_sectors_before_and_after(toured: Toured) -> N
     opening, _, rest = toured.page.partition('<dl class="headlines">')
     assert opening.count('class="panel"') == 2
     before, after = opening.split('class="panel"')[1:]
-    assert "walk_down_kernel: 32 sectors of 32 bytes, 4 would do. 12.5% of the moved bytes are used." in before
+    assert (
+        "walk_down_kernel: each lane loads 4 bytes. The warp moves 32 sectors of 32 bytes; 4 would do. 12.5%" in before
+    )
     assert "100.0% of the moved bytes are used" in after
     assert (before.count('<rect class="bad"'), after.count('<rect class="bad"')) == (32, 0)
     assert before.count('<rect class="lane"') == after.count('<rect class="lane"') == 32

@@ -27,9 +27,10 @@ def _panel(title: str, kernel: Kernel, sector_bytes: int) -> Panel | None:
     if load is None or request is None:
         return None
     used = request.ideal_sectors / request.sectors
+    loaded = max((len(offsets) for _, offsets in request.lanes), default=0) * load.element_bytes
     sentence = (
-        f"{kernel.name}: {request.sectors} sectors of {sector_bytes} bytes, {request.ideal_sectors} would do. "
-        f"{used:.1%} of the moved bytes are used."
+        f"{kernel.name}: each lane loads {loaded} bytes. The warp moves {request.sectors} sectors of {sector_bytes} "
+        f"bytes; {request.ideal_sectors} would do. {used:.1%} of the moved bytes are used."
     )
     return Panel(title, "".join(_drawing(request, load, sector_bytes)), sentence, "good" if used > 0.9 else "bad")
 
