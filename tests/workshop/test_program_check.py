@@ -59,8 +59,6 @@ def test_result_of_another_type_fails_with_a_sentence(tmp_path: Path) -> None:
 def test_missed_goal_fails_at_goals(tmp_path: Path) -> None:
     wait = "    torch.cuda.synchronize()\n"
     twice = SOLUTION.replace(wait, 2 * wait)
-        "    torch.cuda.synchronize()\n", "    torch.cuda.synchronize()\n    torch.cuda.synchronize()\n"
-    )
     verdict = verdict_on(twice, tmp_path)
     assert verdict.stage == "goals"
     assert "then wait once" in verdict.message
