@@ -199,7 +199,8 @@ def _problem(found: Inspection, kernels: list[str]) -> tuple[str, int]:
     if not seen and kernels:
         return f"--kernel: {found.script} launched no Triton kernel named {' or '.join(kernels)}", WRONG_USAGE
     if not seen:
-        return f"{found.script} launched no Triton kernel: nothing to inspect", WRONG_USAGE
+        why = "; ".join(found.notes) or "nothing to inspect"
+        return f"{found.script} launched no Triton kernel: {why}", WRONG_USAGE
     return "", 0
 
 

@@ -146,3 +146,12 @@ def to_half(x_ptr, y_ptr, BLOCK: tl.constexpr):
     places = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + places) * 3
     tl.store(y_ptr + places, x.to(tl.float16))  # up to 65504
+
+
+@triton.jit
+def nan_in_masked_lanes(x_ptr, y_ptr, n, DISCARD: tl.constexpr, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + lanes, mask=lanes < n, other=float("nan"))
+    if DISCARD:
+        x = tl.where(lanes < n, x, 0.0)
+    tl.store(y_ptr, tl.sum(x, 0))

@@ -100,3 +100,13 @@ def test_the_error_of_tf32_is_measured_beside_float64() -> None:
     found = dot("tf32", precision=True)
     assert max(one.ulp for one in found.kernels[0].precision) > 1000
     assert len([one for one in found.findings if one.kind == "low-precision"]) == 1
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_nan_of_masked_lanes_is_found_where_it_reaches_a_store(discard: bool) -> None:
+    x, y = torch.ones(20), torch.empty(1)
+    found = inspect(lambda: faulty.nan_in_masked_lanes[(1,)](x, y, 20, DISCARD=discard, BLOCK=32), targets=HOPPER)
+    if discard:
+        assert "not-finite" not in kinds(found)
+    else:
+        assert only(found, "not-finite").line == line_of(faulty.nan_in_masked_lanes, "tl.load")

@@ -112,6 +112,10 @@ class Session:
         """Return the autotuner's configuration that a launch takes."""
         return self._configurations.chosen(candidates, kernel, arguments)
 
+    def note(self, text: str) -> None:
+        """Keep a sentence for the report."""
+        self.notes[text] = None
+
     def run_deferred(self) -> None:
         """Run every program that has not run yet."""
         self._deferred.run_all()
@@ -147,7 +151,7 @@ class Session:
         if signature not in self._numbers:
             if self._signatures[name] >= MOST_SIGNATURES:
                 note = f"{name} was launched with more than {MOST_SIGNATURES} sizes; only the first ones are shown"
-                self.notes[note] = None
+                self.note(note)
                 return None
             self._signatures[name] += 1
             self._numbers[signature] = len(self._numbers)

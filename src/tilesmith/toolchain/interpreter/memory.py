@@ -214,9 +214,7 @@ class Region:
         return f"{self.name}[{index}], {count}"
 
 
-class Elements(NamedTuple):
-    """A region as an array, and the elements in it that an access touches; 0 in lanes that are off."""
-
+class Elements(NamedTuple):  # a region as an array, and the elements that an access touches; 0 in lanes that are off
     values: NDArray[Any]
     indices: NDArray[np.intp]
 
@@ -277,9 +275,9 @@ class Memory:
 
     def holds(self, pointers: Any, mask: NDArray[np.bool_] | None) -> bool:
         """Return whether all lanes of a mask are inside the memory that the pointers may access."""
-        active = pointers.data if mask is None else pointers.data[mask]
         own = self._regions.get(getattr(pointers.dtype, "argument", ""))
-        return self._hold(own, active, max(1, pointers.get_element_ty().primitive_bitwidth // 8))
+        element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        return self._hold(own, pointers.data if mask is None else pointers.data[mask], element_bytes)
 
     def elements(self, pointers: Any, lanes: NDArray[np.bool_], dtype: np.dtype[Any]) -> Elements | None:
         """Return where an admitted access of many lanes goes; None where the stock loop over lanes must perform it."""
@@ -289,8 +287,7 @@ class Memory:
         places = np.where(lanes, pointers.data - np.uint64(own.start), np.uint64(0))
         if (places & np.uint64(dtype.itemsize - 1)).any():
             return None
-        count = (own.end - own.start) // dtype.itemsize
-        memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(own.start)
+        memory = (ctypes.c_byte * ((own.end - own.start) // dtype.itemsize * dtype.itemsize)).from_address(own.start)
         return Elements(np.frombuffer(memory, dtype), (places // np.uint64(dtype.itemsize)).astype(np.intp))
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:

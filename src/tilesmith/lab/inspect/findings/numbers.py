@@ -8,7 +8,14 @@ from tilesmith.lab.inspect.findings.evidence import Evidence
 from tilesmith.lab.inspect.model import Finding
 
 MOST_ULP = {"fp64": 64.0, "fp32": 64.0, "fp16": 4.0, "bf16": 4.0}  # relative to the largest number of a block
-_WORDS = {"fp_trunc": "a cast", "fp_to_fp": "a cast", "fdiv": "a division", "fmul": "a product", "fadd": "a sum"}
+_WORDS = {
+    "fp_trunc": "a cast",
+    "fp_to_fp": "a cast",
+    "fdiv": "a division",
+    "fmul": "a product",
+    "fadd": "a sum",
+    "other": "`other` of masked lanes",
+}
 
 
 def low_precision(evidence: Evidence) -> Iterator[Finding]:

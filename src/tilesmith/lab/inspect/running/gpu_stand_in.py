@@ -5,8 +5,9 @@ Questions about the device are answered from a datasheet. Functions that wait fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from math import nan
 from types import SimpleNamespace
 from typing import Any
@@ -89,8 +90,8 @@ class Generator(torch.Generator):
 
 
 @contextmanager
-def gpu_stand_in(device: Device) -> Iterator[None]:
-    """Make torch and Triton answer as if this machine had this device."""
+def gpu_stand_in(device: Device, note: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Make torch and Triton answer as if this machine had this device. `note` receives what the user should know."""
     with ExitStack() as changes:
         for module, answers in _answers(device):
             for name, value in answers.items():
@@ -98,18 +99,20 @@ def gpu_stand_in(device: Device) -> Iterator[None]:
                     changes.enter_context(patch.object(module, name, value))
         if device.architecture.target.startswith("cuda"):
             changes.enter_context(patch.object(torch.version, "cuda", torch.version.cuda or "13.0"))
+        changes.enter_context(patch.object(torch, "compile", partial(_not_compiled, note)))
         changes.enter_context(standing_in(device.architecture, device.multiprocessors))
         yield
 
 
-def _not_compiled(model: Any = None, **options: Any) -> Any:
+def _not_compiled(note: Callable[[str], None], model: Any = None, **options: Any) -> Any:
     """Stand in for `torch.compile`, which does not change the program's own kernels."""
+    note("torch.compile left its functions as they are, so no kernels of Inductor are seen")
     return model if model is not None else lambda function: function
 
 
 def _answers(device: Device) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Yield each module with the replacements of its attributes."""
-    yield torch, {"Generator": Generator, "Event": Event, "Stream": Stream, "compile": _not_compiled}
+    yield torch, {"Generator": Generator, "Event": Event, "Stream": Stream}
     # A data loader pins memory in its own thread, where the tensor tracker sees nothing.
     yield torch.Tensor, {"pin_memory": lambda tensor, device=None: tensor}
     yield torch.cuda, _torch_cuda(device)

@@ -24,7 +24,7 @@ def watching(session: Session) -> ExitStack:
     """Return a context in which the session replaces every launch."""
     stack = ExitStack()
     if not session.has_gpu:
-        stack.enter_context(gpu_stand_in(pretended_device(session.options)))
+        stack.enter_context(gpu_stand_in(pretended_device(session.options), session.note))
     stack.enter_context(handing_over(session))
     stack.enter_context(session.tensors.watching())
     if not session.has_gpu:

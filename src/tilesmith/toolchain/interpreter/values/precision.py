@@ -86,8 +86,10 @@ class Numbers:
     def _loaded(self, name: str, arguments: Sequence[Any], result: Any) -> None:
         finite = np.isfinite(numbers_of(result))
         if not finite.all():
-            mask = arguments[1].data if name == "masked_load" else True
-            self._loads_finite = self._loads_finite and bool(np.all(finite | ~np.asarray(mask, dtype=bool)))
+            mask = np.asarray(arguments[1].data if name == "masked_load" else True, dtype=bool)
+            self._loads_finite = self._loads_finite and bool(np.all(finite | ~mask))
+            if np.any(np.isnan(numbers_of(result)) & ~mask):
+                result.birth = Birth("NaN", "other", self._builder.grid_idx, *kernel_position(sys._getframe(3)))
 
     def _births(self, name: str, inputs: list[Any], results: list[Any]) -> None:
         before = next((one.birth for one in inputs if hasattr(one, "birth")), None)
