@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tilesmith.lab.judge import (
     Candidate,
@@ -172,6 +173,15 @@ def test_kernelbench_problem_is_made_small() -> None:
     (case,) = task.given
     assert case.sizes["in_features"] < 1024
     assert task.init == [case.sizes["in_features"], case.sizes["out_features"]]
+
+
+def test_kernelbench_shapes_that_follow_from_sizes_are_made_small_too() -> None:
+    task = task_at(BRIDGES / "kernelbench" / "shifted_rows.py")
+    (case,) = task.given
+    assert case.sizes["input_shape_0"] < 16384
+    (x,) = task.spec.make_inputs(case, torch.float32, "cpu", task.layouts[0]).values()
+    assert list(x.shape) == [case.sizes["batch_size"], case.sizes["planes"], case.sizes["input_shape_0"]]
+    assert x.nbytes <= 1 << 20
 
 
 def test_gpu_mode_tests_are_the_given_sizes() -> None:

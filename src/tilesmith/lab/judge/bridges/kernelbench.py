@@ -1,14 +1,17 @@
 """KernelBench's problems: a file with `Model`, `get_inputs` and `get_init_inputs`; candidates define `ModelNew`.
 
-A problem has one size, often too large for the interpreter. Then the module's integers that set the size are halved
-until the inputs fit. The candidate's module gets the weights of the problem's, and in replays other weights.
+A problem has one size, often too large for the interpreter. Then the module's integers that set the size, alone or in
+tuples, are halved until the inputs fit, and values that follow from them are computed again. The candidate's module
+gets the weights of the problem's, and in replays other weights.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +26,17 @@ from tilesmith.spec import Case, Layout, Spec, described
 NAMES = ("Model", "get_inputs", "get_init_inputs")
 SMALLEST_SIZE = 4
 _STEPS = 64
+_ARITHMETIC = (
+    ast.Constant,
+    ast.Name,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Tuple,
+    ast.List,
+    ast.expr_context,
+    ast.operator,
+    ast.unaryop,
+)
 _ROUNDINGS = 4  # a problem is a chain of operators, each of which rounds
 
 
@@ -102,12 +116,8 @@ def _redrawn(values: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
 
 
 def _small_sizes(module: ModuleType, most_bytes: int) -> dict[str, int]:
-    """Return the module's integers, halved in turn until inputs and weights have at most these bytes."""
-    sizes = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, int) and not isinstance(value, bool) and not name.startswith("_")
-    }
+    """Return the module's sizes, halved in turn until inputs and weights have at most these bytes."""
+    sizes = _sizes_of(module)
     for _ in range(_STEPS):
         if _input_bytes(module, sizes) <= most_bytes:
             return sizes
@@ -140,16 +150,53 @@ def _input_bytes(module: ModuleType, sizes: Mapping[str, int]) -> int:
     return sum(one.nbytes for one in tensors if isinstance(one, Tensor))
 
 
+def _sizes_of(module: ModuleType) -> dict[str, int]:
+    """Return the integers that a problem sets, also inside tuples: `shape = (8, 32)` has the sizes shape_0, shape_1."""
+    found = {}
+    for name, value in vars(module).items():
+        if name.startswith("_") or name in _derived(module):
+            continue
+        for part, one in {name: value, **_parts(name, value)}.items():
+            if type(one) is int:
+                found[part] = one
+    return found
+
+
+def _parts(name: str, value: Any) -> dict[str, Any]:
+    return {f"{name}_{place}": one for place, one in enumerate(value)} if isinstance(value, list | tuple) else {}
+
+
+@cache
+def _derived(module: ModuleType) -> dict[str, Any]:
+    """Return the code of the module's values that follow from others, such as `shape = (rows, 2 * cols)`."""
+    found: dict[str, Any] = {}
+    names: set[str] = set()
+    for node in ast.parse(Path(str(module.__file__)).read_bytes()).body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            parts = list(ast.walk(node.value))
+            used = {one.id for one in parts if isinstance(one, ast.Name)}
+            if all(isinstance(one, _ARITHMETIC) for one in parts):
+                if used and used <= names:
+                    found[node.targets[0].id] = compile(ast.Expression(node.value), str(module.__file__), "eval")
+                names.add(node.targets[0].id)
+    return found
+
+
 @contextmanager
 def _sizes_set(module: ModuleType, sizes: Mapping[str, int]) -> Iterator[None]:
-    before = {name: getattr(module, name) for name in sizes}
-    for name, value in sizes.items():
-        setattr(module, name, value)
+    before = dict(vars(module))
+    for name, value in before.items():
+        parts = _parts(name, value)
+        if name in sizes:
+            setattr(module, name, sizes[name])
+        elif any(part in sizes for part in parts):
+            setattr(module, name, type(value)(sizes.get(part, one) for part, one in parts.items()))
+    for name, code in _derived(module).items():
+        setattr(module, name, eval(code, vars(module)))
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(module, name, value)
+        vars(module).update(before)
 
 
 def _flat(inputs: Any) -> list[Any]:
