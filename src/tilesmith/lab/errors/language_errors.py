@@ -118,5 +118,6 @@ LANGUAGE_ERRORS = (
     E("missing-argument", r"missing (\d+|a) required (positional )?argument",
       "A function was called without an argument that it needs.",
       "The message names the argument. Examples: tl.arange(0, BLOCK_SIZE), tl.zeros(shape, dtype=tl.float32), "
-      "tl.program_id(0)."),
+      "tl.program_id(0).",
+      code=r"^(?!.*\]\().*\S"),  # a line that launches no kernel
 )  # fmt: skip
