@@ -58,8 +58,7 @@ def test_result_of_another_type_fails_with_a_sentence(tmp_path: Path) -> None:
 
 def test_missed_goal_fails_at_goals(tmp_path: Path) -> None:
     wait = "    torch.cuda.synchronize()\n"
-    twice = SOLUTION.replace(wait, 2 * wait)
-    verdict = verdict_on(twice, tmp_path)
+    verdict = verdict_on(SOLUTION.replace(wait, 2 * wait), tmp_path)
     assert verdict.stage == "goals"
     assert "then wait once" in verdict.message
 

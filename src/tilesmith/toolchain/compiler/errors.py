@@ -40,7 +40,14 @@ def explain(error: Exception, target: Target, function: Any, diagnostics: str) -
     message = re.sub(r"\s*Repro command:.*", "", message).rstrip()
     reasons = [text.strip()[:_LONGEST_DIAGNOSTIC] for text in diagnostics.splitlines() if "error:" in text]
     message = "\n".join([message or type(error).__name__, *reasons])
-    return CompileError(target, function.__name__, message, function.fn.__code__.co_filename, line)
+    file = function.fn.__code__.co_filename
+    return CompileError(target, function.__name__, message, file, line or _diagnosed_line(diagnostics, file))
+
+
+def _diagnosed_line(diagnostics: str, file: str) -> int | None:
+    """Return the first line of the kernel's file that the native compiler names in an error; None if it names none."""
+    found = re.search(rf"^{re.escape(file)}:(\d+):\d+: error:", diagnostics, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def machine_failure(error: OSError, target: Target, function: Any) -> CompileError:

@@ -7,11 +7,16 @@ that goals and questions are about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tilesmith.toolchain.interpreter import Observer, interpreting
 from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.goals import Measured
 from tilesmith.workshop.checking.loading import load_module
@@ -19,9 +24,36 @@ from tilesmith.workshop.checking.staged_check import StagedCheck, StageFailure
 from tilesmith.workshop.checking.unfinished_code import first_problem
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal
 
+if TYPE_CHECKING:
+    from tilesmith.toolchain.interpreter.memory import Program
+    from tilesmith.toolchain.interpreter.values.undefined import Undefined
+
 
 class Wrong(Exception):
     """What a check of `checks.py` found. The message is for the learner."""
+
+
+class _FirstUndefined(Observer):
+    """Remembers the first undefined value that a kernel stores."""
+
+    found: Undefined | None = None
+
+    def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
+        self.found = self.found or undefined
+
+
+@contextmanager
+def kernels_run() -> Iterator[None]:
+    """Interpret the kernels of the learner's program. Raises Wrong if a kernel stores what nobody defined."""
+    observer = _FirstUndefined()
+    with interpreting(observer):
+        yield
+    if observer.found is not None:
+        origin = observer.found.origin
+        raise Wrong(
+            f"line {origin.line}: lanes that the mask switches off have no value, but reach a result. "
+            "Give the load a value for them: other=0.0."
+        )
 
 
 class ProgramCheck(StagedCheck):

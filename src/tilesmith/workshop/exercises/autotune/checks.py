@@ -5,8 +5,7 @@ from unittest import mock
 import torch
 from triton.runtime.autotuner import Autotuner
 
-from tilesmith.toolchain.interpreter import interpreting
-from tilesmith.workshop.checking.program_check import Wrong
+from tilesmith.workshop.checking.program_check import Wrong, kernels_run
 
 WIDTHS = (1, 2, 3, 60, 64, 65, 100, 128, 129, 180, 200)
 LONG = 1000
@@ -29,8 +28,8 @@ class Tuning:
             self.trials[key] = [dict(one.kwargs) for one in configs]
             for config in configs:
                 self._run(tuner, arguments, options, config)
-            tuner.pre_hook({**named, **configs[-1].all_kwargs()}, reset_only=True)
-            self.chosen[key] = configs[-1]
+            tuner.pre_hook({**named, **configs[0].all_kwargs()}, reset_only=True)
+            self.chosen[key] = configs[0]
         return tuner.fn.run(*arguments, **options, **self.chosen[key].all_kwargs())
 
     @staticmethod
@@ -58,7 +57,7 @@ def tuned(program, widths):
     def run(tuner, *arguments, **options):
         return tuning(tuner, *arguments, **options)
 
-    with interpreting(), mock.patch.object(Autotuner, "run", run):
+    with kernels_run(), mock.patch.object(Autotuner, "run", run):
         for columns in widths:
             x = torch.arange(2.0 * columns).reshape(2, columns) % 7 + 1
             for call in ("first", "second"):
