@@ -24,6 +24,7 @@ ROUNDINGS = 12
 # Where rounding does more, the reference itself says how much: all that it computes varies by this many units.
 VARIED = 2
 VARIATIONS = 4
+SPREADS = 4  # how many times the largest of these variations is allowed: kernels also round what they keep, as lse
 PLAIN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # what kernels compute in, by the tensors' dtype
 EXACT = frozenset({"max_pool2d", "transpose"})  # these copy elements, and may not vary them
 # Whether a gradient passes a ReLU at NaN is a convention, and so is zero times NaN in the gradient of a weight.
@@ -225,7 +226,7 @@ def _wrong_even_so(ours: Tensor, right: Tensor, closer: Sequence[Tensor | None],
         uncertain |= unlike | (one.to(ours.dtype).isfinite() != right.to(ours.dtype).isfinite())
         both = one.isfinite() & right.isfinite()
         spread = max(spread, (one - right)[both].abs().max().item() if bool(both.any()) else 0.0)
-    allowed = precision * ROUNDINGS * _largest(right) + 3 * spread
+    allowed = precision * ROUNDINGS * _largest(right) + SPREADS * spread
     apart = _apart(ours, right, allowed)
     if not bool((apart & ~uncertain).any()):
         return ""

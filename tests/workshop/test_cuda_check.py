@@ -12,6 +12,7 @@ import pytest
 
 from tilesmith.spec import Spec
 from tilesmith.workshop.checking import gpu_timing
+from tilesmith.workshop.checking.staged_check import StageFailure
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Goal, Size
@@ -183,6 +184,17 @@ def test_atomics_are_counted(reduction: Exercise, tmp_path: Path, only: Callable
     only("counting")
     found = verdict(reduction, tmp_path, ("    if (thread == 0) {", "    atomicAdd(total, 0);\n    if (thread == 0) {"))
     assert "atomics is 390; wanted ≤ 6" in found.message
+
+
+def test_compiler_that_waits_is_not_late_but_one_that_computes_is(
+    reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU time counts: a busy machine refuses no file."""
+    monkeypatch.setattr(cuda_check, "SECONDS_TO_COMPILE", 1.0)
+    check = cuda_check.CudaCheck(reduction, tmp_path / "reduction.cu")
+    check._compile(["sleep", "1.5"])
+    with pytest.raises(StageFailure, match="Your file does not compile within 1 s"):
+        check._compile(["sh", "-c", "while :; do :; done"])
 
 
 def test_endless_loop_fails_at_runs(reduction: Exercise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

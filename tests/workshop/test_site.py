@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 
 from hostile_pages import EVIL, require_harmless
 from tilesmith.workshop import notebook
+from tilesmith.workshop.checking.staged_check import StageFailure
+from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
+from tilesmith.workshop.course.exercise import ExerciseError
 from tilesmith.workshop.publishing import site
 
 
@@ -89,3 +93,20 @@ def test_check_magic_checks_a_cell_and_saves_progress(
     assert '"state": "solved"' in (tmp_path / "tilesmith-workshop" / "progress.json").read_text()
     check("nothing", "")
     assert "no exercise is called 'nothing'" in capsys.readouterr().out
+
+
+def test_failing_model_solution_ends_the_site_in_one_sentence(
+    small_course: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(check: TritonCheck) -> None:
+        raise StageFailure("runs", "The program took too long.\nIts second line.")
+
+    monkeypatch.setattr(TritonCheck, "measured", fail)
+    with pytest.raises(ExerciseError) as caught:
+        site.write_site(small_course, tmp_path / "site")
+    assert str(caught.value) == "vector-add: the model solution fails at the stage runs: The program took too long."
+
+
+def test_failure_of_a_stage_passes_between_processes() -> None:
+    copied = pickle.loads(pickle.dumps(StageFailure("compiles", "Your file does not compile")))
+    assert (copied.stage, str(copied)) == ("compiles", "Your file does not compile")

@@ -5,6 +5,7 @@ Signatures, shapes, masks and return values are those of `cuequivariance_torch`,
 
 Files, in reading order:
 
+- `arguments.py`: checks of the functions' arguments.
 - `attention.py`: triangle_attention, and mask_to_kv_lengths.
 - `multiplication.py`: triangle_multiplicative_update, and TriMulPrecision.
 - `pair_bias.py`: attention_pair_bias.

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from tilesmith.fold.arguments import checked
 from tilesmith.ops.attention import attention
 from tilesmith.ops.triangle_attention import triangle_attention as over_pairs
 
@@ -15,6 +16,7 @@ MOST_SCORES = 2**26  # of the auxiliary results at a time: 256 MiB in single pre
 MASKED = -1e9  # the score of a masked key
 
 
+@checked(NAME)
 def triangle_attention(
     q: Tensor,
     k: Tensor,
@@ -41,14 +43,18 @@ def triangle_attention(
 
     Any strides, lengths and head sizes. Under autocast q, k and v are cast, and the bias keeps its dtype.
     """
-    _require_tensors(q=q, k=k, v=v)
     q, k, v = (_five_dimensions(name, one) for name, one in (("q", q), ("k", k), ("v", v)))
     q, k, v = (_autocast(one) for one in (q, k, v))
     batch, rows, heads, queries, _ = q.shape
     keys = k.shape[3]
     wanted = (batch, rows, heads, queries, keys)
+    for name, one in (("k", k), ("v", v)):
+        if one.shape != (*q.shape[:3], keys, q.shape[-1]):
+            raise ValueError(
+                f"{NAME}: {name} has shape {tuple(one.shape)}, but must be [B, N, H, K, D] as q has "
+                f"{tuple(q.shape)} and k has {keys} keys"
+            )
     if bias is not None:
-        _require_tensors(bias=bias)
         bias = _five_dimensions("bias", bias)
         bias = _broadcast("bias", bias, (batch, rows if bias.shape[1] != 1 else 1, *wanted[2:]))
     if mask is not None and kv_lengths is not None:
@@ -63,19 +69,19 @@ def triangle_attention(
         return output, *_statistics(q, k, bias, seen, scale, zero_blind=kv_lengths is not None)
 
 
+@checked("mask_to_kv_lengths")
 def mask_to_kv_lengths(mask: Tensor) -> Tensor:
     """Return the number of keys of each row, int32 [B, N, 1, 1, 1], from a mask [B, N, 1, 1, K].
 
     Each row of the mask must be true first and false after. Waits for the GPU to check this.
     """
-    _require_tensors(mask=mask)
     if mask.ndim > 5:
         raise ValueError(f"mask_to_kv_lengths: mask has shape {tuple(mask.shape)}, but must be [B, N, 1, 1, K]")
     mask = mask[(None,) * (5 - mask.ndim)] != 0
     if mask.shape[2:4] != (1, 1):
         raise ValueError(f"mask_to_kv_lengths: mask has shape {tuple(mask.shape)}, but must be [B, N, 1, 1, K]")
     lengths = mask.sum(-1, keepdim=True, dtype=torch.int32)
-    if not torch.equal(mask, torch.arange(mask.shape[-1], device=mask.device) < lengths):
+    if not mask.is_meta and not torch.equal(mask, torch.arange(mask.shape[-1], device=mask.device) < lengths):
         raise ValueError("mask_to_kv_lengths: mask has a true element after a false one, so it is no padding")
     return lengths
 
@@ -133,7 +139,6 @@ def _seen_keys(mask: Tensor | None, kv_lengths: Tensor | None, wanted: tuple[int
     """Return which keys each row sees, boolean [B, N, K]; None means all."""
     batch, rows, _, _, keys = wanted
     if kv_lengths is not None:
-        _require_tensors(kv_lengths=kv_lengths)
         if kv_lengths.dtype != torch.int32 or tuple(kv_lengths.shape) != (batch, rows, 1, 1, 1):
             raise ValueError(
                 f"{NAME}: kv_lengths is {kv_lengths.dtype} of shape {tuple(kv_lengths.shape)}, but must be torch.int32 "
@@ -142,7 +147,6 @@ def _seen_keys(mask: Tensor | None, kv_lengths: Tensor | None, wanted: tuple[int
         return torch.arange(keys, device=kv_lengths.device) < kv_lengths[:, :, 0, 0]
     if mask is None:
         return None
-    _require_tensors(mask=mask)
     mask = _broadcast("mask", _five_dimensions("mask", mask), (batch, rows, 1, 1, keys))
     return (mask if mask.dtype == torch.bool else mask != 0)[:, :, 0, 0]
 
@@ -168,9 +172,3 @@ def _broadcast(name: str, one: Tensor, wanted: tuple[int, ...]) -> Tensor:
     if any(size not in (1, other) for size, other in zip(one.shape, wanted, strict=True)):
         raise ValueError(f"{NAME}: {name} has shape {tuple(one.shape)}, but must broadcast to {wanted}")
     return one.expand(wanted)
-
-
-def _require_tensors(**given: object) -> None:
-    for name, one in given.items():
-        if not isinstance(one, Tensor):
-            raise TypeError(f"{NAME}: {name} is a {type(one).__name__}, but must be a tensor")

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.fold.arguments import checked, require_shape
+from tilesmith.ops.runtime.arguments import require_number
 from tilesmith.ops.runtime.dispatch import state
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
@@ -28,6 +30,7 @@ class TriMulPrecision(enum.IntEnum):
     IEEE = 3
 
 
+@checked(NAME)
 def triangle_multiplicative_update(
     x: Tensor,
     direction: str = "outgoing",
@@ -64,6 +67,9 @@ def triangle_multiplicative_update(
     same but for rounding.
     """
     _require_pairs(x)
+    require_number(NAME, "eps", eps, at_least=0.0)
+    if direction not in ("outgoing", "incoming"):
+        raise ValueError(f"{NAME}: direction is {direction!r}, but must be one of outgoing, incoming")
     channels = x.shape[-1]
     hidden = _hidden_channels(channels, p_in_weight, g_in_weight, p_out_weight)
     _require_shapes(
@@ -95,9 +101,7 @@ def triangle_multiplicative_update(
     return update.view(x.shape)
 
 
-def _require_pairs(x: object) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{NAME}: x is a {type(x).__name__}, but must be a tensor")
+def _require_pairs(x: Tensor) -> None:
     if x.ndim < 3 or x.shape[-3] != x.shape[-2]:
         raise ValueError(f"{NAME}: x has shape {tuple(x.shape)}, but must be [..., N, N, C]")
 
@@ -106,17 +110,16 @@ def _require_shapes(wanted: dict[str, tuple[int, ...]], **layers: tuple[Tensor |
     """Check the weight and the bias of each layer that are given; a bias has an element for each row of its weight."""
     for name, both in layers.items():
         for kind, one, shape in zip(("weight", "bias"), both, (wanted[name], wanted[name][:1]), strict=True):
-            if one is not None and tuple(one.shape) != shape:
-                raise ValueError(f"{NAME}: {name}_{kind} has shape {tuple(one.shape)}, but must have {shape}")
+            require_shape(NAME, f"{name}_{kind}", one, shape)
 
 
 def _hidden_channels(channels: int, *weights: Tensor | None) -> int:
     """Return D, from the first weight that is given."""
     p_in, g_in, p_out = weights
     for weight in (p_in, g_in):
-        if weight is not None:
+        if weight is not None and weight.ndim:
             return weight.shape[0] // 2
-    return channels if p_out is None else p_out.shape[-1]
+    return channels if p_out is None or not p_out.ndim else p_out.shape[-1]
 
 
 def _or_random(x: Tensor, weight: Tensor | None, rows: int, columns: int) -> Tensor:
@@ -130,8 +133,6 @@ def _or_random(x: Tensor, weight: Tensor | None, rows: int, columns: int) -> Ten
 
 def _exists(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mask as booleans of the shape of x without channels."""
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"{NAME}: mask is a {type(mask).__name__}, but must be a tensor")
     try:
         mask = mask.expand(x.shape[:-1])
     except RuntimeError:

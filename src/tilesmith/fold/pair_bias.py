@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tilesmith.fold.arguments import checked, require_shape
 from tilesmith.ops.attention import attention
 from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.gate import gate as gated
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
+from tilesmith.ops.runtime.arguments import require_number
 
 NAME = "attention_pair_bias"
 LARGE = 1e4  # e^−10000 is zero in every dtype
@@ -63,6 +65,7 @@ def with_first_form(current: Callable[..., Result]) -> Callable[..., Result]:
 
 
 @with_first_form
+@checked(NAME)
 def attention_pair_bias(
     single_repr: Tensor,
     pair_repr: Tensor,
@@ -116,7 +119,13 @@ def attention_pair_bias(
         raise ValueError(f"{NAME}: norm_kind is {norm_kind!r}, but must be one of {', '.join(NORMS)}")
     if norm_kind == "rms_norm" and any(one is not None for one in (b_ln_a, b_ln_q, b_ln_k, b_ln_z)):
         raise ValueError(f"{NAME}: norm_kind is rms_norm, but a norm has a bias")
+    _require_numbers(inf, eps)
     norm = Norm(norm_kind, eps)
+    _require_single(single_repr, w_ln_a, b_ln_a)
+    for name, weight, bias in (("q", w_proj_q, b_proj_q), ("k", w_proj_k, b_proj_k), ("v", w_proj_v, b_proj_v)):
+        _require_layer(name, weight, bias, w_proj_q.shape[0] if w_proj_q.ndim else 0, single_repr.shape[-1])
+    for name, one in (("w_ln_q", w_ln_q), ("b_ln_q", b_ln_q), ("w_ln_k", w_ln_k), ("b_ln_k", b_ln_k)):
+        require_shape(NAME, name, one, (w_proj_q.shape[0],))
     a = norm(single_repr, w_ln_a, b_ln_a)
     q, k, v = (
         _linear(a, weight, bias) for weight, bias in ((w_proj_q, b_proj_q), (w_proj_k, b_proj_k), (w_proj_v, b_proj_v))
@@ -132,6 +141,7 @@ def attention_pair_bias(
     return output, bias if return_z_proj else None
 
 
+@checked(NAME)
 def _from_heads(
     s: Tensor, q: Tensor, k: Tensor, v: Tensor, z: Tensor, mask: Tensor | None, num_heads: int,
     w_proj_z: Tensor | None, w_proj_g: Tensor, w_proj_o: Tensor, w_ln_z: Tensor | None = None,
@@ -140,6 +150,16 @@ def _from_heads(
     return_z_proj: bool = True, is_cached_z_proj: bool = False,
 ) -> Result:  # fmt: skip
     """Compute the form before 0.10: q, k and v are [B·M, H, length, head], and s gives the gate."""
+    _require_numbers(inf, eps)
+    _require_single(s, None, None)
+    if q.ndim != 4 or q.shape[:3] != (s.shape[0], num_heads, s.shape[1]):
+        raise ValueError(
+            f"{NAME}: q has shape {tuple(q.shape)}, but must be [B·M, {num_heads} heads, length, head] as s has "
+            f"{tuple(s.shape)}"
+        )
+    keys = k.shape[2] if k.ndim == 4 else 0
+    for name, one in (("k", k), ("v", v)):
+        require_shape(NAME, name, one, (*q.shape[:2], keys, q.shape[3]))
     pairs = PairBias(w_proj_z, b_proj_z, w_ln_z, b_ln_z, is_cached_z_proj)
     bias = _bias_of_pairs(z, pairs, Norm("layer_norm", eps))
     output = _attended(s, [q, k, v], bias, mask, Ending(w_proj_g, b_proj_g, w_proj_o, b_proj_o), inf, attn_scale)
@@ -149,11 +169,17 @@ def _from_heads(
 def _bias_of_pairs(z: Tensor, pairs: PairBias, norm: Norm) -> Tensor:
     """Return the bias of each head, [B, H, N, N]."""
     if pairs.is_projected:
+        if z.ndim != 4:
+            raise ValueError(f"{NAME}: pair_repr has shape {tuple(z.shape)}, but must be [B, H, N, N]")
         return z
     if pairs.weight is None:
         raise ValueError(f"{NAME}: w_proj_z is missing, but must be given unless is_cached_z_proj")
     if z.ndim != 4:
         raise ValueError(f"{NAME}: pair_repr has shape {tuple(z.shape)}, but must be [B, N, N, channels]")
+    channels = z.shape[-1]
+    _require_layer("z", pairs.weight, pairs.bias, pairs.weight.shape[0] if pairs.weight.ndim else 0, channels)
+    require_shape(NAME, "w_ln_z", pairs.norm_weight, (channels,))
+    require_shape(NAME, "b_ln_z", pairs.norm_bias, (channels,))
     weight = pairs.weight.to(z.dtype)
     if norm.kind == "layer_norm" and z.shape[1] == z.shape[2]:  # norm and projection in one pass over the pairs
         norm_weight = z.new_ones(z.shape[-1]) if pairs.norm_weight is None else pairs.norm_weight.to(z.dtype)
@@ -171,11 +197,15 @@ def _attended(
     """Return the output layer of gated attention. Neighbours that share pairs share the bias in memory."""
     q, k, v = heads
     multiplicity, rest = divmod(q.shape[0], max(bias.shape[0], 1))
-    if rest or bias.shape[1:] != (q.shape[1], q.shape[2], k.shape[2]):
+    shares_pairs = not rest and bool(q.shape[0]) == bool(bias.shape[0])
+    if not shares_pairs or bias.shape[1:] != (q.shape[1], q.shape[2], k.shape[2]):
         raise ValueError(
-            f"{NAME}: the pairs have a bias of shape {tuple(bias.shape)}, which does not go with "
+            f"{NAME}: pair_repr: the pairs have a bias of shape {tuple(bias.shape)}, which does not go with "
             f"{q.shape[0]} sequences of {q.shape[1]} heads, {q.shape[2]} queries and {k.shape[2]} keys"
         )
+    _require_layer("g", ending.gate_weight, ending.gate_bias, q.shape[1] * q.shape[-1], gate_input.shape[-1])
+    outputs = ending.weight.shape[0] if ending.weight.ndim else 0
+    _require_layer("o", ending.weight, ending.bias, outputs, q.shape[1] * q.shape[-1])
     allowed = None if mask is None else _allowed(mask, q, k.shape[2], inf)
     if multiplicity == 1:
         attended = attention(q, k, v, bias=bias, mask=allowed, scale=scale)
@@ -210,6 +240,24 @@ def _allowed(mask: Tensor, q: Tensor, keys: int, inf: float) -> Tensor:
     return exists | ~exists.any(-1, keepdim=True)
 
 
+def _require_numbers(inf: float, eps: float) -> None:
+    require_number(NAME, "inf", inf, at_least=0.0)
+    require_number(NAME, "eps", eps, at_least=0.0)
+
+
+def _require_single(single: Tensor, norm_weight: Tensor | None, norm_bias: Tensor | None) -> None:
+    if single.ndim != 3:
+        raise ValueError(f"{NAME}: single_repr has shape {tuple(single.shape)}, but must be [B·M, N, D]")
+    for name, one in (("w_ln_a", norm_weight), ("b_ln_a", norm_bias)):
+        require_shape(NAME, name, one, tuple(single.shape[-1:]))
+
+
+def _require_layer(letter: str, weight: Tensor, bias: Tensor | None, rows: int, columns: int) -> None:
+    """Require the shapes of w_proj_… and b_proj_…"""
+    require_shape(NAME, f"w_proj_{letter}", weight, (rows, columns))
+    require_shape(NAME, f"b_proj_{letter}", bias, (rows,))
+
+
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
@@ -217,4 +265,4 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _as_heads(x: Tensor, heads: int) -> Tensor:
     if heads < 1 or x.shape[-1] % heads:
         raise ValueError(f"{NAME}: num_heads is {heads}, but must divide the {x.shape[-1]} projected channels")
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)  # [batch, heads, length, head size]
+    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)  # [batch, heads, length, head size]

@@ -16,8 +16,11 @@ class StageFailure(Exception):
     """A stage that the learner's file did not pass. The message is for the learner."""
 
     def __init__(self, stage: str, message: str) -> None:
-        super().__init__(message)
-        self.stage = stage
+        super().__init__(stage, message)  # all arguments: another process may build it again from them
+        self.stage, self.message = stage, message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class StagedCheck(ABC):

@@ -17,9 +17,10 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from tilesmith.lab.inspect.output.page import write_html as picture_of
 from tilesmith.storage import write_atomically
 from tilesmith.workshop.checking.program_check import ProgramCheck
+from tilesmith.workshop.checking.staged_check import StageFailure
 from tilesmith.workshop.checking.triton_check import TritonCheck
 from tilesmith.workshop.course.catalogue import Catalogue
-from tilesmith.workshop.course.exercise import Exercise, Question
+from tilesmith.workshop.course.exercise import Exercise, ExerciseError, Question
 from tilesmith.workshop.cuda.check import CudaCheck
 from tilesmith.workshop.figures.drawing import STYLE
 from tilesmith.workshop.publishing.lesson_html import code_html, lesson_html
@@ -100,6 +101,14 @@ def _print_nothing() -> None:
 
 def _run_solution(exercise: Exercise) -> _Ran:
     """Run the model solution. Return the answered questions and the picture as HTML."""
+    try:
+        return _answers_and_picture(exercise)
+    except StageFailure as failure:
+        reason = str(failure).partition("\n")[0]
+        raise ExerciseError(f"{exercise.id}: the model solution fails at the stage {failure.stage}: {reason}") from None
+
+
+def _answers_and_picture(exercise: Exercise) -> _Ran:
     if exercise.is_only_questions:
         return _answered_questions(exercise, None), ""
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,9 +1,10 @@
-"""Wrong arguments for every operator, one at a time: tensors of other kinds, numbers out of range, other types."""
+"""Wrong arguments, one at a time: tensors of other kinds, numbers out of range, other types."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,12 +20,28 @@ class Labelled(Tensor):
 
 
 def misuses(spec: Spec, inputs: Inputs) -> Iterator[Misuse]:
-    """Yield calls that each have one wrong argument."""
-    parameters = spec.op.__signature__.parameters  # type: ignore[attr-defined]  # an Operator
+    """Yield calls of an operator that each have one wrong argument."""
+    return misuses_of(spec.op, inputs)
+
+
+def misuses_of(function: Callable[..., Any], inputs: Inputs) -> Iterator[Misuse]:
+    """Yield calls that each have one wrong argument. The inputs are a correct call."""
+    parameters = signature(function).parameters
     complete = {name: inputs.get(name, one.default) for name, one in parameters.items()}
     for name, value in complete.items():
         for what, wrong in _instead_of(value):
             yield name, what, {**complete, name: wrong}
+
+
+def unclear(function: str, arguments: Inputs, error: Exception) -> str:
+    """Return why an error is unclear; nothing where it is one sentence that names the function and an argument."""
+    text = str(error)
+    if type(error) not in (TypeError, ValueError):
+        return f"{type(error).__name__}: {text[:150]}"
+    # Where two arguments do not go together, either may be named.
+    if not text.startswith(f"{function}: ") or not any(name in text for name in arguments):
+        return f"names neither function nor argument: {text[:150]}"
+    return f"more than one sentence: {text}" if "\n" in text or len(text) > 700 else ""
 
 
 def _instead_of(value: Any) -> Iterator[tuple[str, Any]]:
