@@ -69,9 +69,15 @@ NOT_FUSED: dict[str, set[str]] = {name: {"residual"} for name in (*CENTRED, "lla
 NOT_FUSED |= {name: {"residual", "qk norm"} for name in ("olmo2", "olmo3")}
 
 
+CURRENT = int(transformers.__version__.split(".")[0]) >= 5
+"""Whether transformers has its current shape; older releases write some families in other ways."""
+
+
 def model_of(name: str) -> Any:
     """Return a float32 model, the same at every call, with parameters that make each part matter."""
     prefix, options, _ = {**FOUND, **UNKNOWN}[name]
+    if not hasattr(transformers, f"{prefix}Config"):
+        pytest.skip(f"this release of transformers has no {prefix}")
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0} if name in ("gpt2", "phi", "phi3") else {}
     rest = {"residual_dropout": 0.0, "embedding_dropout": 0.0} if name == "starcoder2" else {}
     config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **options, **dropout, **rest})
@@ -93,10 +99,11 @@ def test_loss_and_gradients_stay_the_same(name: str) -> None:
     model = patch(model_of(name))
     ours = found(model, **inputs)
     done = report(model)
-    assert set(done.swapped) == parts
-    assert name not in FOUND or not done.unrecognised or name == "llama4_text"
-    assert name not in FOUND or set(done.not_fused) <= NOT_FUSED.get(name, set())
-    assert parts | set(done.left) >= ALL - {"mlp"}
+    if CURRENT:
+        assert set(done.swapped) == parts
+        assert name not in FOUND or not done.unrecognised or name == "llama4_text"
+    assert not CURRENT or name not in FOUND or set(done.not_fused) <= NOT_FUSED.get(name, set())
+    assert set(done.swapped) | set(done.left) >= ALL - {"mlp"}
     # Experts that no token reached; biases of keys, whose gradient is zero but for rounding.
     gone = {key for key, one in wanted.items() if float(one.norm()) < 1e-7}
     ours, wanted = ({key: one for key, one in both.items() if key not in gone} for both in (ours, wanted))

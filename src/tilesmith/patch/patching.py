@@ -36,7 +36,7 @@ from tilesmith.patch.parts.attention_registry import (
     require_known_attention,
     why_fallback,
 )
-from tilesmith.patch.parts.decoder import counts_from_zero, looks_for_packing, with_default_positions
+from tilesmith.patch.parts.decoder import counts_from_zero, options_reach_attention, with_default_positions
 from tilesmith.patch.parts.default_positions import why_tables_change, with_kept_tables
 from tilesmith.patch.parts.feed_forward import block_forward, recognised_block
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
@@ -370,8 +370,8 @@ def _patch_attention(model: nn.Module, family: Family, done: Report) -> None:
         decoder = family.of(family.decoder)
         if not family.known and not counts_from_zero(decoder.forward):
             raise UnknownCodeError.of(decoder.forward)
-        packs = looks_for_packing(model, decoder, kind)
-        done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward, packs)))
+        reach = options_reach_attention(model, decoder, kind)
+        done.record_fusion("default positions", _swap(model, decoder, with_default_positions(decoder.forward, reach)))
 
 
 def _swap(

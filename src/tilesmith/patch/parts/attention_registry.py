@@ -184,7 +184,8 @@ def attention_of_module(
             attention_mask = _additive(query, key, attention_mask, bounds(True, window), starts)
         return fallback(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options)
     if attention_mask is not None and is_full and (attention_mask.shape[2] != 1 or query.shape[2] == 1):
-        # The mask has causality and windows in it.
+        # The mask has causality and windows in it. Some releases make it longer than the keys.
+        attention_mask = attention_mask[..., : key.shape[2]]
         if starts is not None:  # but not packed sequences
             other = ~_same_sequence(starts, query)
             lowest = 0 if attention_mask.dtype == torch.bool else torch.finfo(attention_mask.dtype).min

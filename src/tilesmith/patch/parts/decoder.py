@@ -39,16 +39,19 @@ def counts_from_zero(forward: Callable[..., Any]) -> bool:
 
 
 @functools.cache
-def with_default_positions(original: Callable[..., Any], packs: bool) -> Callable[..., Any]:
+def with_default_positions(original: Callable[..., Any], takes_starts: bool) -> Callable[..., Any]:
     """Return a decoder's `forward` that, without mask and positions, passes a full mask and default positions.
 
     Without a mask, transformers checks whether positions restart, as in packed sequences, and waits for the GPU. Under
     torch.compile, and in some releases always, it builds a full [queries, keys] mask, which only the fallback takes.
-    With `packs`, our attention gets the starts of packed sequences.
+    With `takes_starts`, our attention gets the starts of packed sequences: given ones, and those of positions that
+    restart where transformers looks for these.
     """
     names = tuple(inspect.signature(original).parameters)[1:]  # without self
     if not {"input_ids", "inputs_embeds", *DEFAULTED} - {CACHE} <= set(names):
         raise UnknownCodeError.of(original)
+    takes_starts = takes_starts and CACHE in names  # an encoder's positions may restart within a sequence
+    looks = takes_starts and matches(original, LOOKS_FOR_PACKING)
 
     @functools.wraps(original)
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -58,8 +61,8 @@ def with_default_positions(original: Callable[..., Any], packs: bool) -> Callabl
             named["attention_mask"] = full_mask((tokens.shape[0], tokens.shape[1]), tokens.device)
             named["position_ids"] = default_positions(tokens.shape[1], tokens.device)
             return called_with_full_mask(original, self, named)
-        if packs and tokens is not None and named.get("attention_mask") is None and named.get(CACHE) is None:
-            positions = None if _makes_cache(self, named) else named.get("position_ids")
+        if takes_starts and tokens is not None and named.get("attention_mask") is None and named.get(CACHE) is None:
+            positions = named.get("position_ids") if looks and not _makes_cache(self, named) else None
             packing = _packing(named.get(PACKED), positions, (tokens.shape[0], tokens.shape[1]))
             if packing:
                 return called_with_full_mask(original, self, {**named, **packing})
@@ -94,10 +97,8 @@ def _packing(starts: Tensor | None, positions: Any, shape: tuple[int, int]) -> d
     return {"attention_mask": mask} if len(starts) == shape[0] + 1 else {"attention_mask": mask, STARTS: starts}
 
 
-def looks_for_packing(model: nn.Module, decoder: type[nn.Module], attention: type[nn.Module]) -> bool:
-    """Return whether a decoder looks for packed sequences and all its options reach attention."""
-    if CACHE not in inspect.signature(decoder.forward).parameters or not matches(decoder.forward, LOOKS_FOR_PACKING):
-        return False
+def options_reach_attention(model: nn.Module, decoder: type[nn.Module], attention: type[nn.Module]) -> bool:
+    """Return whether every `forward` from the decoder to attention passes its options on."""
     modules = dict(model.named_modules())
     kinds = set()
     for name, module in modules.items():
