@@ -201,7 +201,7 @@ def _curve(contests: list[Contest]) -> str:
             f'<text x="0" y="{y - 5}">{contest.size} {MODES[contest.mode]}</text>',
             f'<rect class="{kind}" x="{left:.1f}" y="{y}" width="{right - left:.1f}" height="13"/>',
             f'<text x="{8 + right:.1f}" y="{y + 11}">{ratio:.2f} × as fast as {rival.get("provider")}</text>',
-            f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{y - 2}" y2="{y + 16}"/>',
+            f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{y - 1}" y2="{y + 14}"/>',
         ]
     return "".join([*parts, "</svg>"])
 

@@ -114,6 +114,13 @@ def test_page_has_headlines_findings_and_eight_views(found: Inspection) -> None:
     assert sorted(ordinals) == list("12345678")
 
 
+def test_predicted_and_measured_headlines_look_different(found: Inspection) -> None:
+    kernel = replace(found.kernels[0], measured_us=12.0, measured_note="median of 9")
+    page = write_html(replace(found, kernels=[kernel]))
+    for origin, meaning in (("predicted", "least time on NVIDIA H200"), ("measured", "median of 9")):
+        assert f'<div class="{origin}"><dt><span class="origin">{origin}</span> {meaning}' in page
+
+
 def test_source_lines_with_cost_have_a_coloured_bar(found: Inspection) -> None:
     html = write_html(replace(found, kernels=found.kernels[:1]))
     walk = found.kernel("column_walk")

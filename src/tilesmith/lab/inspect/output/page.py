@@ -151,10 +151,10 @@ def _headlines(kernel: Kernel) -> Iterator[Headline]:
     work = f"{in_bytes(kernel.unique_bytes)} to move, {in_figures(kernel.flops)} flops"
     timed = next((one for one in kernel.targets.values() if one.predicted_floor_us is not None), None)
     if timed is not None:
-        meaning = f"predicted least time on {timed.device}: {bound_in_words(timed)}, {work}"
-        yield Headline(in_time(timed.predicted_floor_us), meaning)
+        meaning = f"least time on {timed.device}: {bound_in_words(timed)}, {work}"
+        yield Headline(in_time(timed.predicted_floor_us), meaning, origin="predicted")
     if kernel.measured_us is not None:
-        yield Headline(in_time(kernel.measured_us), f"measured. {kernel.measured_note or ''}")
+        yield Headline(in_time(kernel.measured_us), kernel.measured_note or "", origin="measured")
     filled = next((one for one in kernel.targets.values() if one.occupancy is not None), None)
     if filled is not None:
         waves = "" if filled.waves is None else f"; the grid has {filled.waves:.2g} waves"
