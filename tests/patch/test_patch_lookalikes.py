@@ -23,71 +23,71 @@ def rms(x: Tensor, eps: float) -> Tensor:
     return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
-def as_llama(self: Any, x: Tensor) -> Tensor:
+def as_llama(self: Any, x: Tensor) -> Any:
     return self.weight * (x.float() * rms(x.float(), self.eps)).to(x.dtype)
 
 
-def as_gemma(self: Any, x: Tensor) -> Tensor:
+def as_gemma(self: Any, x: Tensor) -> Any:
     return ((1 + self.weight.float()) * (x.float() * rms(x.float(), self.eps))).to(x.dtype)
 
 
-def rounded_last(self: Any, x: Tensor) -> Tensor:
+def rounded_last(self: Any, x: Tensor) -> Any:
     return (self.weight.float() * (x.float() * rms(x.float(), self.eps))).to(x.dtype)
 
 
-def with_bias(self: Any, x: Tensor) -> Tensor:
+def with_bias(self: Any, x: Tensor) -> Any:
     return as_llama(self, x) + 0.1
 
 
-def eps_outside_the_root(self: Any, x: Tensor) -> Tensor:
+def eps_outside_the_root(self: Any, x: Tensor) -> Any:
     return self.weight * x / (x.pow(2).mean(-1, keepdim=True).sqrt() + self.eps)
 
 
-def eps_as_a_bound(self: Any, x: Tensor) -> Tensor:
+def eps_as_a_bound(self: Any, x: Tensor) -> Any:
     return self.weight * x / x.pow(2).mean(-1, keepdim=True).sqrt().clamp(min=self.eps)
 
 
-def another_eps(self: Any, x: Tensor) -> Tensor:
+def another_eps(self: Any, x: Tensor) -> Any:
     return self.weight * x * rms(x, 2 * self.eps)
 
 
-def sum_of_squares(self: Any, x: Tensor) -> Tensor:
+def sum_of_squares(self: Any, x: Tensor) -> Any:
     return self.weight * x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + self.eps)
 
 
-def unbiased_variance(self: Any, x: Tensor) -> Tensor:
+def unbiased_variance(self: Any, x: Tensor) -> Any:
     return self.weight * (x - x.mean(-1, keepdim=True)) * torch.rsqrt(x.var(-1, keepdim=True) + self.eps)
 
 
-def without_gradient_of_the_root(self: Any, x: Tensor) -> Tensor:
+def without_gradient_of_the_root(self: Any, x: Tensor) -> Any:
     return self.weight * x * rms(x, self.eps).detach()
 
 
-def louder_in_training(self: Any, x: Tensor) -> Tensor:
+def louder_in_training(self: Any, x: Tensor) -> Any:
     return as_llama(self, x) * (1.1 if self.training else 1.0)
 
 
-def always_in_float32(self: Any, x: Tensor) -> Tensor:
+def always_in_float32(self: Any, x: Tensor) -> Any:
     return self.weight.float() * (x.float() * rms(x.float(), self.eps))
 
 
-def clamped(self: Any, x: Tensor) -> Tensor:
+def clamped(self: Any, x: Tensor) -> Any:
     return as_llama(self, x.clamp(-100, 100))
 
 
-def with_a_gate(self: Any, x: Tensor, gate: Tensor | None = None) -> Tensor:
+def with_a_gate(self: Any, x: Tensor, gate: Tensor | None = None) -> Any:
     return as_llama(self, x if gate is None else x * gate)
 
 
-def over_all_tokens(self: Any, x: Tensor) -> Tensor:
+def over_all_tokens(self: Any, x: Tensor) -> Any:
     return self.weight * x * torch.rsqrt(x.pow(2).mean((-2, -1), keepdim=True) + self.eps)
 
 
-def mean_of_sizes(self: Any, x: Tensor) -> Tensor:
+def mean_of_sizes(self: Any, x: Tensor) -> Any:
     return self.weight * x / (x.abs().mean(-1, keepdim=True) + self.eps)
 
 
-def with_a_number(self: Any, x: Tensor) -> Tensor:
+def with_a_number(self: Any, x: Tensor) -> Any:
     return as_llama(self, x) * self.gain
 
 
@@ -133,7 +133,7 @@ def test_norms_of_one_class_may_have_several_forms() -> None:
             super().__init__()
             self.one = one
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Any:
             return as_gemma(self, x) if self.one else as_llama(self, x)
 
     model = nn.Sequential(Either(True), Either(False), type("Odd", (Norm,), {"forward": another_eps})())
@@ -182,57 +182,57 @@ def test_activations_are_recognised_by_what_they_compute(function: Any, wanted: 
     assert activation_form(function) == wanted
 
 
-def gated(self: Any, x: Tensor) -> Tensor:
+def gated(self: Any, x: Tensor) -> Any:
     return self.w3(F.silu(self.w1(x)) * self.w2(x))
 
 
-def gated_by_the_second(self: Any, x: Tensor) -> Tensor:
+def gated_by_the_second(self: Any, x: Tensor) -> Any:
     return self.w3(self.w1(x) * F.gelu(self.w2(x)))
 
 
-def two_layers(self: Any, x: Tensor) -> Tensor:
+def two_layers(self: Any, x: Tensor) -> Any:
     return self.w3(F.gelu(self.w1(x), approximate="tanh"))
 
 
-def halves_of_one_layer(self: Any, x: Tensor) -> Tensor:
+def halves_of_one_layer(self: Any, x: Tensor) -> Any:
     first, second = self.w1(x).chunk(2, dim=-1)
     return self.w3(F.silu(first) * second)
 
 
-def second_half_active(self: Any, x: Tensor) -> Tensor:
+def second_half_active(self: Any, x: Tensor) -> Any:
     first, second = self.w1(x).chunk(2, dim=-1)
     return self.w3(first * F.silu(second))
 
 
-def added(self: Any, x: Tensor) -> Tensor:
+def added(self: Any, x: Tensor) -> Any:
     return self.w3(F.silu(self.w1(x)) + self.w2(x))
 
 
-def with_residual(self: Any, x: Tensor) -> Tensor:
+def with_residual(self: Any, x: Tensor) -> Any:
     return x + self.w3(F.silu(self.w1(x)) * self.w2(x))
 
 
-def halved(self: Any, x: Tensor) -> Tensor:
+def halved(self: Any, x: Tensor) -> Any:
     return 0.5 * self.w3(F.silu(self.w1(x)) * self.w2(x))
 
 
-def both_active(self: Any, x: Tensor) -> Tensor:
+def both_active(self: Any, x: Tensor) -> Any:
     return self.w3(F.silu(self.w1(x)) * F.silu(self.w2(x)))
 
 
-def clamped_gate(self: Any, x: Tensor) -> Tensor:
+def clamped_gate(self: Any, x: Tensor) -> Any:
     return self.w3(F.silu(self.w1(x).clamp(max=7)) * self.w2(x).clamp(-7, 7))
 
 
-def detached_gate(self: Any, x: Tensor) -> Tensor:
+def detached_gate(self: Any, x: Tensor) -> Any:
     return self.w3(F.silu(self.w1(x)).detach() * self.w2(x))
 
 
-def in_training_only(self: Any, x: Tensor) -> Tensor:
+def in_training_only(self: Any, x: Tensor) -> Any:
     return self.w3(F.silu(self.w1(x)) * self.w2(x)) if self.training else self.w3(self.w2(x))
 
 
-def squared(self: Any, x: Tensor) -> Tensor:
+def squared(self: Any, x: Tensor) -> Any:
     return self.w3(F.relu(self.w1(x)).square())
 
 

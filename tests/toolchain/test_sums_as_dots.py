@@ -20,8 +20,8 @@ from tilesmith.toolchain.versions import sums_become_tf32_dots
 SIDE = 16
 
 
-@triton.jit
-def sum_kernel(x_ptr, y_ptr, z_ptr, SIDE: tl.constexpr, SWAPPED: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def sum_kernel(x_ptr, y_ptr, z_ptr, SIDE: tl.constexpr, SWAPPED: tl.constexpr):  # type: ignore[no-untyped-def]
     offsets = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
     x, y = tl.load(x_ptr + offsets), tl.load(y_ptr + offsets)
     product = y[None, :, :] * x[:, :, None] if SWAPPED else x[:, :, None] * y[None, :, :]

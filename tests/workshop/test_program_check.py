@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,6 +90,11 @@ def test_every_program_solution_passes(name: str, tmp_path: Path) -> None:
     assert verdict.passed, verdict.message
 
 
+def event(**options: bool) -> Any:
+    """Return an event of the GPU that PyTorch has at this moment."""
+    return torch.cuda.Event(**options)  # type: ignore[no-untyped-call]
+
+
 class TestPretendedGpu:
     def test_launch_returns_before_the_work_is_done(self) -> None:
         gpu = PretendedGpu()
@@ -100,7 +106,7 @@ class TestPretendedGpu:
     def test_events_carry_the_time_of_the_gpu(self) -> None:
         gpu = PretendedGpu()
         with gpu.in_torch():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = event(enable_timing=True), event(enable_timing=True)
             gpu.launch(1.0)
             start.record()
             gpu.launch(2.0)
@@ -113,8 +119,8 @@ class TestPretendedGpu:
     def test_event_without_timing_or_record_raises(self) -> None:
         gpu = PretendedGpu()
         with gpu.in_torch():
-            timed, untimed = torch.cuda.Event(enable_timing=True), torch.cuda.Event()
+            timed, untimed = event(enable_timing=True), event()
             with pytest.raises(RuntimeError, match="enable_timing"):
                 timed.elapsed_time(untimed)
             with pytest.raises(RuntimeError, match="recorded"):
-                timed.elapsed_time(torch.cuda.Event(enable_timing=True))
+                timed.elapsed_time(event(enable_timing=True))

@@ -265,4 +265,4 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _as_heads(x: Tensor, heads: int) -> Tensor:
     if heads < 1 or x.shape[-1] % heads:
         raise ValueError(f"{NAME}: num_heads is {heads}, but must divide the {x.shape[-1]} projected channels")
-    return x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(1, 2)  # [batch, heads, length, head size]
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)  # [batch, heads, length, head size]

@@ -116,7 +116,7 @@ def test_page_has_headlines_findings_and_eight_views(found: Inspection) -> None:
 
 def test_predicted_and_measured_headlines_look_different(found: Inspection) -> None:
     kernel = replace(found.kernels[0], measured_us=12.0, measured_note="median of 9")
-    page = write_html(replace(found, kernels=[kernel]))
+    page = write_html(replace(found, kernels=(kernel,)))
     for origin, meaning in (("predicted", "least time on NVIDIA H200"), ("measured", "median of 9")):
         assert f'<div class="{origin}"><dt><span class="origin">{origin}</span> {meaning}' in page
 

@@ -116,7 +116,12 @@ def test_no_message_in_time_is_too_late() -> None:
 def test_nursery_that_was_started_ahead_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     monkeypatch.setattr(nursery_process, "_ahead", [])
-    monkeypatch.setattr(nursery_process, "_start", lambda: made.append(object()) or made[-1])
+
+    def start() -> object:
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(nursery_process, "_start", start)
     nursery_process.start_ahead()
     nursery_process.start_ahead()
     assert [nursery_process.started(), nursery_process.started()] == made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -179,7 +180,8 @@ def test_kernelbench_shapes_that_follow_from_sizes_are_made_small_too() -> None:
     task = task_at(BRIDGES / "kernelbench" / "shifted_rows.py")
     (case,) = task.given
     assert case.sizes["input_shape_0"] < 16384
-    (x,) = task.spec.make_inputs(case, torch.float32, "cpu", task.layouts[0]).values()
+    inputs: Any = task.spec.make_inputs(case, torch.float32, "cpu", task.layouts[0])
+    (x,) = inputs.values()
     assert list(x.shape) == [case.sizes["batch_size"], case.sizes["planes"], case.sizes["input_shape_0"]]
     assert x.nbytes <= 1 << 20
 

@@ -144,8 +144,8 @@ def _is_plain_attention(family: Family, module: Any) -> bool:
     heads, size = 2 * groups, getattr(module, "head_dim", 8)
     q = torch.randn(1, heads, 4, size, generator=generator)
     k, v = (torch.randn(1, 2, 4, size, generator=generator) for _ in range(2))
-    wide = (one.repeat_interleave(groups, dim=1) for one in (k, v))
-    wanted = F.scaled_dot_product_attention(q, *wide, scale=0.3).transpose(1, 2)
+    keys, values = (one.repeat_interleave(groups, dim=1) for one in (k, v))
+    wanted = F.scaled_dot_product_attention(q, keys, values, scale=0.3).transpose(1, 2)
     try:
         theirs, _ = family.modeling.eager_attention_forward(module, q, k, v, None, scaling=0.3, dropout=0.0)
     except Exception:  # another signature, of any kind

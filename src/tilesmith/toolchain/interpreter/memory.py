@@ -287,7 +287,8 @@ class Memory:
         places = np.where(lanes, pointers.data - np.uint64(own.start), np.uint64(0))
         if (places & np.uint64(dtype.itemsize - 1)).any():
             return None
-        memory = (ctypes.c_byte * ((own.end - own.start) // dtype.itemsize * dtype.itemsize)).from_address(own.start)
+        count = (own.end - own.start) // dtype.itemsize
+        memory: Any = (ctypes.c_byte * (count * dtype.itemsize)).from_address(own.start)
         return Elements(np.frombuffer(memory, dtype), (places // np.uint64(dtype.itemsize)).astype(np.intp))
 
     def _hold(self, own: Region | None, active: NDArray[np.uint64], element_bytes: int) -> bool:

@@ -307,7 +307,8 @@ def recording(launched: Launched, observers: Sequence[Observer], kind: type[_Pat
         def run(program: Program) -> _Path:
             builder.grid_idx = program
             memory.observers = []
-            with kind(builder) as path:
+            path = kind(builder)
+            with path:
                 try:
                     function(**values)
                 except CannotFollow:

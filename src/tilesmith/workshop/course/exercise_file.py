@@ -121,6 +121,9 @@ def _read(table: _Table, folder: Path) -> Exercise:
     spec, cuda, program = (table.take(kind, dict) for kind in ("spec", "cuda", "program"))
     if sum(one is not None for one in (spec, cuda, program)) > 1:
         raise ExerciseError(f"{table.where}: the exercise has more than one of spec, cuda and program")
+    meaning: dict[str, Any] = {} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)
+    if program is not None:
+        meaning["function"] = _function(_Table(program, f"{table.where}: program"))
     exercise = Exercise(
         folder=folder,
         id=table.take("id", str, needed=True),
@@ -137,8 +140,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         sweep=_sweep(table),
         hints=table.texts("hints"),
         questions=tuple(map(_question, table.tables("quiz"))),
-        **({} if program is None else {"function": _function(_Table(program, f"{table.where}: program"))}),
-        **({} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)),
+        **meaning,
     )
     table.done()
     if exercise.id != folder.name:

@@ -78,7 +78,7 @@ class DeferredPrograms:
         launched = first.launched
         observer = self._observer(launched)
         left = interpret_together(launched, observer, list(first.programs))
-        interpret(launched.kernel, launched.grid, launched.arguments, observer, left)  # type: ignore[arg-type]
+        interpret(launched.kernel, launched.grid, launched.arguments, observer, left)
 
     def _drop_unreadable(self) -> None:
         """Drop launches whose results nobody can read any more: neither the script nor a later launch."""
