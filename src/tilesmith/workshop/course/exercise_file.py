@@ -140,7 +140,8 @@ def _read(table: _Table, folder: Path) -> Exercise:
         sweep=_sweep(table),
         hints=table.texts("hints"),
         questions=tuple(map(_question, table.tables("quiz"))),
-        **meaning,
+        **({} if program is None else _program(_Table(program, f"{table.where}: program"))),
+        **({} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)),
     )
     table.done()
     if exercise.id != folder.name:
@@ -166,10 +167,11 @@ def _twin(cuda: _Table) -> str | None:
     return twin
 
 
-def _function(program: _Table) -> str:
-    function: str = program.take("function", str, needed=True)
+def _program(program: _Table) -> dict[str, Any]:
+    """Return the field of an exercise whose own `checks.py` decides: the function that it calls."""
+    function = program.take("function", str, needed=True)
     program.done()
-    return function
+    return {"function": function}
 
 
 def _meaning(spec: _Table, table: _Table) -> dict[str, Any]:

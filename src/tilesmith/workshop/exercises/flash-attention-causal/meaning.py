@@ -14,7 +14,10 @@ def reference(q, k, v):
 
 def make_inputs(case, dtype, device):
     shape = (case.heads, case.length, case.width)
-    return {name: torch.randn(shape, dtype=dtype, device=device) for name in "qkv"}
+    inputs = {name: torch.randn(shape, dtype=dtype, device=device) for name in "qkv"}
+    if case.name == "large-scores":  # of one query: exp overflows unless this query's own largest score is subtracted
+        inputs["q"][:, 35] *= 200
+    return inputs
 
 
 def cost(case, dtype):
