@@ -240,7 +240,7 @@ class Lockstep(Branches):
         counts = [len(row) for row, one in zip(rows, node.arguments, strict=True) if isinstance(one, TensorHandle)]
         count = self._programs.size if node.name == "atomic" else max(counts)
         return [
-            TensorHandle(np.require(np.broadcast_to(row, (count, *row.shape[1:])), requirements="CW"), one.dtype)
+            TensorHandle(np.require(np.broadcast_to(row, (count, *row.shape[1:])), requirements=["C", "W"]), one.dtype)
             if isinstance(one, TensorHandle)
             else one
             for row, one in zip(rows, node.arguments, strict=True)
