@@ -38,7 +38,7 @@ def activation_form(function: Any) -> str | None:
 
     An activation with parameters or buffers is none of these: it may change.
     """
-    if isinstance(function, nn.Module) and (list(function.parameters()) or list(function.buffers())):
+    if isinstance(function, nn.Module) and [*function.parameters(), *function.buffers()]:
         return None
     far = torch.logspace(-2, 4, 40)
     x = torch.cat((torch.linspace(-8, 8, 161), far, -far)).requires_grad_(True)
