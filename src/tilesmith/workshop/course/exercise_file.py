@@ -123,7 +123,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         raise ExerciseError(f"{table.where}: the exercise has more than one of spec, cuda and program")
     meaning: dict[str, Any] = {} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)
     if program is not None:
-        meaning["function"] = _function(_Table(program, f"{table.where}: program"))
+        meaning |= _program(_Table(program, f"{table.where}: program"))
     exercise = Exercise(
         folder=folder,
         id=table.take("id", str, needed=True),
@@ -140,8 +140,7 @@ def _read(table: _Table, folder: Path) -> Exercise:
         sweep=_sweep(table),
         hints=table.texts("hints"),
         questions=tuple(map(_question, table.tables("quiz"))),
-        **({} if program is None else _program(_Table(program, f"{table.where}: program"))),
-        **({} if spec is None else _meaning(_Table(spec, f"{table.where}: spec"), table)),
+        **meaning,
     )
     table.done()
     if exercise.id != folder.name:
