@@ -3,8 +3,8 @@
 from unittest import mock
 
 import torch
-from triton.runtime.autotuner import Autotuner
 
+from tilesmith.toolchain.interpreter.running import Autotuner
 from tilesmith.workshop.checking.program_check import Wrong, kernels_run
 
 WIDTHS = (1, 2, 3, 60, 64, 65, 100, 128, 129, 180, 200)
