@@ -45,10 +45,20 @@ def test_a_fork_that_hangs_ends_with_its_stack(monkeypatch: pytest.MonkeyPatch) 
     assert "most recent call first" in done.stderr
 
 
+# By its path: several folders of tests have a module called conftest.
+PLUGIN = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("shared", {str(Path(__file__).with_name("conftest.py"))!r})
+shared = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(shared)
+shared.LONGEST_SECONDS["fast"] = 1
+globals().update((name, value) for name, value in vars(shared).items() if not name.startswith("__"))
+"""
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="beside a GPU the program is no fork")
 def test_a_test_that_hangs_fails_with_its_stack(tmp_path: Path) -> None:
-    limit = "from conftest import *\nimport conftest\nconftest.LONGEST_SECONDS['fast'] = 1\n"
-    (tmp_path / "plugin.py").write_text(limit)
+    (tmp_path / "plugin.py").write_text(PLUGIN)
     (tmp_path / "test_hanging.py").write_text("import time\n\ndef test_hangs():\n    time.sleep(500)\n")
     options = ["-p", "plugin", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
     done = subprocess.run(

@@ -73,9 +73,9 @@ def test_one_addition_of_hidden_states_per_layer_is_a_separate_pass(family: str)
 
 @pytest.mark.parametrize("family", CLASSES)
 def test_training_step_does_not_wait_for_the_gpu(family: str) -> None:
-    counting = Counting()
+    counting, model = Counting(), patch(model_of(family))
     with counting:
-        found(patch(model_of(family)), **batch())
+        found(model, **batch())
     assert counting.counts["mm"]
     assert not counting.counts["_local_scalar_dense"]
 

@@ -125,7 +125,7 @@ def test_accesses_are_counted_per_warp_and_missed_goal_names_the_line(
 
 def test_unknown_metric_error_lists_the_known_metrics() -> None:
     with pytest.raises(
-        ExerciseError, match="there is no metric 'beauty'; the metrics for CUDA are bank_conflicts, copies, s"
+        ExerciseError, match="there is no metric 'beauty'; the metrics for CUDA are bank_conflicts, copies, g"
     ):
         ProgramCounts({"copies": 1}, ()).measure(Goal("beauty", "", at_least=1))
 

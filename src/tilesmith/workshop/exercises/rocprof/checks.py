@@ -1,9 +1,11 @@
 """`summarise` reads traces that the check writes in the format of rocprofv3."""
 
 import csv
+import io
 import tempfile
 from pathlib import Path
 
+from tilesmith import storage
 from tilesmith.workshop.checking.program_check import Wrong
 
 COLUMNS = (
@@ -34,15 +36,16 @@ TRACES = {
 
 
 def written(dispatches, folder):
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS, restval="0", quoting=csv.QUOTE_ALL)
+    writer.writeheader()
+    for number, (name, start, end, group, grid) in enumerate(dispatches, 1):
+        sizes = {f"Workgroup_Size_{axis}": side for axis, side in zip("XYZ", group, strict=True)}
+        sizes |= {f"Grid_Size_{axis}": side for axis, side in zip("XYZ", grid, strict=True)}
+        times = {"Start_Timestamp": start, "End_Timestamp": end}
+        writer.writerow({"Kind": "KERNEL_DISPATCH", "Kernel_Name": name, "Dispatch_Id": number, **times, **sizes})
     path = Path(folder) / "kernel_trace.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="0", quoting=csv.QUOTE_ALL)
-        writer.writeheader()
-        for number, (name, start, end, group, grid) in enumerate(dispatches, 1):
-            sizes = {f"Workgroup_Size_{axis}": side for axis, side in zip("XYZ", group, strict=True)}
-            sizes |= {f"Grid_Size_{axis}": side for axis, side in zip("XYZ", grid, strict=True)}
-            times = {"Start_Timestamp": start, "End_Timestamp": end}
-            writer.writerow({"Kind": "KERNEL_DISPATCH", "Kernel_Name": name, "Dispatch_Id": number, **times, **sizes})
+    storage.write_atomically(path, text.getvalue())
     return path
 
 
