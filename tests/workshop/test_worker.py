@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +178,16 @@ def test_picture_and_figures_of_a_solved_file(warm_worker: Worker, tmp_path: Pat
     assert "add_kernel" in page.read_text()
     assert outcome.figures["sector_efficiency"] == 1.0
     assert outcome.figures["loads_per_element"] == 1.0
+
+
+@pytest.mark.slow
+def test_no_file_waits_for_threads_of_an_earlier_judgement() -> None:
+    """Without OMP_NUM_THREADS, as users have it: the judge's threads once left OpenMP threads that no fork has."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    words = [sys.executable, "-m", "tilesmith", "learn", "verify", "flash-attention-backward"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout
+    assert "problems: 0" in done.stdout
 
 
 def test_control_characters_are_removed() -> None:

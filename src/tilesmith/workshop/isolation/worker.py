@@ -210,6 +210,7 @@ class _Process:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # in every thread: a fork would wait for OpenMP's threads
             start_new_session=True,
         )
         childs_end.close()

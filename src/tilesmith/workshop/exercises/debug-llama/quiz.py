@@ -33,11 +33,11 @@ def loads_of_weight(facts):
 
 
 def work_of_sixteen(facts):
-    return _found(3)["work that there is"]
+    return _found(3)["amount of work"]
 
 
 def times_not_waiting(facts):
-    return _found(3)["16 sequences to 4, not waiting"]
+    return _found(3)["16 sequences relative to 4, not waiting"]
 
 
 def parameters_without_gradient(facts):
@@ -45,7 +45,7 @@ def parameters_without_gradient(facts):
 
 
 def parameters_in_all(facts):
-    return _found(5)["parameters in all"]
+    return _found(5)["all parameters"]
 
 
 def loss_over_v1(facts):

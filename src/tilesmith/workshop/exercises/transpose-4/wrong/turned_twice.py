@@ -1,4 +1,4 @@
-# fails: right (stored by program)
+# fails: runs (masked lanes of this load)
 import torch
 import triton
 import triton.language as tl
