@@ -9,6 +9,7 @@ checkpoints and `output_hidden_states`: each layer computes the sum at its end b
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ def norms_follow_branches(forward: Callable[..., Any]) -> bool:
 @functools.cache
 def with_fused_residual(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a decoder layer's own `forward` with fused sums and norms; UnknownCodeError where it is not recognised."""
-    return rewritten(
+    fused = rewritten(
         forward,
         {"norm_of_sum": norm_of_sum, "norm_and_input": norm_and_input},
         {
@@ -49,6 +50,25 @@ def with_fused_residual(forward: Callable[..., Any]) -> Callable[..., Any]:
             NORM: r"hidden_states, residual = norm_and_input(self.\1, hidden_states)",
         },
     )
+    # From transformers 5.23 on, a layer's own `forward` checkpoints its activations. Before, `__call__` does.
+    checkpoints = inspect.unwrap(forward) is not forward and "gradient_checkpointing" in forward.__code__.co_names
+    return _checkpointed(fused) if checkpoints else fused
+
+
+def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a layer's `forward` that the backward computes again where gradient checkpointing is on."""
+
+    @functools.wraps(forward)
+    def checkpointed(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not (self.gradient_checkpointing and self.training):
+            return forward(self, *arguments, **named)
+        caches = () if self._can_checkpoint_with_cache else ("past_key_values", "layer_past")
+        named |= {name: None for name in caches if name in named}
+        if named.get("use_cache"):
+            named["use_cache"] = False
+        return self._gradient_checkpointing_func(functools.partial(forward, self, **named), *arguments)
+
+    return checkpointed
 
 
 def norm_of_sum(norm: Any, residual: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
