@@ -157,7 +157,8 @@ def test_killed_process_ends_the_other_with_one_line(tmp_path: Path, killed: int
         started[killed].kill()
         statuses, outputs = ended(started)
     assert statuses[1 - killed] == 1
-    lines = outputs[1 - killed].strip().splitlines()
+    # PyTorch may warn of the lost connection in lines of its own.
+    lines = [line for line in outputs[1 - killed].splitlines() if line.startswith("tilesmith")]
     assert len(lines) == 1, outputs
     assert f"tilesmith: process {1 - killed}: another process ended, and its message says why" in lines[0]
     assert steps_in(saved) % 5 == 0
