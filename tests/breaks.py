@@ -104,10 +104,10 @@ BREAKS = [
     ),
     Break(
         "any-width layer_norm forgets the mask of the edges",
-        "ops/device/norm_any_width_kernels.py",
+        "ops/device/norms/any_width_kernels.py",
         "apart = tl.where(is_edge, x_edges - mean, 0.0)",
         "apart = x_edges - mean",
-        "tests/ops/device/test_norm_any_width.py -k 'matches_float64 and layer_norm'",
+        "tests/ops/device/norms/test_any_width.py -k 'matches_float64 and layer_norm'",
     ),
     Break(
         "matmul reads one product past the depth",
@@ -238,10 +238,10 @@ BREAKS = [
     ),
     Break(
         "any-width gradient adds the projection at the edges",
-        "ops/device/norm_any_width_kernels.py",
-        "dx = factor * (scaled_edges - scaled_mean - normed * (factor * projection))",
-        "dx = factor * (scaled_edges - scaled_mean + normed * (factor * projection))",
-        "tests/ops/device/test_norm_any_width.py -k matches_float64",
+        "ops/device/norms/any_width_kernels.py",
+        "dx = factor * (scaled_edges - scaled_mean - normed * correction)",
+        "dx = factor * (scaled_edges - scaled_mean + normed * correction)",
+        "tests/ops/device/norms/test_any_width.py -k matches_float64",
     ),
     Break(
         "AdamW grows weights instead of decaying them",
@@ -301,8 +301,22 @@ BREAKS = [
         "tests/ops/attention/test_attention.py -k further_apart_than_32_bits",
     ),
     Break(
+        "every part of a row counts the edges as its own",
+        "ops/device/norms/any_width_kernels.py",
+        "return of_middle + tl.where(parts == 0, n_columns - length, 0)",
+        "return of_middle + n_columns - length",
+        "tests/ops/test_norm_forms.py -k last_part",
+    ),
+    Break(
+        "a team forgets how far the means of its parts lie apart",
+        "ops/device/norms/team_backward.py",
+        "products + scaled * apart",
+        "products",
+        "tests/ops/test_norm_forms.py -k last_part",
+    ),
+    Break(
         "rms_norm reads a strided weight as contiguous",
-        "ops/device/norm_rows.py",
+        "ops/device/norms/rows.py",
         "pointers = weight.pointer + columns * weight.stride",
         "pointers = weight.pointer + columns",
         "tests/ops/test_rms_norm.py -k takes_any_strides",
@@ -325,16 +339,16 @@ BREAKS = [
     Break(
         "a team of programs forgets the sums of its other parts",
         "ops/softmax/backward.py",
-        "total = tl.sum(load_of_team(totals, n_parts, 0.0, PARTS), axis=0)",
-        "total += 0 * tl.sum(load_of_team(totals, n_parts, 0.0, PARTS), axis=0)",
+        "total = tl.sum(hear_team(words, n_parts, 1, PARTS)[0], axis=0)",
+        "total += 0 * tl.sum(hear_team(words, n_parts, 1, PARTS)[0], axis=0)",
         "tests/ops/test_softmax.py -k last_part_of_a_team",
     ),
     Break(
         "copies of a norm's parameters all start with the first column",
-        "ops/device/norm_any_width_kernels.py",
+        "ops/device/norms/any_width_kernels.py",
         "weight = tl.load(weight_ptr + (columns + lead) * weight_stride, mask=mask)",
         "weight = tl.load(weight_ptr + columns * weight_stride, mask=mask)",
-        "tests/ops/device/test_norm_any_width.py -k copies_of_parameters",
+        "tests/ops/device/norms/test_any_width.py -k copies_of_parameters",
     ),
     Break(
         "products of little depth leave out the last step",
@@ -345,10 +359,10 @@ BREAKS = [
     ),
     Break(
         "any-width gradient mixes rows of several alignments",
-        "ops/device/norm_any_width.py",
+        "ops/device/norms/any_width.py",
         "programs = min(triton.cdiv(problem.walk.rows, vector) * vector, most)",
         "programs = min(problem.walk.rows, most)",
-        "tests/ops/device/test_norm_any_width.py -k one_alignment",
+        "tests/ops/device/norms/test_any_width.py -k one_alignment",
     ),
     Break(
         "interpret mode leaves CPU tensors to PyTorch",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import triton
 from differentiation import assert_same, cotangent_of, forward_and_backward, leaves_of, tensors_of
 from specialisation import planned_launches
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops import SPECS
+from tilesmith.ops.device import teams
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.spec import Inputs, is_differentiable
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -25,7 +27,7 @@ FORWARD_FORMS: dict[str, dict[str, Any]] = {
 }
 BACKWARD_FORMS: dict[str, dict[str, Any]] = {
     "backward_kernel": {"BLOCK_SIZE": 64, "ROWS": 2, "PIPELINE": 3},
-    "backward_cached_kernel": {"BLOCK_SIZE": 16, "FIRST_BLOCK_SIZE": 32, "ROWS": 1, "form": "cache"},
+    "team_backward_kernel": {"BLOCK_SIZE": 64, "ROWS": 1, "PIPELINE": 2, "form": "team"},  # a team of one
     "backward_tiles_kernel": {"BLOCK_SIZE": 16, "ROWS": 2, "form": "two sweeps"},
 }
 WEIGHTS = pytest.mark.parametrize("parameters", [True, False], ids=["with parameters", "without"])
@@ -66,7 +68,7 @@ def test_norm_form_matches_the_reference(operator: str, form: str, parameters: b
     inputs = inputs_of(operator, parameters)
     with ts.ops.configured(**{**FORWARD_FORMS, **BACKWARD_FORMS}[form]):
         ours = forward_and_backward(SPECS[operator].op, inputs)
-    family = "layer_norm" if operator == "layer_norm" else "rms_norm"
+    family = "norm" if form == "team_backward_kernel" else "layer_norm" if operator == "layer_norm" else "rms_norm"
     assert f"{family}_{form}" in launched
     assert_same(ours, forward_and_backward(SPECS[operator].reference, inputs))
 
@@ -119,14 +121,71 @@ def test_norm_of_strided_columns_takes_two_sweeps_without_a_copy(operator: str, 
 
 
 @pytest.mark.parametrize("operator", NORMS)
-def test_norm_form_in_cache_does_not_spill(operator: str) -> None:
-    """It lives on its registers: they hold the sums of a whole row. The specs' cases reach it for some norms only."""
+def test_norm_backward_by_teams_does_not_spill(operator: str) -> None:
+    """It lives on its registers: they hold the sums of a part of all columns. The specs' cases do not reach it."""
     spec = SPECS[operator]
-    case = spec.cases[-1].with_sizes(cols=16384)
+    case = spec.cases[-1].with_sizes(cols=40000)
     (launch,) = [
         launch
         for launch in planned_launches(spec, case, torch.bfloat16)
-        if launch.kernel.__name__.endswith("backward_cached_kernel")
+        if launch.kernel.__name__ == "norm_team_backward_kernel"
     ]
     binary = compile_kernel(launch.kernel, Target("cuda", 90), launch.arguments, **launch.options())
     assert binary.spill_bytes == 0
+
+
+@triton.jit
+def _none_is_missing(words):  # type: ignore[no-untyped-def]
+    return words[0].shape[0] == 0
+
+
+@pytest.mark.parametrize("cols", [400, 403])
+@pytest.mark.parametrize("operator", NORMS)
+def test_last_part_of_a_team_is_right(operator: str, cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs the programs of a team one after the other. Without the wait, the last one has all parts."""
+    for module in ("any_width", "team_backward"):
+        monkeypatch.setattr(f"tilesmith.ops.device.norms.{module}.can_share", lambda plan, parts: True)
+    monkeypatch.setattr(teams, "_is_missing", _none_is_missing)
+    torch.manual_seed(0)
+    spec = SPECS[operator]
+    inputs = spec.inputs(spec.cases[1].with_sizes(rows=7, cols=cols), torch.float32, "cpu")
+    copies, leaves = leaves_of(inputs), leaves_of(inputs)
+    with ts.ops.configured(form="any width", BLOCK_SIZE=64, most_chunks=2, ROWS=1):
+        outputs = tensors_of(spec.op(*leaves.values()))
+    exact = tensors_of(spec.reference(*copies.values()))
+    last = slice(cols - 12, cols - 4)  # the edges of a row belong to the first part
+    torch.testing.assert_close(outputs[0][:, last], exact[0][:, last])
+    assert not torch.allclose(outputs[0][:, :64], exact[0][:, :64])  # the first part did not wait
+    cotangents = [torch.randn(one.shape) for one in exact]
+    with ts.ops.configured(form="team", BLOCK_SIZE=64, most_chunks=2, ROWS=1, PIPELINE=2):
+        torch.autograd.backward(outputs, cotangents)
+    torch.autograd.backward(exact, cotangents)
+    for name, leaf in leaves.items():
+        if is_differentiable(leaf):
+            torch.testing.assert_close(leaf.grad[..., last], copies[name].grad[..., last])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [(300, 18439), (1000, 24576), (70, 53002), (3, 131072), (513, 16999)], ids=str)
+@pytest.mark.parametrize("operator", NORMS)
+def test_wide_norms_by_teams_are_right_on_the_gpu(operator: str, size: tuple[int, int], dtype: torch.dtype) -> None:
+    spec = SPECS[operator]
+    torch.manual_seed(0)
+    case = spec.cases[-1].with_sizes(rows=size[0], cols=size[1])
+    inputs = spec.inputs(case, dtype, "cuda")
+    assert any(one.kernel.__name__ == "norm_team_backward_kernel" for one in planned_launches(spec, case, dtype))
+    leaves = leaves_of(inputs)
+    copies = leaves_of({name: one.double() if isinstance(one, Tensor) else one for name, one in inputs.items()})
+    with ts.use("triton"):
+        outputs = tensors_of(spec.op(*leaves.values()))
+    exact = tensors_of(spec.reference(*copies.values()))
+    cotangents = [torch.randn(one.shape, device="cuda", dtype=dtype) for one in outputs]
+    with ts.use("triton"):
+        torch.autograd.backward(outputs, cotangents)
+    torch.autograd.backward(exact, [one.double() for one in cotangents])
+    allowed = 4 * torch.finfo(dtype).eps
+    pairs = [*zip(outputs, exact, strict=True)]
+    pairs += [(leaf.grad, copies[name].grad) for name, leaf in leaves.items() if is_differentiable(leaf)]
+    for ours, right in pairs:
+        assert (ours.double() - right).norm() <= allowed * right.norm()

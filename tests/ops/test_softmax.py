@@ -12,9 +12,9 @@ from torch import Tensor
 
 import tilesmith as ts
 from covering import covering
+from tilesmith.ops.device import teams
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.softmax import backward as softmax_backward
-from tilesmith.ops.softmax import forward as softmax_forward
 from tilesmith.ops.softmax import rows as softmax_rows
 from tilesmith.ops.softmax import softmax
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -232,17 +232,16 @@ def test_rows_in_chunks_match_float64(rows: int, columns: int, dtype: torch.dtyp
 
 
 @triton.jit
-def _no_wait(counter_ptr, n_parts):  # type: ignore[no-untyped-def]
-    return None
+def _none_is_missing(words):  # type: ignore[no-untyped-def]
+    return words[0].shape[0] == 0
 
 
 @pytest.mark.parametrize("columns", [50000, 50003])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_last_part_of_a_team_is_right(columns: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter runs the programs of a team one after the other. Without the wait, the last one has all parts."""
-    monkeypatch.setattr(softmax_rows, "can_wait", lambda plan: True)
-    for module in (softmax_forward, softmax_backward):
-        monkeypatch.setattr(module, "wait_for_team", _no_wait)
+    monkeypatch.setattr(softmax_rows, "can_share", lambda plan, parts: True)
+    monkeypatch.setattr(teams, "_is_missing", _none_is_missing)
     torch.manual_seed(0)
     x, dy = torch.randn(3, columns).to(dtype).requires_grad_(), torch.randn(3, columns).to(dtype)
     with ts.use("interpret"):

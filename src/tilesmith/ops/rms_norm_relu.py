@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilesmith.ops.device.norm_backward import NormGradient
+from tilesmith.ops.device.norms.backward import NormGradient
 from tilesmith.ops.rms_norm.backward import parameter_like, plan_norm_gradient
 from tilesmith.ops.rms_norm.forward import plan_norm
 from tilesmith.ops.rms_norm.operator import cost, make_inputs, require_normable, rms_norm, save

@@ -9,11 +9,8 @@ Files, in reading order:
 - `row_chunks.py`: one row in registers, as chunks of one vector a thread.
 - `partial_sums.py`: sums over rows in two kernels, without atomics.
 - `channels.py`: parameters, partial sums and a norm's gradient over rows of channels.
-- `norm_rows.py`: tiles of rows for the norms.
-- `norm_forward.py`: the forms of a norm's forward.
-- `norm_backward.py`: the forms of a norm's backward.
-- `norm_any_width.py`: the norms of rows of any width, from any address on, both directions.
-- `norm_any_width_kernels.py`: their kernels.
+- `teams.py`: programs that share one row and wait for each other.
+- `norms/`: what the norms share.
 - `bf16x3.py`: exact single precision on tensor cores, as three bf16 numbers.
 - `hopper.py`: warpgroups, mbarriers, and whether a plan may use Hopper kernels.
 - `constants.py`: mathematical constants.

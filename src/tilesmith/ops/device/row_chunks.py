@@ -119,6 +119,13 @@ def lane_sums(tile, edges, VECTOR: tl.constexpr, EDGES: tl.constexpr):
 
 
 @triton.jit
+def for_vectors(lanes, VECTOR: tl.constexpr):
+    """Return each thread's number for every element of its vector."""
+    spread = tl.broadcast_to(lanes[:, None], [lanes.shape[0], VECTOR])
+    return tl.reshape(spread, [lanes.shape[0] * VECTOR])
+
+
+@triton.jit
 def add_pairs(first, second, other_first, other_second):
     """Combine two pairs in a reduction."""
     return first + other_first, second + other_second

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.channels import load_vector, norm_gradient
-from tilesmith.ops.device.norm_rows import two_row_means, without_error
+from tilesmith.ops.device.norms.rows import two_row_means, without_error
 
 
 @triton.jit

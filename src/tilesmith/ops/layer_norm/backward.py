@@ -10,19 +10,18 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.norm_any_width import AnyWidthBackward
-from tilesmith.ops.device.norm_backward import (
+from tilesmith.ops.device.norms.any_width import AnyWidthBackward
+from tilesmith.ops.device.norms.backward import (
     BackwardConfig,
-    InCache,
     NormGradient,
     OneSweep,
     Sweep,
     TwoSweeps,
     plan_gradient,
 )
+from tilesmith.ops.device.norms.team_backward import TeamBackward
 from tilesmith.ops.device.partial_sums import partial_sum_config, plan_sum_of_partials
 from tilesmith.ops.layer_norm.backward_kernels import (
-    layer_norm_backward_cached_kernel,
     layer_norm_backward_kernel,
     layer_norm_backward_tiles_kernel,
     layer_norm_row_statistics_kernel,
@@ -32,7 +31,7 @@ from tilesmith.ops.rms_norm.backward import parameter_like
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 
-Forms = tuple[AnyWidthBackward, OneSweep, InCache, TwoSweeps]
+Forms = tuple[AnyWidthBackward, OneSweep, TeamBackward, TwoSweeps]
 
 COLUMNS_APART = BackwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=128, programs_per_multiprocessor=8)
 # On an H200 in bf16: 16384×512 19.5 µs (20.3 with four stages), 16384×4096 103.6 (3.9 TB/s; 111 with three stages),
@@ -47,7 +46,7 @@ SWEEPS = {
 }
 # With dsum, two rows of 2048 columns spill with Triton 3.9.
 SWEEPS_WITH_DSUM = {**SWEEPS, 2048: Sweep(rows=1, warps=8, programs=2, stages=3)}
-# With Σ dsum too, rows of 8192 columns in registers spill, and three blocks of 4096 in cache.
+# With Σ dsum too, rows of 8192 columns in registers spill.
 SWEEPS_WITH_DSUM_TOTAL = {columns: sweep for columns, sweep in SWEEPS_WITH_DSUM.items() if columns < 8192}
 # Unaligned rows need an address for every load, and spill with as many rows as above.
 UNALIGNED_SWEEPS_WITH_DSUM_TOTAL = {
@@ -58,12 +57,12 @@ UNALIGNED_SWEEPS_WITH_DSUM_TOTAL = {
 }
 
 
-def forms(sweeps: dict[int, Sweep], most_cached_bytes: int) -> Forms:
-    """Return the list of forms with this table of sweeps, and rows of so many bytes at most in cache."""
+def forms(sweeps: dict[int, Sweep]) -> Forms:
+    """Return the list of forms with this table of sweeps."""
     return (
         AnyWidthBackward(centre=True),
         OneSweep(layer_norm_backward_kernel, sweeps, COLUMNS_APART),
-        InCache(layer_norm_backward_cached_kernel, most_cached_bytes),
+        TeamBackward(centre=True),
         TwoSweeps(
             layer_norm_row_statistics_kernel,
             layer_norm_backward_tiles_kernel,
@@ -73,10 +72,10 @@ def forms(sweeps: dict[int, Sweep], most_cached_bytes: int) -> Forms:
     )
 
 
-FORMS = forms(SWEEPS, 65536)  # half of RMSNorm's bytes: the registers hold two sums
-FORMS_WITH_DSUM = forms(SWEEPS_WITH_DSUM, 65536)
-BRANCH_FORMS = forms(SWEEPS_WITH_DSUM_TOTAL, 49152)
-UNALIGNED_BRANCH_FORMS = forms(UNALIGNED_SWEEPS_WITH_DSUM_TOTAL, 49152)
+FORMS = forms(SWEEPS)
+FORMS_WITH_DSUM = forms(SWEEPS_WITH_DSUM)
+BRANCH_FORMS = forms(SWEEPS_WITH_DSUM_TOTAL)
+UNALIGNED_BRANCH_FORMS = forms(UNALIGNED_SWEEPS_WITH_DSUM_TOTAL)
 
 
 @kernels("layer_norm_backward")

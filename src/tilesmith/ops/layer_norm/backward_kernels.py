@@ -10,21 +10,17 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tilesmith.ops.device.norm_rows import (
+from tilesmith.ops.device.norms.rows import (
     GradientTensors,
     RowGroup,
     RowTensor,
     RowTile,
     Vector,
-    add_to_first_and_rotate,
     columns_of_program,
     load_tile,
     load_weight,
     store_tile,
-    sum_neighbours,
-    three_row_means,
     two_row_means,
-    without_error,
 )
 from tilesmith.ops.device.partial_sums import sum_partials_kernel
 from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
@@ -124,55 +120,6 @@ def _row_statistics(
 
 
 @triton.jit
-def _cached_row_statistics(
-    tensors, group, eps,
-    HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
-    """Return the statistics of one row that stays in cache.
-
-    The function reads the row a second time for its variance: a running mean per lane would take registers, sums of
-    neighbours take few.
-    """
-    n_columns = group.sizes[0]
-    sums = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)
-    scaled_sums = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)
-    for start in range(0, n_columns, BLOCK_SIZE):
-        columns = start + tl.arange(0, BLOCK_SIZE)
-        in_row = columns < n_columns
-        tile = RowTile(group.rows, columns, in_row[None, :], group.sizes)
-        x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, NESTED, COMPUTE)
-        sums += sum_neighbours(x, NEIGHBOURS)
-        scaled_sums += sum_neighbours(scaled, NEIGHBOURS)
-    mean, scaled_mean = two_row_means(sums, scaled_sums, n_columns)  # [1, 1] each
-    squares = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)
-    products = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)
-    errors = tl.zeros([1, BLOCK_SIZE // NEIGHBOURS], COMPUTE)  # of the mean, which is rounded
-    for start in range(0, n_columns, BLOCK_SIZE):
-        columns = start + tl.arange(0, BLOCK_SIZE)
-        in_row = columns < n_columns
-        tile = RowTile(group.rows, columns, in_row[None, :], group.sizes)
-        x, scaled = _cached_x_and_scaled(tensors, tile, in_row, HAS_WEIGHT, NESTED, COMPUTE)
-        centred = tl.where(in_row[None, :], x - mean, 0.0)
-        errors += sum_neighbours(centred, NEIGHBOURS)
-        squares += sum_neighbours(centred * centred, NEIGHBOURS)
-        products += sum_neighbours(scaled * centred, NEIGHBOURS)
-    error, square, projection = three_row_means(errors, squares, products, n_columns)
-    variance = without_error(square, error)
-    return _statistics(mean + error, scaled_mean, variance, projection - error * scaled_mean, eps)
-
-
-@triton.jit
-def _cached_x_and_scaled(
-    tensors, tile, in_row, HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr
-):  # fmt: skip
-    """Return tiles of x and of dy · w, and keep both in cache."""
-    x = load_tile(tensors.x, tile, NESTED, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-    return x, dy * load_weight(tensors.weight, tile.columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
-
-
-@triton.jit
 def _statistics(mean, scaled_mean, variance, projection, eps):
     inverse_deviation = tl.rsqrt(variance + eps)
     correction = inverse_deviation * inverse_deviation * inverse_deviation * projection
@@ -182,11 +129,11 @@ def _statistics(mean, scaled_mean, variance, projection, eps):
 @triton.jit
 def _tile_gradient(
     tensors, weight, statistics, tile,
-    SUM_GRADIENT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
+    SUM_GRADIENT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """Store dx of a tile, given its rows' statistics. Return what its elements add to dw, to db and to Σ dsum."""
-    x = load_tile(tensors.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
-    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    x = load_tile(tensors.x, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
     centred = x - statistics.mean
     dx = statistics.inverse_deviation * (dy * weight - statistics.scaled_mean) - centred * statistics.correction
     dsum = tl.zeros_like(dy)
@@ -195,54 +142,6 @@ def _tile_gradient(
         dx += dsum
     store_tile(tensors.dx, dx, tile, NESTED)
     return dy * (centred * statistics.inverse_deviation), dy, dsum
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def layer_norm_backward_cached_kernel(
-    dy_ptr, x_ptr, dx_ptr, weight_ptr, weight_partials_ptr, bias_partials_ptr, dsum_ptr, dsum_partials_ptr,
-    dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes, eps,
-    HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr,
-    NESTED: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, FIRST_BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
-    """Persistent programs, one row at a time in blocks: read for its statistics, and again from cache for dx."""
-    n_columns = sizes[0]
-    tensors = GradientTensors(
-        RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
-        RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
-    )  # fmt: skip
-    weight_gradients = (tl.zeros([1, BLOCK_SIZE], COMPUTE),) * BLOCKS
-    bias_gradients = (tl.zeros([1, BLOCK_SIZE], COMPUTE),) * BLOCKS
-    dsum_totals = (tl.zeros([1, BLOCK_SIZE], COMPUTE),) * BLOCKS
-    first = tl.program_id(0)
-    for row in tl.range(first, n_rows, tl.num_programs(0), num_stages=1):
-        rows = row + tl.arange(0, 1)
-        group = RowGroup(rows, n_rows, sizes)
-        statistics = _cached_row_statistics(
-            tensors, group, eps, HAS_WEIGHT, NESTED, COMPUTE, FIRST_BLOCK_SIZE, NEIGHBOURS
-        )
-        for block in tl.static_range(BLOCKS):
-            columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-            in_row = columns < n_columns if block == BLOCKS - 1 else tl.full([BLOCK_SIZE], True, tl.int1)
-            weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-            tile = RowTile(rows, columns, in_row[None, :], sizes)
-            added, dy, dsum = _tile_gradient(
-                tensors, weight, statistics, tile, SUM_GRADIENT, NESTED, COMPUTE, "evict_first"
-            )
-            if WEIGHT_GRADIENT:
-                weight_gradients = add_to_first_and_rotate(weight_gradients, added)
-            if BIAS_GRADIENT:
-                bias_gradients = add_to_first_and_rotate(bias_gradients, dy)
-            if dsum_partials_ptr is not None:
-                dsum_totals = add_to_first_and_rotate(dsum_totals, dsum)
-    for block in tl.static_range(BLOCKS):
-        columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[None, :]
-        if WEIGHT_GRADIENT:
-            tl.store(weight_partials_ptr + first * n_columns + columns, weight_gradients[block], columns < n_columns)
-        if BIAS_GRADIENT:
-            tl.store(bias_partials_ptr + first * n_columns + columns, bias_gradients[block], columns < n_columns)
-        if dsum_partials_ptr is not None:
-            tl.store(dsum_partials_ptr + first * n_columns + columns, dsum_totals[block], columns < n_columns)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -295,7 +194,7 @@ def layer_norm_backward_tiles_kernel(
         correction = tl.load(pointers + 3, mask=in_rows, other=0.0)  # [ROWS, 1]
         statistics = RowStatistics(mean, inverse_deviation, scaled_mean, correction)
         tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
-        added, dy, dsum = _tile_gradient(tensors, weight, statistics, tile, SUM_GRADIENT, NESTED, COMPUTE, "")
+        added, dy, dsum = _tile_gradient(tensors, weight, statistics, tile, SUM_GRADIENT, NESTED, COMPUTE)
         if WEIGHT_GRADIENT:
             weight_gradient += added
         if BIAS_GRADIENT:

@@ -6,9 +6,9 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.norm_any_width import AnyWidthForward
-from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, plan_rows
-from tilesmith.ops.device.norm_rows import (
+from tilesmith.ops.device.norms.any_width import AnyWidthForward
+from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem, plan_rows
+from tilesmith.ops.device.norms.rows import (
     RowTensor,
     RowTile,
     Vector,

@@ -12,30 +12,28 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.norm_any_width import AnyWidthBackward
-from tilesmith.ops.device.norm_backward import (
+from tilesmith.ops.device.norms.any_width import AnyWidthBackward
+from tilesmith.ops.device.norms.backward import (
     BackwardConfig,
-    InCache,
     NormGradient,
     OneSweep,
     Sweep,
     TwoSweeps,
     plan_gradient,
 )
-from tilesmith.ops.device.norm_rows import (
+from tilesmith.ops.device.norms.rows import (
     GradientTensors,
     RowGroup,
     RowTensor,
     RowTile,
     Vector,
-    add_to_first_and_rotate,
     columns_of_program,
     load_tile,
     load_weight,
     store_tile,
-    sum_neighbours,
     two_row_means,
 )
+from tilesmith.ops.device.norms.team_backward import TeamBackward
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -80,24 +78,24 @@ def rms_norm_backward_kernel(
 def _row_statistics(
     tensors, group, eps,
     HAS_WEIGHT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr, EVICTION: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Return r and r³ · mean(g · x) of rows that are read block by block."""
     rows, n_columns = group.rows, group.sizes[0]
-    squares = tl.zeros([rows.shape[0], BLOCK_SIZE // NEIGHBOURS], COMPUTE)
-    products = tl.zeros([rows.shape[0], BLOCK_SIZE // NEIGHBOURS], COMPUTE)
+    squares = tl.zeros([rows.shape[0], BLOCK_SIZE], COMPUTE)
+    products = tl.zeros([rows.shape[0], BLOCK_SIZE], COMPUTE)
     for start in range(0, n_columns, BLOCK_SIZE):
         columns = start + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
         mask = (rows < group.n_rows)[:, None] & in_row[None, :]
         tile = RowTile(rows, columns, mask, group.sizes)
-        x = load_tile(tensors.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
-        dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+        x = load_tile(tensors.x, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
         if RELU:
             dy = tl.where(x * weight <= 0, 0.0, dy)
-        squares += sum_neighbours(x * x, NEIGHBOURS)
-        products += sum_neighbours(dy * weight * x, NEIGHBOURS)
+        squares += x * x
+        products += dy * weight * x
     mean_square, projection = two_row_means(squares, products, n_columns)  # [ROWS, 1] each
     inverse_rms = tl.rsqrt(mean_square + eps)
     return inverse_rms, inverse_rms * inverse_rms * inverse_rms * projection
@@ -106,11 +104,11 @@ def _row_statistics(
 @triton.jit
 def _tile_gradient(
     tensors, weight, inverse_rms, correction, tile,
-    SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, EVICTION: tl.constexpr,
+    SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """Store dx of a tile, given its rows' statistics. Return what each element adds to dw."""
-    x = load_tile(tensors.x, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
-    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, EVICTION)  # [ROWS, BLOCK_SIZE]
+    x = load_tile(tensors.x, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+    dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
     if RELU:
         dy = tl.where(x * weight <= 0, 0.0, dy)
     dx = inverse_rms * (dy * weight) - x * correction
@@ -118,44 +116,6 @@ def _tile_gradient(
         dx += load_tile(tensors.dsum, tile, NESTED, COMPUTE, "")
     store_tile(tensors.dx, dx, tile, NESTED)
     return dy * (x * inverse_rms)  # [ROWS, BLOCK_SIZE]
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def rms_norm_backward_cached_kernel(
-    dy_ptr, x_ptr, dx_ptr, weight_ptr, weight_partials_ptr, dsum_ptr,
-    dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes, eps,
-    HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr,
-    NESTED: tl.constexpr, COMPUTE: tl.constexpr,
-    BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, FIRST_BLOCK_SIZE: tl.constexpr, NEIGHBOURS: tl.constexpr,
-):  # fmt: skip
-    """Persistent programs, one row at a time in blocks: read for its statistics, and again from cache for dx."""
-    n_columns = sizes[0]
-    tensors = GradientTensors(
-        RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), RowTensor(dx_ptr, dx_strides),
-        RowTensor(dsum_ptr, dsum_strides), Vector(weight_ptr, weight_stride),
-    )  # fmt: skip
-    weight_gradients = (tl.zeros([1, BLOCK_SIZE], COMPUTE),) * BLOCKS
-    first = tl.program_id(0)
-    for row in tl.range(first, n_rows, tl.num_programs(0), num_stages=1):
-        rows = row + tl.arange(0, 1)
-        inverse_rms, correction = _row_statistics(
-            tensors, RowGroup(rows, n_rows, sizes), eps,
-            HAS_WEIGHT, RELU, NESTED, COMPUTE, FIRST_BLOCK_SIZE, NEIGHBOURS, "evict_last",
-        )  # fmt: skip
-        for block in tl.static_range(BLOCKS):
-            columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
-            in_row = columns < n_columns if block == BLOCKS - 1 else tl.full([BLOCK_SIZE], True, tl.int1)
-            weight = load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")  # [1, BLOCK_SIZE]
-            tile = RowTile(rows, columns, in_row[None, :], sizes)
-            added = _tile_gradient(
-                tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, NESTED, COMPUTE, "evict_first"
-            )
-            if WEIGHT_GRADIENT:
-                weight_gradients = add_to_first_and_rotate(weight_gradients, added)
-    if WEIGHT_GRADIENT:
-        for block in tl.static_range(BLOCKS):
-            columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[None, :]
-            tl.store(weight_partials_ptr + first * n_columns + columns, weight_gradients[block], columns < n_columns)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -171,7 +131,7 @@ def rms_norm_row_statistics_kernel(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), absent, absent, Vector(weight_ptr, weight_stride)
     )
     group = RowGroup(rows, n_rows, sizes)
-    inverse_rms, correction = _row_statistics(tensors, group, eps, HAS_WEIGHT, RELU, NESTED, COMPUTE, BLOCK_SIZE, 1, "")
+    inverse_rms, correction = _row_statistics(tensors, group, eps, HAS_WEIGHT, RELU, NESTED, COMPUTE, BLOCK_SIZE)
     pointers = statistics_ptr + 2 * rows[:, None]
     mask = (rows < n_rows)[:, None]
     tl.store(pointers, inverse_rms, mask=mask)
@@ -200,7 +160,7 @@ def rms_norm_backward_tiles_kernel(
         inverse_rms = tl.load(statistics, mask=in_rows, other=0.0)  # [ROWS, 1]
         correction = tl.load(statistics + 1, mask=in_rows, other=0.0)  # [ROWS, 1]
         tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
-        added = _tile_gradient(tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, NESTED, COMPUTE, "")
+        added = _tile_gradient(tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, NESTED, COMPUTE)
         if WEIGHT_GRADIENT:
             weight_gradient += added
     if WEIGHT_GRADIENT:
@@ -224,8 +184,7 @@ FORMS = (
         },
         columns_apart=COLUMNS_APART,
     ),
-    # x and dy of 32768 columns in bf16: with w, 192 of an H200's 256 KiB of L1; the sums take half of the registers.
-    InCache(rms_norm_backward_cached_kernel, most_bytes=131072),
+    TeamBackward(centre=False),
     TwoSweeps(
         rms_norm_row_statistics_kernel,
         rms_norm_backward_tiles_kernel,

@@ -8,9 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.device.norm_any_width import AnyWidthForward
-from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters, plan_rows
-from tilesmith.ops.device.norm_rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
+from tilesmith.ops.device.norms.any_width import AnyWidthForward
+from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem, RowsInBlocks, RowsInRegisters, plan_rows
+from tilesmith.ops.device.norms.rows import RowTensor, RowTile, Vector, load_tile, load_weight, store_tile
 from tilesmith.ops.runtime.config import bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import as_rows

@@ -12,7 +12,6 @@ Files, in reading order:
 
 - `operator.py`: what softmax means, what users call, its gradient and its spec.
 - `rows.py`: tensors as rows, the four forms of a kernel, and the sizes that choose between them.
-- `teams.py`: programs that hold one row together and wait for each other.
 - `row_places.py`: device functions that find the rows of a program in memory.
 - `forward.py`: the forward kernels.
 - `backward.py`: the backward kernels.

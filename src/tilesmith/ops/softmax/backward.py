@@ -15,11 +15,11 @@ from tilesmith.ops.device.row_chunks import (
     packed_again,
 )
 from tilesmith.ops.device.runs import run_size
+from tilesmith.ops.device.teams import hear_team, tell_team
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
 from tilesmith.ops.softmax.rows import Blocks, Kernels, RowConfig, Rows, Team, plan_rows, row_config, rows_along
-from tilesmith.ops.softmax.teams import load_of_team, wait_for_team
 
 
 @triton.jit(do_not_specialize=["inner_rows", "n_groups"])
@@ -55,8 +55,7 @@ def softmax_backward_kernel(
 
 @triton.jit(do_not_specialize=["inner_rows", "n_parts"])
 def softmax_backward_chunks_kernel(
-    dy_ptr, y_ptr, dx_ptr, statistics_ptr, counters_ptr, dy_strides, y_strides, dx_strides,
-    inner_rows, outer_rows, n_columns, n_parts,
+    dy_ptr, y_ptr, dx_ptr, words_ptr, dy_strides, y_strides, dx_strides, inner_rows, outer_rows, n_columns, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr, PACKED: tl.constexpr,
     PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -83,10 +82,9 @@ def softmax_backward_chunks_kernel(
         edge_products = dy_edges * y_edges
     total = tl.sum(lane_sums(products, edge_products, VECTOR, EDGES), axis=0)
     if PARTS > 1:
-        totals = statistics_ptr + group.to(tl.int64) * n_parts
-        tl.store(totals + part, total)
-        wait_for_team(counters_ptr + group, n_parts)
-        total = tl.sum(load_of_team(totals, n_parts, 0.0, PARTS), axis=0)
+        words = words_ptr + group.to(tl.int64) * n_parts
+        tell_team(words + part, total)
+        total = tl.sum(hear_team(words, n_parts, 1, PARTS)[0], axis=0)
     for place in tl.static_range(CHUNKS):
         dx = y_again[place].to(COMPUTE) * (dy_again[place].to(COMPUTE) - total)
         mask = chunk_columns(place, BLOCK_SIZE) < length - start

@@ -16,11 +16,11 @@ from tilesmith.ops.device.row_chunks import (
     packed_again,
 )
 from tilesmith.ops.device.runs import run_size
+from tilesmith.ops.device.teams import hear_team, tell_team
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.ops.softmax.row_places import row_pointers, rows_exist, statistics_places
 from tilesmith.ops.softmax.rows import Blocks, Kernels, RowConfig, Rows, Team, plan_rows, row_config, rows_along
-from tilesmith.ops.softmax.teams import load_of_team, wait_for_team
 
 # Below every number but −∞, so that x − LOWEST is never NaN for an x that is not.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -63,10 +63,9 @@ def softmax_forward_kernel(
             tl.store(y_rows + edges, (edge_exponentials * factor).to(y_ptr.dtype.element_ty), mask=is_edge)
 
 
-@triton.jit(do_not_specialize=["inner_rows", "n_groups", "n_parts"])
+@triton.jit(do_not_specialize=["inner_rows", "n_parts"])
 def softmax_forward_chunks_kernel(
-    x_ptr, y_ptr, statistics_ptr, counters_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns, n_groups,
-    n_parts,
+    x_ptr, y_ptr, words_ptr, x_strides, y_strides, inner_rows, outer_rows, n_columns, n_parts,
     ALIGNED_ROWS: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, EDGES: tl.constexpr, PACKED: tl.constexpr,
     PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -99,13 +98,11 @@ def softmax_forward_chunks_kernel(
     total = tl.sum(lane_sums(exponentials, edge_exponentials, VECTOR, EDGES), axis=0)
     x_again = packed_again(x_again, PACKED)
     if PARTS > 1:
-        maxima = statistics_ptr + group.to(tl.int64) * n_parts
-        totals = maxima + n_groups.to(tl.int64) * n_parts
-        tl.store(maxima + part, largest)
-        tl.store(totals + part, total)
-        wait_for_team(counters_ptr + group, n_parts)
-        parts_largest = load_of_team(maxima, n_parts, float("-inf"), PARTS)
-        largest, total = joined(parts_largest, load_of_team(totals, n_parts, 0.0, PARTS))
+        words = words_ptr + group.to(tl.int64) * (2 * n_parts)
+        tell_team(words + part, largest)
+        tell_team(words + n_parts + part, total)
+        maxima, totals = hear_team(words, n_parts, 2, PARTS)
+        largest, total = joined(tl.where(tl.arange(0, PARTS) < n_parts, maxima, float("-inf")), totals)
     divisor = tl.log2(total) if SHORT else 1 / total
     for place in tl.static_range(CHUNKS):
         z = x_again[place].to(COMPUTE) - largest

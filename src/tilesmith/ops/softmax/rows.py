@@ -1,7 +1,7 @@
 """Launches of softmax, forward and backward: tensors as rows, their configuration, and one of four forms.
 
 - `InRegisters`: a program holds whole short rows in registers between their sum and their result.
-- `InChunks`: a program, or a team of them, holds one row in registers, as chunks (`teams.py`).
+- `InChunks`: a program, or a team of them, holds one row in registers, as chunks (`device/teams.py`).
 - `Split`: few long rows are split over programs. The first kernel writes statistics of each part to memory, the second
   one combines them and writes the result.
 - `InBlocks`: a program walks its rows in blocks of columns, twice; the second read comes from cache.
@@ -23,11 +23,11 @@ import triton.language as tl
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_pack, chunk_size, chunks_of, fewest_warps
 from tilesmith.ops.device.runs import Runs, as_runs
+from tilesmith.ops.device.teams import can_share, lanes_for, plan_words
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.forms import Form, first_form
 from tilesmith.ops.runtime.layout import Strides
 from tilesmith.ops.runtime.plan import Operand, Plan
-from tilesmith.ops.softmax.teams import can_wait, plan_counters
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,10 @@ def config_in_chunks(rows: Rows, plan: Plan, teams: Mapping[int, Team]) -> RowCo
         return replace(config, num_warps=warps, BLOCK_SIZE=chunk_size(warps, rows.element_bytes))
     team = teams[rows.element_bytes]
     is_wide = rows.columns * rows.element_bytes >= team.least_bytes
-    if not can_wait(plan) or not is_wide or count < FEWEST_TEAMS * plan.multiprocessors:
-        return None
     chunk = chunk_size(team.warps, rows.element_bytes)
+    shared = can_share(plan, chunks_of(middle, chunk * team.chunks))
+    if not shared or not is_wide or count < FEWEST_TEAMS * plan.multiprocessors:
+        return None
     return replace(config, num_warps=team.warps, BLOCK_SIZE=chunk, most_chunks=team.chunks)
 
 
@@ -309,8 +310,11 @@ class InChunks:
     """One row for one program or for a team, read once."""
 
     def takes(self, problem: Problem) -> bool:
-        fits = self._parts(problem) == 1 or can_wait(problem.plan)
-        return fits and problem.rows.can_be_cut and problem.rows.element_bytes <= 4
+        return (
+            can_share(problem.plan, self._parts(problem))
+            and problem.rows.can_be_cut
+            and problem.rows.element_bytes <= 4
+        )
 
     def suits(self, problem: Problem) -> bool:
         return problem.config.form == "chunks"
@@ -320,13 +324,11 @@ class InChunks:
 
     def plan(self, problem: Problem) -> None:
         parts, groups, middle = self._parts(problem), problem.groups, problem.rows.middle(edges=True)
-        arguments: dict[str, object] = {"statistics_ptr": None, "counters_ptr": None}
-        if parts > 1:
-            shape = (problem.kernels.numbers_per_part, groups, parts)
-            arguments["statistics_ptr"] = problem.plan.empty(shape, torch.float32)
-            arguments["counters_ptr"] = plan_counters(problem.plan, groups)
+        numbers = problem.kernels.numbers_per_part
+        words = plan_words(problem.plan, groups, numbers, parts) if parts > 1 else None
         problem.launch(
-            problem.kernels.chunks, groups * parts, **arguments, n_groups=groups, n_parts=parts, PARTS=bucket(parts),
+            problem.kernels.chunks, groups * parts, words_ptr=words, n_parts=parts,
+            PARTS=lanes_for(problem.plan, parts),
             CHUNKS=chunks_of(-(-middle // parts), problem.config.BLOCK_SIZE),
             PACKED=can_pack(problem.plan, problem.rows.element_bytes),
         )  # fmt: skip
@@ -350,7 +352,7 @@ class Split:
         shape = (kernels.numbers_per_part, groups * problem.config.ROWS, parts)
         arguments = {
             "statistics_ptr": problem.plan.empty(shape, dtype), "n_groups": groups, "n_parts": parts,
-            "BLOCKS": blocks_per_part, "PARTS": bucket(parts),
+            "BLOCKS": blocks_per_part, "PARTS": lanes_for(problem.plan, parts),
         }  # fmt: skip
         problem.launch(kernels.statistics, groups * parts, **arguments)
         problem.launch(kernels.split, groups * parts, **arguments)

@@ -12,7 +12,7 @@ from torch import Tensor
 import tilesmith as ts
 from covering import covering
 from tilesmith.ops import SPECS
-from tilesmith.ops.device import norm_any_width
+from tilesmith.ops.device.norms import any_width
 from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.toolchain.compiler import Target, compile_kernel
 
@@ -145,7 +145,7 @@ def test_any_width_backward_programs_take_rows_of_one_alignment() -> None:
 @pytest.mark.parametrize("operator", NORMS)
 def test_copies_of_parameters_match_float64(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large odd rows read their parameters from copies; here small ones do."""
-    monkeypatch.setattr(norm_any_width, "COPIES_FROM", 0)
+    monkeypatch.setattr(any_width, "COPIES_FROM", 0)
     torch.manual_seed(0)
     given = arguments(operator, 9, 619, torch.float32)
     dys = [torch.randn(9, 619) for _ in range(2)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tilesmith.ops.device.row_chunks import add_pairs, add_triples
+from tilesmith.ops.device.row_chunks import add_pairs
 from tilesmith.ops.runtime.layout import tile_offsets
 
 
@@ -104,29 +104,12 @@ def two_row_means(first, second, n_columns):
 
 
 @triton.jit
-def three_row_means(first, second, third, n_columns):
-    """Return the means of three tiles along their rows, by one reduction."""
-    sums = tl.reduce((first, second, third), 1, add_triples)
-    return (sums[0] / n_columns)[:, None], (sums[1] / n_columns)[:, None], (sums[2] / n_columns)[:, None]
-
-
-@triton.jit
 def without_error(square, error):
     """Return the variance, from the mean square of distances to a rounded mean and that mean's error.
 
     The mean plus its error is exact where all elements are equal: their distances are then zero, whatever their size.
     """
     return tl.where(square < float("inf"), tl.maximum(square - error * error, 0.0), square)  # ∞ − ∞ is NaN
-
-
-@triton.jit
-def sum_neighbours(tile, NEIGHBOURS: tl.constexpr):
-    """Return sums of NEIGHBOURS columns that one thread holds: fewer registers carry the sums from block to block."""
-    if NEIGHBOURS == 1:
-        sums = tile
-    else:
-        sums = tl.sum(tl.reshape(tile, [tile.shape[0], tile.shape[1] // NEIGHBOURS, NEIGHBOURS]), axis=2)
-    return sums  # [ROWS, BLOCK_SIZE // NEIGHBOURS]
 
 
 @triton.jit

@@ -1,11 +1,11 @@
-"""The three forms of a norm's backward, and one planner for all norms.
+"""Two forms of a norm's backward, and one planner for all norms.
 
 - One sweep, for rows that fit in registers. A fixed number of programs each go through their part of the rows, compute
   dx, and add up their part of the parameters' gradients. The next rows are prefetched.
-- In cache, for wider rows. A program reads its row twice, the second time from the L1 cache, where the row still is
-  because each multiprocessor has one or two rows at a time. The registers hold only the parameters' sums.
-- Two sweeps, for rows whose sums exceed the registers, and for rows whose columns are apart in memory. The first sweep
-  finds the statistics of each row, the second goes through the matrix in tiles.
+- Two sweeps, for rows whose columns are apart in memory, and for wide rows that no team can hold. The first sweep finds
+  the statistics of each row, the second goes through the matrix in tiles.
+
+`any_width.py` and `team_backward.py` have one more form each.
 
 Each norm lists its forms with its own kernels and tables; `plan_gradient` asks them in order.
 """
@@ -30,16 +30,15 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 class BackwardConfig(Config):
     """Each program takes ROWS × BLOCK_SIZE elements at a time, with PIPELINE such tiles in flight.
 
-    BLOCK_SIZE covers the row in the form of one sweep. The form in cache reads FIRST_BLOCK_SIZE columns at a time for
-    the statistics.
+    BLOCK_SIZE covers the row in the form of one sweep.
     """
 
     ROWS: int = 1
     BLOCK_SIZE: int = 1024
     PIPELINE: int = 1
     programs_per_multiprocessor: int = 1
-    form: str = "one sweep"  # or "cache", "two sweeps" or "any width"
-    FIRST_BLOCK_SIZE: int = 4096
+    form: str = "one sweep"  # or "two sweeps", "any width" or "team"
+    most_chunks: int = 1  # of BLOCK_SIZE columns, for one program of a team
     PACKED: bool = False  # pairs of 16-bit elements share a register in the form of any width
 
 
@@ -145,43 +144,12 @@ class OneSweep:
         return problem.walk.columns <= problem.config.BLOCK_SIZE
 
     def suits(self, problem: GradientProblem) -> bool:
-        return True
+        return problem.config.form == "one sweep"
 
     def plan(self, problem: GradientProblem) -> dict[str, Operand]:
         partials = problem.plan_partial_sums(problem.row_programs)
         programs = problem.row_programs if problem.walk.columns else 0
         problem.launch(self.kernel, programs, **pointers_to(partials))
-        return partials
-
-
-@dataclass(frozen=True)
-class InCache:
-    """One row at a time in blocks, the second time from the L1 cache."""
-
-    kernel: Any
-    most_bytes: int  # of a row, in all tensors that are read
-
-    def default(self, problem: GradientProblem) -> BackwardConfig | None:
-        row_bytes = problem.walk.columns * problem.bytes_read
-        if problem.columns_apart or row_bytes > self.most_bytes or not problem.aligned:
-            return None
-        if row_bytes <= self.most_bytes // 2:  # two at once: one reads, one writes
-            return BackwardConfig(num_warps=8, BLOCK_SIZE=4096, programs_per_multiprocessor=2, form="cache")
-        return BackwardConfig(num_warps=16, BLOCK_SIZE=4096, FIRST_BLOCK_SIZE=8192, form="cache")
-
-    def takes(self, problem: GradientProblem) -> bool:
-        return problem.walk.columns > problem.config.BLOCK_SIZE
-
-    def suits(self, problem: GradientProblem) -> bool:
-        return problem.config.form == "cache"
-
-    def plan(self, problem: GradientProblem) -> dict[str, Operand]:
-        partials = problem.plan_partial_sums(problem.row_programs)
-        problem.launch(
-            self.kernel, problem.row_programs, **pointers_to(partials),
-            BLOCKS=triton.cdiv(problem.walk.columns, problem.config.BLOCK_SIZE),
-            NEIGHBOURS=16 // problem.x.element_bytes,  # what one thread reads at once
-        )  # fmt: skip
         return partials
 
 

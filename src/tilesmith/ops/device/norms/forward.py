@@ -1,7 +1,7 @@
 """The forward of every norm as launches: rows in registers, or rows in blocks of columns.
 
 Each norm lists its forms with its own kernels and default configurations; `plan_rows` asks them in order.
-`norm_any_width.py` has one more form.
+`any_width.py` has one more form.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class ForwardConfig(Config):
 
     ROWS: int = 1
     BLOCK_SIZE: int = 1024
+    most_chunks: int = 16  # of BLOCK_SIZE columns, for one program of the form of any width
     form: str = "registers"  # or "blocks" or "any width"
 
 

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import triton
 
-from tilesmith.ops.device.norm_any_width_kernels import (
+from tilesmith.ops.device.norms.any_width_kernels import (
     norm_any_width_backward_kernel,
     norm_any_width_forward_kernel,
     norm_parameter_copies_kernel,
 )
-from tilesmith.ops.device.norm_backward import BackwardConfig, GradientProblem, pointers_to
-from tilesmith.ops.device.norm_forward import ForwardConfig, ForwardProblem
-from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_pack, chunk_size, chunks_of, fewest_warps, middle_of
+from tilesmith.ops.device.norms.backward import BackwardConfig, GradientProblem, pointers_to
+from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem
+from tilesmith.ops.device.row_chunks import VECTOR_BYTES, WARP, can_pack, chunk_size, chunks_of, fewest_warps, middle_of
+from tilesmith.ops.device.teams import can_share, lanes_for, plan_words
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.layout import Rows
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -34,7 +35,7 @@ COPIES_FROM = 16 << 20  # bytes of x: the launch that copies the parameters take
 COPIED_AT_ONCE = 1024
 
 
-def _has_edges(walk: Rows) -> bool:
+def has_edges(walk: Rows) -> bool:
     """Whether some row starts or ends inside a vector."""
     strides = [stride for strides in walk.strides for stride in strides]
     return walk.columns % 16 != 0 or any(stride % 16 != 0 for stride in strides)
@@ -51,7 +52,7 @@ def _can_be_cut(walk: Rows, operands: list[Any]) -> bool:
 
 def _gains(walk: Rows) -> bool:
     """Whether a tile of a power of two wastes lanes or needs narrow loads, on rows wide enough for chunks."""
-    if _has_edges(walk):
+    if has_edges(walk):
         return walk.columns >= NARROWEST_ODD
     return walk.columns >= NARROWEST and bucket(walk.columns) != walk.columns
 
@@ -59,6 +60,8 @@ def _gains(walk: Rows) -> bool:
 # Rows for each multiprocessor, at most: then more threads a row shorten a program.
 FEW_ROWS, FEW_ROWS_BACKWARD = 8, 2
 FEW_ROWS_ELEMENTS = 16
+WIDEST_TILE = 8192  # columns: the backward in one sweep takes no wider rows
+TEAM_WARPS, TEAM_ELEMENTS = 4, 32  # of each program and each thread of a team in the forward
 
 
 @dataclass(frozen=True)
@@ -78,16 +81,29 @@ class AnyWidthForward:
         columns, most_elements = middle_of(problem.walk.columns, element_bytes), 48 if element_bytes == 2 else 36
         if problem.walk.rows <= FEW_ROWS * problem.plan.multiprocessors:
             most_elements = FEW_ROWS_ELEMENTS
-        if columns * element_bytes > (32768 if self.centre else 49152) and not _has_edges(problem.walk):
+        if self._suits_team(problem, columns):
+            chunk, chunks = chunk_size(TEAM_WARPS, element_bytes), TEAM_ELEMENTS * element_bytes // VECTOR_BYTES
+            return ForwardConfig(num_warps=TEAM_WARPS, BLOCK_SIZE=chunk, most_chunks=chunks, form="any width")
+        if columns * element_bytes > (32768 if self.centre else 49152) and not has_edges(problem.walk):
             return None
         warps = fewest_warps(columns, element_bytes, most_elements, 16) or fewest_warps(columns, element_bytes, 64, 16)
         if warps is None:
             return None
         return ForwardConfig(num_warps=warps, BLOCK_SIZE=chunk_size(warps, element_bytes), form="any width")
 
+    def _suits_team(self, problem: ForwardProblem, columns: int) -> bool:
+        """Whether programs share each row. Shares of the copy limit on an H200, one program a row and a team:
+        layer_norm in bf16 3192×18439 0.51 and 0.61, in fp32 4000×20480 0.74 and 0.88; rms_norm in bf16 8000×46531 0.40
+        and 0.72.
+        """
+        is_slow_in_blocks = self.centre and problem.dtype.itemsize == 4
+        least = 8192 if is_slow_in_blocks else 16384 if self.centre else 24576
+        wide = columns > least and (has_edges(problem.walk) or is_slow_in_blocks)
+        return wide and can_share(problem.plan, chunks_of(columns, TEAM_WARPS * WARP * TEAM_ELEMENTS))
+
     def takes(self, problem: ForwardProblem) -> bool:
-        chunks = chunks_of(middle_of(problem.walk.columns, problem.dtype.itemsize), problem.config.BLOCK_SIZE)
-        return problem.config.ROWS == 1 and chunks <= 16 and self._can(problem)
+        parts, _ = parts_and_chunks(problem.walk.columns, problem.dtype.itemsize, problem.config)
+        return problem.config.ROWS == 1 and can_share(problem.plan, parts) and self._can(problem)
 
     def suits(self, problem: ForwardProblem) -> bool:
         return problem.config.form == "any width"
@@ -98,17 +114,20 @@ class AnyWidthForward:
         return problem.dtype.itemsize <= 4 and problem.walk.columns > 0 and _can_be_cut(problem.walk, operands)
 
     def plan(self, problem: ForwardProblem) -> None:
-        kernel, edges, itemsize = norm_any_width_forward_kernel, _has_edges(problem.walk), problem.dtype.itemsize
+        kernel, edges, itemsize = norm_any_width_forward_kernel, has_edges(problem.walk), problem.dtype.itemsize
+        parts, chunks = parts_and_chunks(problem.walk.columns, itemsize, problem.config)
         absent = dict.fromkeys(("bias_ptr", "residual_ptr", "sum_ptr", "residual_strides", "sum_strides"))
         flags = {"bias_stride": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "RELU": False, "CENTRE": self.centre}
         arguments: dict[str, Any] = {
             **absent, **flags, **problem.arguments, "copy_stride": 0, "COPIES": False, "EDGES": edges,
-            "VECTOR": VECTOR_BYTES // itemsize,
-            "CHUNKS": chunks_of(middle_of(problem.walk.columns, itemsize), problem.config.BLOCK_SIZE),
+            "VECTOR": VECTOR_BYTES // itemsize, "n_parts": parts, "PARTS": lanes_for(problem.plan, parts),
+            "CHUNKS": chunks,
+            "words_ptr": plan_words(problem.plan, problem.walk.rows, 2, parts) if parts > 1 else None,
         }  # fmt: skip
         if edges and problem.walk.rows * problem.walk.columns * itemsize >= COPIES_FROM:
             arguments |= _plan_copies(problem.plan, arguments, problem.walk.columns)
-        problem.launch(kernel, **{name: value for name, value in arguments.items() if name in kernel.arg_names})
+        taken = {name: value for name, value in arguments.items() if name in kernel.arg_names}
+        problem.plan.launch(kernel, (problem.walk.rows * parts,), problem.config, **taken)
 
 
 def _plan_copies(plan: Plan, arguments: dict[str, Any], columns: int) -> dict[str, Any]:
@@ -127,6 +146,14 @@ def _plan_copies(plan: Plan, arguments: dict[str, Any], columns: int) -> dict[st
     return {"weight_ptr": copies["weight"], "bias_ptr": copies["bias"], "copy_stride": stride, "COPIES": True}
 
 
+def parts_and_chunks(columns: int, element_bytes: int, config: ForwardConfig | BackwardConfig) -> tuple[int, int]:
+    """Return over how many programs to split a row, and how many chunks each of them takes."""
+    middle = middle_of(columns, element_bytes)
+    most_parts = max(chunks_of(middle, config.BLOCK_SIZE * config.most_chunks), 1)
+    chunks = max(chunks_of(-(-middle // most_parts), config.BLOCK_SIZE), 1)
+    return max(chunks_of(middle, config.BLOCK_SIZE * chunks), 1), chunks
+
+
 class _Wide(NamedTuple):
     """How the backward goes through rows too wide for the usual number of elements a thread."""
 
@@ -135,10 +162,21 @@ class _Wide(NamedTuple):
     stages: int
 
 
+def can_hold_rows(problem: GradientProblem) -> bool:
+    """Whether a backward of rows in chunks computes this problem: contiguous rows of one dtype, without Σ dsum."""
+    operands = [problem.arguments[f"{name}_ptr"] for name in ("dx", "x", "dy", "dsum")]
+    operands = [one for one in operands if one is not None]
+    return (
+        problem.x.element_bytes <= 4
+        and problem.walk.columns > 0
+        and "dsum" not in problem.sums
+        and _can_be_cut(problem.walk, operands)
+    )
+
+
 # bf16 on an H200, before and with these: rms_norm 6096×11008 133 and 106 µs, 4678×14343 275 and 119, 4096×16384 129 and
-# 118; layer_norm 6096×11008 254 and 172, 5461×12288 235 and 159.
+# 118.
 WIDE = (_Wide(12288, 16, 3), _Wide(16384, 8, 1))
-WIDE_CENTRED = (_Wide(12288, 8, 1),)
 
 
 @dataclass(frozen=True)
@@ -151,21 +189,22 @@ class AnyWidthBackward:
         """Return few warps for each row. On an H200, layer_norm in bf16: 32800×2046 107 µs with 2 warps and 4 programs,
         134 with 4 warps; 13107×5120 101 with 4 and 2, 142 with 8; 7281×9216 112 with 8, 229 with 16.
         """
-        if not self._can(problem) or not _gains(problem.walk):
+        if not can_hold_rows(problem) or not (_gains(problem.walk) or problem.walk.columns > WIDEST_TILE):
             return None
         element_bytes = problem.x.element_bytes
         columns = middle_of(problem.walk.columns, element_bytes)
         # Rows that almost fill a tile of 8192 gain nothing: layer_norm 64997×6656 775 µs in chunks, 664 in one sweep.
-        if self.centre and not _has_edges(problem.walk) and 5120 < columns < 8192:
+        if self.centre and not has_edges(problem.walk) and 5120 < columns < 8192:
+            return None
+        if self.centre and problem.reads_dsum and columns > WIDEST_TILE:  # its addresses spill
             return None
         warps, stages = fewest_warps(columns, element_bytes, 40, 8), 3
         if problem.walk.rows <= FEW_ROWS_BACKWARD * problem.plan.multiprocessors:
             warps, stages = fewest_warps(columns, element_bytes, FEW_ROWS_ELEMENTS, 16) or warps, 1
         is_wide = warps is None
         if warps is None:
-            wide = WIDE_CENTRED if self.centre else WIDE
-            found = next((one for one in wide if columns <= one.columns), None)
-            if found is None or not can_pack(problem.plan, element_bytes):
+            found = next((one for one in WIDE if columns <= one.columns), None)
+            if found is None or self.centre or not can_pack(problem.plan, element_bytes):
                 return None
             _, warps, stages = found
         programs = max(8 // warps, 1)
@@ -173,25 +212,18 @@ class AnyWidthBackward:
         return BackwardConfig(
             num_warps=warps, BLOCK_SIZE=chunk_size(warps, element_bytes),
             PIPELINE=stages if staged <= problem.plan.architecture.shared_bytes else 1,
-            programs_per_multiprocessor=programs, form="any width", PACKED=is_wide,
+            programs_per_multiprocessor=programs, form="any width",
+            PACKED=is_wide or columns > 8192,
         )  # fmt: skip
 
     def takes(self, problem: GradientProblem) -> bool:
         columns = middle_of(problem.walk.columns, problem.x.element_bytes)
-        return problem.config.ROWS == 1 and chunks_of(columns, problem.config.BLOCK_SIZE) <= 10 and self._can(problem)
+        return (
+            problem.config.ROWS == 1 and chunks_of(columns, problem.config.BLOCK_SIZE) <= 10 and can_hold_rows(problem)
+        )
 
     def suits(self, problem: GradientProblem) -> bool:
         return problem.config.form == "any width"
-
-    def _can(self, problem: GradientProblem) -> bool:
-        operands = [problem.arguments[f"{name}_ptr"] for name in ("dx", "x", "dy")]
-        return (
-            problem.x.element_bytes <= 4
-            and problem.walk.columns > 0
-            and not problem.reads_dsum
-            and "dsum" not in problem.sums
-            and _can_be_cut(problem.walk, operands)
-        )
 
     def plan(self, problem: GradientProblem) -> dict[str, Operand]:
         vector = VECTOR_BYTES // problem.x.element_bytes
@@ -203,7 +235,7 @@ class AnyWidthBackward:
         problem = replace(problem, config=replace(problem.config, PACKED=packed))
         problem.launch(
             norm_any_width_backward_kernel, programs, VECTOR=vector, CENTRE=self.centre,
-            EDGES=_has_edges(problem.walk), CHUNKS=chunks_of(columns, problem.config.BLOCK_SIZE),
+            EDGES=has_edges(problem.walk), CHUNKS=chunks_of(columns, problem.config.BLOCK_SIZE),
             RELU=problem.arguments.get("RELU", False), **pointers_to(partials),
         )  # fmt: skip
         return partials

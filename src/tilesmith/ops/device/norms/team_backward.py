@@ -1,0 +1,195 @@
+"""The backward of norms of wide rows: each row is split over a team of persistent programs.
+
+A program holds its part of the columns: of the row, of the weight, and of the parameters' gradients. It computes the
+statistics of its part, leaves them in memory for the team, and loads its part of the next row. Only then does it wait
+for the others' statistics and write dx. So a row is read once, whatever its width, and the wait hides behind loads.
+
+`teams.py` says why the wait ends. The interpreter has no teams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from tilesmith.ops.device.aligned_rows import cut_rows
+from tilesmith.ops.device.norms.any_width import can_hold_rows, has_edges, parts_and_chunks
+from tilesmith.ops.device.norms.any_width_kernels import (
+    columns_of_parts,
+    mean_of_parts,
+    parameter_at,
+    part_statistics,
+    store_edge_gradient,
+    store_gradient,
+    store_partials,
+)
+from tilesmith.ops.device.norms.backward import BackwardConfig, GradientProblem, pointers_to
+from tilesmith.ops.device.row_chunks import (
+    VECTOR_BYTES,
+    chunk_size,
+    chunks_of,
+    edge_lanes,
+    load_chunks,
+    load_parameter,
+    three_sums,
+    two_sums,
+)
+from tilesmith.ops.device.teams import can_share, hear_team, lanes_for, plan_words, tell_team
+from tilesmith.ops.runtime.plan import Operand
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_parts"])
+def norm_team_backward_kernel(
+    dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, weight_partials_ptr, bias_partials_ptr, words_ptr,
+    dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, n_parts, sizes, eps,
+    HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, RELU: tl.constexpr,
+    CENTRE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
+    PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
+):  # fmt: skip
+    """Team t takes the rows t, t + teams, …; each turn ends the row before. The first part has the edges."""
+    NUMBERS: tl.constexpr = 4 if CENTRE else 2
+    n_columns = sizes[0]
+    part, team = tl.program_id(0) % n_parts, (tl.program_id(0) // n_parts).to(tl.int64)
+    teams = tl.num_programs(0) // n_parts
+    lead, length = cut_rows(dx_ptr + team * dx_strides[0], n_columns, VECTOR, EDGES)
+    edges, is_edge = edge_lanes(lead, length, n_columns, VECTOR, BLOCK_SIZE)
+    is_edge &= part == 0
+    start = part * (CHUNKS * BLOCK_SIZE)
+    first, in_part = lead + start, length - start
+    count = tl.maximum(columns_of_parts(part, length, n_columns, CHUNKS * BLOCK_SIZE), 1)
+    weight = (tl.full([BLOCK_SIZE], 1.0, COMPUTE),) * CHUNKS
+    weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
+    if HAS_WEIGHT:
+        weight = load_parameter(weight_ptr + first * weight_stride, weight_stride, in_part, BLOCK_SIZE, CHUNKS)
+        if EDGES:
+            weight_edges = parameter_at(weight_ptr, weight_stride, edges, is_edge, COMPUTE)
+    weight_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
+    bias_gradient = (tl.zeros([BLOCK_SIZE], COMPUTE),) * CHUNKS
+    weight_gradient_edges, bias_gradient_edges = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
+    x_before = (tl.zeros([BLOCK_SIZE], x_ptr.dtype.element_ty),) * CHUNKS
+    dy_before = (tl.zeros([BLOCK_SIZE], dy_ptr.dtype.element_ty),) * CHUNKS
+    x_edges_before, dy_edges_before = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
+    for row in tl.range(team, n_rows + teams, teams, num_stages=PIPELINE):
+        exists = row < n_rows
+        x_row, dy_row = x_ptr + row * x_strides[0], dy_ptr + row * dy_strides[0]
+        loaded = tl.where(exists, in_part, 0)
+        x = load_chunks(x_row + first, loaded, 0.0, BLOCK_SIZE, CHUNKS)
+        dy = load_chunks(dy_row + first, loaded, 0.0, BLOCK_SIZE, CHUNKS)
+        x_edges, dy_edges = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
+        if EDGES:
+            x_edges = tl.load(x_row + edges, mask=is_edge & exists, other=0.0).to(COMPUTE)
+            dy_edges = tl.load(dy_row + edges, mask=is_edge & exists, other=0.0).to(COMPUTE)
+            if RELU:
+                dy_edges = tl.where(x_edges * weight_edges <= 0, 0.0, dy_edges)
+        before = row - teams
+        if before >= 0:
+            words = words_ptr + before * (NUMBERS * n_parts)
+            statistics = _team_statistics(
+                words, n_parts, length, n_columns, eps, CENTRE, PARTS, CHUNKS * BLOCK_SIZE
+            )  # fmt: skip
+            dx_row = dx_ptr + before * dx_strides[0]
+            in_dsum = before * dsum_strides[0] if dsum_ptr is not None else 0
+            weight_gradient, bias_gradient = store_gradient(
+                dx_row + first, (dsum_ptr, in_dsum + first), (x_before, dy_before, weight), statistics, in_part,
+                (weight_gradient, bias_gradient), RELU, WEIGHT_GRADIENT, BIAS_GRADIENT, COMPUTE,
+            )  # fmt: skip
+            if EDGES:
+                of_edges = x_edges_before, dy_edges_before * weight_edges, is_edge
+                normed = store_edge_gradient(dx_row + edges, dsum_ptr, in_dsum + edges, of_edges, statistics)
+                weight_gradient_edges += dy_edges_before * normed
+                bias_gradient_edges += dy_edges_before
+        if exists:
+            words = words_ptr + row * (NUMBERS * n_parts) + part
+            mean, square, scaled_total, product = part_statistics(
+                x, dy, weight, (x_edges, dy_edges * weight_edges, is_edge), in_part, count,
+                RELU, CENTRE, EDGES, VECTOR,
+            )  # fmt: skip
+            tell_team(words, square)
+            tell_team(words + n_parts, product)
+            if CENTRE:
+                tell_team(words + 2 * n_parts, mean)
+                tell_team(words + 3 * n_parts, scaled_total)
+        x_before, dy_before, x_edges_before, dy_edges_before = x, dy, x_edges, dy_edges
+    if WEIGHT_GRADIENT:
+        partials = weight_partials_ptr + team * n_columns
+        store_partials(partials, weight_gradient, weight_gradient_edges, first, in_part, edges, is_edge, EDGES)
+    if BIAS_GRADIENT:
+        partials = bias_partials_ptr + team * n_columns
+        store_partials(partials, bias_gradient, bias_gradient_edges, first, in_part, edges, is_edge, EDGES)
+
+
+@triton.jit
+def _team_statistics(
+    words, n_parts, length, n_columns, eps, CENTRE: tl.constexpr, PARTS: tl.constexpr, SPAN: tl.constexpr
+):
+    """Return mean, r = 1/√(variance + eps), mean(g), and r · mean(g · (x − mean)) of a row, from those of its parts."""
+    if CENTRE:
+        squares, products, means, scaled = hear_team(words, n_parts, 4, PARTS)  # [PARTS] each
+        counts = columns_of_parts(tl.arange(0, PARTS), length, n_columns, SPAN)
+        mean = mean_of_parts(means, counts, n_columns)
+        apart = means - mean
+        square, product, scaled_mean = three_sums(squares + counts * (apart * apart), products + scaled * apart, scaled)
+        scaled_mean = scaled_mean / n_columns
+    else:
+        squares, products = hear_team(words, n_parts, 2, PARTS)
+        square, product = two_sums(squares, products)
+        mean, scaled_mean = tl.zeros_like(square), tl.zeros_like(square)
+    factor = tl.rsqrt(square / n_columns + eps)
+    return mean, factor, scaled_mean, factor * (product / n_columns)
+
+
+class _Team(NamedTuple):
+    """How a team goes through rows."""
+
+    chunks: int  # a program holds of a row, at most: vectors of 16 bytes for each thread
+    programs: int  # per multiprocessor
+    stages: int
+
+
+WARPS = 4
+# Shares of the copy limit on an H200, before and with teams: rms_norm in bf16 3278×25369 0.34 and 0.60, 8000×46531 0.36
+# and 0.64, 4096×32768 0.67 and 0.82, in fp32 8000×19331 0.43 and 0.77; layer_norm in bf16 3192×18439 0.28 and 0.40,
+# 20000×24576 0.52 and 0.61, in fp32 9000×24581 0.35 and 0.62.
+TEAM, TEAM_CENTRED, TEAM_SINGLE = _Team(3, 3, 2), _Team(4, 2, 3), _Team(4, 3, 1)
+
+
+@dataclass(frozen=True)
+class TeamBackward:
+    """Wide rows over teams of persistent programs."""
+
+    centre: bool
+
+    def default(self, problem: GradientProblem) -> BackwardConfig | None:
+        element_bytes = problem.x.element_bytes
+        team = TEAM_SINGLE if element_bytes > 2 else TEAM_CENTRED if self.centre else TEAM
+        config = BackwardConfig(
+            num_warps=WARPS, BLOCK_SIZE=chunk_size(WARPS, element_bytes), PIPELINE=team.stages,
+            programs_per_multiprocessor=team.programs, most_chunks=team.chunks, form="team",
+        )  # fmt: skip
+        return config if self.takes(replace(problem, config=config)) else None
+
+    def takes(self, problem: GradientProblem) -> bool:
+        if problem.config.ROWS != 1 or not can_hold_rows(problem):
+            return False
+        parts, _ = parts_and_chunks(problem.walk.columns, problem.x.element_bytes, problem.config)
+        return can_share(problem.plan, parts)
+
+    def suits(self, problem: GradientProblem) -> bool:
+        return problem.config.form == "team"
+
+    def plan(self, problem: GradientProblem) -> dict[str, Operand]:
+        walk, vector = problem.walk, VECTOR_BYTES // problem.x.element_bytes
+        parts, chunks = parts_and_chunks(walk.columns, problem.x.element_bytes, problem.config)
+        alike = vector if has_edges(walk) else 1  # rows of a team are aligned alike
+        teams = min(chunks_of(walk.rows, alike), max(problem.most_programs // parts // alike, 1)) * alike
+        partials = problem.plan_partial_sums(teams)
+        problem.launch(
+            norm_team_backward_kernel, teams * parts, VECTOR=vector, CENTRE=self.centre, EDGES=has_edges(walk),
+            CHUNKS=chunks, PARTS=lanes_for(problem.plan, parts), n_parts=parts,
+            RELU=problem.arguments.get("RELU", False),
+            words_ptr=plan_words(problem.plan, walk.rows, 4 if self.centre else 2, parts), **pointers_to(partials),
+        )  # fmt: skip
+        return partials
