@@ -162,8 +162,8 @@ def norm_any_width_backward_kernel(
     dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, weight_partials_ptr, bias_partials_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, RELU: tl.constexpr,
-    CENTRE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr, PACKED: tl.constexpr,
-    CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
+    CENTRE: tl.constexpr, WHOLE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
+    PACKED: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Persistent programs of one row at a time. The edges of the next row are loaded before a row is computed."""
     n_columns = sizes[0]
@@ -198,7 +198,7 @@ def norm_any_width_backward_kernel(
                 dy_edges = tl.where(x_edges * weight_edges <= 0, 0.0, dy_edges)
         of_edges = x_edges, dy_edges * weight_edges, is_edge
         mean, square, scaled_total, product = part_statistics(
-            x, dy, weight, of_edges, length, n_columns, RELU, CENTRE, EDGES, VECTOR
+            x, dy, weight, of_edges, None if WHOLE else length, n_columns, RELU, CENTRE, EDGES, VECTOR
         )
         factor = tl.rsqrt(square / n_columns + eps)
         statistics = mean, factor, scaled_total / n_columns, factor * (product / n_columns)
@@ -228,43 +228,49 @@ def part_statistics(
     """Return four sums of a row, or of one part of it, with g = dy · w: the mean of x, Σ (x − mean)², Σ g and
     Σ g · (x − mean). Without CENTRE the mean counts as zero, and Σ g is not computed.
 
-    The function goes through the chunks once: each thread takes distances from the mean of its first vector. The sums
-    of distances from the common mean follow from those.
+    `length` counts the columns of the middle; None where they fill all chunks. The function goes through the chunks
+    once: each thread takes distances from the mean of its first vector. The sums of distances from the common mean follow
+    from those.
     """
     x_edges, scaled_edges, is_edge = of_edges
     COMPUTE: tl.constexpr = x_edges.dtype
     CHUNK: tl.constexpr = x[0].shape[0]
-    squares, products = tl.zeros([CHUNK], COMPUTE), tl.zeros([CHUNK], COMPUTE)
     if CENTRE:
         near = lane_sums(x[0].to(COMPUTE), x_edges, VECTOR, False) / VECTOR  # [CHUNK // VECTOR]
         nears = for_vectors(near, VECTOR)  # [CHUNK]
-        sums, scaled_sums = tl.zeros([CHUNK], COMPUTE), tl.zeros([CHUNK], COMPUTE)
-        counts = tl.zeros_like(near)
+        sums, squares, scaled_sums = tl.zeros_like(near), tl.zeros_like(near), tl.zeros_like(near)
+        products, counts = tl.zeros_like(near), tl.zeros_like(near)
         for place in tl.static_range(len(x)):
-            exists = chunk_columns(place, CHUNK // VECTOR) * VECTOR < length  # [CHUNK // VECTOR]
-            counts += tl.where(exists, VECTOR, 0)
-            apart = tl.where(for_vectors(exists, VECTOR), x[place].to(COMPUTE) - nears, 0.0)
+            apart = x[place].to(COMPUTE) - nears  # [CHUNK]
+            if length is None:
+                counts += VECTOR
+            else:
+                exists = chunk_columns(place, CHUNK // VECTOR) * VECTOR < length  # [CHUNK // VECTOR]
+                counts += tl.where(exists, VECTOR, 0)
+                apart = tl.where(for_vectors(exists, VECTOR), apart, 0.0)
             scaled = dy[place].to(COMPUTE) * weight[place].to(COMPUTE)
-            sums += apart
-            squares += apart * apart
-            scaled_sums += scaled
-            products += apart * scaled
-        lane, scaled_lane = lane_sums(sums, x_edges, VECTOR, False), lane_sums(scaled_sums, scaled_edges, VECTOR, EDGES)
-        total = counts * near + lane + x_edges if EDGES else counts * near + lane
-        mean, scaled_total = two_sums(total, scaled_lane)
-        mean = mean / count  # rounded
-        step, apart = near - mean, tl.where(is_edge, x_edges - mean, 0.0)
-        lane_scaled = lane_sums(scaled_sums, scaled_edges, VECTOR, False)
-        error, square, product = three_sums(
-            lane + counts * step + apart,
-            lane_sums(squares, apart * apart, VECTOR, EDGES) + step * (2 * lane + counts * step),
-            lane_sums(products, apart * scaled_edges, VECTOR, EDGES) + step * lane_scaled,
+            sums += lane_sums(apart, x_edges, VECTOR, False)
+            squares += lane_sums(apart * apart, x_edges, VECTOR, False)
+            scaled_sums += lane_sums(scaled, x_edges, VECTOR, False)
+            products += lane_sums(apart * scaled, x_edges, VECTOR, False)
+        total = counts * near + sums
+        mean, scaled_total = two_sums(
+            total + x_edges if EDGES else total, scaled_sums + scaled_edges if EDGES else scaled_sums
         )
+        mean = mean / count  # rounded
+        step = near - mean
+        square, product = squares + step * (2 * sums + counts * step), products + step * scaled_sums
+        error = sums + counts * step
+        if EDGES:
+            apart = tl.where(is_edge, x_edges - mean, 0.0)
+            error, square, product = error + apart, square + apart * apart, product + apart * scaled_edges
+        error, square, product = three_sums(error, square, product)
         error = error / count
         mean += error
         square = without_error(square / count, error) * count
         product -= error * scaled_total
     else:
+        squares, products = tl.zeros([CHUNK], COMPUTE), tl.zeros([CHUNK], COMPUTE)
         for place in tl.static_range(len(x)):
             value = x[place].to(COMPUTE)
             squares += value * value
