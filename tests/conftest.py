@@ -107,8 +107,8 @@ def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def nothing_of_other_modules_in_the_garbage_collector() -> None:
     """Objects of earlier modules stay alive unseen: a search or collection of all objects takes milliseconds.
 
-    `gc.collect` would take half a second late in a run. For launches with addresses in a table, the interpreter searches
-    all objects that the garbage collector knows.
+    Late in a run `gc.collect` would take half a second. For launches with addresses in a table, the interpreter
+    searches all objects that the garbage collector knows.
     """
     gc.collect()
     gc.freeze()
