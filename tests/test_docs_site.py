@@ -86,6 +86,12 @@ def test_links_of_all_pages_lead_to_pages(sitemaker: Any, pages: dict[str, str])
     assert broken == []
 
 
+def test_picture_of_the_start_page_has_a_dark_version(pages: dict[str, str]) -> None:
+    assert "(images/inspect.png#only-light)" in pages["index.md"]
+    assert "(images/inspect-dark.png#only-dark)" in pages["index.md"]
+    assert "<picture>" not in pages["index.md"]
+
+
 def test_every_question_is_answered_with_a_link(pages: dict[str, str]) -> None:
     _, *questions = re.split(r"^## ", pages["questions.md"], flags=re.MULTILINE)
     assert len(questions) >= 10
