@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import posixpath
 import re
@@ -50,6 +51,14 @@ def test_operator_page_has_every_part(name: str, pages: dict[str, str]) -> None:
     assert headings == ["Measured", "Shapes", "Dtypes, layouts and gradient", "Errors", "Cost", "Source"]
     assert f"Error: {name}: " in text, "a real message of a wrong call"
     assert SPECS[name].cases[-1].name in text
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_signature_of_an_operator_is_python_that_fits_the_page(name: str, pages: dict[str, str]) -> None:
+    code = pages[f"reference/operators/{name}.md"].partition("```python\n")[2].partition("\n```")[0]
+    ast.parse(f"def {code.removeprefix('ts.ops.')}: ...")
+    assert max(map(len, code.splitlines())) <= 100
+    assert "'" not in code.partition("=")[0]
 
 
 def test_every_command_has_a_page_with_its_options(pages: dict[str, str]) -> None:
