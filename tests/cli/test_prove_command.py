@@ -134,7 +134,7 @@ def test_unknown_name_is_refused_without_asking_an_absent_network_again(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(subject, "_answers", lambda address: asked.append(address))  # None: no answer
-    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the network was asked"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked"))
     result = prove(name)
     assert result.exit_code == 2
     assert f"{name} is neither a family (llama, " in result.stderr
