@@ -133,14 +133,21 @@ def test_unknown_name_is_refused_without_asking_an_absent_network_again(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
+    read: list[dict[str, Any]] = []
+
+    def read_nothing(name: str, **options: Any) -> None:
+        read.append(options)
+        raise OSError(f"no files of {name}")
+
     monkeypatch.setattr(subject, "_answers", lambda address: asked.append(address))  # None: no answer
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked"))
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", read_nothing)
     result = prove(name)
     assert result.exit_code == 2
     assert f"{name} is neither a family (llama, " in result.stderr
     assert "huggingface.co does not answer" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert len(asked) == 1
+    assert read == [{"local_files_only": True}]
 
 
 def test_server_that_does_not_answer_in_time_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
