@@ -655,6 +655,27 @@ BREAKS = [
         "if False:",
         "tests/workshop/test_triton_check.py -k earlier_input",
     ),
+    Break(
+        "the interpreter divides half types in half precision",
+        "toolchain/interpreter/shapes.py",
+        "(not div_or_mod or lhs.dtype.primitive_bitwidth >= 32)",
+        "True",
+        "tests/toolchain/test_interpreter_numerics.py -k quotient",
+    ),
+    Break(
+        "prove asks an absent network again and again",
+        "training/proof/subject.py",
+        "local_files_only=not is_reachable",
+        "local_files_only=False",
+        "tests/cli/test_prove_command.py -k unknown_name",
+    ),
+    Break(
+        "a command writes JSON without the version of its schema",
+        "cli/terminal.py",
+        'result = {"schema": FIRST_SCHEMA, **result}',
+        "result = dict(result)",
+        "tests/cli/test_json_schemas.py -k 'writes_what and ops'",
+    ),
 ]
 
 

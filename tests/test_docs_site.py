@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import posixpath
 import re
@@ -52,6 +53,14 @@ def test_operator_page_has_every_part(name: str, pages: dict[str, str]) -> None:
     assert SPECS[name].cases[-1].name in text
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_signature_of_an_operator_is_python_that_fits_the_page(name: str, pages: dict[str, str]) -> None:
+    code = pages[f"reference/operators/{name}.md"].partition("```python\n")[2].partition("\n```")[0]
+    ast.parse(f"def {code.removeprefix('ts.ops.')}: ...")
+    assert max(map(len, code.splitlines())) <= 100
+    assert "'" not in code.partition("=")[0]
+
+
 def test_every_command_has_a_page_with_its_options(pages: dict[str, str]) -> None:
     for name, command in getattr(get_command(app), "commands", {}).items():
         text = pages[f"reference/commands/{name}.md"]
@@ -84,6 +93,12 @@ def test_links_of_all_pages_lead_to_pages(sitemaker: Any, pages: dict[str, str])
             if not target.startswith(("https://", "mailto:")) and found not in pages and found not in images:
                 broken.append(f"{path}: {target}")
     assert broken == []
+
+
+def test_picture_of_the_start_page_has_a_dark_version(pages: dict[str, str]) -> None:
+    assert "(images/inspect.png#only-light)" in pages["index.md"]
+    assert "(images/inspect-dark.png#only-dark)" in pages["index.md"]
+    assert "<picture>" not in pages["index.md"]
 
 
 def test_every_question_is_answered_with_a_link(pages: dict[str, str]) -> None:

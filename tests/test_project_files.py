@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,55 @@ def test_version_has_one_place() -> None:
     assert project()["tool"]["hatch"]["version"]["path"] == "src/tilesmith/__init__.py"
     assert yaml.safe_load(read("CITATION.cff"))["version"] == tilesmith.__version__
     assert re.search(rf"^## {re.escape(tilesmith.__version__)}$", read("CHANGELOG.md"), re.MULTILINE)
+
+
+def commands(text: str) -> list[str]:
+    """Return the shell commands of a text, without options that do not change their result."""
+    joined = text.replace("\\\n", " ")
+    parts = [part.strip(" ;") for line in joined.splitlines() for part in re.split(r"&&|\|\||; then|;\s+fi", line)]
+    said = r" --quiet| --disable-pip-version-check| --no-cache-dir| --index-url \S+|^[A-Z_]+=\S+ "
+    return [" ".join(re.sub(said, " ", part).split()) for part in parts if part]
+
+
+def commands_outside_the_makefile() -> dict[str, list[str]]:
+    """Return the commands of workflows and containers by file."""
+    found: dict[str, list[str]] = {path.name: [] for path in WORKFLOWS}
+    for path in WORKFLOWS:
+        for job in yaml.safe_load(path.read_text())["jobs"].values():
+            found[path.name] += [one for step in job["steps"] for one in commands(step.get("run", ""))]
+    joined = read("Dockerfile").replace("\\\n", " ")
+    found["Dockerfile"] = [one for line in re.findall(r"^RUN (.*)$", joined, re.MULTILINE) for one in commands(line)]
+    container = json.loads(read(".devcontainer/devcontainer.json"))
+    found["devcontainer.json"] = commands(f"{container['postCreateCommand']}\n{container['postAttachCommand']}")
+    return found
+
+
+# Commands that are no target of make: tools of a runner or an image, and the two steps of a release.
+OTHERS = (
+    "command -v chromium", 'sudo ln -s "$(command -v google-chrome)" /usr/local/bin/chromium', "apt-get update",
+    "apt-get install --yes --no-install-recommends gcc g++ git make", "rm -rf /var/lib/apt/lists/*",
+    'if [ "$TORCH_BUILD" = cpu ]', "python -m pip install build twine", "python -m build",
+    "python -m twine check --strict dist/*", 'test -f "dist/tilesmith-${GITHUB_REF_NAME#v}-py3-none-any.whl"',
+)  # fmt: skip
+
+
+def test_workflows_and_containers_run_what_the_makefile_runs() -> None:
+    recipe = read("Makefile").replace("$(BIN)", ".venv/bin").replace("$(VENV)", ".venv").replace("$(PYTHON)", "python")
+    of_make = {one.removeprefix("@") for line in recipe.splitlines() for one in commands(line.strip())}
+    targets = {f"make {target}" for target in make_targets()}
+    found = commands_outside_the_makefile()
+    assert all(found.values()), "every file has commands"
+    unknown = {file: [one for one in had if one not in {*of_make, *targets, *OTHERS}] for file, had in found.items()}
+    assert not any(unknown.values()), unknown
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_knows_what_every_target_needs() -> None:
+    called = {one.removeprefix("make ") for had in commands_outside_the_makefile().values() for one in had
+              if one.startswith("make ")}  # fmt: skip
+    assert called == {"test", "docs", "setup", "tour"}
+    done = subprocess.run(["make", "--dry-run", *sorted(called)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

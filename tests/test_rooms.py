@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -18,6 +18,7 @@ EXERCISES = SOURCE / "workshop" / "exercises"
 MOST_FILES = 16
 MOST_LINES = 400
 MOST_PARAMETERS = 10
+MOST_REPEATED_LINES = 9
 CONTENTS = "Files, in reading order:"
 
 # Functions that take the arguments of a public operator, one by one.
@@ -141,6 +142,42 @@ def may_be_long(function: ast.FunctionDef, path: Path) -> bool:
 def test_no_function_takes_too_many_parameters() -> None:
     found = {name_of(path): long_signatures(path) for path in python_files()}
     assert {name: one for name, one in found.items() if one} == {}
+
+
+def outermost_functions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    """Yield functions and methods, but none inside another."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node
+        elif isinstance(node, ast.ClassDef):
+            yield from outermost_functions(node)
+
+
+def repeated_lines(sources: Mapping[str, str], length: int) -> Iterator[str]:
+    """Yield the places of each piece of `length` lines that two function bodies share. Signatures and comments do not
+    count: kernels of one operator have the same parameters."""
+    seen: dict[tuple[str, ...], str] = {}
+    for name, source in sources.items():
+        lines = source.splitlines()
+        for function in outermost_functions(ast.parse(source)):
+            body = [re.sub(r"\s+#.*", "", lines[number]).strip() for number in range(
+                function.body[0].lineno - 1, function.end_lineno or 0)]  # fmt: skip
+            body = [line for line in body if line and not line.startswith("#")]
+            for start in range(len(body) - length + 1):
+                piece, place = tuple(body[start : start + length]), f"{name}:{function.name}"
+                if seen.setdefault(piece, place) != place:
+                    yield f"{seen[piece]} and {place}"
+
+
+def test_no_ten_lines_of_operators_are_written_twice() -> None:
+    sources = {str(path.relative_to(SOURCE)): path.read_text() for path in (SOURCE / "ops").rglob("*.py")}
+    assert set(repeated_lines(sources, MOST_REPEATED_LINES + 1)) == set()
+
+
+def test_repetition_is_found_whatever_the_comments() -> None:
+    one, two = "def f():\n    a = 1\n    b = 2  # two\n", "def g(x):\n    # one\n    a = 1\n    b = 2\n"
+    assert list(repeated_lines({"one.py": one, "two.py": two}, 2)) == ["one.py:f and two.py:g"]
+    assert list(repeated_lines({"one.py": one, "two.py": two.replace("2", "3")}, 2)) == []
 
 
 def test_list_of_files_is_read_from_a_docstring() -> None:

@@ -67,7 +67,7 @@ def settings(pages: dict[str, str]) -> dict[str, Any]:
     light, dark = "(prefers-color-scheme: light)", "(prefers-color-scheme: dark)"
     return {
         "site_name": "Tilesmith",
-        "site_description": "Faster training for PyTorch models, and tools for Triton kernels.",
+        "site_description": "Faster training of PyTorch models on GPUs; and tools for Triton kernels.",
         "docs_dir": "docs",
         "site_dir": str(SITE),
         "use_directory_urls": False,

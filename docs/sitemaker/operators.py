@@ -22,9 +22,10 @@ from tilesmith.ops import SPECS
 from tilesmith.spec import Case, Spec
 
 FOLDER = "reference/operators"
+LONGEST_LINE = 84  # of code on a page, before it must be scrolled
 FAMILIES = {
-    "Norms": ("rms_norm", "add_rms_norm", "rms_norm_relu", "layer_norm"),
-    "Elementwise": ("add", "silu", "swiglu", "gate", "rope", "transpose"),
+    "Norms": ("rms_norm", "add_rms_norm", "rms_norm_relu", "rms_norm_rope", "layer_norm", "edge_norm"),
+    "Elementwise": ("add", "silu", "gelu", "swiglu", "geglu", "gate", "rope", "transpose"),
     "Rows and losses": ("softmax", "sum", "cross_entropy", "linear_cross_entropy"),
     "GEMM and images": ("matmul", "conv2d", "max_pool2d", "avg_pool2d"),
 }
@@ -61,7 +62,7 @@ def operator_page(spec: Spec, root: Path, stored: list[Stored], *, is_surveyed: 
 
 
 def _parts(spec: Spec, root: Path, stored: list[Stored], is_surveyed: bool) -> Iterator[str]:
-    signature = f"ts.ops.{spec.name}{_signature(spec.op)}"
+    signature = _signature(f"ts.ops.{spec.name}", spec.op)
     yield f"# {spec.name}\n"
     yield f"**{_escaped(spec.formula)}**\n"
     yield f"```python\n{signature}\n```\n"
@@ -92,10 +93,16 @@ def _parts(spec: Spec, root: Path, stored: list[Stored], is_surveyed: bool) -> I
     yield f"Check it yourself: `tilesmith check {spec.name}`. Time it: `tilesmith bench {spec.name}`."
 
 
-def _signature(function: Any) -> str:
+def _signature(name: str, function: Any) -> str:
+    """Return the signature as an editor shows it; a long one has a line for each parameter."""
     text = str(inspect.signature(function))
-    text = re.sub(r"torch\._?\w*\.?(Tensor|dtype)", r"\1", text)
-    return text.replace("typing.", "")
+    text = re.sub(r"torch\._?\w*\.?(Tensor|dtype)", r"\1", text).replace("typing.", "")
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+    if len(name + text) <= LONGEST_LINE:
+        return name + text
+    inside, _, result = text[1:].rpartition(")")
+    parameters = re.split(r", (?![^\[(]*[\])])", inside)  # not at a comma inside brackets
+    return "\n".join([f"{name}(", *(f"    {one}," for one in parameters), f"){result}"])
 
 
 def _shapes(spec: Spec) -> Iterator[str]:

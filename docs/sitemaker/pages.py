@@ -17,6 +17,7 @@ PROJECT = {
     "docs/start.md": "index.md",
 }
 LINK = re.compile(r"(!?\[(?:[^\]]|\](?!\())*\])\(([^)\s]+)\)")
+PICTURE = re.compile(r'<picture>\n<source [^>]*dark[^>]* srcset="(.+?)">\n<img src="(.+?)" alt="(.+?)">\n</picture>')
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -34,7 +35,10 @@ def copied_pages(root: Path) -> dict[str, str]:
 
 
 def relinked(text: str, source: str, places: dict[str, str]) -> str:
-    """Return the text with links to the new places; code blocks stay unchanged."""
+    """Return the text with links to the new places; code blocks stay unchanged.
+
+    A picture with a dark version becomes two images: the theme shows the one of its colours, also after a switch.
+    """
 
     def link(match: re.Match[str]) -> str:
         label, target = match[1], match[2]
@@ -49,5 +53,6 @@ def relinked(text: str, source: str, places: dict[str, str]) -> str:
         moved = posixpath.relpath(places[found], posixpath.dirname(places[source]) or ".")
         return f"{label}({moved}{hash_mark}{anchor})"
 
+    text = PICTURE.sub(r"![\3](\2#only-light)\n![\3](\1#only-dark)", text)
     parts = FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(link, part) for part in parts)

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from tilesmith.cli.debug import debug
+from tilesmith.lab.schemas import schema
 from tilesmith.training.debugging import case
 
 KINDS = {"measured", "predicted", "compiled", "counted"}
@@ -41,6 +42,7 @@ def all_stages(no_gpu: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     result = invoke("--json", str(path))
     assert result.exit_code == 0, result.output
     written = json.loads(path.read_text())
+    pytest.importorskip("jsonschema").validate(written, schema("debug"))
     assert written["model"] == "llama"
     assert written["tilesmith"]
     return result.output, written["stages"]
@@ -140,7 +142,9 @@ def test_stage_6_passes_the_checks_of_all_stages(all_stages: Any) -> None:
 def test_single_stage_hides_its_cause_until_reveal(tmp_path: Path) -> None:
     hidden = invoke("--stage", "3", "--json", str(tmp_path / "hidden.json"))
     assert hidden.exit_code == 0, hidden.output
-    (stage,) = json.loads((tmp_path / "hidden.json").read_text())["stages"]
+    written = json.loads((tmp_path / "hidden.json").read_text())
+    pytest.importorskip("jsonschema").validate(written, schema("debug"))
+    (stage,) = written["stages"]
     assert [name for name, value in stage.items() if value is None] == ["title", "evidence", "cause", "fix"]
     assert "timing without waiting" not in hidden.output
     assert "synchronize" not in hidden.output

@@ -193,8 +193,11 @@ def test_verify_checks_a_private_set(here: Path) -> None:
         variant.unlink()
     text = (mine / "exercise.toml").read_text()
     (mine / "exercise.toml").write_text(text.replace('id = "vector-add"', 'id = "my-add"'))
-    result = run("verify", "--exercises", "mine", "my-add")
+    result = run("verify", "--exercises", "mine", "--json", "verified.json", "my-add")
     assert result.exit_code == 0, result.output
+    verified = json.loads((here / "verified.json").read_text())
+    pytest.importorskip("jsonschema").validate(verified, schema("learn-verify"))
+    assert verified == [{"id": "my-add", "programs": 4, "problems": []}]
     assert "my-add: 4 programs as expected" in result.output
     (mine / "solution.py").write_text((mine / "starter.py").read_text())
     result = run("verify", "--exercises", "mine", "my-add")
@@ -251,7 +254,9 @@ def test_verify_mutants_lists_survivors_and_writes_json(here: Path) -> None:
     result = run("verify", "--mutants", "--every", 9, "--jobs", 1, "--json", "mutants.json", "vector-add")
     assert result.exit_code == 0, result.output
     assert "exercises: 1, mutants: 2, failed their check: 2, equivalent: 0, survived: 0" in result.output
-    (row,) = json.loads((here / "mutants.json").read_text())
+    rows = json.loads((here / "mutants.json").read_text())
+    pytest.importorskip("jsonschema").validate(rows, schema("learn-verify"))
+    (row,) = rows
     assert (row["id"], row["mutants"], row["survived"]) == ("vector-add", 2, 0)
 
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import tilesmith.patch.parts.norms
 from tilesmith.cli import app
 from tilesmith.lab.schemas import schema
 from tilesmith.ops.rms_norm import rms_norm
+from tilesmith.training.proof import subject
 
 pytest.importorskip("transformers", minversion="4.53")
 
@@ -123,6 +126,50 @@ def test_configuration_file_of_a_model_is_read(tmp_path: Path) -> None:
                    "--data", data)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "qwen2" in result.output
+
+
+@pytest.mark.parametrize("name", ["resnet", "lama", "meta-llama/Llama-3.2-1B", "no such name"])
+def test_unknown_name_is_refused_without_asking_an_absent_network_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    read: list[dict[str, Any]] = []
+
+    def read_nothing(name: str, **options: Any) -> None:
+        read.append(options)
+        raise OSError(f"no files of {name}")
+
+    monkeypatch.setattr(subject, "_answers", lambda address: asked.append(address))  # None: no answer
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", read_nothing)
+    result = prove(name)
+    assert result.exit_code == 2
+    assert f"{name} is neither a family (llama, " in result.stderr
+    assert "huggingface.co does not answer" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert len(asked) == 1
+    assert read == [{"local_files_only": True}]
+
+
+def test_server_that_does_not_answer_in_time_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "SECONDS_TO_ANSWER", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
+        assert not subject._answers(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_server_that_refuses_counts_as_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "SECONDS_TO_ANSWER", 120.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            caller, _ = server.accept()
+            with caller:
+                caller.recv(4096)
+                caller.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        assert subject._answers(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
 
 
 @pytest.mark.parametrize(

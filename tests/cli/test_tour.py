@@ -21,6 +21,7 @@ from tilesmith.lab.bench.output.contests import duration_with_spread
 from tilesmith.lab.bench.result import Row, result
 from tilesmith.lab.report.content import Headline, Table, Tone
 from tilesmith.lab.report.number_format import duration
+from tilesmith.lab.schemas import schema
 from tilesmith.spec import Spec, load_file
 
 app = typer.Typer()
@@ -47,6 +48,10 @@ def toured(tmp_path_factory: pytest.TempPathFactory) -> Toured:
         result = runner.invoke(app, ["--html", str(folder / "tour.html"), "--json", str(folder / "tour.json")])
     page = (folder / "tour.html").read_text(encoding="utf-8")
     return Toured(result.exit_code, result.output, page, json.loads((folder / "tour.json").read_text()))
+
+
+def test_findings_follow_their_schema(toured: Toured) -> None:
+    pytest.importorskip("jsonschema").validate(toured.found, schema("tour"))
 
 
 def test_tour_exits_with_zero_and_names_the_page(toured: Toured) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from tilesmith.ops import SPECS
 from tilesmith.ops.runtime.operator import Operator
+from tilesmith.ops.runtime.plan import Plan
 from tilesmith.spec import Case, Inputs, Spec
 
 # Smaller sizes for cases that take the interpreter 0.1 s or more: fewer programs of the same kernels.
@@ -31,6 +32,12 @@ def spec(request: pytest.FixtureRequest) -> Spec:
     """Run a test once for every operator."""
     found: Spec = request.param
     return found
+
+
+@pytest.fixture
+def only_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan and allocate, but interpret no kernel: for tests of plans and layouts, which no value decides."""
+    monkeypatch.setattr(Plan, "_interpret", lambda plan, tensors: None)
 
 
 @pytest.fixture

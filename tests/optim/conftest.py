@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +9,6 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.ops.runtime.plan import Plan
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_objects_of_other_tests() -> None:
-    """Collect garbage first: for launches with addresses in a table, the interpreter searches all objects that the
-    garbage collector knows, and objects of other tests make that many times slower."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -406,6 +406,19 @@ def test_scalar_arguments_have_the_types_the_compiler_gives_them() -> None:
 
 
 @triton.jit
+def quotient_kernel(x_ptr, y_ptr, z_ptr, SIZE: tl.constexpr):
+    offsets = tl.arange(0, SIZE)
+    tl.store(z_ptr + offsets, tl.load(x_ptr + offsets) / tl.load(y_ptr + offsets))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_quotient_of_two_half_types_is_single_precision(dtype: torch.dtype) -> None:
+    x, y, z = torch.tensor([1.0, 2, 5, 7]).to(dtype), torch.tensor([3.0, 3, 7, 3]).to(dtype), torch.empty(4)
+    interpret(quotient_kernel, (1,), {"x_ptr": x, "y_ptr": y, "z_ptr": z, "SIZE": 4})
+    assert_same(z, x.float() / y.float())
+
+
+@triton.jit
 def libdevice_kernel(x_ptr, y_ptr, z_ptr, SIZE: tl.constexpr):
     offsets = tl.arange(0, SIZE)
     x = tl.load(x_ptr + offsets)

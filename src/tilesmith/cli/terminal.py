@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilesmith.spec import Spec
 
 WRONG_USAGE = 2
+FIRST_SCHEMA = 1  # of an output that has had one format so far
 CHECK_FAILED = 1
 
 console = Console(highlight=False)
@@ -94,7 +95,9 @@ def _write_to_standard_output(content: str) -> None:
 
 
 def write_json(path: Path, result: Any) -> None:
-    """Write strict JSON: infinity and NaN become null."""
+    """Write strict JSON: infinity and NaN become null. An object says which version of its schema it follows."""
+    if isinstance(result, Mapping):
+        result = {"schema": FIRST_SCHEMA, **result}
     write_result(path, json.dumps(_strict(result), indent=1, allow_nan=False) + "\n")
 
 

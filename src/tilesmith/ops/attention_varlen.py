@@ -1,8 +1,8 @@
 """Attention over sequences of different lengths, packed one after another: no padding is stored, read or computed.
 
 Each sequence attends to itself alone, with the flops and bytes of one call of `attention`. The kernels are attention's
-own. A program finds the sequence of its block by a search in `cu_seqlens`, which stays on the GPU, so the host does not
-wait.
+own: `attention/forms.py` lists them, says when each runs, and is the place for a new one. A program finds the sequence
+of its block by a search in `cu_seqlens`, which stays on the GPU, so the host does not wait.
 """
 
 from __future__ import annotations

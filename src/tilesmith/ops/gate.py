@@ -39,14 +39,14 @@ def gate_forward_kernel(
     x_ptr, gate_ptr, y_ptr, x_strides, gate_strides, y_strides, n_rows, sizes,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     for MASKED in tl.static_range(2):
         if is_whole == (MASKED == 0):
             exists = mask if MASKED else None
             x = tl.load(x_ptr + tile_offsets(rows, columns, sizes, x_strides, NESTED), mask=exists).to(COMPUTE)
             gate = tl.load(gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED), mask=exists).to(COMPUTE)
-            y = x * tl.sigmoid(gate)
+            y = x * tl.sigmoid(gate)  # [ROWS, BLOCK_SIZE]
             y_pointers = y_ptr + tile_offsets(rows, columns, sizes, y_strides, NESTED)
             tl.store(y_pointers, y.to(y_ptr.dtype.element_ty), mask=exists)
 
@@ -56,7 +56,7 @@ def gate_backward_kernel(
     dy_ptr, x_ptr, gate_ptr, dx_ptr, dgate_ptr, dy_strides, x_strides, gate_strides, dx_strides, dgate_strides,
     n_rows, sizes, NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)
+    rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     for MASKED in tl.static_range(2):
         if is_whole == (MASKED == 0):
@@ -66,7 +66,7 @@ def gate_backward_kernel(
             gate = tl.load(gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED), mask=exists).to(COMPUTE)
             opening = tl.sigmoid(gate)
             dx = dy * opening
-            dgate = dx * x * (1 - opening)
+            dgate = dx * x * (1 - opening)  # [ROWS, BLOCK_SIZE]
             dx_pointers = dx_ptr + tile_offsets(rows, columns, sizes, dx_strides, NESTED)
             dgate_pointers = dgate_ptr + tile_offsets(rows, columns, sizes, dgate_strides, NESTED)
             tl.store(dx_pointers, dx.to(dx_ptr.dtype.element_ty), mask=exists)

@@ -8,6 +8,8 @@ element: a window's elements come from memory once, and a maximum is one instruc
 - The backward gathers: each input element takes the gradients of the windows that chose it. There are no atomics, so
   the result is the same at every run.
 - As in PyTorch, the first of equal elements is the maximum. NaN is larger than all numbers, and the last NaN wins.
+
+There is one kernel each way, shared with avg_pool2d: `device/images/pooling_forward.py` and `pooling_backward.py`.
 """
 
 from collections.abc import Sequence

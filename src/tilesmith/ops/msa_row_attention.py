@@ -1,7 +1,8 @@
 """Attention along each sequence of an alignment, with pairs of residues as a bias.
 
 s sequences of n residues are s problems of attention with n queries and n keys that share one bias: 4·s·n²·h·d flops
-forward for h heads of size d. The computation is that of triangle attention; here a row is a sequence.
+forward for h heads of size d. The computation is that of triangle attention (`triangle_attention/grid.py`); here a row
+is a sequence. The kernels are those of `attention/forms.py`.
 """
 
 from __future__ import annotations

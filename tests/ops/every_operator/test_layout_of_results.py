@@ -23,6 +23,7 @@ def _permuted(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, -2).contiguous().transpose(1, -2)
 
 
+@pytest.mark.usefixtures("only_plans")
 @pytest.mark.parametrize("route", ["interpret", "torch"])
 def test_layout_is_that_of_empty_like(spec: Spec, small_case: Case, route: Any) -> None:
     if spec.name in OTHERWISE:

@@ -186,6 +186,7 @@ def test_opcheck_was_given_every_kernel_there_is() -> None:
     assert not missing
 
 
+@pytest.mark.usefixtures("only_plans")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: str(layout.name))
 def test_fake_results_match_the_real_ones(spec: Spec, small_case: Case, layout: Layout) -> None:
     inputs = spec.inputs(small_case, torch.bfloat16, "cpu", layout)

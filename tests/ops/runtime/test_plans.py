@@ -54,6 +54,7 @@ def test_second_call_with_the_same_look_plans_nothing(spec: Spec, inputs: Inputs
     assert len(plannings) == once
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_recording_gradients_does_not_plan_again(spec: Spec, inputs: Inputs, plannings: list[Plan]) -> None:
     def step() -> None:
         spec.op(**{name: _requiring_gradient(value) for name, value in inputs.items()})
@@ -68,6 +69,7 @@ def _requiring_gradient(value: Any) -> Any:
     return value.clone().requires_grad_() if is_differentiable(value) else value
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_other_layout_or_dtype_is_planned_again(
     spec: Spec, operator: Operator[..., Any], small_case: Case, plannings: list[Plan]
 ) -> None:
@@ -82,6 +84,7 @@ def test_other_layout_or_dtype_is_planned_again(
     assert len(looks) > len(LAYOUTS) - 1
 
 
+@pytest.mark.usefixtures("only_plans")
 def test_other_configuration_is_planned_again_and_the_first_is_kept(
     spec: Spec, inputs: Inputs, plannings: list[Plan]
 ) -> None:

@@ -1,15 +1,14 @@
-"""The verdict: what the judge found, as plain data. `schema.json` describes the JSON."""
+"""The verdict: what the judge found, as plain data. `ts.lab.schema("judge")` describes the JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from math import isfinite
-from pathlib import Path
 from typing import Any, Literal
 
+from tilesmith.lab import schemas
 from tilesmith.lab.judge.candidate import readable
 
 Outcome = Literal["pass", "fail", "unproven"]
@@ -121,8 +120,7 @@ def _strict(value: Any) -> Any:
 @cache
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a verdict."""
-    loaded: dict[str, Any] = json.loads((Path(__file__).parent / "schema.json").read_text(encoding="utf-8"))
-    return loaded
+    return schemas.schema("judge")
 
 
 # Weights of the reward. The first parts lead a beginner to a running kernel; more than half is for right and fast.

@@ -11,7 +11,8 @@ from importlib.resources import files
 from typing import Any
 
 NAMES = (
-    "check", "inspect", "bench", "profile", "doctor", "ops", "train", "compare", "prove", "learn-list", "learn-check",
+    "check", "inspect", "bench", "profile", "judge", "doctor", "ops", "train", "compare", "prove", "debug", "tour",
+    "learn-list", "learn-check", "learn-verify",
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ SIDES = 4  # queries, keys, values, gate
 def load_opening(projections_ptr, gate_bias_ptr, rows, columns, mask, n_columns, COMPUTE: tl.constexpr):
     """Return σ(gate + bias). The gate is the last quarter of the projections."""
     pointers = projections_ptr + rows[:, None] * (4 * n_columns) + (3 * n_columns + columns)[None, :]
-    gate = tl.load(pointers, mask=mask, other=0.0).to(COMPUTE)
+    gate = tl.load(pointers, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
     return tl.sigmoid(gate + load_vector(gate_bias_ptr, columns, columns < n_columns, COMPUTE))
 
 
@@ -42,7 +42,7 @@ def projected_gate_kernel(
     mask = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
     opening = load_opening(projections_ptr, gate_bias_ptr, rows, columns, mask, n_columns, COMPUTE)
     offsets = rows[:, None] * n_columns + columns[None, :]
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(COMPUTE)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
     tl.store(y_ptr + offsets, (x * opening).to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -64,9 +64,9 @@ def projections_gradient_kernel(
         tl.store(results, tl.load(source_ptr + offsets, mask=mask, other=0.0), mask=mask)
     else:
         opening = load_opening(projections_ptr, gate_bias_ptr, rows, columns, mask, n_columns, COMPUTE)
-        dgated = tl.load(dgated_ptr + offsets, mask=mask, other=0.0).to(COMPUTE)
-        attended = tl.load(attended_ptr + offsets, mask=mask, other=0.0).to(COMPUTE)
-        dgate = dgated * attended * opening * (1 - opening)
+        dgated = tl.load(dgated_ptr + offsets, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
+        attended = tl.load(attended_ptr + offsets, mask=mask, other=0.0).to(COMPUTE)  # [ROWS, COLUMNS]
+        dgate = dgated * attended * opening * (1 - opening)  # [ROWS, COLUMNS]
         tl.store(results, dgate.to(dprojections_ptr.dtype.element_ty), mask=mask)
         partials = partials_ptr + tl.program_id(0).to(tl.int64) * n_columns
         store_partial(partials, columns, columns < n_columns, dgate)

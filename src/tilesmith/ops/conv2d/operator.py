@@ -1,4 +1,8 @@
-"""The operator: its definition, its checks, its gradient and its spec."""
+"""The operator: its definition, its checks, its gradient and its spec.
+
+`forward.py` chooses the kernels of the forward and of the input gradient: depthwise, interleaved, or the implicit GEMM.
+`gather.py` chooses between pointers and TMA. `weight_gradient.py` has the weight gradient.
+"""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def sum_losses_kernel(
 ):  # fmt: skip
     """Add up PAIRS pairs of a loss and its number of rows. With LAST, one program writes the final loss."""
     program = tl.program_id(0).to(tl.int64)
-    pairs = program * PAIRS + tl.arange(0, PAIRS)
+    pairs = program * PAIRS + tl.arange(0, PAIRS)  # [PAIRS]
     mask = pairs < n_pairs
     loss = tl.sum(tl.load(pairs_ptr + 2 * pairs, mask=mask, other=0.0), axis=0)
     count = tl.sum(tl.load(pairs_ptr + 2 * pairs + 1, mask=mask, other=0.0), axis=0)

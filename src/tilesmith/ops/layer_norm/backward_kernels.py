@@ -151,13 +151,13 @@ def layer_norm_row_statistics_kernel(
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """First of two sweeps: the statistics of each row, four numbers after each other."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
     absent = RowTensor(None, None)
     tensors = GradientTensors(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), absent, absent, Vector(weight_ptr, weight_stride)
     )
     group = RowGroup(rows, n_rows, sizes)
-    statistics = _row_statistics(tensors, group, eps, HAS_WEIGHT, NESTED, COMPUTE, BLOCK_SIZE)
+    statistics = _row_statistics(tensors, group, eps, HAS_WEIGHT, NESTED, COMPUTE, BLOCK_SIZE)  # each [ROWS, 1]
     pointers = statistics_ptr + 4 * rows[:, None]
     mask = (rows < n_rows)[:, None]
     tl.store(pointers, statistics.mean, mask=mask)

@@ -125,14 +125,14 @@ def rms_norm_row_statistics_kernel(
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """First of two sweeps: r and r³ · mean(g · x) of each row."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
     absent = RowTensor(None, None)
     tensors = GradientTensors(
         RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), absent, absent, Vector(weight_ptr, weight_stride)
     )
     group = RowGroup(rows, n_rows, sizes)
     inverse_rms, correction = _row_statistics(tensors, group, eps, HAS_WEIGHT, RELU, NESTED, COMPUTE, BLOCK_SIZE)
-    pointers = statistics_ptr + 2 * rows[:, None]
+    pointers = statistics_ptr + 2 * rows[:, None]  # [ROWS, 1], as what is stored
     mask = (rows < n_rows)[:, None]
     tl.store(pointers, inverse_rms, mask=mask)
     tl.store(pointers + 1, correction, mask=mask)

@@ -30,7 +30,7 @@ def load_halves(pointers, stride, n_pairs, in_rows, COMPUTE: tl.constexpr, PAIRS
 @triton.jit
 def store_halves(pointers, stride, n_pairs, in_rows, first, second, PAIRS: tl.constexpr):
     pairs = tl.arange(0, PAIRS).to(tl.int64)
-    mask = in_rows[:, None] & (pairs < n_pairs)[None, :]
+    mask = in_rows[:, None] & (pairs < n_pairs)[None, :]  # [ROWS, PAIRS]
     tl.store(pointers[:, None] + (pairs * stride)[None, :], first.to(pointers.dtype.element_ty), mask=mask)
     second_pointers = pointers[:, None] + ((pairs + n_pairs) * stride)[None, :]
     tl.store(second_pointers, second.to(pointers.dtype.element_ty), mask=mask)
@@ -88,14 +88,14 @@ def rms_norm_rope_forward_kernel(
     q_blocks = tl.cdiv(q_rows, ROWS)
     block = tl.program_id(0).to(tl.int64)
     if block < q_blocks:
-        rows = block * ROWS + tl.arange(0, ROWS)
+        rows = block * ROWS + tl.arange(0, ROWS)  # [ROWS]
         normed_and_rotated(
             (q_ptr, q_strides), (rotated_q_ptr, rotated_q_strides), (q_weight_ptr, q_weight_stride),
             (cos_ptr, cos_strides, sin_ptr, sin_strides), rows, (q_rows, q_heads, n_positions, n_pairs), eps,
             COMPUTE, PAIRS,
         )  # fmt: skip
     else:
-        rows = (block - q_blocks) * ROWS + tl.arange(0, ROWS)
+        rows = (block - q_blocks) * ROWS + tl.arange(0, ROWS)  # [ROWS]
         normed_and_rotated(
             (k_ptr, k_strides), (rotated_k_ptr, rotated_k_strides), (k_weight_ptr, k_weight_stride),
             (cos_ptr, cos_strides, sin_ptr, sin_strides), rows, (k_rows, k_heads, n_positions, n_pairs), eps,

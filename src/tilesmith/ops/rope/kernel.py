@@ -58,11 +58,11 @@ def store_pairs(rows, stride, n_pairs, in_rows, first, second, INTERLEAVED: tl.c
     first, second = first.to(rows.dtype.element_ty), second.to(rows.dtype.element_ty)
     if INTERLEAVED:
         elements = tl.arange(0, 2 * PAIRS).to(tl.int64)
-        mask = in_rows[:, None] & (elements < 2 * n_pairs)[None, :]
+        mask = in_rows[:, None] & (elements < 2 * n_pairs)[None, :]  # [ROWS, 2 · PAIRS]
         tl.store(rows[:, None] + (elements * stride)[None, :], tl.interleave(first, second), mask=mask)
     else:
         pairs = tl.arange(0, PAIRS).to(tl.int64)
-        mask = in_rows[:, None] & (pairs < n_pairs)[None, :]
+        mask = in_rows[:, None] & (pairs < n_pairs)[None, :]  # [ROWS, PAIRS]
         tl.store(rows[:, None] + (pairs * stride)[None, :], first, mask=mask)
         tl.store(rows[:, None] + ((pairs + n_pairs) * stride)[None, :], second, mask=mask)
 
@@ -95,7 +95,7 @@ def load_rest(rows, stride, n_pairs, n_rest, in_rows, REST: tl.constexpr):
 def store_rest(rows, stride, n_pairs, n_rest, in_rows, rest, REST: tl.constexpr):
     """Store the elements of some rows that are not rotated."""
     elements = tl.arange(0, REST).to(tl.int64)
-    mask = in_rows[:, None] & (elements < n_rest)[None, :]
+    mask = in_rows[:, None] & (elements < n_rest)[None, :]  # [ROWS, REST]
     tl.store(rows[:, None] + ((elements + 2 * n_pairs) * stride)[None, :], rest, mask=mask)
 
 
@@ -162,10 +162,10 @@ def rope_kernel(
     block = tl.program_id(0) // chunks
     position_blocks = tl.cdiv(n_positions, POSITIONS)
     batch = (block // position_blocks).to(tl.int64)
-    heads = tl.arange(0, ROWS) % HEADS
+    heads = tl.arange(0, ROWS) % HEADS  # [ROWS]
     positions = (block % position_blocks * POSITIONS + tl.arange(0, ROWS) // HEADS).to(tl.int64)
-    in_rows = positions < n_positions
-    cos_rows = cos_ptr + batch * cos_strides[0] + positions * cos_strides[1]
+    in_rows = positions < n_positions  # [ROWS]
+    cos_rows = cos_ptr + batch * cos_strides[0] + positions * cos_strides[1]  # [ROWS]
     sin_rows = sin_ptr + batch * sin_strides[0] + positions * sin_strides[1]
     tables = Tables(cos_rows, sin_rows, cos_strides[2], sin_strides[2])
     LAYOUT: tl.constexpr = (COMPACT, INTERLEAVED)

@@ -157,7 +157,7 @@ def softmax_backward_split_kernel(
     """The gradient of one part of ROWS rows, from the sums of all their parts."""
     inner_rows = run_size(inner_rows, ALIGNED_ROWS)
     group, part = tl.program_id(0) // n_parts, tl.program_id(0) % n_parts
-    parts = tl.arange(0, PARTS)
+    parts = tl.arange(0, PARTS)  # [PARTS]
     places = statistics_places(group, parts, n_parts, ROWS)
     total = row_sum(tl.load(statistics_ptr + places, mask=parts < n_parts, other=0.0))
     in_rows = rows_exist(group, inner_rows, ROWS)
@@ -166,7 +166,7 @@ def softmax_backward_split_kernel(
     dx_rows = row_pointers(dx_ptr, dx_strides, group, inner_rows, outer_rows, ROWS)
     lead, length = cut_rows(dx_rows, n_columns, VECTOR, EDGES)
     if EDGES:
-        edges, is_edge = edges_of(lead, length, n_columns, VECTOR)
+        edges, is_edge = edges_of(lead, length, n_columns, VECTOR)  # [ROWS, 2 · VECTOR]
         is_edge &= in_rows & (part == 0)
         store_edges(dy_rows + edges, y_rows + edges, dx_rows + edges, is_edge, total, COMPUTE)
     dy_middle = dy_rows + lead, dy_strides[3]
@@ -185,13 +185,13 @@ def sum_of_products(
     """Return Σ dy · y over BLOCKS blocks of each row."""
     products = tl.zeros([BLOCK_SIZE] if ROWS == 1 else [ROWS, BLOCK_SIZE], COMPUTE)
     for block in range(BLOCKS):
-        columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+        columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)  # [BLOCK_SIZE]
         mask = in_rows & (columns < length)
         dy_pointers = tile_pointers(dy_middle[0], columns, dy_middle[1], EDGES)
         y_pointers = tile_pointers(y_middle[0], columns, y_middle[1], EDGES)
         dy = tl.load(dy_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
         y = tl.load(y_pointers, mask=mask, other=0.0, eviction_policy="evict_last").to(COMPUTE)
-        products += dy * y
+        products += dy * y  # [ROWS, BLOCK_SIZE], or [BLOCK_SIZE] of one row
     return row_sum(products)
 
 

@@ -203,11 +203,11 @@ def statistics_of(
     SHORT: tl.constexpr = x_rows.dtype.element_ty.primitive_bitwidth <= 16
     lowest = LOWEST_DOUBLE if COMPUTE.primitive_bitwidth == 64 else LOWEST
     largest = tl.full([LANES] if ROWS == 1 else [ROWS, LANES], lowest, COMPUTE)
-    total = tl.zeros_like(largest)
+    total = tl.zeros_like(largest)  # [ROWS, LANES], or [LANES] of one row
     for block in range(BLOCKS):
-        columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+        columns = (first_block + block) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)  # [BLOCK_SIZE]
         x_pointers = tile_pointers(x_rows, columns, column_stride, EDGES)
-        mask = in_rows & (columns < length)
+        mask = in_rows & (columns < length)  # [ROWS, BLOCK_SIZE], or [BLOCK_SIZE]
         x = tl.load(x_pointers, mask=mask, other=float("-inf"), eviction_policy="evict_last").to(COMPUTE)
         if GROUP == 1:
             larger = tl.maximum(largest, x)

@@ -108,8 +108,9 @@ class Language:
             for owner in (tl, tl.core):
                 self.set_attr(owner, name, _plain_function(getattr(self.builder.hints, name)))
         shapes = Shapes()
-        self.set_attr(tl.block_type, "__init__", _plain_function(shapes.make_type))
-        self.set_attr(tl.tensor, "__init__", _plain_function(shapes.make_tensor))
+        self.set_attr(tl.block_type, "__init__", lambda block, element, shape: shapes.make_type(block, element, shape))
+        self.set_attr(tl.tensor, "__init__", lambda tensor, handle, type: shapes.make_tensor(tensor, handle, type))
+        self.set_attr(tl.core, "_unwrap_if_constexpr", _unwrapper(tl.core._unwrap_if_constexpr))
         for owner in (JITFunction, stock.InterpretedFunction):
             self.set_attr(owner, "__call__", lambda function, *a, **k: self.rewritten(function)(*a, **k))
         for name, member in vars(tl.tensor).items():
@@ -143,6 +144,11 @@ class Language:
                 self.builder.path.branch(bound.handle, number)
         for value in builtins.range(*plain):
             yield tl.tensor(TensorHandle(np.array([value], dtype=numpy_dtype(scalar)), scalar), scalar)
+
+
+def _unwrapper(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return Triton's function that unwraps constants, with a shortcut for tensors, which are most operands."""
+    return lambda value: value if type(value) is tl.tensor else original(value)
 
 
 def _plain_function(bound_method: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,8 +17,26 @@ from triton.language.semantic import TritonSemantic
 class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
     """Triton's semantic with shortcuts for equal shapes and dtypes. Blocks made by `Shapes` share their shape."""
 
+    def binary_op_type_checking_impl(
+        self,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:
+        is_shared = type(lhs) is tl.tensor and type(rhs) is tl.tensor and lhs.dtype is rhs.dtype
+        # Promotion keeps a type that both share, except a half type of a quotient. Pointers have rules of their own.
+        if is_shared and type(lhs.dtype) is tl.dtype and (not div_or_mod or lhs.dtype.primitive_bitwidth >= 32):
+            return self.broadcast_impl_value(lhs, rhs)
+        return super().binary_op_type_checking_impl(
+            lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
+        )
+
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
-        if lhs.type.is_block() and rhs.type.is_block() and lhs.type.shape is rhs.type.shape:
+        left, right = lhs.type, rhs.type
+        if left is right or (left.is_block() and right.is_block() and left.shape is right.shape):
             return lhs, rhs
         return super().broadcast_impl_value(lhs, rhs)
 

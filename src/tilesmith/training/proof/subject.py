@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import torch
 from torch import nn
 
 from tilesmith.patch.families import FAMILIES
 
+SECONDS_TO_ANSWER = 3.0
+"""How long Hugging Face may take to answer; after that, only files of this machine are read."""
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 SMALL: dict[str, Any] = {
     "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -68,11 +75,13 @@ class Subject:
         return config
 
     def _read(self, auto: Any) -> Any:
+        # Without this question transformers asks an absent network again and again, for half a minute.
+        is_reachable = Path(self.name).exists() or _answers(_endpoint())
         try:
-            return auto.from_pretrained(self.name)
+            return auto.from_pretrained(self.name, local_files_only=not is_reachable)
         except (OSError, ValueError) as error:
             families = ", ".join(SMALL_FAMILIES)
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[0] if is_reachable else f"{_endpoint()} does not answer"
             raise SubjectError(
                 f"{self.name} is neither a family ({families}) nor a configuration of Hugging Face: {reason}"
             ) from error
@@ -98,6 +107,33 @@ def is_masked(config: Any) -> bool:
     """Return whether models of this configuration predict masked tokens, not the next ones."""
     family = FAMILIES.get(config.model_type)
     return family is not None and family.masked is not None
+
+
+def _endpoint() -> str:
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def _answers(address: str) -> bool:
+    """Return whether a server answers within `SECONDS_TO_ANSWER`. A thread asks: a name lookup has no time limit."""
+    answers: Queue[bool] = Queue()
+
+    def ask() -> None:
+        try:
+            urlopen(Request(address, method="HEAD"), timeout=SECONDS_TO_ANSWER).close()
+        except HTTPError:
+            answers.put(True)  # a server that refuses is there
+        except (OSError, ValueError):
+            answers.put(False)
+        else:
+            answers.put(True)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        return answers.get(timeout=SECONDS_TO_ANSWER)
+    except Empty:
+        return False
 
 
 def _transformers() -> Any:

@@ -51,14 +51,14 @@ def scored(products, tile, scoring, BIAS_DESCRIBED: tl.constexpr, EXACT: tl.cons
         slope = 1 - fraction * fraction
         factor = 1.0
     else:
-        scores = products
+        scores = products  # [rows, columns] of the tile
         slope = 1.0
         # Not the number alone: in double precision it is a constant, which becomes float32 when returned or assigned.
         factor = tl.full([], scoring.scale * LOG2_E, products.dtype)
     if scoring.bias_ptr is not None:
         strides = scoring.bias_strides
         if BIAS_DESCRIBED:
-            bias = described_bias(scoring.bias_ptr, strides, tile)
+            bias = described_bias(scoring.bias_ptr, strides, tile)  # as products
         else:
             start = head_start(scoring.bias_ptr, strides, (tile.place[0],), tile.head, tile.query)
             start += tl.cast(tile.key, tl.int64) * strides[3]

@@ -58,7 +58,7 @@ def load_operand(
 ):  # fmt: skip
     """Load BLOCK rows of a head, as `load_tile` does, as an operand: a tuple of one tile or of three bf16 parts."""
     if BF16X3 != "stored":
-        tile = load_tile(rows, place, head, start, BLOCK, HEAD, BLOCK_HEAD, WALK, CHECKED)
+        tile = load_tile(rows, place, head, start, BLOCK, HEAD, BLOCK_HEAD, WALK, CHECKED)  # [BLOCK, BLOCK_HEAD]
         operand = bf16_parts(tile) if BF16X3 == "on_load" else (tile,)
     else:  # stored parts have zeros past HEAD columns
         first = head * PARTS
@@ -118,7 +118,7 @@ def multiplied(a, b, total, COMPUTE: tl.constexpr, PRECISION: tl.constexpr):
     round.
     """
     if len(a) == 3:
-        product = dot_bf16_parts(a, b)
+        product = dot_bf16_parts(a, b)  # [rows of a, columns of b]
         if total is not None:
             product += total
     else:

@@ -152,7 +152,7 @@ def load_statistics(
 @triton.jit
 def store_statistics(statistics, sequence, head, start, lse, delta, BLOCK: tl.constexpr):
     """Store the lse and the δ of BLOCK queries from `start` on."""
-    rows = start + tl.arange(0, BLOCK)
+    rows = start + tl.arange(0, BLOCK)  # [BLOCK]
     n_rows = statistics.n_rows
     if statistics.starts_ptr is None:  # TMA may read what fills up the last unit
         n_rows = tl.cdiv(n_rows, STATISTICS_UNIT) * STATISTICS_UNIT
@@ -232,8 +232,8 @@ def store_tile(
     elif WALK == "packed":
         target.store([head, start, 0], values.to(target.dtype).reshape(1, BLOCK, BLOCK_HEAD))
     else:
-        in_rows = (start + tl.arange(0, BLOCK) < rows.n_rows)[:, None]
-        in_head = (tl.arange(0, BLOCK_HEAD) < HEAD)[None, :]
+        in_rows = (start + tl.arange(0, BLOCK) < rows.n_rows)[:, None]  # [BLOCK, 1]
+        in_head = (tl.arange(0, BLOCK_HEAD) < HEAD)[None, :]  # [1, BLOCK_HEAD]
         pointers = tile_pointers(rows, place, head, start, BLOCK, BLOCK_HEAD, WALK)
         tl.store(pointers, values.to(target.dtype.element_ty), mask=in_rows & in_head)
 
