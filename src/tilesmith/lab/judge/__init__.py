@@ -16,6 +16,7 @@ Files, in reading order:
 - `recorded.py`: asks the candidate's process for one trial.
 - `replayed.py`: replays one trial and says what is wrong.
 - `timing/`: on a GPU: times that a candidate cannot forge.
+- `thresholds.py`: sizes at which a candidate's text may branch.
 - `constructor_work.py`: weights that a module computed with before the call.
 - `trying.py`: the trials of one judgement, recorded and replayed.
 - `judging.py`: one candidate, from its file to its verdict.

@@ -44,6 +44,7 @@ from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.tape_checks import findings, live_steps, mark_steps
 from tilesmith.lab.judge.task import Task, Trial
+from tilesmith.lab.judge.thresholds import thresholds
 from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
 from tilesmith.lab.judge.timing.reference_time import References
 from tilesmith.lab.judge.trying import Trying
@@ -53,6 +54,7 @@ from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
 SECONDS_FOR_FACTS = 120.0
+MOST_TRANSLATED = 64
 
 
 @dataclass(frozen=True)
@@ -195,21 +197,23 @@ class _Judgement:
         self._load(recorder)
         trying = self._trying = Trying(
             self._task, self._trials, self._candidate.main, self._seed, recorder,
-            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, pool, self._options.progress,
+            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, thresholds(self._candidate),
+            pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
+        describer = Replayer(self._task, describing, self._seed)
 
         def describe(recorded: Recorded) -> None:
             if self._options.facts:
                 self._facts_trial, self._facts_with_gradients = recorded.trial, recorded.gradients is not None
-                describer = Replayer(self._task, describing, self._seed)
                 facts.append(pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS))
 
         trying.run(describe)
         self._notes.update(dict.fromkeys(trying.notes))
-        self._gather(trying.judged)
         for one in facts:
             self._gather_facts(one)
+            self._translate(describer, trying.seen[1:])
+        self._gather(trying.judged)
 
     def _load(self, recorder: Recorder) -> None:
         self._asked(lambda: recorder.load(self._candidate.main), "loads")
@@ -270,6 +274,26 @@ class _Judgement:
                     kernel=kernel["name"], file=self._candidate.main, line=kernel.get("line"),
                 )  # fmt: skip
                 self._note(Failure(reason))
+
+    def _translate(self, describer: Replayer, others: Sequence[Recorded]) -> None:
+        """Let the compiler's front end read the kernels of the other trials: a branch may be for them alone."""
+        failing = {target for kernel in self._kernels for target in kernel["errors"]}
+        target = next((one for one in self._options.targets if one not in failing), None)
+        if target is None or not self._kernels:
+            return
+        for recorded in others[:MOST_TRANSLATED]:
+            try:
+                found = describer.translated(recorded, target, SECONDS_FOR_FACTS)
+            except Ended as ended:
+                self._note(Failure(Reason("compiler", "compiles", f"the compiler {ended}")))
+                return
+            if found is not None:
+                reason = Reason(
+                    "compile-error", "compiles", str(found["error"])[:600], f"The kernel must compile for {target}.",
+                    kernel=found["name"], file=self._candidate.main, line=found["line"],
+                )  # fmt: skip
+                self._note(placed_at(Failure(reason), recorded.trial))
+                return
 
     def _on_gpu(self, references: References) -> None:
         """Let a GPU, if there is one, decide what stayed open, and take the times."""
