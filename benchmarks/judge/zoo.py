@@ -70,7 +70,8 @@ def commit() -> str:
 
 def needs_compiler(path: Path) -> bool:
     """Return whether only the compiler finds the trick of a cheat, which the first lines of a file say."""
-    return path.is_file() and "compile-error" in path.read_text(errors="replace")[:500]
+    text = path.read_text(errors="replace")[:500] if path.is_file() else ""
+    return "compile-error" in text or "false-hint" in text
 
 
 def write_table(stored: dict[str, object]) -> None:

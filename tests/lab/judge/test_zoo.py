@@ -53,7 +53,7 @@ def first_lines(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", candidates("cheats"))
 def test_cheat_does_not_pass(path: Path, warm_judge: Judge) -> None:
     expected = first_lines(path)[1].removeprefix("# judge: ").split("|")
-    options = Options(seed=SEED, facts="compile-error" in expected)
+    options = Options(seed=SEED, facts=bool({"compile-error", "false-hint"} & set(expected)))
     verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), options)
     assert verdict.outcome != "pass"
     assert verdict.reason is not None

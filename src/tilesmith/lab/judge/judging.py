@@ -36,6 +36,7 @@ import torch
 import triton
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, readable
+from tilesmith.lab.judge.describing import SECONDS_FOR_FACTS, compiled_trials
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
@@ -53,8 +54,6 @@ from tilesmith.toolchain.cache_folder import cache_folder, require_writable_cach
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
-SECONDS_FOR_FACTS = 120.0
-MOST_TRANSLATED = 64
 
 
 @dataclass(frozen=True)
@@ -212,8 +211,10 @@ class _Judgement:
         self._notes.update(dict.fromkeys(trying.notes))
         for one in facts:
             self._gather_facts(one)
-            self._translate(describer, trying.seen[1:])
         self._gather(trying.judged)
+        if self._kernels:
+            for failure in compiled_trials(describer, trying, self._kernels, self._options.targets):
+                self._note(failure)
 
     def _load(self, recorder: Recorder) -> None:
         self._asked(lambda: recorder.load(self._candidate.main), "loads")
@@ -274,26 +275,6 @@ class _Judgement:
                     kernel=kernel["name"], file=self._candidate.main, line=kernel.get("line"),
                 )  # fmt: skip
                 self._note(Failure(reason))
-
-    def _translate(self, describer: Replayer, others: Sequence[Recorded]) -> None:
-        """Let the compiler's front end read the kernels of the other trials: a branch may be for them alone."""
-        failing = {target for kernel in self._kernels for target in kernel["errors"]}
-        target = next((one for one in self._options.targets if one not in failing), None)
-        if target is None or not self._kernels:
-            return
-        for recorded in others[:MOST_TRANSLATED]:
-            try:
-                found = describer.translated(recorded, target, SECONDS_FOR_FACTS)
-            except Ended as ended:
-                self._note(Failure(Reason("compiler", "compiles", f"the compiler {ended}")))
-                return
-            if found is not None:
-                reason = Reason(
-                    "compile-error", "compiles", str(found["error"])[:600], f"The kernel must compile for {target}.",
-                    kernel=found["name"], file=self._candidate.main, line=found["line"],
-                )  # fmt: skip
-                self._note(placed_at(Failure(reason), recorded.trial))
-                return
 
     def _on_gpu(self, references: References) -> None:
         """Let a GPU, if there is one, decide what stayed open, and take the times."""

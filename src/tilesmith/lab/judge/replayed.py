@@ -48,6 +48,7 @@ class Replayer:
         self._task = task
         self._child = child
         self._seed = seed
+        self.doubtful: list[Recorded] = []  # with hints to the compiler that are false
         self._known: list[tuple[Any, Inputs, Expected]] = []  # the last ones: configurations of an autotuner share them
 
     def judge(self, recorded: Recorded, draw: Draw) -> bool:
@@ -112,6 +113,8 @@ class Replayer:
             raise Failure(Reason(stage="safe", **{**faults[0], "program": tuple(faults[0]["program"])}))
         if answer["changed_inputs"] and not self._task.rules.in_place:
             raise Failure(Reason("changes-input", "safe", "a kernel changes an input", "Write results to new memory."))
+        if answer["false_hints"] and all(one is not recorded for one in self.doubtful):
+            self.doubtful.append(recorded)
         made = [read_output(one, self._child.arena) for one in answer["outputs"]]
         outputs = made[: len(recorded.outputs)]
         gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))

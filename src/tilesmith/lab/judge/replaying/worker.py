@@ -64,6 +64,7 @@ class _Session(TapeSession):
         return {
             "outputs": outputs,
             "faults": run.faults,
+            "false_hints": run.has_false_hints,
             "keeps_state": bool(self._changed),
             "changed_inputs": run.memory.changed_inputs(),
             "moved": run.digests,

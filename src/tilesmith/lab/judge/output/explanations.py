@@ -50,6 +50,8 @@ EXPLANATIONS: dict[str, str] = {
     "race": "Two programs of one launch access the same element, one of them writes, and neither uses an atomic.",
     "uninitialised": "A program reads, or the candidate returns, memory that nobody wrote.",
     "overflow": "32-bit arithmetic of an address overflows.",
+    "false-hint": "A hint to the compiler (`tl.multiple_of`, `tl.assume`, …) is false, and the compiled kernel relies "
+    "on it.",
     "changes-input": "The candidate writes into an input.",
     "kernel-error": "A kernel raises an error in the interpreter; the message names the line.",
     "replay-error": "The replay of the launches failed in a way that the judge has no name for; the message says how.",
