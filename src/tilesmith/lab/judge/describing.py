@@ -14,7 +14,7 @@ from tilesmith.lab.judge.verdict import Reason
 
 SECONDS_FOR_FACTS = 120.0
 MOST_TRANSLATED = 64
-MOST_DOUBTFUL = 6
+MOST_DOUBTFUL = 12
 
 
 def compiled_trials(
