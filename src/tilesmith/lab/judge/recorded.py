@@ -173,7 +173,7 @@ class Recorder:
         }
         answer = self._child.ask(request, self.seconds)
         if "error" in answer:
-            raise Failure(self._exception(answer))
+            raise Failure(self._exception(answer, list(inputs)))
         return answer
 
     def _backward(
@@ -232,12 +232,14 @@ class Recorder:
             found[str(number)] = self._child.arena.storage_at(at, length).clone()
         return found
 
-    def _exception(self, answer: Mapping[str, Any]) -> Reason:
+    def _exception(self, answer: Mapping[str, Any], names: Sequence[str] = ()) -> Reason:
         message = str(answer["error"])[:600]
         if answer.get("kind") == "TypeError" and "returns a" in message:
             return Reason("bad-output", "runs", f"the candidate returns{message.partition('returns')[2]}")
         file, line = _place(message)
         advice = "The candidate raised this error when it was called."
+        if answer.get("kind") == "TypeError" and "argument" in message and names and self._task.style == "named":
+            advice = f"The task calls {self._task.name}({', '.join(names)})."
         return Reason("exception", "runs", message, advice, file=file, line=line)
 
 
