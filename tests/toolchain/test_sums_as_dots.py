@@ -20,12 +20,12 @@ from tilesmith.toolchain.versions import sums_become_tf32_dots
 SIDE = 16
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def add(a, b):  # type: ignore[no-untyped-def]
     return a + b
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def larger(a, b):  # type: ignore[no-untyped-def]
     return tl.maximum(a, b)
 

@@ -134,8 +134,9 @@ def _starts_early(step: Mapping[str, Any]) -> bool:
 def _impossible_option(step: Mapping[str, Any]) -> str | None:
     """Return an option of a launch that no GPU accepts, which the interpreter would ignore."""
     options = step.get("options")
-    for name, most in (("num_warps", 32), ("num_ctas", 16)) if isinstance(options, dict) else ():
-        value = options.get(name)
+    given = options if isinstance(options, dict) else {}
+    for name, most in (("num_warps", 32), ("num_ctas", 16)):
+        value = given.get(name)
         if value is not None and not (type(value) is int and 1 <= value <= most and value & (value - 1) == 0):
             return f"{name}={str(value)[:40]}"
     return None
