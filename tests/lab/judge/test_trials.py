@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from tilesmith.lab.judge import Candidate, Task, task_at
-from tilesmith.lab.judge.thresholds import MOST_THRESHOLDS, thresholds
+from tilesmith.lab.judge.thresholds import MOST_THRESHOLDS, beyond_blocks, thresholds
 
 TASKS = Path(__file__).parents[2] / "judge" / "zoo" / "tasks"
 
@@ -38,6 +38,11 @@ def test_thresholds_are_few_and_odd_looking_ones_first() -> None:
     found = sizes("def f(n):\n    return n in (" + ", ".join(str(16 << one) for one in range(10)) + ", 99, 999, 9)\n")
     assert found[:6] == [9, 10, 99, 100, 999, 1000]
     assert len(found) == 2 * MOST_THRESHOLDS
+
+
+def test_blocks_are_constants_of_configurations_and_arguments_in_capitals() -> None:
+    text = 'CONFIGS = [triton.Config({"BLOCK": 1 << one, "SIDE": 64}, num_warps=4)]\nkernel[(1,)](x, n=33, BLOCK=256)\n'
+    assert beyond_blocks(Candidate.of_text(text)) == [257, 65]
 
 
 def test_resized_trials_have_the_size_in_one_dimension_and_small_others() -> None:

@@ -1,10 +1,11 @@
-"""Sizes at which a candidate's text may branch: integers that it compares something with, or divides by."""
+"""Sizes at which a candidate may do something else: integers in conditions of its text, and sizes of its blocks."""
 
 from __future__ import annotations
 
 import ast
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate
@@ -19,39 +20,62 @@ _FOLDED: dict[type, Callable[[int, int], int]] = {
 
 def thresholds(candidate: Candidate) -> list[int]:
     """Return the sizes to try: each integer in a condition, a remainder or a `match`, and its successor."""
-    found: dict[int, None] = {}
-    for name, content in candidate.files.items():
-        if name.endswith(".py"):
-            try:
-                tree = ast.parse(content)
-            except UNREADABLE:
-                continue
-            found |= dict.fromkeys(_compared(tree))
+    found = {one for tree in _trees(candidate) for one in _integers(tree, _compared)}
     sizes = sorted(found, key=lambda one: (one & (one - 1) == 0, one))[:MOST_THRESHOLDS]  # odd-looking ones first
     return [size for one in sizes for size in (one, one + 1)]
 
 
-def _compared(tree: ast.Module) -> Iterator[int]:
+def beyond_blocks(candidate: Candidate) -> list[int]:
+    """Return sizes one larger than the blocks of configurations and launches, which then take more than one."""
+    found = {one for tree in _trees(candidate) for one in _integers(tree, _blocks)}
+    return [one + 1 for one in sorted(found, reverse=True)[:MOST_THRESHOLDS]]
+
+
+def _trees(candidate: Candidate) -> Iterator[ast.Module]:
+    for name, content in candidate.files.items():
+        if name.endswith(".py"):
+            with suppress(*UNREADABLE):
+                yield ast.parse(content)
+
+
+def _integers(tree: ast.Module, parts: Callable[[ast.AST], list[Any]]) -> Iterator[int]:
+    """Yield the integers in these parts of the tree."""
     named = {
         node.targets[0].id: node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     for node in ast.walk(tree):
-        parts: list[Any] = []
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            parts = [node.right]
-        elif isinstance(node, ast.MatchValue):
-            parts = [node.value]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("min", "max", "minimum"):
-            parts = list(node.args)
-        for part in parts:
+        for part in parts(node):
             for each in part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]:
                 value = _folded(each, named, 0)
                 if value is not None and SMALLEST <= value <= LARGEST:
                     yield value
+
+
+def _compared(node: ast.AST) -> list[Any]:
+    """Return what a node compares, divides by for a remainder, or limits."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return [node.right]
+    if isinstance(node, ast.MatchValue):
+        return [node.value]
+    return list(node.args) if isinstance(node, ast.Call) and _name(node) in ("min", "max", "minimum") else []
+
+
+def _blocks(node: ast.AST) -> list[Any]:
+    """Return the constants of a configuration, and the arguments of a call whose names are in capitals."""
+    if not isinstance(node, ast.Call):
+        return []
+    given = [
+        value for one in node.args if _name(node) == "Config" and isinstance(one, ast.Dict) for value in one.values
+    ]
+    return given + [one.value for one in node.keywords if one.arg is not None and one.arg.isupper()]
+
+
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
 def _folded(node: ast.AST, named: dict[str, ast.expr], depth: int) -> int | None:

@@ -23,6 +23,7 @@ from tilesmith.lab.judge.verdict import Reason
 SOME_STRETCHED_PROGRAMS, MOST_STRETCHED_PROGRAMS = 300, 320
 SECONDS_FOR_STRETCHED = 3.0
 MOST_THRESHOLD_PROGRAMS = 3200
+MOST_BLOCK_PROGRAMS = 60
 MOST_CONFIGURATIONS = 256
 MOST_CONFIGURATION_PROGRAMS = 400  # of all trials but the first
 _SAME_RESULTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -43,6 +44,7 @@ class Trying:
     ask: Callable[[Callable[[], Any], str], Any]
     check_tape: Callable[[Recorded], None]
     thresholds: Sequence[int]
+    beyond_blocks: Sequence[int]
     pool: ThreadPoolExecutor
     progress: Callable[[str], None]
     judged: list[tuple[Trial, Future[None]]] = field(default_factory=list)
@@ -128,15 +130,15 @@ class Trying:
 
     def _try_thresholds(self) -> None:
         """Try size 1 and the sizes that stand in the candidate's text, while the interpreter can run the programs."""
-        left = MOST_THRESHOLD_PROGRAMS
-        for trial in [] if self._is_decided() else self.task.resized([1, *self.thresholds], self.seed):
-            self.progress(trial.case.name)
-            recorded = self._record_unknown(trial)
-            if recorded is not None and (programs := _programs(recorded.tape)) <= left:
-                self._submit(recorded, ("fresh",))
-                left -= programs
-            if self._is_decided():
-                return
+        for sizes, left in ([1, *self.thresholds], MOST_THRESHOLD_PROGRAMS), (self.beyond_blocks, MOST_BLOCK_PROGRAMS):
+            for trial in self.task.resized(sizes, self.seed):
+                if self._is_decided():
+                    return
+                self.progress(trial.case.name)
+                recorded = self._record_unknown(trial)
+                if recorded is not None and (programs := _programs(recorded.tape)) <= left:
+                    self._submit(recorded, ("fresh",))
+                    left -= programs
 
     def _try_other_weights(self) -> None:
         """Make the candidate's module again with other weights, where it has weights of its own."""
@@ -162,7 +164,7 @@ class Trying:
         """
         different, same, programs, untried = self._different, set[str](), 0, 0
         tuned = [one for one in places if len(one.tape["configurations"]) > 1]
-        for first in sorted(tuned, key=lambda one: not one.trial.hidden):
+        for first in sorted(tuned, key=lambda one: (not one.trial.hidden, _programs(one.tape))):
             if self._is_decided():
                 return
             names = first.tape["configurations"]
