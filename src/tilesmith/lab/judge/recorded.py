@@ -23,7 +23,7 @@ COTANGENTS_AT = 384 << 20  # in every arena; inputs, outputs and constants lie b
 MOST_PLACES = 64
 MOST_CONSTANT_BYTES = 64 << 20
 COTANGENT_SEED = 7
-_SEEN: dict[Draw, Draw] = {"wide": "wide-seen", "spiked": "spiked-seen", "sparse": "sparse-seen"}
+SEEN: dict[Draw, Draw] = {"wide": "wide-seen", "spiked": "spiked-seen", "sparse": "sparse-seen"}
 
 
 class Failure(Exception):
@@ -101,7 +101,7 @@ class Recorder:
             self._call(warm, self._leaves_of(warm), record=False)
         recorded = self._recorded(trial, "seen", perform)
         for draw in variants:
-            found = self._recorded_variant(recorded, _SEEN[draw])
+            found = self._recorded_variant(recorded, SEEN[draw])
             if found is not None:
                 recorded.variants[draw] = found
         return recorded

@@ -13,7 +13,15 @@ from torch import Tensor
 from tilesmith.lab.judge.expected import Expected, Wrong
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.laying import lay, read_output
-from tilesmith.lab.judge.recorded import COTANGENT_SEED, COTANGENTS_AT, Failure, Recorded, put_constants, same_structure
+from tilesmith.lab.judge.recorded import (
+    COTANGENT_SEED,
+    COTANGENTS_AT,
+    SEEN,
+    Failure,
+    Recorded,
+    put_constants,
+    same_structure,
+)
 from tilesmith.lab.judge.replaying.memory import CONSTANT, INPUT
 from tilesmith.lab.judge.replaying.replay import digest
 from tilesmith.lab.judge.task import Draw, Task
@@ -55,7 +63,9 @@ class Replayer:
         """Replay on one draw. Return False where the draw decides nothing. Raises Failure."""
         recorded = recorded.variants.get(draw, recorded)
         gradients = recorded.gradients is not None
-        inputs, expected = self._expected(recorded, draw)
+        # A host that reads values may launch something else for each draw: judge its launches on the draw it saw.
+        was_seen = draw in ("spiked", "sparse") and bool(recorded.tape["host_reads"])
+        inputs, expected = self._expected(recorded, SEEN[draw] if was_seen else draw)
         if not same_structure(inputs, recorded.inputs):
             return False  # the definition's inputs have other shapes for other values
         if draw != "fresh" and not expected.is_well_conditioned:
@@ -127,6 +137,8 @@ class Replayer:
         if answer["keeps_state"] and draw == "fresh" and not self._task.rules.in_place:
             self._refuse_state(recorded, inputs, expected)
         self._refuse_aliases(answer, recorded)
+        if all(bool((one == one.flatten()[0]).all()) for one in expected.plain if one.numel()):
+            return  # one value everywhere, as in a softmax of one column: nobody can tell who computes it
         self._refuse_moved(answer, inputs, expected)
         if draw == "fresh" and self._task.rules.torch == "any" and self._task.rules.must_launch:
             self._refuse_decoys(recorded, inputs, expected)

@@ -1,4 +1,5 @@
-# the host finds one maximum for all rows: right, but the host waits for the GPU
+# subtracts the largest element of all rows, so that a row far below it underflows
+# judge: wrong-value
 import torch
 import triton
 import triton.language as tl
