@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,11 +20,13 @@ from tilesmith.lab.judge.series import judge_series
 ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "tests" / "judge" / "zoo"
 SEED = 5
+JOBS = 2
 
 
 def main() -> None:
     outcomes: dict[str, Counter[str]] = {"cheats": Counter(), "honest": Counter()}
     refused: list[str] = []
+    started = time.monotonic()
     with Judge() as judge:
         for kind, counts in outcomes.items():
             for folder in sorted(one for one in (ZOO / kind).iterdir() if one.is_dir()):
@@ -29,24 +34,44 @@ def main() -> None:
                 rules = Rules(seconds=15.0, torch="movement" if folder.name == plain else "any")
                 task = task_at(ZOO / "tasks" / f"{plain}.py", rules)
                 paths = sorted(one for one in folder.iterdir() if one.name != "__pycache__")
-                options = Options(seed=SEED, facts=kind == "honest")
-                found = judge_series(task, map(Candidate.of, paths), options=options, judge=judge, jobs=2)
-                for path, verdict in zip(paths, found, strict=True):
-                    outcome = verdict["outcome"]
-                    counts[outcome] += 1
-                    if (outcome == "pass") == (kind == "cheats") and outcome != "unproven":
-                        refused.append(f"{kind}/{folder.name}/{path.stem}: {headline(verdict)}")
+                for facts in (False, True):
+                    chosen = [one for one in paths if (kind == "honest" or needs_compiler(one)) == facts]
+                    options = Options(seed=SEED, facts=facts)
+                    found = judge_series(task, map(Candidate.of, chosen), options=options, judge=judge, jobs=JOBS)
+                    for path, verdict in zip(chosen, found, strict=True):
+                        outcome = verdict["outcome"]
+                        counts[outcome] += 1
+                        if (outcome == "pass") == (kind == "cheats") and outcome != "unproven":
+                            refused.append(f"{kind}/{folder.name}/{path.stem}: {headline(verdict)}")
                 print(kind, folder.name, dict(counts), refused[-3:], flush=True)
     stored = {
         "seed": SEED,
         "device": "CPU",
         "torch": torch.__version__,
         "triton": triton.__version__,
+        "commit": commit(),
+        "date": datetime.date.today().isoformat(),
+        "jobs": JOBS,
+        "seconds": round(time.monotonic() - started, 1),
         "outcomes": {kind: dict(counts) for kind, counts in outcomes.items()},
         "misjudged": refused,
     }
     (Path(__file__).parent / "zoo.json").write_text(json.dumps(stored, indent=1) + "\n")
     write_table(stored)
+
+
+def commit() -> str:
+    """Return the commit that was judged; empty outside of a clone."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+def needs_compiler(path: Path) -> bool:
+    """Return whether only the compiler finds the trick of a cheat, which the first lines of a file say."""
+    text = path.read_text(errors="replace")[:500] if path.is_file() else ""
+    return "compile-error" in text or "false-hint" in text
 
 
 def write_table(stored: dict[str, object]) -> None:

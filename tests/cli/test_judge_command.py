@@ -55,6 +55,7 @@ def test_judge_takes_an_operator_as_task() -> None:
     ended = run("silu", ZOO / "honest" / "add" / "plain.py", "--dtype", "float32")
     assert ended.exit_code == 1
     assert "TypeError" in ended.output
+    assert "The task calls silu(x)." in " ".join(ended.output.split())
 
 
 @pytest.mark.parametrize(

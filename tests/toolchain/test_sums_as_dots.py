@@ -20,6 +20,24 @@ from tilesmith.toolchain.versions import sums_become_tf32_dots
 SIDE = 16
 
 
+@triton.jit
+def add(a, b):  # type: ignore[no-untyped-def]
+    return a + b
+
+
+@triton.jit
+def larger(a, b):  # type: ignore[no-untyped-def]
+    return tl.maximum(a, b)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def reduce_kernel(x_ptr, y_ptr, z_ptr, SIDE: tl.constexpr, ADDS: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    x, y = tl.load(x_ptr + offsets), tl.load(y_ptr + offsets)
+    product = x[:, :, None] * y[None, :, :]
+    tl.store(z_ptr + offsets, tl.reduce(product, 1, add) if ADDS else tl.reduce(product, 1, larger))
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def sum_kernel(x_ptr, y_ptr, z_ptr, SIDE: tl.constexpr, SWAPPED: tl.constexpr):  # type: ignore[no-untyped-def]
     offsets = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
@@ -60,6 +78,17 @@ def test_sum_loses_digits_only_where_it_becomes_a_dot(becomes_dot: bool, monkeyp
     monkeypatch.setattr(reductions, "sums_become_tf32_dots", lambda: becomes_dot)
     assert (error(swapped=False) > 1e-4) == becomes_dot
     assert error(swapped=True) < 1e-5
+
+
+@pytest.mark.parametrize("becomes_dot", [True, False])
+def test_own_reduction_that_adds_becomes_a_dot_too(becomes_dot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reductions, "sums_become_tf32_dots", lambda: becomes_dot)
+    torch.manual_seed(0)
+    x, y, z = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
+    interpret(reduce_kernel, (1, 1, 1), {"x_ptr": x, "y_ptr": y, "z_ptr": z, "SIDE": SIDE, "ADDS": True})
+    assert (float((z.double() - x.double() @ y.double()).abs().max()) > 1e-4) == becomes_dot
+    interpret(reduce_kernel, (1, 1, 1), {"x_ptr": x, "y_ptr": y, "z_ptr": z, "SIDE": SIDE, "ADDS": False})
+    assert torch.equal(z, (x[:, :, None] * y[None, :, :]).amax(1))
 
 
 def test_inspect_reports_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ class _Tools:
 
     def explain(self, kind: str) -> dict[str, Any]:
         """Say what a kind of reason in a verdict means and what to do about it."""
-        from tilesmith.lab.judge.explanations import explained
+        from tilesmith.lab.judge.output.explanations import explained
 
         try:
             return {"kind": kind, "meaning": explained(kind)}

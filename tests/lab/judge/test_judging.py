@@ -24,8 +24,8 @@ from tilesmith.lab.judge import (
 )
 from tilesmith.lab.judge.bridges.opening import both_of
 from tilesmith.lab.judge.bridges.splitting import split
-from tilesmith.lab.judge.explanations import EXPLANATIONS, explained
 from tilesmith.lab.judge.isolation import sandbox
+from tilesmith.lab.judge.output.explanations import EXPLANATIONS, explained
 from tilesmith.lab.judge.verdict import reward
 
 ZOO = Path(__file__).parents[2] / "judge" / "zoo"

@@ -24,7 +24,7 @@ FAST = {
     "softmax/branch_on_values", "softmax/scribbles_afterwards", "softmax/every_second_call", "softmax/deep_folders",
     "rms_norm/strided_gradient", "transpose/cast_moves", "softmax/tutorial", "softmax/triton_op",
     "softmax/table_in_each_call", "softmax/assembler_options", "softmax_with_torch/zero_times_kernel",
-    "transpose/contiguous_of_halves",
+    "transpose/contiguous_of_halves", "add/skips_zeros", "row_sum/relaxed_flag", "softmax/counter_on_the_device",
 }  # fmt: skip
 
 
@@ -52,10 +52,11 @@ def first_lines(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", candidates("cheats"))
 def test_cheat_does_not_pass(path: Path, warm_judge: Judge) -> None:
-    verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), Options(seed=SEED, facts=False))
+    expected = first_lines(path)[1].removeprefix("# judge: ").split("|")
+    options = Options(seed=SEED, facts=bool({"compile-error", "false-hint"} & set(expected)))
+    verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), options)
     assert verdict.outcome != "pass"
     assert verdict.reason is not None
-    expected = first_lines(path)[1].removeprefix("# judge: ").split("|")
     assert verdict.reason.kind in expected, str(verdict)
 
 

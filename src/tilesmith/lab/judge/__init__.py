@@ -16,10 +16,11 @@ Files, in reading order:
 - `recorded.py`: asks the candidate's process for one trial.
 - `replayed.py`: replays one trial and says what is wrong.
 - `timing/`: on a GPU: times that a candidate cannot forge.
+- `thresholds.py`: sizes at which a candidate's text may branch.
 - `constructor_work.py`: weights that a module computed with before the call.
 - `trying.py`: the trials of one judgement, recorded and replayed.
+- `describing.py`: what the compiler says about the other trials.
 - `judging.py`: one candidate, from its file to its verdict.
-- `explanations.py`: what each kind of reason means.
 - `bridges/`: tasks in the formats of others.
 - `judge_call.py`: `judge`, the function that users call.
 - `series.py`: many candidates: in parallel, resumable, one line of JSON each.

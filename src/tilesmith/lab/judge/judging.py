@@ -36,6 +36,7 @@ import torch
 import triton
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, readable
+from tilesmith.lab.judge.describing import SECONDS_FOR_FACTS, compiled_trials
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
@@ -44,6 +45,7 @@ from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.tape_checks import findings, live_steps, mark_steps
 from tilesmith.lab.judge.task import Task, Trial
+from tilesmith.lab.judge.thresholds import beyond_blocks, thresholds
 from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
 from tilesmith.lab.judge.timing.reference_time import References
 from tilesmith.lab.judge.trying import Trying
@@ -52,7 +54,6 @@ from tilesmith.toolchain.cache_folder import cache_folder, require_writable_cach
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS
 
 TARGETS = tuple(str(target) for target in DEFAULT_TARGETS)
-SECONDS_FOR_FACTS = 120.0
 
 
 @dataclass(frozen=True)
@@ -195,21 +196,25 @@ class _Judgement:
         self._load(recorder)
         trying = self._trying = Trying(
             self._task, self._trials, self._candidate.main, self._seed, recorder,
-            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, pool, self._options.progress,
+            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, thresholds(self._candidate),
+            beyond_blocks(self._candidate), pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
+        describer = Replayer(self._task, describing, self._seed)
 
         def describe(recorded: Recorded) -> None:
             if self._options.facts:
                 self._facts_trial, self._facts_with_gradients = recorded.trial, recorded.gradients is not None
-                describer = Replayer(self._task, describing, self._seed)
                 facts.append(pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS))
 
         trying.run(describe)
         self._notes.update(dict.fromkeys(trying.notes))
-        self._gather(trying.judged)
         for one in facts:
             self._gather_facts(one)
+        self._gather(trying.judged)
+        if self._kernels:
+            for failure in compiled_trials(describer, trying, self._kernels, self._options.targets):
+                self._note(failure)
 
     def _load(self, recorder: Recorder) -> None:
         self._asked(lambda: recorder.load(self._candidate.main), "loads")

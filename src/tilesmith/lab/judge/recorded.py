@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ COTANGENTS_AT = 384 << 20  # in every arena; inputs, outputs and constants lie b
 MOST_PLACES = 64
 MOST_CONSTANT_BYTES = 64 << 20
 COTANGENT_SEED = 7
+SEEN: dict[Draw, Draw] = {"wide": "wide-seen", "spiked": "spiked-seen", "sparse": "sparse-seen"}
 
 
 class Failure(Exception):
@@ -48,7 +49,7 @@ class Recorded:
     forward_steps: int = 0
     own_parameters: bool = True
     performed: bool = True
-    wide: Recorded | None = None  # the call on larger inputs, where the candidate does something else for them
+    variants: dict[Draw, Recorded] = field(default_factory=dict)  # where the candidate does something else
 
 
 class Recorder:
@@ -86,12 +87,12 @@ class Recorder:
         self.own_parameters = answer.get("bound") is not True
 
     def record(
-        self, trial: Trial, *, perform: bool = True, configuration: int = 0, tries_wide: bool = False
+        self, trial: Trial, *, perform: bool = True, configuration: int = 0, variants: Sequence[Draw] = ()
     ) -> Recorded:
         """Record one trial, after one or two calls that nobody can foresee. Raises Failure, or Ended.
 
         Without `perform` the launches are only written down, and outputs hold nothing. `configuration` is the one that
-        autotuners take. With `tries_wide` the candidate gets larger inputs too, for which it may do something else.
+        autotuners take. The candidate gets inputs of `variants` too, for which it may do something else.
         """
         self._choices = {"perform": perform, "configuration": configuration}
         for number in range(1, 2 + random.Random(f"{self._seed} {trial!r}").randrange(2)):
@@ -99,23 +100,25 @@ class Recorder:
             warm = self._inputs(trial, self._seed + number, "seen")
             self._call(warm, self._leaves_of(warm), record=False)
         recorded = self._recorded(trial, "seen", perform)
-        if tries_wide:
-            recorded.wide = self._recorded_wide(recorded)
+        for draw in variants:
+            found = self._recorded_variant(recorded, SEEN[draw])
+            if found is not None:
+                recorded.variants[draw] = found
         return recorded
 
-    def _recorded_wide(self, recorded: Recorded) -> Recorded | None:
-        """Return the record of a call on larger inputs; None if it has the same steps, as most candidates' have."""
+    def _recorded_variant(self, recorded: Recorded, draw: Draw) -> Recorded | None:
+        """Return the record of a call on other inputs; None if it has the same steps, as most candidates' have."""
         trial = recorded.trial
         self._place = MOST_PLACES - 1 - self._place  # every bit of the address differs
         try:
             self._choices["perform"] = False
-            found = self._recorded(trial, "wide-seen", False)
+            found = self._recorded(trial, draw, False)
             if _steps(found.tape) == _steps(recorded.tape):
                 return None
         except Failure:
             pass  # results that were not computed may have no meaning for the candidate
         self._choices["perform"] = True
-        found = self._recorded(trial, "wide-seen", True)
+        found = self._recorded(trial, draw, True)
         return None if _steps(found.tape) == _steps(recorded.tape) else found
 
     def _inputs(self, trial: Trial, seed: int, draw: Draw) -> Inputs:
@@ -170,7 +173,7 @@ class Recorder:
         }
         answer = self._child.ask(request, self.seconds)
         if "error" in answer:
-            raise Failure(self._exception(answer))
+            raise Failure(self._exception(answer, list(inputs)))
         return answer
 
     def _backward(
@@ -229,12 +232,14 @@ class Recorder:
             found[str(number)] = self._child.arena.storage_at(at, length).clone()
         return found
 
-    def _exception(self, answer: Mapping[str, Any]) -> Reason:
+    def _exception(self, answer: Mapping[str, Any], names: Sequence[str] = ()) -> Reason:
         message = str(answer["error"])[:600]
         if answer.get("kind") == "TypeError" and "returns a" in message:
             return Reason("bad-output", "runs", f"the candidate returns{message.partition('returns')[2]}")
         file, line = _place(message)
         advice = "The candidate raised this error when it was called."
+        if answer.get("kind") == "TypeError" and "argument" in message and names and self._task.style == "named":
+            advice = f"The task calls {self._task.name}({', '.join(names)})."
         return Reason("exception", "runs", message, advice, file=file, line=line)
 
 

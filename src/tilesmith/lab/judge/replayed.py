@@ -13,7 +13,15 @@ from torch import Tensor
 from tilesmith.lab.judge.expected import Expected, Wrong
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.laying import lay, read_output
-from tilesmith.lab.judge.recorded import COTANGENT_SEED, COTANGENTS_AT, Failure, Recorded, put_constants, same_structure
+from tilesmith.lab.judge.recorded import (
+    COTANGENT_SEED,
+    COTANGENTS_AT,
+    SEEN,
+    Failure,
+    Recorded,
+    put_constants,
+    same_structure,
+)
 from tilesmith.lab.judge.replaying.memory import CONSTANT, INPUT
 from tilesmith.lab.judge.replaying.replay import digest
 from tilesmith.lab.judge.task import Draw, Task
@@ -48,17 +56,22 @@ class Replayer:
         self._task = task
         self._child = child
         self._seed = seed
+        self.doubtful: list[Recorded] = []  # with hints to the compiler that are false
+        self._known: list[tuple[Any, Inputs, Expected]] = []  # the last ones: configurations of an autotuner share them
 
     def judge(self, recorded: Recorded, draw: Draw) -> bool:
         """Replay on one draw. Return False where the draw decides nothing. Raises Failure."""
-        recorded = recorded.wide if draw == "wide" and recorded.wide is not None else recorded
-        inputs = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
+        recorded = recorded.variants.get(draw, recorded)
+        gradients = recorded.gradients is not None
+        # A host that reads values may launch something else for each draw: judge its launches on the draw it saw.
+        was_seen = draw in ("spiked", "sparse") and bool(recorded.tape["host_reads"])
+        inputs, expected = self._expected(recorded, SEEN[draw] if was_seen else draw)
         if not same_structure(inputs, recorded.inputs):
             return False  # the definition's inputs have other shapes for other values
-        gradients = recorded.gradients is not None
-        expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=self._seed % 2**31)
         if draw != "fresh" and not expected.is_well_conditioned:
             return False
+        if draw == "sparse" and not all(one.is_floating_point() for one in expected.plain):
+            return False  # among equal values, several indices may be right
         try:
             self._judged(recorded, inputs, expected, draw)
         except Failure as failure:
@@ -72,6 +85,19 @@ class Replayer:
             self._judged(recorded, kept, again, draw)
         return True
 
+    def _expected(self, recorded: Recorded, draw: Draw) -> tuple[Inputs, Expected]:
+        """Return the inputs of a draw, and what the definition gives for them."""
+        gradients = recorded.gradients is not None
+        key = (recorded.trial, draw, recorded.own_parameters, gradients)
+        known = next((one for one in self._known if one[0] == key), None)
+        if known is None:
+            inputs = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
+            seed = self._seed % 2**31
+            expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=seed)
+            known = key, inputs, expected
+            self._known = [known, *self._known[:1]]
+        return known[1], known[2]
+
     def facts(self, recorded: Recorded, targets: tuple[str, ...], seconds: float) -> list[dict[str, Any]]:
         """Return the facts of the compiler and the memory trace about the kernels of a recorded call."""
         request = self._request("facts", recorded, recorded.inputs, None)
@@ -81,11 +107,15 @@ class Replayer:
         kernels: list[dict[str, Any]] = answer["kernels"]
         return kernels
 
+    def translated(self, recorded: Recorded, target: str, seconds: float) -> dict[str, Any] | None:
+        """Return the error of the compiler's front end for a recorded call, with its kernel; None without one."""
+        request = self._request("translate", recorded, recorded.inputs, None)
+        found: dict[str, Any] | None = self._child.ask({**request, "target": target}, seconds).get("error")
+        return found
+
     def _judged(self, recorded: Recorded, inputs: Inputs, expected: Expected, draw: Draw) -> None:
         # Kernels must be right for programs in any order: one draw in each.
-        answer = self._child.ask(
-            {**self._request("replay", recorded, inputs, expected), "backwards": draw != "fresh", "ablated": False}
-        )
+        answer = self._child.ask({**self._request("replay", recorded, inputs, expected), "backwards": draw != "fresh"})
         if "stopped" in answer:
             raise Failure(self._stopped(answer["stopped"]), open=answer["stopped"].get("kind") in _OPEN)
         faults = answer["faults"]
@@ -93,23 +123,41 @@ class Replayer:
             raise Failure(Reason(stage="safe", **{**faults[0], "program": tuple(faults[0]["program"])}))
         if answer["changed_inputs"] and not self._task.rules.in_place:
             raise Failure(Reason("changes-input", "safe", "a kernel changes an input", "Write results to new memory."))
+        if answer["false_hints"] and all(one is not recorded for one in self.doubtful):
+            self.doubtful.append(recorded)
         made = [read_output(one, self._child.arena) for one in answer["outputs"]]
         outputs = made[: len(recorded.outputs)]
         gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))
-        wrong = expected.wrong(outputs, gradients)
+        # At zeros and between equal values, a gradient is a choice.
+        wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse") else {})
         if wrong is not None:
             raise Failure(self._wrong(wrong, recorded, draw, answer))
         if recorded.performed and draw == "fresh":
             self._refuse_other_outputs(recorded)
+        if answer["keeps_state"] and draw == "fresh" and not self._task.rules.in_place:
+            self._refuse_state(recorded, inputs, expected)
         self._refuse_aliases(answer, recorded)
+        if all(bool((one == one.flatten()[0]).all()) for one in expected.plain if one.numel()):
+            return  # one value everywhere, as in a softmax of one column: nobody can tell who computes it
         self._refuse_moved(answer, inputs, expected)
         if draw == "fresh" and self._task.rules.torch == "any" and self._task.rules.must_launch:
             self._refuse_decoys(recorded, inputs, expected)
 
+    def _refuse_state(self, recorded: Recorded, inputs: Inputs, expected: Expected) -> None:
+        """Leave open what reads memory that the call before changed: a later call may give something else."""
+        request = self._request("replay", recorded, inputs, expected)
+        answer = self._child.ask({**request, "forgets": True})
+        faults = [answer["stopped"]] if "stopped" in answer else answer["faults"]
+        if faults:
+            message = "a kernel reads memory that the call before changed, so later calls may give other outputs"
+            place = {name: faults[0].get(name) for name in ("kernel", "file", "line")}
+            reason = Reason("state", "honest", message, "Write kept memory before reading it, or leave it as it was.")
+            raise Failure(replace(reason, **place), open=True)
+
     def _refuse_decoys(self, recorded: Recorded, inputs: Inputs, expected: Expected) -> None:
         """Refuse kernels without which the outputs are as right: their results are not used."""
         request = self._request("replay", recorded, inputs, expected)
-        answer = self._child.ask({**request, "backwards": False, "ablated": True})
+        answer = self._child.ask({**request, "ablated": True})
         if "stopped" in answer or not any(one.numel() for one in expected.plain):
             return
         made = [read_output(one, self._child.arena) for one in answer["outputs"]]
@@ -134,6 +182,9 @@ class Replayer:
             "allow_any": self._task.rules.torch == "any",
             "tf32": self._task.rules.tf32,
             "room": room,
+            "backwards": False,
+            "ablated": False,
+            "forgets": False,
         }
 
     def _any_cotangents(self, recorded: Recorded) -> list[Tensor | None]:
@@ -198,6 +249,10 @@ class Replayer:
             )
         if draw == "small":
             return "The error shows with inputs of about a thousandth: is an epsilon missing?"
+        if draw == "spiked":
+            return "The error shows where one element of a row is a thousand times larger than the others."
+        if draw == "sparse":
+            return "The error shows where elements are zero, or equal to each other."
         if draw == "mirrored":
             return "The task draws inputs that are never negative; the definition takes negative ones too."
         if draw == "wide":

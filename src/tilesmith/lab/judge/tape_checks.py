@@ -7,7 +7,7 @@ operators: whatever it says is what the replay runs and what the verdict is abou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilesmith.lab.judge.candidate import Candidate
@@ -34,10 +34,10 @@ def is_well_formed(tape: Any) -> bool:
     """Return whether a tape has the parts that the judge reads."""
     if not isinstance(tape, dict) or set(tape) != _PARTS:
         return False
-    lists = [tape[name] for name in ("storages", "steps", "kernels", "host_reads")]
+    lists = [tape[name] for name in ("storages", "steps", "kernels", "host_reads", "configurations")]
     if not all(isinstance(one, list) for one in lists):
         return False
-    if type(tape["configurations"]) is not int or tape["configurations"] < 1:
+    if not tape["configurations"] or not all(isinstance(one, str) for one in tape["configurations"]):
         return False
     if len(tape["steps"]) > MOST_STEPS or len(tape["storages"]) > MOST_STORAGES:
         return False
@@ -108,13 +108,38 @@ def findings(
         )  # fmt: skip
     for step in launches:
         kernel = _kernel(tape, step)
+        odd = _impossible_option(step)
+        if odd is not None:
+            message = f"a launch with {odd} cannot run on a GPU"
+            yield Finding(_reason(step, "launch-option", message, "A program has 1, 2, 4, … or 32 warps."))
         if kernel is None:
             yield Finding(_reason(step, "forged", "a launch names a kernel that the tape does not hold", ""))
+        elif _starts_early(step) and not any("gdc_wait(" in str(one.get("text")) for one in tape["kernels"]):
+            message = f"kernel {str(kernel.get('name'))[:60]} may start before the launch before it ends (launch_pdl)"
+            advice = "Call tl.extra.cuda.gdc_wait() in the kernel before its first access."
+            yield Finding(replace(_reason(step, "race", message, advice), stage="safe"))
         elif not rules.generated_kernels and not candidate.defines(str(kernel.get("text"))):
             name = str(kernel.get("name"))[:60]
             message = f"kernel {name} is not in the candidate's files"
             advice = "Write the kernel out in the candidate. Kernels of libraries and generated kernels do not count."
             yield Finding(_reason(step, "foreign-kernel", message, advice))
+
+
+def _starts_early(step: Mapping[str, Any]) -> bool:
+    """Return whether a launch may overlap with the one before, which the interpreter does not do."""
+    options = step.get("options")
+    return isinstance(options, dict) and bool(options.get("launch_pdl"))
+
+
+def _impossible_option(step: Mapping[str, Any]) -> str | None:
+    """Return an option of a launch that no GPU accepts, which the interpreter would ignore."""
+    options = step.get("options")
+    given = options if isinstance(options, dict) else {}
+    for name, most in (("num_warps", 32), ("num_ctas", 16)):
+        value = given.get(name)
+        if value is not None and not (type(value) is int and 1 <= value <= most and value & (value - 1) == 0):
+            return f"{name}={str(value)[:40]}"
+    return None
 
 
 def _kernel(tape: Mapping[str, Any], step: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -15,13 +15,16 @@ from torch import Tensor
 
 from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, is_differentiable, load_file
 
-Draw = Literal["seen", "fresh", "wide", "wide-seen", "small", "mirrored"]
+Draw = Literal[
+    "seen", "fresh", "wide", "wide-seen", "small", "mirrored", "spiked", "spiked-seen", "sparse", "sparse-seen"
+]  # fmt: skip
 LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
 WIDE = 32.0  # exp overflows float32 at this scale, unless the maximum is subtracted first
 SMALL = 2.0**-10  # an epsilon of 1e-6 beside a mean square matters at this scale
 _SCALES: dict[str, float] = {"wide": WIDE, "wide-seen": WIDE, "small": SMALL, "mirrored": -1.0}
 LARGEST_STRETCHED_SIZE = 8192
 SMALLEST_STRETCHED_SIZE = 512
+SPIKE = 1000.0
 STRETCHED_NAME = "hidden, large "
 HIDDEN_CASES = 2
 LARGEST_TIMED_BYTES = 96 << 20
@@ -142,6 +145,9 @@ class Task:
             for name in self._scalable(inputs, draw):
                 storage = inputs[name].untyped_storage()
                 torch.empty(0, dtype=inputs[name].dtype).set_(storage).mul_(_SCALES[draw])
+        if draw in _ODD:
+            for number, name in enumerate(self._scalable(inputs, draw)):
+                _ODD[draw](inputs[name], torch.Generator().manual_seed(mixed + number))
         if self.parameters is not None:
             inputs["parameters"] = dict(self.parameters(0 if own_parameters else mixed))
         return inputs
@@ -180,6 +186,23 @@ class Task:
                 return case
             size //= 2
         return None
+
+    def resized(self, sizes: Sequence[int], seed: int) -> list[Trial]:
+        """Return a hidden trial for each of these sizes and each free size of the task; the other sizes are small."""
+        if self.hidden is not None:
+            return []
+        chance = random.Random(f"{seed} {self.name} resized")
+        dtype = (self.dtypes or self.spec.dtypes)[0]
+        given = list(self.given) or self._small_cases()
+        likes = {name: like for like in reversed(given) for name in like.sizes if self._is_free(name)}
+        found = []
+        for size in sizes:
+            for name, like in likes.items():
+                others = {one: chance.randint(2, 5) for one in like.sizes if one != name and self._is_free(one)}
+                case = Case(f"hidden, {name}", **{**like.sizes, **others, name: size})
+                if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
+                    found.append(Trial(case, dtype, self.layouts[0], hidden=True))
+        return found
 
     def shrunk(self, trial: Trial, factor: float) -> Trial | None:
         """Return a stretched trial with its large size times a factor; None where the task does not take that size."""
@@ -300,4 +323,23 @@ def _is_one_sided(value: Tensor) -> bool:
     return bool(value.numel() > 1 and (value >= 0).all() and (value != value.round()).float().mean() > 0.5)
 
 
+def _spike(value: Tensor, generator: torch.Generator) -> None:
+    """Make one element large in about half of the rows: no sample of a row shows its largest element."""
+    if value.dim() and value.numel() and 0 not in value.stride():
+        column = torch.randint(value.size(-1), (*value.shape[:-1], 1), generator=generator)
+        column = column.masked_fill(torch.rand(column.shape, generator=generator) < 0.5, -1)
+        is_large = torch.arange(value.size(-1)) == column
+        value.copy_(torch.where(is_large, value.sign() * (value.abs() + 1) * SPIKE, value))
+
+
+def _thin_out(value: Tensor, generator: torch.Generator) -> None:
+    """Make an eighth of the elements zero, and an eighth the largest: a draw of real numbers has neither twice."""
+    if value.numel() and 0 not in value.stride():
+        chance = torch.rand(value.shape, generator=generator)
+        value.copy_(torch.where(chance < 1 / 8, 0, torch.where(chance < 1 / 4, value.max(), value)))
+
+
+_ODD: dict[str, Callable[[Tensor, torch.Generator], None]] = {
+    "spiked": _spike, "spiked-seen": _spike, "sparse": _thin_out, "sparse-seen": _thin_out
+}  # fmt: skip
 _one_at_a_time = threading.Lock()  # PyTorch's generator belongs to the whole process

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
+import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -17,11 +17,17 @@ from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.task import Draw, Task, Trial
-from tilesmith.lab.judge.timing.gpu_stage import MOST_CONFIGURATIONS, placed_at
+from tilesmith.lab.judge.timing.gpu_stage import placed_at
 from tilesmith.lab.judge.verdict import Reason
 
 SOME_STRETCHED_PROGRAMS, MOST_STRETCHED_PROGRAMS = 300, 320
 SECONDS_FOR_STRETCHED = 3.0
+MOST_THRESHOLD_PROGRAMS = 3200
+MOST_BLOCK_PROGRAMS = 60
+MOST_CONFIGURATIONS = 256
+MOST_CONFIGURATION_PROGRAMS = 400  # of all trials but the first
+_SAME_RESULTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_RECORDED = ("wide", "spiked", "sparse")  # draws for which the candidate may launch something else
 _DECISIVE = ("loads", "runs", "honest")  # a failure here ends the judgement
 
 
@@ -37,27 +43,35 @@ class Trying:
     replayer: Replayer
     ask: Callable[[Callable[[], Any], str], Any]
     check_tape: Callable[[Recorded], None]
+    thresholds: Sequence[int]
+    beyond_blocks: Sequence[int]
     pool: ThreadPoolExecutor
     progress: Callable[[str], None]
     judged: list[tuple[Trial, Future[None]]] = field(default_factory=list)
     seen: list[Recorded] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    _different: set[str] = field(default_factory=set)  # configurations that were tried
     _replay_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, first: Callable[[Recorded], None]) -> None:
         """Try everything until a failure decides. `first` gets the first record, whose kernels are compiled."""
         for trial in self._in_order():
             self.progress(f"{trial.case.name} {trial.dtype_name}")
-            recorded = self._record(trial, tries_wide=self._tries_wide(trial))
+            draws = self._draws(trial)
+            recorded = self._record(trial, variants=[one for one in draws if one in _RECORDED])
             if recorded is not None:
                 if not self.seen:
                     first(recorded)
-                self._submit(recorded, self._draws(recorded))
+                    draws += ("mirrored",) if self.task.mirrors(recorded.inputs) else ()
+                self._submit(recorded, draws)
             if self._is_decided():
                 return
-        self._try_configurations()
-        self._try_stretched()
-        self._try_other_weights()
+        self._try_thresholds()
+        self._try_configurations(list(self.seen))
+        first_stretched = len(self.seen)
+        if self._try_stretched():
+            self._try_configurations(self.seen[first_stretched:])
+            self._try_other_weights()
 
     @property
     def planned(self) -> int:
@@ -71,40 +85,60 @@ class Trying:
         rest = [trial for trial in self.trials if trial is not first]
         return rest if first is None else [first, *rest]
 
-    def _try_stretched(self) -> None:
-        """Try one large size after the other, where the interpreter can: it runs one program after the other."""
+    def _try_stretched(self) -> bool:
+        """Try one large size after the other, where the interpreter can: it runs one program after the other.
+
+        Return False where the candidate's process can do no more.
+        """
         for trial in [] if self._is_decided() else self.task.stretched(self.seed):
             self.progress(trial.case.name)
+            recorded = self._record_unknown(trial)
+            programs = _programs(recorded.tape) if recorded is not None else 0
+            if recorded is None or programs > MOST_STRETCHED_PROGRAMS:
+                smaller = self.task.shrunk(trial, SOME_STRETCHED_PROGRAMS / programs) if programs else None
+                recorded = self._record_unknown(smaller) if smaller is not None else None
+                if recorded is not None and _programs(recorded.tape) <= MOST_STRETCHED_PROGRAMS:
+                    self._submit(recorded, ("fresh",))
+                continue
+            started = time.monotonic()
             self.recorder.seconds = SECONDS_FOR_STRETCHED
             try:
-                programs = _programs(self.recorder.record(trial, perform=False).tape)
-                if programs > MOST_STRETCHED_PROGRAMS:
-                    self._try_as_large_as_possible(trial, programs)
-                    continue
-                started = time.monotonic()
-                recorded = self.recorder.record(trial)
-                self.check_tape(recorded)
-            except (Failure, BadOutput) as failure:
-                if isinstance(failure, Failure) and failure.reason.kind not in ("exception", "bad-output"):
-                    self._fail(trial, failure)
-                else:  # a candidate may say which sizes it does not take
-                    self._note_untried(trial, str(failure))
-                continue
+                recorded = self._record_unknown(trial, perform=True)
             except Ended as ended:
                 self._note_untried(trial, f"the candidate {ended}")
-                return
-            if time.monotonic() - started < SECONDS_FOR_STRETCHED / 2:  # the replay traces accesses, and takes longer
-                self._submit(recorded, ("fresh",))
+                return False
+            self.recorder.seconds = None
+            if recorded is not None and time.monotonic() - started < SECONDS_FOR_STRETCHED / 2:
+                self._submit(recorded, ("fresh",))  # the replay traces accesses, and takes longer
+        return not self._is_decided()
 
-    def _try_as_large_as_possible(self, trial: Trial, programs: int) -> None:
-        """Try the size at which there are so many programs that their numbers need more than eight bits."""
-        smaller = self.task.shrunk(trial, SOME_STRETCHED_PROGRAMS / programs)
-        if smaller is None:
-            return
-        recorded = self.recorder.record(smaller, perform=False)
-        if _programs(recorded.tape) <= MOST_STRETCHED_PROGRAMS:
+    def _record_unknown(self, trial: Trial, *, perform: bool = False) -> Recorded | None:
+        """Record a size that a candidate may refuse; then a note says why it was not tried."""
+        try:
+            if perform:
+                recorded = self.recorder.record(trial)
+            else:
+                recorded = self.ask(lambda: self.recorder.record(trial, perform=False), "runs")
             self.check_tape(recorded)
-            self._submit(recorded, ("fresh",))
+        except (Failure, BadOutput) as failure:
+            if isinstance(failure, Failure) and failure.reason.kind not in ("exception", "bad-output"):
+                self._fail(trial, failure)
+            else:  # a candidate may say which sizes it does not take
+                self._note_untried(trial, str(failure))
+            return None
+        return recorded
+
+    def _try_thresholds(self) -> None:
+        """Try size 1 and the sizes that stand in the candidate's text, while the interpreter can run the programs."""
+        for sizes, left in ([1, *self.thresholds], MOST_THRESHOLD_PROGRAMS), (self.beyond_blocks, MOST_BLOCK_PROGRAMS):
+            for trial in self.task.resized(sizes, self.seed):
+                if self._is_decided():
+                    return
+                self.progress(trial.case.name)
+                recorded = self._record_unknown(trial)
+                if recorded is not None and (programs := _programs(recorded.tape)) <= left:
+                    self._submit(recorded, ("fresh",))
+                    left -= programs
 
     def _try_other_weights(self) -> None:
         """Make the candidate's module again with other weights, where it has weights of its own."""
@@ -123,32 +157,68 @@ class Trying:
         sizes = ", ".join(f"{name}={size}" for name, size in trial.case.sizes.items())
         self.notes.append(f"not tried with {sizes}: {why[:160]}")
 
-    def _try_configurations(self) -> None:
-        """Try the other configurations of autotuners: on a GPU the fastest is used, whichever it is."""
-        hidden = [one for one in self.seen if one.trial.hidden and one.trial in self.trials]
-        if not self.seen:
-            return
-        trial = (hidden or self.seen)[0].trial
-        count = max(one.tape["configurations"] for one in self.seen)
-        numbers = list(range(1, count))
-        if count > MOST_CONFIGURATIONS:
-            numbers = random.Random(self.seed).sample(numbers, MOST_CONFIGURATIONS - 1)
-            self.notes.append(f"{MOST_CONFIGURATIONS} of {count} configurations of the autotuner were judged")
-        for number in numbers:
-            self.progress(f"configuration {number + 1} of {count}")
-            recorded = self._record(trial, configuration=number)
-            if recorded is not None:
-                self._submit(recorded, ("fresh",), f"configuration {number + 1} of the autotuner: ")
+    def _try_configurations(self, places: Sequence[Recorded]) -> None:
+        """Try the other configurations of autotuners: on a GPU the fastest is used, whichever it is.
+
+        Each is tried in one trial, a hidden one if it is offered there; in the others as far as time allows.
+        """
+        different, same, programs, untried = self._different, set[str](), 0, 0
+        tuned = [one for one in places if len(one.tape["configurations"]) > 1]
+        for first in sorted(tuned, key=lambda one: (not one.trial.hidden, _programs(one.tape))):
             if self._is_decided():
                 return
+            names = first.tape["configurations"]
+            different.add(names[0])
+            known = {_computation(first.tape)}
+            for number, name in enumerate(names[1:MOST_CONFIGURATIONS], 1):
+                if name in same:
+                    continue
+                is_further = name in different
+                if is_further and programs > MOST_CONFIGURATION_PROGRAMS:
+                    untried += 1
+                    continue
+                self.progress(f"configuration {number + 1} of {len(names)}")
+                recorded = self._record_configuration(first.trial, number)
+                if self._is_decided():
+                    return
+                if recorded is None or (computation := _computation(recorded.tape)) in known:
+                    same |= set() if is_further else {name}  # the same program with other warps or stages
+                    continue
+                known.add(computation)
+                different.add(name)
+                programs += _programs(recorded.tape) if is_further else 0
+                which = f"configuration {number + 1} of the autotuner: "
+                self._submit(recorded, ("fresh",) if is_further else ("spiked", "fresh"), which)
+        if untried:
+            self.notes.append(f"{untried} pairs of a configuration and a further size or dtype were not tried")
+        most = max(places, key=lambda one: len(one.tape["configurations"]), default=None)
+        if most is not None and len(most.tape["configurations"]) > MOST_CONFIGURATIONS:
+            self._leave_configurations_open(most)
+
+    def _record_configuration(self, trial: Trial, number: int) -> Recorded | None:
+        """Record one configuration without computing, unless the candidate reads what its kernels compute."""
+        try:
+            recorded = self.recorder.record(trial, perform=False, configuration=number)
+            if not recorded.tape["host_reads"]:
+                self.check_tape(recorded)
+                return recorded
+        except (Failure, BadOutput, Ended):
+            pass  # results that were not computed may have no meaning for the candidate
+        return self._record(trial, configuration=number)
+
+    def _leave_configurations_open(self, recorded: Recorded) -> None:
+        count = len(recorded.tape["configurations"])
+        message = f"the autotuner has {count:,} configurations; {MOST_CONFIGURATIONS} were judged"
+        advice = "Offer fewer configurations: any of them may be the fastest on some GPU."
+        self._fail(recorded.trial, Failure(Reason("many-configurations", "right", message, advice), open=True))
 
     def _record(self, trial: Trial, **choices: Any) -> Recorded | None:
         """Record one trial and check its tapes; None where this fails."""
         try:
             recorded: Recorded = self.ask(lambda: self.recorder.record(trial, **choices), "runs")
             self.check_tape(recorded)
-            if recorded.wide is not None:
-                self.check_tape(recorded.wide)
+            for one in recorded.variants.values():
+                self.check_tape(one)
         except Failure as failure:
             self._fail(trial, failure)
             return None
@@ -175,17 +245,14 @@ class Trying:
                 message = f"a replay of the launches {ended}"
                 raise Failure(Reason("timeout", "runs", message, "Is there a loop that never ends?")) from None
 
-    def _tries_wide(self, trial: Trial) -> bool:
-        return self.task.rules.wide and trial.dtype == self.trials[0].dtype and trial in self.trials
-
-    def _draws(self, recorded: Recorded) -> tuple[Draw, ...]:
-        """Return the draws to replay: larger inputs at every size of the first dtype, the others at the first size."""
-        if not self._tries_wide(recorded.trial):
+    def _draws(self, trial: Trial) -> tuple[Draw, ...]:
+        """Return the draws to replay: larger inputs at every size of the first dtype, the others at two sizes."""
+        if not self.task.rules.wide or trial.dtype != self.trials[0].dtype:
             return ("fresh",)
-        if self.seen:
-            return ("fresh", "wide")
-        mirrored: tuple[Draw, ...] = ("mirrored",) if self.task.mirrors(recorded.inputs) else ()
-        return ("fresh", "wide", "small", *mirrored)
+        if not self.seen:
+            return ("fresh", "wide", "small", "spiked", "sparse")
+        is_first_hidden = trial.hidden and not any(one.trial.hidden for one in self.seen)
+        return ("fresh", "wide", "spiked", "sparse") if is_first_hidden else ("fresh", "wide")
 
     def _is_decided(self) -> bool:
         return any(one.done() and _is_decisive(one) for _, one in self.judged)
@@ -197,6 +264,17 @@ def _programs(tape: Mapping[str, Any]) -> int:
         return sum(prod(int(size) for size in step["grid"]) for step in tape["steps"] if "kernel" in step)
     except (KeyError, TypeError, ValueError):
         return MOST_STRETCHED_PROGRAMS + 1
+
+
+def _computation(tape: Mapping[str, Any]) -> str:
+    """Return the kernels and launches of a tape as text, without the options that compute the same."""
+    steps = [
+        {**step, "options": {name: one for name, one in step["options"].items() if name not in _SAME_RESULTS}}
+        if isinstance(step.get("options"), dict)
+        else step
+        for step in tape["steps"]
+    ]
+    return json.dumps([steps, tape["kernels"]], sort_keys=True, default=str)
 
 
 def _is_decisive(future: Future[None]) -> bool:

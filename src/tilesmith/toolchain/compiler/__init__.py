@@ -17,7 +17,13 @@ Files, in reading order:
 
 from tilesmith.toolchain.compiler.assembly import Access
 from tilesmith.toolchain.compiler.binary import Binary
-from tilesmith.toolchain.compiler.compile import accepted_options, compile_kernel, jit_function, prepare
+from tilesmith.toolchain.compiler.compile import (
+    accepted_options,
+    compile_kernel,
+    jit_function,
+    prepare,
+    translate_kernel,
+)
 from tilesmith.toolchain.compiler.errors import CompileError
 from tilesmith.toolchain.compiler.targets import DEFAULT_TARGETS, Target
 
@@ -31,4 +37,5 @@ __all__ = [
     "compile_kernel",
     "jit_function",
     "prepare",
+    "translate_kernel",
 ]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import inspect
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from triton import knobs
+from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile, make_backend
 from triton.compiler.errors import CompilationError
@@ -100,23 +102,40 @@ def _check_names(function: Any, arguments: Mapping[str, object]) -> None:
         raise ValueError(f"arguments: {function.__name__} also needs {', '.join(missing)}")
 
 
-def _compile_or_explain(function: Any, target: Target, launch: Mapping[str, object]) -> Any:
+def translate_kernel(
+    kernel: Any, target: Target, arguments: Mapping[str, object], known: set[str], **options: object
+) -> None:
+    """Run the compiler's front end alone, which finds errors of types and shapes. Raises CompileError.
+
+    `known` holds the specialisations that were translated before, and gets this one.
+    """
+    function = jit_function(kernel)
+    _check_names(function, arguments)
+    launch = {"num_warps": 4, "debug": False, **options, **arguments}
+    _compile_or_explain(function, target, launch, partial(_translate, known=known))
+
+
+def _compile_or_explain(
+    function: Any, target: Target, launch: Mapping[str, object], compiling: Callable[..., Any] | None = None
+) -> Any:
+    compiling = compiling or _compile
     printed = io.StringIO()
     try:
         # When ptxas fails, Triton prints the whole PTX.
         with redirect_stdout(printed):
-            compiled = _compile(function, target, launch)
+            compiled = compiling(function, target, launch)
     except CompilationError as error:
         raise explain(error, target, function, diagnostics="") from error
     except OSError as error:
         raise machine_failure(error, target, function) from error
     except Exception as error:
-        raise explain(error, target, function, _native_diagnostics(function, target, launch)) from error
+        diagnostics = _native_diagnostics(partial(compiling, function, target, launch))
+        raise explain(error, target, function, diagnostics) from error
     print(printed.getvalue(), end="")
     return compiled
 
 
-def _native_diagnostics(function: Any, target: Target, launch: Mapping[str, object]) -> str:
+def _native_diagnostics(compiling: Callable[[], Any]) -> str:
     """Compile again, and return what the native compiler writes to stderr.
 
     The first compilation does not capture stderr: where the compiler aborts the process, its message must be visible.
@@ -124,7 +143,7 @@ def _native_diagnostics(function: Any, target: Target, launch: Mapping[str, obje
     with captured_stderr() as log:
         try:
             with redirect_stdout(io.StringIO()):
-                _compile(function, target, launch)
+                compiling()
         except Exception:
             log.seek(0)
             return log.read().decode(errors="replace")
@@ -140,13 +159,29 @@ def accepted_options(target: Target, options: Mapping[str, object]) -> dict[str,
 
 def _compile(function: Any, target: Target, launch: Mapping[str, object]) -> Any:
     require_writable_cache()
-    gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
-    backend = make_backend(gpu_target)
+    source, backend, options = _source(function, target, launch)
+    return compile(source, target=backend.target, options=options.__dict__)
+
+
+def _translate(function: Any, target: Target, launch: Mapping[str, object], known: set[str]) -> None:
+    source, backend, options = _source(function, target, launch)
+    if source.hash() in known:
+        return
+    known.add(source.hash())
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    generators = backend.get_codegen_implementation(options)
+    source.make_ir(backend.target, options, generators, backend.get_module_map(), context)
+
+
+def _source(function: Any, target: Target, launch: Mapping[str, object]) -> tuple[Any, Any, Any]:
+    """Return what Triton compiles for a launch, the compiler's back end, and its options."""
+    backend = make_backend(GPUTarget(target.backend, target.arch, target.warp_size))
     bind = create_function_from_signature(function.signature, function.params, backend)
     bound, specialization, extra = bind(**launch)
     options, signature, constants, attributes = function._pack_args(backend, dict(launch), bound, specialization, extra)
-    source = _source_class(function)(function, signature, constants, attributes)
-    return compile(source, target=gpu_target, options=options.__dict__)
+    return _source_class(function)(function, signature, constants, attributes), backend, options
 
 
 def _source_class(function: Any) -> Any:

@@ -61,7 +61,7 @@ class Access:
     overflow: tuple[str, int] | None = None
     bounded: bool = False  # by a TMA descriptor, which masks elements out of bounds
     masked: bool = False  # the kernel passes a mask
-    operation: str = ""  # of an atomic: "add", "xchg", "cas", …
+    operation: str = ""  # of an atomic: "add", "xchg", …; "relaxed add" where it orders nothing between programs
     hint: tuple[str, int] | None = None  # the line of a false hint that the address follows from
 
 

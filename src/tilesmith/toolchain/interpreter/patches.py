@@ -146,6 +146,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         # Releases before 3.8 modify the operands.
         return super().create_ashr(TensorHandle(lhs.data, lhs.dtype), TensorHandle(rhs.data, rhs.dtype))
 
+    def create_idiv(self, lhs: Handle, rhs: Handle) -> Handle:
+        made = super().create_idiv(lhs, rhs)
+        if not np.all(rhs.data):  # NVIDIA's quotient by zero has all bits set; numpy's is zero
+            made.data = np.where(rhs.data == 0, np.invert(np.zeros_like(made.data)), made.data)
+        return made
+
     def create_select(self, cond: Handle, lhs: Handle, rhs: Handle) -> Handle:
         return TensorHandle(np.where(cond.data, lhs.data, rhs.data), same_argument(lhs, rhs))
 
@@ -251,10 +257,10 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         self._store("store", ptrs, value, mask)
 
     def create_atomic_load(self, ptr: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        return self._load("atomic", ptr, mask, None, "load")
+        return self._load("atomic", ptr, mask, None, _ordered("load", sem, scope))
 
     def create_atomic_store(self, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> None:
-        self._store("atomic", ptr, val, mask, "store")
+        self._store("atomic", ptr, val, mask, _ordered("store", sem, scope))
 
     def create_descriptor_load(self, desc: Any, indices: list[Handle], *hints: Any) -> Handle:
         element = desc.base.get_element_ty()
@@ -285,7 +291,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             self._bounded = False
 
     def create_atomic_rmw(self, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
-        lanes = self._admit("atomic", ptr, mask, values_of(val), rmwOp.name.lower())
+        lanes = self._admit("atomic", ptr, mask, values_of(val), _ordered(rmwOp.name.lower(), sem, scope))
         if val.dtype.scalar == tl.bfloat16 and rmwOp == _ir.ATOMIC_OP.FADD:
             return self._add_bfloat16(ptr, val, lanes)
         if rmwOp == _ir.ATOMIC_OP.XCHG and val.dtype.scalar in _SAME_WIDTH:  # the stock one exchanges integers only
@@ -297,7 +303,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return super().create_atomic_rmw(rmwOp, ptr, val, TensorHandle(lanes, tl.int1), sem, scope)
 
     def create_atomic_cas(self, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
-        lanes = self._admit("atomic", ptr, None, values_of(val), "cas")
+        lanes = self._admit("atomic", ptr, None, values_of(val), _ordered("cas", sem, scope))
         if lanes.all():
             return super().create_atomic_cas(ptr, cmp, val, sem, scope)
         found = np.zeros(ptr.data.shape, dtype=cmp.data.dtype)
@@ -372,6 +378,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
             _interpreter.store(pointers.data, narrow(total, "bf16"), now)
             waiting &= ~now
         return TensorHandle(found, tl.bfloat16)
+
+
+def _ordered(operation: str, semantic: Any, scope: Any) -> str:
+    """Return the name of an atomic operation, which says where it orders nothing between programs."""
+    orders = semantic != _ir.MEM_SEMANTIC.RELAXED and scope != _ir.MEM_SYNC_SCOPE.CTA
+    return operation if orders else f"relaxed {operation}"
 
 
 def pointer_to(address: int, element_type: Type, argument: str) -> Any:

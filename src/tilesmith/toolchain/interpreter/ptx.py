@@ -170,13 +170,15 @@ class _Program:
         address = self._registers.get(place.strip("[] "))
         if address is None or kind not in _TYPES or (parts[0] == "red" and "add" not in parts):
             raise UnknownOperation(f"{'.'.join(parts)} in inline assembly")
-        strong = any(word in parts for word in ("acquire", "release", "relaxed"))
+        orders = ("acquire" in parts or "release" in parts) and "cta" not in parts
+        strong = orders or any(word in parts for word in ("acquire", "release", "relaxed"))
+        ordering = "" if orders else "relaxed "
         element = tl.float32 if kind == "f32" else tl.int32
         for number, register in enumerate(one.strip() for one in content.strip("{}").split(",")):
             pointers = self._pointers(address, element, 4 * number)
             if parts[0] == "ld":
                 if strong:
-                    loaded = self._builder._load("atomic", pointers, None, None, "load")
+                    loaded = self._builder._load("atomic", pointers, None, None, f"{ordering}load")
                 else:
                     loaded = self._builder._load("load", pointers, None, None)
                 self._registers[register] = loaded.data
@@ -184,11 +186,13 @@ class _Program:
             data = np.broadcast_to(self._read(register, kind, parts[0]), self._shape)
             value = TensorHandle(np.ascontiguousarray(data).view(numpy_dtype(element)), element)
             if parts[0] == "st":
-                self._builder._store("atomic" if strong else "store", pointers, value, None, "store" if strong else "")
+                operation = f"{ordering}store" if strong else ""
+                self._builder._store("atomic" if strong else "store", pointers, value, None, operation)
             else:
+                semantic = _ir.MEM_SEMANTIC.RELEASE if orders else _ir.MEM_SEMANTIC.RELAXED
                 add = _ir.ATOMIC_OP.FADD if kind == "f32" else _ir.ATOMIC_OP.ADD
                 every = TensorHandle(np.ones(self._shape, dtype=bool), tl.int1)
-                self._builder.create_atomic_rmw(add, pointers, value, every, _ir.MEM_SEMANTIC.RELAXED, None)
+                self._builder.create_atomic_rmw(add, pointers, value, every, semantic, None)
 
     def _pointers(self, address: Any, element: Any, offset: int) -> Any:
         data = np.broadcast_to(address.data if isinstance(address, TensorHandle) else address, self._shape)

@@ -92,15 +92,24 @@ class Reductions:
         Triton does not look which dimension the sum is over, so a wrong sum of a cube becomes that dot too.
         """
         left, right = getattr(product, "factors", None) or (None, None)
-        if left is None or right is None or combine_fn is not tl.standard._sum_combine or product.data.ndim != 3:
+        if left is None or right is None or product.data.ndim != 3:
             return None
         (a, a_axis), (b, b_axis), sides = left, right, product.data.shape[::2]
         is_dot = (a_axis, b_axis) == (2, 0) and product.dtype.scalar == tl.float32 and min(sides) >= SMALLEST_SIDE
         has_shape = axis is not None and np.delete(product.data.shape, axis).tolist() == list(sides)
-        if not is_dot or not has_shape or not sums_become_tf32_dots():
+        if not is_dot or not has_shape or not sums_become_tf32_dots() or not self._adds(combine_fn):
             return None
         zeros = TensorHandle(np.zeros(sides, np.float32), tl.float32)
         return [self._semantic.builder.dot_of_sum(a, b, zeros).data]
+
+    def _adds(self, combine_fn: Any) -> bool:
+        """Return whether a combine function adds, by a kernel's own name or by that of `tl.sum`."""
+        if combine_fn is tl.standard._sum_combine:
+            return True
+        left = np.geomspace(1.0, 3.0, 64, dtype=np.float32)
+        right = -left[::-1] / 7
+        (made,) = self._combine(combine_fn, [tl.float32])([left], [right])
+        return np.array_equal(made, left + right)
 
     def associative_scan(self, input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **unused: Any) -> Any:
         """Compute `tl.associative_scan`."""

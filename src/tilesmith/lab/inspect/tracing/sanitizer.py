@@ -2,7 +2,7 @@
 
 A GPU runs programs at once, in any order. So two programs must not write the same element, and no program may read what
 another writes, unless one program releases a scalar with an atomic after its access, and the other acquires that scalar
-with an atomic before its own.
+with an atomic before its own. An atomic with `sem="relaxed"` or `scope="cta"` does neither.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class Sanitizer:
             return new, again
         before = int(np.count_nonzero(shadow.writer[places] == number))
         if access.kind == "atomic":
-            if access.operation not in ("xchg", "store"):
+            if access.operation.rpartition(" ")[2] not in ("xchg", "store"):
                 self._uninitialised(access, argument, shadow, places)
-            if access.addresses.size == 1:
+            if access.addresses.size == 1 and not access.operation.startswith("relaxed"):
                 self._atomics[number][int(access.addresses.flat[0])] = self._time
             new, written_by = shadow.update(places, number)
             self._conflicts("write-write", access, argument, shadow, places, written_by, number)

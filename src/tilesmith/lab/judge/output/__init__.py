@@ -4,4 +4,5 @@ Files, in reading order:
 
 - `content.py`: one verdict, two side by side, or a series, as sections of a report.
 - `page.py`: the HTML page.
+- `explanations.py`: what each kind of reason means.
 """

@@ -44,7 +44,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         self.storages: list[dict[str, Any]] = []
         self.constants: dict[int, torch.Tensor] = {}
         self.host_reads: list[str] = []
-        self.configurations = 1  # the most that an autotuner offers
+        self._configurations: dict[str, list[str]] = {}  # that each autotuned kernel offers
         self.kernels = Kernels()
         self._folder = folder
         self._perform = perform
@@ -72,7 +72,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
             "steps": self.steps,
             "kernels": self.kernels.descriptions,
             "host_reads": self.host_reads[:16],
-            "configurations": self.configurations,
+            "configurations": self._configuration_names(),
         }
 
     # PyTorch's operators
@@ -136,8 +136,18 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Any) -> Any:
         """Return one of an autotuner's configurations: times in the interpreter mean nothing."""
-        self.configurations = max(self.configurations, len(candidates))
+        offered = self._configurations.setdefault(getattr(kernel, "__name__", ""), [])
+        offered += [str(one) for one in candidates[len(offered) :]]
         return candidates[min(self._configuration, len(candidates) - 1)]
+
+    def _configuration_names(self) -> list[str]:
+        """Return what each number of a configuration stands for; autotuners with fewer ones repeat their last."""
+        offered = {kernel: names for kernel, names in self._configurations.items() if names}
+        count = max(map(len, offered.values()), default=1)
+        return [
+            "; ".join(f"{kernel}: {names[min(number, len(names) - 1)]}" for kernel, names in offered.items())
+            for number in range(count)
+        ]
 
     def _note_launch(self, launched: Launched) -> None:
         try:

@@ -10,7 +10,7 @@ from tilesmith.lab.inspect.model import Kernel, TargetFacts
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.session import Session
 from tilesmith.lab.judge.replaying.replay import Replay
-from tilesmith.toolchain.compiler import Target
+from tilesmith.toolchain.compiler import CompileError, Target, accepted_options, translate_kernel
 
 SECONDS_TO_TRACE = 1.0
 MOST_FINDINGS = 6
@@ -37,6 +37,21 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
         _kernel(kernel, session.launches[number], session.sector_bytes) for number, kernel in enumerate(session.kernels)
     ]
     return [*found, *compiled_only]
+
+
+def translation_error(
+    replay: Replay, steps: Sequence[dict[str, Any]], target: str, known: set[str]
+) -> dict[str, Any] | None:
+    """Return the first error of the compiler's front end for the launches of a tape, and its kernel."""
+    for step in steps:
+        if "kernel" in step:
+            launched = replay.launched(step)
+            options = accepted_options(Target.parse(target), launched.options)
+            try:
+                translate_kernel(launched.kernel, Target.parse(target), launched.arguments, known, **options)
+            except CompileError as error:
+                return {"name": launched.kernel.__name__, "error": str(error), "line": error.line}
+    return None
 
 
 def _may_wait(text: str) -> bool:

@@ -42,6 +42,7 @@ class TapeMemory:
                 raise BadTape(f"storage {number} has {length!r} bytes")
             self._add(number, storage, length, inputs, constants, arena)
         self.before = {number: self.contents[number].clone() for number in self.input_names}
+        self._kept = {int(number): self.contents[int(number)].clone() for number in constants}
 
     def _add(
         self, number: int, storage: Mapping[str, Any], length: int, inputs: Mapping[str, Any],
@@ -96,9 +97,9 @@ class TapeMemory:
                 place.copy_(writers)
 
     def written_bytes(self, number: int) -> NDArray[np.bool_] | None:
-        """Return which bytes of a storage were written; None for inputs and constants, which are whole."""
+        """Return which bytes of a storage were written; None where all were, as in inputs and constants."""
         writers = self.writers[number].numpy()
-        if number in self.input_names or (writers == CONSTANT).any():
+        if number in self.input_names or not (writers == NOBODY).any():
             return None
         written: NDArray[np.bool_] = np.not_equal(writers, NOBODY)
         return written
@@ -106,6 +107,17 @@ class TapeMemory:
     def number_at(self, address: int) -> int | None:
         """Return the storage that starts at an address."""
         return next((n for n, one in enumerate(self.contents) if one.numel() and one.data_ptr() == address), None)
+
+    def changed_constants(self) -> dict[int, torch.Tensor]:
+        """Return, for each storage from before the call, which bytes the call changed."""
+        changed = {number: self.contents[number] != before for number, before in self._kept.items()}
+        return {number: bytes for number, bytes in changed.items() if bool(bytes.any())}
+
+    def forget(self, changed: Mapping[int, torch.Tensor]) -> None:
+        """Poison bytes of storages from before the call, as if nobody had written them."""
+        for number, lost in changed.items():
+            self.contents[number][lost] = POISON
+            self.writers[number][lost] = NOBODY
 
     def changed_inputs(self) -> list[str]:
         return [

@@ -69,6 +69,7 @@ class Replay:
         self._output_sizes = {tuple(one) for one in output_sizes}
         self.stores = _Stores()
         self.faults: list[dict[str, Any]] = []
+        self.has_false_hints = False
         self.digests: dict[str, str] = {}
         self.reordering: list[str] = []  # operators that moved data into another order
         self._flows: list[_Flow] = []
@@ -203,6 +204,7 @@ class Replay:
         return _Flow(reads, writes, replaces, None)
 
     def _note_faults(self, trace: Trace, launched: Launched) -> None:
+        self.has_false_hints |= bool(trace.sanitizer.hints)
         for incident in trace.sanitizer.incidents():
             kind, severity, message, advice = explained(trace, incident)
             if severity == "error" and len(self.faults) < MOST_FAULTS:

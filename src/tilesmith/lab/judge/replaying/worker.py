@@ -9,7 +9,7 @@ from typing import Any
 
 from tilesmith.lab.judge.isolation.arena import Arena, aligned
 from tilesmith.lab.judge.replaying import memory as tape_memory
-from tilesmith.lab.judge.replaying.kernel_facts import facts_of
+from tilesmith.lab.judge.replaying.kernel_facts import facts_of, translation_error
 from tilesmith.lab.judge.replaying.memory import TapeMemory
 from tilesmith.lab.judge.replaying.replay import Replay
 from tilesmith.lab.judge.replaying.sessions import TapeSession, serve
@@ -30,7 +30,11 @@ def replay(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
 
 
 class _Session(TapeSession):
-    _last: Replay | None = None
+    def __init__(self, arena: Arena, folder: Path) -> None:
+        super().__init__(arena, folder)
+        self._last: Replay | None = None
+        self._translated: set[str] = set()
+        self._changed: dict[int, Any] = {}  # what the last run changed in memory from before the call
 
     def _prepared(self, request: dict[str, Any]) -> Replay:
         tape = request["tape"]
@@ -41,7 +45,10 @@ class _Session(TapeSession):
     def _replay(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the tape, and put the outputs into the arena."""
         run = self._last = self._prepared(request)
+        if request["forgets"]:
+            run.memory.forget(self._changed)
         run.run(tf32=request["tf32"], backwards=request["backwards"], ablated=request["ablated"])
+        self._changed = run.memory.changed_constants()
         room = aligned(request["room"])
         outputs = []
         for reference in request["outputs"]:
@@ -57,6 +64,8 @@ class _Session(TapeSession):
         return {
             "outputs": outputs,
             "faults": run.faults,
+            "false_hints": run.has_false_hints,
+            "keeps_state": bool(self._changed),
             "changed_inputs": run.memory.changed_inputs(),
             "moved": run.digests,
             "reordering": run.reordering,
@@ -69,6 +78,12 @@ class _Session(TapeSession):
         for one in kernels:
             one["errors"] = {target: self.without_folder(error) for target, error in one["errors"].items()}
         return {"kernels": kernels}
+
+    def _translate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Say which kernel of the tape the compiler's front end rejects."""
+        run, steps = self._prepared(request), request["tape"]["steps"]
+        found = translation_error(run, steps, request["target"], self._translated)
+        return {"error": found and {**found, "error": self.without_folder(found["error"])}}
 
     def _writer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Say who stored an element of an output of the last run."""

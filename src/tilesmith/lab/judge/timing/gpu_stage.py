@@ -104,7 +104,7 @@ class GpuStage:
             recorder = Recorder(task, recording, self.seed)
             self.load(recorder, recording)
             tapes = [self._recorded(recorder, trial, 0, seen)]
-            for configuration in range(1, min(tapes[0].tape["configurations"], MOST_CONFIGURATIONS)):
+            for configuration in range(1, min(len(tapes[0].tape["configurations"]), MOST_CONFIGURATIONS)):
                 tapes.append(self._recorded(recorder, trial, configuration, seen))
             judge = DeviceJudge(task, child, self.seed, self.device)
             times = judge.times(tapes)

@@ -39,12 +39,19 @@ EXPLANATIONS: dict[str, str] = {
     "wrong-value": "An element differs from the definition by more than the allowed error, which follows from "
     "modelled roundings of the definition in that dtype (docs/check.md). "
     "`draw` says on which inputs: `wide` ones are 32 times larger, `small` ones 1,024 times smaller, `mirrored` ones "
-    "have the other sign.",
+    "have the other sign, `spiked` ones hold single elements that are a thousand times larger, and `sparse` ones "
+    "hold zeros and equal values.",
+    "state": "The outputs may depend on what an earlier call left in memory: a kernel reads elements that it changes "
+    "in every call, such as a counter that only grows. The verdict stays open.",
+    "many-configurations": "The autotuner offers more configurations than the judge tries; any may be the fastest on a "
+    "GPU. The verdict stays open.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
     "out-of-bounds": "A program accesses memory outside of a tensor's storage.",
     "race": "Two programs of one launch access the same element, one of them writes, and neither uses an atomic.",
     "uninitialised": "A program reads, or the candidate returns, memory that nobody wrote.",
     "overflow": "32-bit arithmetic of an address overflows.",
+    "false-hint": "A hint to the compiler (`tl.multiple_of`, `tl.assume`, …) is false, and the compiled kernel relies "
+    "on it.",
     "changes-input": "The candidate writes into an input.",
     "kernel-error": "A kernel raises an error in the interpreter; the message names the line.",
     "replay-error": "The replay of the launches failed in a way that the judge has no name for; the message says how.",

@@ -1,0 +1,95 @@
+"""Sizes at which a candidate may do something else: integers in conditions of its text, and sizes of its blocks."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from tilesmith.lab.judge.candidate import UNREADABLE, Candidate
+
+SMALLEST, LARGEST = 2, 8192
+MOST_THRESHOLDS = 12
+_FOLDED: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: lambda a, b: a // b if b else 0,
+    ast.LShift: lambda a, b: a << min(max(b, 0), 32), ast.Pow: lambda a, b: a ** min(max(b, 0), 32),
+}  # fmt: skip
+
+
+def thresholds(candidate: Candidate) -> list[int]:
+    """Return the sizes to try: each integer in a condition, a remainder or a `match`, and its successor."""
+    found = {one for tree in _trees(candidate) for one in _integers(tree, _compared)}
+    sizes = sorted(found, key=lambda one: (one & (one - 1) == 0, one))[:MOST_THRESHOLDS]  # odd-looking ones first
+    return [size for one in sizes for size in (one, one + 1)]
+
+
+def beyond_blocks(candidate: Candidate) -> list[int]:
+    """Return sizes one larger than the blocks of configurations and launches, which then take more than one."""
+    found = {one for tree in _trees(candidate) for one in _integers(tree, _blocks)}
+    return [one + 1 for one in sorted(found, reverse=True)[:MOST_THRESHOLDS]]
+
+
+def _trees(candidate: Candidate) -> Iterator[ast.Module]:
+    for name, content in candidate.files.items():
+        if name.endswith(".py"):
+            with suppress(*UNREADABLE):
+                yield ast.parse(content)
+
+
+def _integers(tree: ast.Module, parts: Callable[[ast.AST], list[Any]]) -> Iterator[int]:
+    """Yield the integers in these parts of the tree."""
+    named = {
+        node.targets[0].id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in ast.walk(tree):
+        for part in parts(node):
+            for each in part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]:
+                value = _folded(each, named, 0)
+                if value is not None and SMALLEST <= value <= LARGEST:
+                    yield value
+
+
+def _compared(node: ast.AST) -> list[Any]:
+    """Return what a node compares, divides by for a remainder, or limits."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return [node.right]
+    if isinstance(node, ast.MatchValue):
+        return [node.value]
+    return list(node.args) if isinstance(node, ast.Call) and _name(node) in ("min", "max", "minimum") else []
+
+
+def _blocks(node: ast.AST) -> list[Any]:
+    """Return the constants of a configuration, and the arguments of a call whose names are in capitals."""
+    if not isinstance(node, ast.Call):
+        return []
+    given = [
+        value for one in node.args if _name(node) == "Config" and isinstance(one, ast.Dict) for value in one.values
+    ]
+    return given + [one.value for one in node.keywords if one.arg is not None and one.arg.isupper()]
+
+
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _folded(node: ast.AST, named: dict[str, ast.expr], depth: int) -> int | None:
+    """Return the value of an expression of integers and names of integers; None for everything else."""
+    if depth > 8:
+        return None
+    if isinstance(node, ast.Constant):
+        value = node.value
+        return value if type(value) is int and value.bit_length() <= 32 else None
+    if isinstance(node, ast.Name) and node.id in named:
+        return _folded(named[node.id], named, depth + 1)
+    if isinstance(node, ast.BinOp) and type(node.op) in _FOLDED:
+        left, right = _folded(node.left, named, depth + 1), _folded(node.right, named, depth + 1)
+        if left is not None and right is not None and left.bit_length() <= 32:
+            value = _FOLDED[type(node.op)](left, right)
+            return value if value.bit_length() <= 32 else None
+    return None

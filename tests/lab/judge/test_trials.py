@@ -1,0 +1,69 @@
+"""Which sizes and inputs the judge tries: sizes in a candidate's text, single large elements, zeros, equal values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tilesmith.lab.judge import Candidate, Task, task_at
+from tilesmith.lab.judge.thresholds import MOST_THRESHOLDS, beyond_blocks, thresholds
+
+TASKS = Path(__file__).parents[2] / "judge" / "zoo" / "tasks"
+
+
+def sizes(text: str) -> list[int]:
+    return thresholds(Candidate.of_text(text))
+
+
+def softmax() -> Task:
+    return task_at(TASKS / "softmax.py")
+
+
+def test_thresholds_are_integers_that_conditions_compare_with() -> None:
+    assert sizes("def f(n):\n    if n == 777:\n        return 12\n") == [777, 778]
+    assert sizes("LIMIT = 3 * 1000\n\ndef f(n):\n    return 1 if n > LIMIT else 2\n") == [3000, 3001]
+    assert sizes("def f(n):\n    return n % 97 == 0\n") == [97, 98]
+    assert sizes("def f(n):\n    return n in (111, 222)\n") == [111, 112, 222, 223]
+    assert sizes("def f(n):\n    return n < (1 << 9)\n") == [512, 513]
+
+
+def test_other_integers_and_broken_files_give_no_thresholds() -> None:
+    assert sizes("def f(n):\n    return n * 777\n") == []
+    assert sizes("def f(n):\n    return n > 10**9 or n > 2**2**2**2**9\n") == []
+    assert sizes("def f(:\n") == []
+
+
+def test_thresholds_are_few_and_odd_looking_ones_first() -> None:
+    found = sizes("def f(n):\n    return n in (" + ", ".join(str(16 << one) for one in range(10)) + ", 99, 999, 9)\n")
+    assert found[:6] == [9, 10, 99, 100, 999, 1000]
+    assert len(found) == 2 * MOST_THRESHOLDS
+
+
+def test_blocks_are_constants_of_configurations_and_arguments_in_capitals() -> None:
+    text = 'CONFIGS = [triton.Config({"BLOCK": 1 << one, "SIDE": 64}, num_warps=4)]\nkernel[(1,)](x, n=33, BLOCK=256)\n'
+    assert beyond_blocks(Candidate.of_text(text)) == [257, 65]
+
+
+def test_resized_trials_have_the_size_in_one_dimension_and_small_others() -> None:
+    found = [dict(one.case.sizes) for one in softmax().resized([1, 777], 0)]
+    assert [one["rows"] for one in found if one["rows"] in (1, 777)] == [1, 777]
+    assert [one["cols"] for one in found if one["cols"] in (1, 777)] == [1, 777]
+    assert all(min(one.values()) <= 5 for one in found)
+
+
+def test_spiked_inputs_hold_one_large_element_in_some_rows() -> None:
+    task = softmax()
+    trial = task.trials(0)[0]
+    x = task.inputs(trial, 3, "spiked")["x"]
+    large = (x.abs() >= 1000).sum(-1)
+    assert set(large.tolist()) == {0, 1}
+
+
+def test_sparse_inputs_hold_zeros_and_equal_values() -> None:
+    task = softmax()
+    trial = task.trials(0)[0]
+    x = task.inputs(trial, 3, "sparse")["x"]
+    assert int((x == 0).sum()) > 1
+    assert int((x == x.max()).sum()) > 1
+    assert not torch.equal(x, task.inputs(trial, 3, "sparse-seen")["x"])
