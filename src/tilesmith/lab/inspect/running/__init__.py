@@ -2,6 +2,7 @@
 
 Files, in reading order:
 
+- `command.py`: which file or module a command line runs.
 - `script.py`: starts a script in a child process and gathers the results, even of a script that crashes.
 - `child_process.py`: the child process itself.
 - `spawned_processes.py`: receives the kernels of processes that the script starts.
