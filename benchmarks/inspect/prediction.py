@@ -1,10 +1,9 @@
 """Compare the times that `inspect` predicts without a GPU with times measured on one.
 
-    python benchmarks/inspect/prediction.py predict --sources FOLDER --out predicted.json    # needs no GPU
-    python benchmarks/inspect/prediction.py measure --sources FOLDER --out measured.json     # needs a GPU
-    python benchmarks/inspect/prediction.py table --predicted predicted.json --measured measured.json --out FILE
+    python benchmarks/inspect/prediction.py --sources FOLDER --out benchmarks/inspect/prediction.json
 
-FOLDER holds the packages of the libraries (liger_kernel, fla, attorch, …). A row is one kernel of one case of
+FOLDER holds the packages of the libraries (liger_kernel, fla, attorch, …). Processes that see no GPU predict; without a
+GPU nothing else runs. A row is one kernel of one case of
 `prediction_cases.py`: all its launches in one call, forward and backward. The file is written after every case, so a
 case that fails, or the limit of time, loses no other case.
 """
@@ -17,6 +16,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -24,7 +24,8 @@ from typing import Any
 
 REPETITIONS = 10
 SAMPLED = 6  # programs that inspect traces of each grid
-WARM_PROCESSES = 6
+PROCESSES = max(1, min(7, (os.cpu_count() or 2) // 2))
+MARK = "@prediction "
 MOST_CONFIGURATIONS = 6  # of an autotuner on the GPU, evenly spread: each takes a second to compile
 FLUSHED_BYTES = 256 << 20  # written between repetitions, so that no call finds its input in the L2 cache
 
@@ -131,88 +132,92 @@ def limit_tuning() -> None:
 
 
 def run_cases(step: str, names: list[str]) -> None:
-    """Run a step on each case; print one JSON line per case, which the parent process reads."""
+    """Run a step on each case; print a line as it starts and a line with its rows, which the parent process reads."""
     if step != "predict":
         limit_tuning()
     for name in names:
         start = time.monotonic()
-        print(json.dumps({"starts": name}), flush=True)
+        print(MARK + json.dumps({"case": name}), flush=True)
+        line: dict[str, Any] = {"case": name, "rows": []}
         try:
             if step == "warm":
                 cases()[name]()()
-                rows: list[dict[str, Any]] = []
             else:
-                rows = predicted_rows(name) if step == "predict" else measured_rows(name)
-            line: dict[str, Any] = {"ends": name, "rows": rows}
+                line["rows"] = predicted_rows(name) if step == "predict" else measured_rows(name)
         except Exception as error:
-            line = {"ends": name, "rows": [], "error": f"{type(error).__name__}: {error}"[:300]}
-        print(json.dumps({**line, "seconds": round(time.monotonic() - start, 1)}), flush=True)
+            line["error"] = f"{type(error).__name__}: {error}"[:300]
+        print(MARK + json.dumps({**line, "seconds": round(time.monotonic() - start, 1)}), flush=True)
 
 
-def child(step: str, names: list[str], sources: Path) -> subprocess.Popen[str]:
-    """Start a process that runs a step on these cases."""
-    paths = [str(sources.resolve()), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [sys.executable, __file__, step, "--child", "--case", ",".join(names)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+class Steps:
+    """The results of all steps, written to a file after every case."""
 
+    def __init__(self, sources: Path, out: Path, seconds: float) -> None:
+        self.sources, self.out = sources, out
+        self.start = time.monotonic()
+        self.seconds = seconds
+        self.lock = threading.Lock()
+        self.results: dict[str, Any] = {**versions(), "predict": [], "measure": [], "warm": [], "failed": {}}
 
-def run_step(step: str, names: list[str], sources: Path, out: Path, seconds: float) -> None:
-    """Run a step in a child process, and again from the next case where the child dies."""
-    deadline = time.monotonic() + seconds
-    result: dict[str, Any] = {**versions(), "step": step, "rows": [], "failed": {}}
-    if step == "measure":
-        warmers = [child("warm", names[number::WARM_PROCESSES], sources) for number in range(WARM_PROCESSES)]
-        for one in warmers:
-            try:
-                one.communicate(timeout=max(1.0, 0.5 * seconds - (seconds - (deadline - time.monotonic()))))
-            except subprocess.TimeoutExpired:
-                one.kill()
-                one.communicate()
-    left = list(names)
-    while left and time.monotonic() < deadline:
-        process, current = child(step, left, sources), ""
-        stop = killed_at(process, deadline)
-        for line in process.stdout or ():
-            try:
-                message = json.loads(line)
-            except ValueError:
-                continue  # a library printed something
-            if not isinstance(message, dict):
-                continue
-            if "starts" in message:
-                current = message["starts"]
-            elif "ends" in message:
+    def run(self, step: str, names: list[str], until: float) -> None:
+        """Run a step on these cases in a child process, and again from the next case where the child dies."""
+        left, deadline = list(names), self.start + until * self.seconds
+        while left and time.monotonic() < deadline:
+            process, current = self._child(step, left), ""
+            stop = threading.Timer(max(0.1, deadline - time.monotonic()), process.kill)
+            stop.start()
+            for line in process.stdout or ():
+                if not line.startswith(MARK):
+                    continue  # a library printed something
+                message = json.loads(line.removeprefix(MARK))
+                current = message["case"]
+                if "rows" in message:
+                    left.remove(current)
+                    self._keep(step, current, message["rows"], message.get("error", ""), message["seconds"])
+                    current = ""
+            process.wait()
+            stop.cancel()
+            if not current and left and process.returncode:
+                break  # the child cannot start
+            if current:
                 left.remove(current)
-                result["rows"] += message["rows"]
-                if message.get("error"):
-                    result["failed"][current] = message["error"]
-                print(f"{current}: {message.get('error') or message['rows']} {message['seconds']} s", flush=True)
-                current = ""
-                out.write_text(json.dumps(result, indent=1) + "\n")
-        process.wait()
-        stop.cancel()
-        if current in left:
-            left.remove(current)
-            result["failed"][current] = f"the process ended with status {process.returncode}"
-        elif not current and left and process.returncode:
-            break
-    result["failed"].update(dict.fromkeys(left, "no time was left"))
-    out.write_text(json.dumps(result, indent=1) + "\n")
+                self._keep(step, current, [], f"the process ended with status {process.returncode}", 0)
+        for name in left:
+            self._keep(step, name, [], "no time was left", 0)
 
+    def _child(self, step: str, names: list[str]) -> subprocess.Popen[str]:
+        paths = [str(self.sources.resolve()), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+        if step == "predict":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        return subprocess.Popen(
+            [sys.executable, __file__, "--child", step, "--case", ",".join(names)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
-def killed_at(process: subprocess.Popen[str], deadline: float) -> Any:
-    """Return a started timer that kills a process at the deadline."""
-    from threading import Timer
+    def _keep(self, step: str, name: str, rows: list[dict[str, Any]], error: str, seconds: float) -> None:
+        with self.lock:
+            self.results[step] += rows
+            if error:
+                self.results["failed"][f"{step} {name}"] = error
+            print(f"{step} {name}: {error or len(rows)} {seconds} s", flush=True)
+            self.out.write_text(json.dumps({**self.results, "table": table(self.results)}, indent=1) + "\n")
 
-    timer = Timer(max(0.1, deadline - time.monotonic()), process.kill)
-    timer.daemon = True
-    timer.start()
-    return timer
+    def run_all(self, names: list[str], with_gpu: bool) -> None:
+        """Predict and compile in parallel, then measure one case after another."""
+        shares = [("predict", names[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+        if with_gpu:
+            shares += [("warm", names[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+        threads = [threading.Thread(target=self.run, args=share) for share in shares if share[1]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if with_gpu:
+            self.run("measure", names, 1.0)
 
 
 def versions() -> dict[str, str]:
@@ -225,30 +230,27 @@ def versions() -> dict[str, str]:
     return {"torch": torch.__version__, "triton": version("triton"), "device": device}
 
 
-def table(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+def table(results: dict[str, Any]) -> dict[str, Any]:
     """Return one row per kernel with both times, the rank correlation, and how far the times lie apart."""
-    floors = {(row["case"], row["kernel"]): row for row in predicted["rows"]}
+    floors = {(row["case"], row["kernel"]): row for row in results["predict"]}
     rows = []
-    for row in measured["rows"]:
+    for row in results["measure"]:
         floor = floors.get((row["case"], row["kernel"]))
         if floor and floor["launches"] == row["launches"] and row["measured_us"] > 0 and floor["predicted_us"] > 0:
             rows.append({**floor, "measured_us": row["measured_us"]})
-    for row in rows:
-        row["predicted_us"] = round(row["predicted_us"], 2)
-    ratios = sorted(row["measured_us"] / row["predicted_us"] for row in rows)
+    rows.sort(key=lambda row: float(row["measured_us"] / row["predicted_us"]))
+    ratios = [round(row["measured_us"] / row["predicted_us"], 2) for row in rows]
     return {
-        "torch": measured["torch"],
-        "triton": measured["triton"],
-        "device": measured["device"],
-        "predicted_with": f"PyTorch {predicted['torch']}, Triton {predicted['triton']}, no GPU",
         "kernels": len(rows),
         "rank_correlation": round(rank_correlation(rows), 3) if len(rows) > 2 else None,
-        "measured_over_predicted": {
-            "least": round(ratios[0], 2), "median": round(ratios[len(ratios) // 2], 2), "most": round(ratios[-1], 2),
-        } if ratios else None,
-        "rows": sorted(rows, key=lambda row: row["measured_us"] / row["predicted_us"]),
-        "failed": {**predicted["failed"], **measured["failed"]},
-    }  # fmt: skip
+        "measured_over_predicted": dict(zip(("least", "median", "most"), spread(ratios), strict=True)),
+        "rows": rows,
+    }
+
+
+def spread(ratios: list[float]) -> list[float | None]:
+    """Return the first, the middle and the last of sorted numbers."""
+    return [ratios[0], ratios[len(ratios) // 2], ratios[-1]] if ratios else [None, None, None]
 
 
 def rank_correlation(rows: list[dict[str, Any]]) -> float:
@@ -267,24 +269,21 @@ def rank_correlation(rows: list[dict[str, Any]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=["predict", "measure", "warm", "table"])
     parser.add_argument("--sources", type=Path, help="a folder with the libraries' packages")
     parser.add_argument("--case", default="", help="names, separated by commas; default: all")
-    parser.add_argument("--seconds", type=float, default=140.0, help="limit of the whole step")
-    parser.add_argument("--predicted", type=Path)
-    parser.add_argument("--measured", type=Path)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=140.0, help="the limit of the whole run")
+    parser.add_argument("--out", type=Path, help="the JSON file to write")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    names = [name for name in options.case.split(",") if name]
+    names = [name for name in options.case.split(",") if name] or [*cases()]
     if options.child:
-        run_cases(options.step, names)
-    elif options.step == "table":
-        made = table(json.loads(options.predicted.read_text()), json.loads(options.measured.read_text()))
-        options.out.write_text(json.dumps(made, indent=1) + "\n")
-        print({name: value for name, value in made.items() if name != "rows"})
-    else:
-        run_step(options.step, names or [*cases()], options.sources, options.out, options.seconds)
+        run_cases(options.child, names)
+        return
+    if options.sources is None or options.out is None:
+        parser.error("--sources and --out are required")
+    steps = Steps(options.sources, options.out, options.seconds)
+    steps.run_all(names, with_gpu=bool(steps.results["device"]))
+    print(json.dumps({name: value for name, value in table(steps.results).items() if name != "rows"}))
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def liger_tvd() -> Call:
 @case
 def liger_group_norm() -> Call:
     apply = liger("group_norm", "LigerGroupNormFunction").apply
-    x, weight, bias = normal(32, 512, 4096, grad=True), normal(512, grad=True), normal(512, grad=True)
+    x, weight, bias = normal(32, 512, 1024, grad=True), normal(512, grad=True), normal(512, grad=True)
     return both_ways(lambda: apply(x, weight, bias, 512, 32, 1e-5))
 
 

@@ -22,7 +22,8 @@ def inspect(
     script: Annotated[
         str,
         typer.Argument(
-            metavar="SCRIPT.py", help="A script that launches Triton kernels, a file with a SPEC, a module, or after -- a command."
+            metavar="SCRIPT.py",
+            help="A script that launches Triton kernels, a file with a SPEC, a module, or after -- a command.",
         ),
     ],
     arguments: Annotated[

@@ -13,5 +13,6 @@ Files, in reading order:
 - `written_memory.py`: which bytes of a storage were written.
 - `deferred_programs.py`: programs that run only when their results are read.
 - `cuda_graphs.py`: CUDA graphs, whose calls run again at each replay.
+- `inductor.py`: the Triton kernels that `torch.compile` generates.
 - `gpu_stand_in.py`: answers for `torch.cuda` on a machine without a GPU.
 """
