@@ -3,7 +3,8 @@
     python benchmarks/inspect/field.py --root liger=~/Liger-Kernel/src --root tutorials=~/triton/python/tutorials@3.9.0
 
 Libraries come from --root or from where pip installed them; absent ones are skipped and named. A script is right if it
-ends well, launches a kernel, and no finding is an error. `--json FILE` stores the rows of this run alone. With `--compare FILE` the exit status is 1 where a verdict is worse than in FILE.
+ends well, launches a kernel, and no finding is an error. `--json FILE` stores the rows of this run alone. With
+`--compare FILE` the exit status is 1 where a verdict is worse than in FILE.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def inspect(
         str,
         typer.Argument(
             metavar="SCRIPT.py",
-            help="A script that launches Triton kernels, a file with a SPEC, a module, or after -- a command.",
+            help="A script that launches Triton kernels, a file with a SPEC, a module, or a command after --.",
         ),
     ],
     arguments: Annotated[
