@@ -336,9 +336,11 @@ def mamba_state_update() -> Call:
     bare("mamba_ssm", "mamba_ssm.ops")
     from mamba_ssm.ops.triton.selective_state_update import selective_state_update
 
-    state, x, dt = normal(64, 4096, 128, dtype="float32"), *(normal(64, 4096, dtype="float32") for _ in range(2))
-    a, b, c = normal(4096, 128, dtype="float32"), *(normal(64, 128, dtype="float32") for _ in range(2))
-    return lambda: selective_state_update(state, x, dt, a, b, c, dt_softplus=True)
+    state, a = normal(64, 4096, 128, dtype="float32"), normal(4096, 128, dtype="float32")
+    x, dt, z = (normal(64, 4096, dtype="float32") for _ in range(3))
+    b, c = (normal(64, 128, dtype="float32") for _ in range(2))
+    d = normal(4096, dtype="float32")
+    return lambda: selective_state_update(state, x, dt, a, b, c, D=d, z=z, dt_softplus=True)
 
 
 @case

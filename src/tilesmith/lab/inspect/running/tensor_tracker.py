@@ -95,7 +95,11 @@ class TensorTracker(TorchFunctionMode):
         if name in _BACKWARD:
             self._before_use(None)
             with self.inside_call(self._any_on_gpu):
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+            if any(map(self.is_on_gpu, tree_leaves((args, kwargs)))):
+                for gradient in tensors_in(result):  # of torch.autograd.grad
+                    self._note(gradient, on_gpu=True)
+            return result
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if name not in _NO_CONTENTS:
             self._before_use(inputs)
