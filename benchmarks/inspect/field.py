@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", action="append", default=[], metavar="LIBRARY=FOLDER")
     parser.add_argument("--script", action="append", default=[], help="only scripts whose names start so")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for each script")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of CPU time for each script")
     parser.add_argument("--json", type=Path, help="write the table here")
     parser.add_argument("--compare", type=Path, help="a table of an earlier run")
     options = parser.parse_args()
@@ -116,7 +116,7 @@ def main() -> None:
     for name, file, arguments, folder in scripts(roots, options.script):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
         start, busy = time.monotonic(), children_seconds()
-        found = inspect_script(file, arguments, settings, Limits(seconds=options.timeout))
+        found = inspect_script(file, arguments, settings, Limits(seconds=options.timeout, of_cpu=True))
         versions = {"tilesmith": found.tilesmith, "torch": found.torch, "triton": found.triton}
         row = {**verdict(name, found), "seconds": round(time.monotonic() - start, 1)}
         row["cpu_seconds"] = round(children_seconds() - busy, 1)

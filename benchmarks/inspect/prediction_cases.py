@@ -339,8 +339,8 @@ def mamba_state_update() -> Call:
     state, a = normal(64, 4096, 128, dtype="float32"), normal(4096, 128, dtype="float32")
     x, dt, z = (normal(64, 4096, dtype="float32") for _ in range(3))
     b, c = (normal(64, 128, dtype="float32") for _ in range(2))
-    d = normal(4096, dtype="float32")
-    return lambda: selective_state_update(state, x, dt, a, b, c, D=d, z=z, dt_softplus=True)
+    d, bias = (normal(4096, dtype="float32") for _ in range(2))
+    return lambda: selective_state_update(state, x, dt, a, b, c, D=d, z=z, dt_bias=bias, dt_softplus=True)
 
 
 @case
@@ -458,6 +458,6 @@ def xformers_rows() -> Call:
     from xformers.ops._triton.k_index_select_cat import index_select_cat_fwd
     from xformers.ops._triton.rmsnorm_kernels import _rms_norm_forward
 
-    x, weight, output = normal(ROWS, COLUMNS), normal(COLUMNS), normal(ROWS, COLUMNS)
-    index = torch.arange(ROWS, device="cuda")
+    x, weight, output = normal(ROWS, COLUMNS), normal(COLUMNS), normal(ROWS // 2, COLUMNS)
+    index = torch.arange(ROWS // 2, device="cuda")
     return lambda: (_rms_norm_forward(x, weight, 1e-6), index_select_cat_fwd(output, x, index))
