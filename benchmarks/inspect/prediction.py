@@ -3,9 +3,8 @@
     python benchmarks/inspect/prediction.py --sources FOLDER --out benchmarks/inspect/prediction.json
 
 FOLDER holds the packages of the libraries (liger_kernel, fla, attorch, …). Processes that see no GPU predict; without a
-GPU nothing else runs. A row is one kernel of one case of
-`prediction_cases.py`: all its launches in one call, forward and backward. The file is written after every case, so a
-case that fails, or the limit of time, loses no other case.
+GPU nothing else runs. A row is one kernel of one case of `prediction_cases.py`: all its launches in one call, forward
+and backward. The file is written after every case, so a case that fails, or the limit of time, loses no other case.
 """
 
 from __future__ import annotations

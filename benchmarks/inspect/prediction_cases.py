@@ -378,19 +378,28 @@ def _unsloth() -> None:
 
 
 @case
-def unsloth_rows() -> Call:
+def unsloth_rms_norm() -> Call:
     _unsloth()
-    from unsloth.kernels.geglu import geglu_exact_forward_kernel
     from unsloth.kernels.rms_layernorm import fast_rms_layernorm
-    from unsloth.kernels.swiglu import swiglu_DWf_DW_dfg_kernel, swiglu_fg_kernel
 
     x = normal(4, ROWS // 4, COLUMNS, grad=True)
-    gate, up = (normal(4, ROWS // 4, COLUMNS) for _ in range(2))
     norm = SimpleNamespace(weight=normal(COLUMNS, grad=True), variance_epsilon=1e-6)
-    both = both_ways(lambda: fast_rms_layernorm(norm, x))
-    flat = [normal(ROWS, COLUMNS) for _ in range(3)]
-    calls = (lambda: geglu_exact_forward_kernel(gate, up), lambda: swiglu_fg_kernel(gate, up), both)
-    return lambda: [call() for call in (*calls, lambda: swiglu_DWf_DW_dfg_kernel(*flat))]
+    return both_ways(lambda: fast_rms_layernorm(norm, x))
+
+
+@case
+def unsloth_activations() -> Call:
+    _unsloth()
+    from unsloth.kernels.geglu import geglu_exact_forward_kernel
+    from unsloth.kernels.swiglu import swiglu_DWf_DW_dfg_kernel, swiglu_fg_kernel
+
+    gate, up = (normal(4, ROWS // 4, COLUMNS) for _ in range(2))
+    rows = [normal(ROWS, COLUMNS) for _ in range(3)]
+    return lambda: (
+        geglu_exact_forward_kernel(gate, up),
+        swiglu_fg_kernel(gate, up),
+        swiglu_DWf_DW_dfg_kernel(*rows),
+    )
 
 
 def _vllm() -> None:
