@@ -112,10 +112,14 @@ class _Compiling:
         if self._is_prepared:
             return
         self._is_prepared = True
+        import torch._functorch.config
         import torch._inductor.config
         from torch._inductor.output_code import CompiledFxGraph
 
         self._changes.enter_context(torch._inductor.config.patch(_NOT_HERE))
+        # Compile a backward with its forward: later, in autograd, the tracker's mode is on.
+        functorch: Any = torch._functorch.config
+        self._changes.enter_context(functorch.patch("force_non_lazy_backward_lowering", True))
         stock: Callable[..., Any] = CompiledFxGraph.__call__
 
         def run(graph: Any, inputs: Sequence[Any]) -> Any:
@@ -140,6 +144,7 @@ class _Moving:
     def tracing(self) -> Iterator[None]:
         """Let tensors say `cuda` when the traced program asks, but make those that it creates on the CPU."""
         from torch._dynamo.variables.tensor import TensorVariable
+        from torch._subclasses import fake_tensor
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         dispatch: Callable[..., Any] = FakeTensorMode.__torch_dispatch__
@@ -154,6 +159,8 @@ class _Moving:
             return {**specialize(value), "device": GPU}
 
         with (
+            patch.object(fake_tensor, "init_gpu_context", lambda *unused: None),
+            patch.object(FakeTensorMode, "avoid_device_init", True),
             patch.object(FakeTensorMode, "__torch_dispatch__", dispatched),
             patch.object(TensorVariable, "specialize", staticmethod(specialized)),
         ):
@@ -172,7 +179,7 @@ class _Moving:
         for node in graph.graph.nodes:
             node.args, node.kwargs = map_aggregate(node.args, moved), map_aggregate(node.kwargs, moved)
         graph.recompile()
-        mode = detect_fake_mode(inputs)
+        mode: Any = detect_fake_mode(inputs)
         self._is_moved = True
         try:
             with mode:
@@ -211,14 +218,13 @@ def _first_line(error: BaseException) -> str:
 @contextmanager
 def _without_modes() -> Iterator[None]:
     """Take every mode off, so that PyTorch's tracer sees the program's calls and not the tracker's."""
-    from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
-
-    modes = [_pop_mode() for _ in _get_current_function_mode_stack()]
+    overrides: Any = torch.overrides  # these functions have no types
+    modes = [overrides._pop_mode() for _ in overrides._get_current_function_mode_stack()]
     try:
         yield
     finally:
         for mode in reversed(modes):
-            _push_mode(mode)
+            overrides._push_mode(mode)
 
 
 def _launch_plainly(module: ModuleType, changes: ExitStack) -> None:
