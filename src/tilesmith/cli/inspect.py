@@ -22,7 +22,8 @@ def inspect(
     script: Annotated[
         str,
         typer.Argument(
-            metavar="SCRIPT.py", help="A script that launches Triton kernels, a file with a SPEC, or a module: pytest."
+            metavar="SCRIPT.py",
+            help="A script that launches Triton kernels, a file with a SPEC, a module, or a command after --.",
         ),
     ],
     arguments: Annotated[
@@ -61,9 +62,7 @@ def inspect(
     error, or if the script fails.
     """
     options = replace(_options(target or [], programs, config, device, asm, kernel or []), precision=precision)
-    if not Path(script).is_file() and not _is_module(script):
-        refuse(f"{script} is not a file, nor a module of {_python()}")
-    found = _run(script, arguments or [], options, timeout, memory)
+    found = _run(*_program([script, *(arguments or [])]), options, timeout, memory)
     if json:
         from tilesmith.lab.inspect.output.json_output import as_json
 
@@ -107,20 +106,14 @@ def _options(
     )
 
 
-def _is_module(name: str) -> bool:
-    """Return whether Python finds a module of this name, also in the current folder."""
-    import sys
-    from importlib.util import find_spec
+def _program(command: list[str]) -> tuple[str, list[str]]:
+    from tilesmith.lab.inspect.options import InspectError
+    from tilesmith.lab.inspect.running.command import program_of
 
-    if not all(part.isidentifier() for part in name.split(".")):
-        return False
-    sys.path.insert(0, "")
     try:
-        return find_spec(name) is not None
-    except ImportError:
-        return False
-    finally:
-        sys.path.remove("")
+        return program_of(command)
+    except InspectError as error:
+        refuse(str(error))
 
 
 def _run(script: str, arguments: list[str], options: InspectOptions, timeout: float, memory: float) -> Inspection:
@@ -210,7 +203,7 @@ def _failure(script: str, ending: Ending, traced_before: str) -> tuple[str, int]
         return message, WRONG_USAGE
     if kind in ("SyntaxError", "IndentationError", "TabError"):
         return f"{script} is not Python: {ending.message}", WRONG_USAGE
-    if kind == "ModuleNotFoundError":
+    if kind == "ModuleNotFoundError" or (kind == "ImportError" and message.startswith("No module named")):
         return f"{script} cannot run: {message}. Install it for {_python()}", WRONG_USAGE
     return f"{script} failed: {ending.message}; {traced_before}", CHECK_FAILED
 

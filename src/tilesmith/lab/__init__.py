@@ -26,19 +26,27 @@ Files, in reading order:
 - `doc_tables/`: the tables of README and docs.
 """
 
-from tilesmith.lab.bench.bench_call import Benchmark, bench
-from tilesmith.lab.check import Result
-from tilesmith.lab.check_call import Checked, check
-from tilesmith.lab.inspect import (
-    Inspection,
-    assert_coalesced,
-    assert_in_bounds,
-    assert_loads_per_element,
-    inspect,
-)
-from tilesmith.lab.judge import judge
-from tilesmith.lab.profile.profile_call import Profile, profile
-from tilesmith.lab.schemas import schema
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilesmith.lab.bench.bench_call import Benchmark, bench
+    from tilesmith.lab.check import Result
+    from tilesmith.lab.check_call import Checked, check
+    from tilesmith.lab.inspect import (
+        Inspection,
+        assert_coalesced,
+        assert_in_bounds,
+        assert_loads_per_element,
+        inspect,
+    )
+    from tilesmith.lab.judge import judge
+    from tilesmith.lab.profile.profile_call import Profile, profile
+    from tilesmith.lab.schemas import schema
 
 __all__ = [
     "Benchmark",
@@ -56,3 +64,32 @@ __all__ = [
     "profile",
     "schema",
 ]
+
+_HOMES = dict.fromkeys(("Benchmark", "bench"), "tilesmith.lab.bench.bench_call")
+_HOMES |= {"Result": "tilesmith.lab.check", "judge": "tilesmith.lab.judge", "schema": "tilesmith.lab.schemas"}
+_HOMES |= dict.fromkeys(("Checked", "check"), "tilesmith.lab.check_call")
+_HOMES |= dict.fromkeys(("Profile", "profile"), "tilesmith.lab.profile.profile_call")
+_HOMES |= {name: "tilesmith.lab.inspect" for name in __all__ if name not in _HOMES}
+
+
+class _Lab(ModuleType):
+    """This package: its names are imported on first use, since PyTorch takes seconds to import.
+
+    `bench`, `check`, `inspect`, `judge` and `profile` are functions and also submodules. Properties let the functions
+    win whenever the submodules are imported.
+    """
+
+    def __dir__(self) -> list[str]:
+        return [*__all__]
+
+
+def _imported(name: str) -> property:
+    def value(package: ModuleType) -> Any:
+        return getattr(sys.modules.get(_HOMES[name]) or importlib.import_module(_HOMES[name]), name)
+
+    return property(value, lambda package, submodule: None)
+
+
+for _name in __all__:
+    setattr(_Lab, _name, _imported(_name))
+sys.modules[__name__].__class__ = _Lab

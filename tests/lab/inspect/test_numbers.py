@@ -53,6 +53,14 @@ def test_an_accumulator_in_half_precision_is_named(accumulate: object, low: bool
         assert only(found, "low-precision").line == line_of(faulty.half_accumulator, "rounds at every step")
 
 
+def test_a_loop_of_four_additions_in_half_precision_is_named() -> None:
+    x, y = torch.rand(4, 32).half(), torch.zeros(32)
+    for rows, low in ((4, True), (3, False)):
+        kernel = faulty.half_accumulator
+        found = inspect(lambda: kernel[(1,)](x, y, rows, ACCUMULATE=tl.float16, BLOCK=32), targets=HOPPER)  # noqa: B023
+        assert ("low-precision" in kinds(found)) is low
+
+
 @pytest.mark.parametrize(("sum_in", "low"), [(tl.float16, True), (tl.float32, False)])
 def test_a_sum_in_half_precision_is_named(sum_in: object, low: bool) -> None:
     x, y = torch.rand(4, 256).half(), torch.zeros(4)

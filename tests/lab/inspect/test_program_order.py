@@ -27,8 +27,11 @@ def test_a_barrier_orders_the_threads_of_a_program() -> None:
     assert "race" not in kinds(reversed_once(barrier=True))
 
 
-def test_one_warp_needs_no_barrier() -> None:
-    assert "race" not in kinds(reversed_once(barrier=False, num_warps=1))
+def test_one_warp_without_a_barrier_is_a_warning() -> None:
+    finding = only(reversed_once(barrier=False, num_warps=1), "race")
+    assert finding.severity == "warning"
+    assert "in step" in finding.message
+    assert "race" not in kinds(reversed_once(barrier=True, num_warps=1))
 
 
 def test_a_reduction_between_makes_it_a_warning() -> None:

@@ -133,6 +133,13 @@ def test_endless_script_is_stopped(tmp_path: Path) -> None:
     assert [kernel.name for kernel in found.kernels] == ["double_kernel"]
 
 
+def test_limit_of_cpu_time_stops_a_busy_script(tmp_path: Path) -> None:
+    script = tmp_path / "busy.py"
+    script.write_text("while True:\n    pass\n")
+    found = inspect_script(script, limits=Limits(seconds=0.5, of_cpu=True))
+    assert (found.ending.kind, found.ending.message) == ("timeout", "was still running after 0.5 s of CPU time")
+
+
 def test_script_over_the_memory_limit_is_stopped(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\nkept = []\nwhile True: kept.append(torch.ones(1 << 25))\n")

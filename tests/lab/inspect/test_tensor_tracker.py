@@ -14,6 +14,10 @@ from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask instead")
 
 
+def _gradient(x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad((x * x).sum(), x)[0]
+
+
 @pytest.fixture
 def pretended():  # type: ignore[no-untyped-def]  # a generator of nothing
     with gpu_stand_in(device("h200")), TensorTracker(lambda tensors: None, pretend_gpu=True).watching():
@@ -37,6 +41,7 @@ class TestWithoutGpu:
             lambda: torch.empty_like(torch.ones(3, device="cuda")),
             lambda: torch.nn.Parameter(torch.ones(3, device="cuda")),
             lambda: torch.nn.Linear(2, 2).cuda().weight,
+            lambda: _gradient(torch.ones(3, device="cuda", requires_grad=True)),
             lambda: torch.nn.Linear(2, 2, device="cuda").weight,
             lambda: torch.ones(3).to(torch.ones(1, device="cuda").device),
             lambda: torch.randn(3, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1)),

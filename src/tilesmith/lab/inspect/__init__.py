@@ -18,11 +18,17 @@ Files, in reading order:
 - `assertions.py`: assertions for tests of kernels.
 """
 
-from tilesmith.lab.inspect.assertions import assert_coalesced, assert_in_bounds, assert_loads_per_element
-from tilesmith.lab.inspect.inspect_call import inspect
-from tilesmith.lab.inspect.model import Finding, Inspection, Kernel
-from tilesmith.lab.inspect.options import InspectError
-from tilesmith.lab.inspect.running.watch import inspection_of, watching
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilesmith.lab.inspect.assertions import assert_coalesced, assert_in_bounds, assert_loads_per_element
+    from tilesmith.lab.inspect.inspect_call import inspect
+    from tilesmith.lab.inspect.model import Finding, Inspection, Kernel
+    from tilesmith.lab.inspect.options import InspectError
+    from tilesmith.lab.inspect.running.watch import inspection_of, watching
 
 __all__ = [
     "Finding",
@@ -36,3 +42,14 @@ __all__ = [
     "inspection_of",
     "watching",
 ]
+
+_HOMES = {"inspect": "inspect_call", "InspectError": "options"}
+_HOMES |= dict.fromkeys(("Finding", "Inspection", "Kernel"), "model")
+_HOMES |= dict.fromkeys(("inspection_of", "watching"), "running.watch")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first use: the command's own process needs neither PyTorch nor Triton."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'assertions')}"), name)

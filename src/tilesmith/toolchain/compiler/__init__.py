@@ -15,17 +15,24 @@ Files, in reading order:
 - `shared.py`: which shared-memory addresses the lanes of a warp access.
 """
 
-from tilesmith.toolchain.compiler.assembly import Access
-from tilesmith.toolchain.compiler.binary import Binary
-from tilesmith.toolchain.compiler.compile import (
-    accepted_options,
-    compile_kernel,
-    jit_function,
-    prepare,
-    translate_kernel,
-)
-from tilesmith.toolchain.compiler.errors import CompileError
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tilesmith.toolchain.compiler.targets import DEFAULT_TARGETS, Target
+
+if TYPE_CHECKING:
+    from tilesmith.toolchain.compiler.assembly import Access
+    from tilesmith.toolchain.compiler.binary import Binary
+    from tilesmith.toolchain.compiler.compile import (
+        accepted_options,
+        compile_kernel,
+        jit_function,
+        prepare,
+        translate_kernel,
+    )
+    from tilesmith.toolchain.compiler.errors import CompileError
 
 __all__ = [
     "DEFAULT_TARGETS",
@@ -39,3 +46,12 @@ __all__ = [
     "prepare",
     "translate_kernel",
 ]
+
+_HOMES = {"Access": "assembly", "Binary": "binary", "CompileError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on first use: the names of targets need no Triton."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'compile')}"), name)

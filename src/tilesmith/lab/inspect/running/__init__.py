@@ -2,6 +2,7 @@
 
 Files, in reading order:
 
+- `command.py`: which file or module a command line runs.
 - `script.py`: starts a script in a child process and gathers the results, even of a script that crashes.
 - `child_process.py`: the child process itself.
 - `spawned_processes.py`: receives the kernels of processes that the script starts.
@@ -12,5 +13,6 @@ Files, in reading order:
 - `written_memory.py`: which bytes of a storage were written.
 - `deferred_programs.py`: programs that run only when their results are read.
 - `cuda_graphs.py`: CUDA graphs, whose calls run again at each replay.
+- `inductor.py`: the Triton kernels that `torch.compile` generates.
 - `gpu_stand_in.py`: answers for `torch.cuda` on a machine without a GPU.
 """

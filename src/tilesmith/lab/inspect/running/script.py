@@ -22,15 +22,17 @@ from tilesmith.lab.inspect.running.spawned_processes import SpawnedProcesses
 POLL_SECONDS = 0.2
 SECONDS_TO_START = 600.0  # importing torch and Triton from a slow disk
 SECONDS_TO_END = 10.0
+MOST_ELAPSED = 20  # times the limit, where that counts CPU time
 GIGABYTE = 1 << 30
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Time and memory after which a script is killed."""
+    """Time and memory after which a script is killed. With `of_cpu`, its CPU time counts, whatever else runs."""
 
     seconds: float = 300.0
     gigabytes: float = 8.0
+    of_cpu: bool = False
 
 
 @dataclass
@@ -109,11 +111,14 @@ def _gather(
     limits: Limits,
     progress: Callable[[str], None],
 ) -> Ending:
-    deadline = time.monotonic() + SECONDS_TO_START
+    clock = (lambda: _cpu_seconds(process.pid)) if limits.of_cpu else time.monotonic
+    deadline = clock() + SECONDS_TO_START
+    latest = time.monotonic() + SECONDS_TO_START + MOST_ELAPSED * limits.seconds  # for a script that sleeps
     while True:
         while not pipe.poll(POLL_SECONDS):
-            if time.monotonic() > deadline:
-                return Ending("timeout", 1, f"was still running after {limits.seconds:g} s")
+            if clock() > deadline or time.monotonic() > latest:
+                of_cpu = " of CPU time" if limits.of_cpu else ""
+                return Ending("timeout", 1, f"was still running after {limits.seconds:g} s{of_cpu}")
             if _resident_bytes(process.pid) > limits.gigabytes * GIGABYTE:
                 return Ending("memory", 1, f"used more than {limits.gigabytes:g} GB of memory")
         try:
@@ -124,7 +129,7 @@ def _gather(
             ending: Ending = message[1]
             return ending
         if message[0] == "started":
-            deadline = time.monotonic() + limits.seconds
+            deadline = clock() + limits.seconds
         _note(message, gathered, progress)
 
 
@@ -159,6 +164,15 @@ def _resident_bytes(process_id: int) -> int:
     except (OSError, IndexError):
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu_seconds(process_id: int) -> float:
+    """Return the CPU time of a process; 0 where the system does not report it."""
+    try:
+        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system time
 
 
 def _inspection(script: Path | str, arguments: Sequence[str], gathered: _Gathered) -> Inspection:

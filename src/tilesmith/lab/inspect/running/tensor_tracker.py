@@ -95,7 +95,11 @@ class TensorTracker(TorchFunctionMode):
         if name in _BACKWARD:
             self._before_use(None)
             with self.inside_call(self._any_on_gpu):
-                return func(*args, **kwargs)
+                result = func(*args, **kwargs)
+            if any(map(self.is_on_gpu, tree_leaves((args, kwargs)))):
+                for gradient in tensors_in(result):  # of torch.autograd.grad
+                    self._note(gradient, on_gpu=True)
+            return result
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if name not in _NO_CONTENTS:
             self._before_use(inputs)
@@ -179,12 +183,12 @@ class TensorTracker(TorchFunctionMode):
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
         attribute = func.__self__.__name__
         if self._pretend_gpu and attribute in ("device", "is_cuda"):
-            on_gpu = self._is_on_gpu(args[0])
+            on_gpu = self.is_on_gpu(args[0])
             if attribute == "is_cuda":
                 return on_gpu
             return GPU if on_gpu else func(*args)
         result = func(*args)
-        if attribute == "grad" and isinstance(result, torch.Tensor) and self._is_on_gpu(args[0]):
+        if attribute == "grad" and isinstance(result, torch.Tensor) and self.is_on_gpu(args[0]):
             self._note(result, on_gpu=True)
         return result
 
@@ -193,7 +197,7 @@ class TensorTracker(TorchFunctionMode):
     ) -> tuple[Any, bool]:
         """Run the call on host memory. Return its result, and whether the result would be on the GPU."""
         named = _named_device(name, args, kwargs)
-        on_gpu = named.type == "cuda" if named else any(map(self._is_on_gpu, inputs))
+        on_gpu = named.type == "cuda" if named else any(map(self.is_on_gpu, inputs))
         if name in ("cpu", "cuda", "to") and named is not None:
             return self._moved(func, name, args, kwargs, named), on_gpu
         if name == "get_device":
@@ -203,7 +207,7 @@ class TensorTracker(TorchFunctionMode):
         if name in ("pin_memory", "is_pinned"):
             return (args[0] if name == "pin_memory" else False), on_gpu
         if name == "__set__" and len(args) == 2 and isinstance(args[1], torch.Tensor):
-            return func(*args), self._is_on_gpu(args[1])
+            return func(*args), self.is_on_gpu(args[1])
         args = [HOST if _is_gpu(arg) else arg for arg in args]
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         if "device" in kwargs and named is not None and named.type == "cuda":
@@ -216,7 +220,7 @@ class TensorTracker(TorchFunctionMode):
     def _moved(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any], to: torch.device) -> Any:
         """Return a copy where the move crosses between host and GPU, else what torch returns."""
         tensor = args[0]
-        crosses = self._is_on_gpu(tensor) != (to.type == "cuda")
+        crosses = self.is_on_gpu(tensor) != (to.type == "cuda")
         if name == "to":
             rest = [arg for arg in args[1:] if isinstance(arg, (torch.dtype, torch.Tensor))]
             options = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking")}
@@ -228,7 +232,7 @@ class TensorTracker(TorchFunctionMode):
             moved = tensor
         return moved.clone() if crosses and moved is tensor else moved
 
-    def _is_on_gpu(self, tensor: Any) -> bool:
+    def is_on_gpu(self, tensor: Any) -> bool:
         if not self._pretend_gpu or not isinstance(tensor, torch.Tensor):
             return False
         try:

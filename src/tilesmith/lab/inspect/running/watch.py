@@ -14,6 +14,7 @@ from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions
 from tilesmith.lab.inspect.running.cuda_kernels import cuda_kernels_on_host
 from tilesmith.lab.inspect.running.gpu_stand_in import gpu_stand_in
+from tilesmith.lab.inspect.running.inductor import inductor_watched
 from tilesmith.lab.inspect.session import Session
 from tilesmith.toolchain.interpreter import handing_over
 
@@ -27,6 +28,7 @@ def watching(session: Session) -> ExitStack:
         stack.enter_context(gpu_stand_in(pretended_device(session.options), session.note))
     stack.enter_context(handing_over(session))
     stack.enter_context(session.tensors.watching())
+    stack.enter_context(inductor_watched(session.tensors, not session.has_gpu, session.note))
     if not session.has_gpu:
         stack.enter_context(cuda_kernels_on_host(session.tensors))
     return stack

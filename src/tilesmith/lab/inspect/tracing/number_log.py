@@ -11,7 +11,8 @@ from tilesmith.toolchain.interpreter import Dot, Operation
 from tilesmith.toolchain.interpreter.values.precision import EPSILON, Birth, Rounding
 
 HALF = ("fp16", "bf16")
-LONG_SUM = 8  # additions in half precision
+LONG_SUM = 8  # additions of a reduction in half precision
+LONG_LOOP = 4  # additions of one line to its own result
 _ADDITIONS = ("fadd", "fma")
 
 Line = tuple[str, int]
@@ -70,14 +71,15 @@ class NumberLog:
         if operation.format not in HALF:
             return
         line = (operation.file, operation.line)
-        additions = 0
+        additions, most = 0, LONG_SUM
         if operation.kind == "reduce" and operation.name == "reduce":
             additions = operation.elements // max(1, _results(operation))
         elif operation.name in _ADDITIONS:
             before = [self._chains.get(one, 0) for one in operation.inputs if self._line_of.get(one) == line]
             additions = self._chains[operation.number] = 1 + max(before, default=0)
             self._line_of[operation.number] = line
-        if additions >= LONG_SUM:
+            most = LONG_LOOP
+        if additions >= most:
             self.sums[line] = (operation.format, max(additions, self.sums.get(line, ("", 0))[1]))
 
     def not_finite(self, birth: Birth) -> None:

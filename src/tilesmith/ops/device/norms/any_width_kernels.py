@@ -229,8 +229,8 @@ def part_statistics(
     Σ g · (x − mean). Without CENTRE the mean counts as zero, and Σ g is not computed.
 
     `length` counts the columns of the middle; None where they fill all chunks. The function goes through the chunks
-    once: each thread takes distances from the mean of its first vector. The sums of distances from the common mean follow
-    from those.
+    once: each thread takes distances from the mean of its first vector. The sums of distances from the common mean
+    follow from those.
     """
     x_edges, scaled_edges, is_edge = of_edges
     COMPUTE: tl.constexpr = x_edges.dtype

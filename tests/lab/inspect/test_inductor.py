@@ -1,0 +1,86 @@
+"""The Triton kernels that `torch.compile` generates, inspected without a GPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tilesmith.lab.inspect import inspect
+from tilesmith.lab.inspect.running.script import inspect_script
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the stand-ins are for machines without a GPU")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_compiled_module_shows_kernels_of_forward_and_backward() -> None:
+    results = {}
+
+    def program() -> None:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)).to("cuda")
+        compiled = torch.compile(module, mode="max-autotune")
+        x = torch.randn(5, 8, device="cuda", requires_grad=True)
+        y = compiled(x)
+        (gradient,) = torch.autograd.grad(y.square().sum(), x)
+        plain = module(x)
+        (expected,) = torch.autograd.grad(plain.square().sum(), x)
+        results["forward"] = torch.allclose(y, plain, atol=1e-4)
+        results["backward"] = torch.allclose(gradient, expected, atol=1e-4)
+
+    found = inspect(program, targets=["cuda:90"])
+    names = [kernel.name for kernel in found.kernels]
+    assert results == {"forward": True, "backward": True}
+    assert any("backward" in name for name in names), (names, found.notes)
+    assert any("backward" not in name for name in names)
+    assert all(name.startswith("triton_") for name in names)
+    assert not [one for one in found.findings if one.severity == "error"]
+
+
+def test_compiled_function_may_index_and_create_tensors_on_cuda() -> None:
+    results = []
+
+    def program() -> None:
+        def shifted(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+            assert x.is_cuda
+            return x[index, 1:5].sum(1) + torch.arange(x.shape[0], device="cuda") + torch.zeros(1, device=x.device)
+
+        x, index = torch.randn(30, 9, device="cuda"), torch.randint(0, 30, (30,), device="cuda")
+        results.append(torch.allclose(torch.compile(shifted)(x, index), shifted(x, index), atol=1e-5))
+
+    found = inspect(program, targets=["cuda:90"])
+    assert results == [True]
+    assert len(found.kernels) == 1
+
+
+def test_function_that_cannot_be_compiled_runs_and_is_named() -> None:
+    results = []
+
+    def program() -> None:
+        def with_break(x: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return x + 1
+
+        results.append(torch.compile(with_break, fullgraph=True)(torch.zeros(3, device="cuda")).tolist())
+
+    found = inspect(program, targets=["cuda:90"])
+    assert results == [[1, 1, 1]]
+    assert found.notes[0].startswith("torch.compile left with_break as it is, so its Inductor kernels are not seen: ")
+
+
+@pytest.mark.slow
+def test_generated_file_is_inspected_as_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.compile(lambda x: torch.softmax(x, 1))(torch.randn(5, 70, device='cuda'))\n")
+    assert [kernel.grid for kernel in inspect_script(script).kernels] == [(5, 1, 1)]
+    generated = next(file for file in tmp_path.rglob("*.py") if "def benchmark_compiled_module" in file.read_text())
+    found = inspect_script(generated)
+    assert [kernel.grid for kernel in found.kernels] == [(5, 1, 1)]
+    assert found.ending.kind == "finished"
