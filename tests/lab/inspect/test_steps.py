@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The statements of a program with what its variables hold, and the view of the inspect page that plays them."""
 
 from __future__ import annotations

@@ -118,7 +118,8 @@ class Trace(Observer):
         self.covered = ""  # what is known of the programs that are not traced
         self.reaches_others = False  # accesses tensors that are not arguments, through a table of addresses
         self.shown = {program: Shown() for program in shown}
-        self.stepped = {program: StepLog() for program in list(dict.fromkeys(shown))[:MOST_STEPPED]}
+        self.steps = {program: StepLog() for program in list(dict.fromkeys(shown))[:MOST_STEPPED]}
+        self.stepped = self.steps.keys()
         self._followed = frozenset(followed)
 
     def follows(self, program: Program) -> bool:
@@ -171,7 +172,7 @@ class Trace(Observer):
             )  # fmt: skip
 
     def step(self, step: Step) -> None:
-        self.stepped[step.program].step(step)
+        self.steps[step.program].step(step)
 
     def false_hint(self, hint: Hint) -> None:
         self.sanitizer.false_hint(hint)
@@ -202,8 +203,8 @@ class Trace(Observer):
             access.kind, access.file, access.line, access.column, argument, access.element_bytes,
             access.addresses.shape if access.addresses.size > 1 else (),
         )  # fmt: skip
-        if access.program in self.stepped:
-            self.stepped[access.program].access(access, argument)
+        if access.program in self.steps:
+            self.steps[access.program].access(access, argument)
         site = self.sites.get(place)
         if site is None:
             site = self.sites[place] = Site(place)

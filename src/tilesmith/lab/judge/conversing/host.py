@@ -157,7 +157,7 @@ class _Log(TorchFunctionMode):
     """Every function of PyTorch that a call uses, with its arguments and its result."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch has no types here
+        super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...], Any]] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

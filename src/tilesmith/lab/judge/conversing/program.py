@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import _get_current_function_mode
 from triton.runtime.autotuner import Autotuner
 
 from tilesmith.lab.judge.conversing.wire import Wire
@@ -68,12 +69,13 @@ class Program:
 
     def call(self, number: int, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Call an object of the program. Files among the arguments are those of this process, before and after."""
-        mode = _get_current_function_mode()
+        mode = _get_current_function_mode()  # type: ignore[no-untyped-call]  # PyTorch has no types here
         with torch._C.DisableTorchFunction():  # a watching mode sees the program's work, not ours
             return self._called(number, given, named, mode)
 
     def _called(self, number: int, given: tuple[Any, ...], named: Mapping[str, Any], mode: Any) -> Any:
-        self._wire.files = files = []
+        files: list[Path] = []
+        self._wire.files = files
         request = {
             "do": "call",
             "of": number,
@@ -162,7 +164,7 @@ class Program:
         return method.__get__(target)
 
 
-def _compute_again(mode: TorchFunctionMode, log: list[tuple[str, Any, Any]]) -> None:
+def _compute_again(mode: Any, log: list[tuple[str, Any, Any]]) -> None:
     """Show the watching mode every function of a call; compute known ones again, and compare."""
     for name, args, made in log:
         function = _COMPUTED_AGAIN.get(name)

@@ -161,7 +161,7 @@ class _Tracer:
 
 def _described(name: str, value: Any, memory: Memory) -> Iterator[tuple[Variable, bytes | None]]:
     """Yield the variables of a value, one for each element of a tuple; of shared memory also its content."""
-    handle = getattr(value, "handle", None)
+    handle: Any = getattr(value, "handle", None)
     if isinstance(value, tl.tensor):
         yield _tile(name, handle, memory), None
     elif hasattr(handle, "allocation"):  # of Gluon
