@@ -25,6 +25,7 @@ from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN, Catalogue
 from tilesmith.workshop.course.exercise import Exercise
 from tilesmith.workshop.learner.workshop_folder import Workshop
+from tilesmith.workshop.publishing.lesson_html import lesson_html
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXERCISES = Catalogue()
@@ -196,3 +197,9 @@ def test_coverage_names_every_exercise() -> None:
     ladders = {f"{name}-{rung}" for name, last in ends for rung in range(int(last) + 1)}
     named = set(re.findall(r"`([a-z0-9-]+)`", text)) | ladders
     assert sorted(set(EXERCISES) - named) == []
+
+
+def test_code_of_a_lesson_is_a_block_not_text() -> None:
+    for exercise in Catalogue().values():
+        assert "&lt;pre" not in lesson_html(exercise), exercise.id
+    assert '<pre><code class="language-python">' in lesson_html(Catalogue()["masks"])

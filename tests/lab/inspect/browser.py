@@ -130,6 +130,7 @@ class Browser:
         """Press a key. Modifiers: 1 Alt, 2 Control, 8 Shift."""
         codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, "Enter": 13}
         codes |= {"Escape": 27, "Backspace": 8, "Delete": 46, "Home": 36, "End": 35, "F1": 112, "F8": 119, " ": 32}
+        codes |= {"PageUp": 33, "PageDown": 34}
         code = key if len(key) > 1 else "Space" if key == " " else f"{'Digit' if key.isdigit() else 'Key'}{key.upper()}"
         number = codes[key] if key in codes else ord(key.upper())
         commands = ["selectAll"] if (key, modifiers) == ("a", 2) else []

@@ -98,20 +98,20 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_page_has_headlines_findings_and_eight_views(found: Inspection) -> None:
+def test_page_has_headlines_findings_and_nine_views(found: Inspection) -> None:
     page = Page(write_html(found))
     text = " ".join(page.text.split())
     for said in (
         "of the moved bytes are used", "predicted least time on NVIDIA H200", "occupancy on cuda:90",
         "warning: uncoalesced at inspected.py", "12.5% of the moved bytes are used", "What each program writes",
         "Where the program reads and writes", "Data flow", "Order of operations", "Registers and shared memory",
-        "What the colours mean", "Efficiency", "Source, with the cost of each line",
+        "What the colours mean", "Efficiency", "Source, with the cost of each line", "Step by step",
     ):  # fmt: skip
         assert said in text
     ordinals = re.findall(
         r'class="ordinal" aria-hidden="true">(\d)<', write_html(replace(found, kernels=found.kernels[:1]))
     )
-    assert sorted(ordinals) == list("12345678")
+    assert sorted(ordinals) == list("123456789")
 
 
 def test_predicted_and_measured_headlines_look_different(found: Inspection) -> None:

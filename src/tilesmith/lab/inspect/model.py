@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tilesmith.toolchain.interpreter.values.variables import Variable
+
 Program = tuple[int, int, int]
 Severity = Literal["error", "warning", "info"]
 
@@ -144,6 +146,20 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class ProgramStep:
+    """One executed statement: the accesses it made, the variables it changed, and those that no later step reads."""
+
+    function: str
+    file: str
+    line: int
+    code: str
+    changed: tuple[Variable, ...]
+    accesses: tuple[tuple[str, str, int, int], ...]  # kind, argument, active lanes, all lanes
+    dead: tuple[str, ...] = ()  # from this step on
+    raised: str = ""
+
+
+@dataclass(frozen=True)
 class Request:
     """One memory instruction of one warp. `lanes` has each active lane's number and its elements' offsets."""
 
@@ -179,12 +195,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """A traced program and its stored tiles. Only a few programs keep `accesses` and `operations`."""
+    """A traced program and its stored tiles. Only a few programs keep `accesses`, `operations` and `steps`."""
 
     program: Program
     tiles: tuple[Tile, ...]
     accesses: tuple[ProgramAccess, ...] = ()
     operations: tuple[Operation, ...] = ()
+    steps: tuple[ProgramStep, ...] = ()
+    steps_in_all: int = 0  # with those that are not kept
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,8 @@ def _least(choose: Callable[..., Any], combine: Callable[[Any, Any], Any], *valu
     """Return Python's min or max; for tensors, elementwise."""
     if not any(isinstance(value, tl.tensor) for value in values):
         return choose(*values)
+    if len(values) < 2:
+        raise TypeError(f"{choose.__name__} of a block requires at least 2 values")
     result = values[0]
     for value in values[1:]:
         result = combine(result, value)

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tilesmith.toolchain.interpreter.values.hints import Hint
     from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
     from tilesmith.toolchain.interpreter.values.undefined import Undefined
+    from tilesmith.toolchain.interpreter.values.variables import Step
 
 Program = tuple[int, int, int]
 
@@ -115,6 +116,7 @@ class Observer:
     """Sees what interpreted kernels do. Override the methods that you need."""
 
     measures_precision = False  # whether followed programs are also computed in float64, which is slow
+    stepped: Collection[Program] = ()  # programs whose variables to show after each statement, which is slow
 
     def launch(self, kernel: Any, grid: Program, arguments: Mapping[str, object]) -> None:
         """Called at the start of a launch: the @triton.jit function, its grid and its arguments by name."""
@@ -138,6 +140,9 @@ class Observer:
 
     def operation(self, operation: Operation) -> None:
         """Called after each operation of a program that this observer follows."""
+
+    def step(self, step: Step) -> None:
+        """Called after each statement of the `stepped` programs."""
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         """Called before a program stores undefined values in these lanes."""
@@ -188,14 +193,9 @@ class Region:
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
         return cls(
-            name=name,
-            start=start,
-            end=start + storage.nbytes(),
-            data=tensor.data_ptr(),
-            element_bytes=tensor.element_size(),
-            elements=tensor.numel(),
+            name, start, start + storage.nbytes(), tensor.data_ptr(), tensor.element_size(), tensor.numel(),
             contiguous=tensor.is_contiguous(),
-        )
+        )  # fmt: skip
 
     def contains(self, first: int, last: int) -> bool:
         return self.start <= first and last <= self.end
@@ -229,7 +229,7 @@ class Memory:
     def __init__(self, kernel: str, arguments: Mapping[str, object], observers: Sequence[Observer]) -> None:
         self.kernel = kernel
         self.observers = observers
-        self._regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
+        self.regions = {name: Region.of(name, tensor) for name, tensor in tensors_in(arguments)}
         self._others: list[Region] = []
         self.doubt: Doubt | None = None  # lanes of the last load that must not decide a result
         self.place: tuple[str, int] | None = None  # file and line of an access that no kernel's frame performs
@@ -249,7 +249,7 @@ class Memory:
         """Return the lanes to perform: the mask without the lanes that are out of bounds."""
         addresses = pointers.data
         active = addresses if mask.all() else addresses[mask]
-        own = self._regions.get(getattr(pointers.dtype, "argument", ""))
+        own = self.regions.get(getattr(pointers.dtype, "argument", ""))
         within = self._hold(own, active, element_bytes)
         if within and not self.observers:
             return mask
@@ -275,13 +275,13 @@ class Memory:
 
     def holds(self, pointers: Any, mask: NDArray[np.bool_] | None) -> bool:
         """Return whether all lanes of a mask are inside the memory that the pointers may access."""
-        own = self._regions.get(getattr(pointers.dtype, "argument", ""))
+        own = self.regions.get(getattr(pointers.dtype, "argument", ""))
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         return self._hold(own, pointers.data if mask is None else pointers.data[mask], element_bytes)
 
     def elements(self, pointers: Any, lanes: NDArray[np.bool_], dtype: np.dtype[Any]) -> Elements | None:
         """Return where an admitted access of many lanes goes; None where the stock loop over lanes must perform it."""
-        own = self._regions.get(getattr(pointers.dtype, "argument", ""))
+        own = self.regions.get(getattr(pointers.dtype, "argument", ""))
         if own is None or pointers.data.size < MANY_LANES or own.end - own.start < dtype.itemsize:
             return None
         places = np.where(lanes, pointers.data - np.uint64(own.start), np.uint64(0))
@@ -306,10 +306,10 @@ class Memory:
 
     def readable(self, addresses: NDArray[np.uint64], element_bytes: int) -> NDArray[np.bool_]:
         """Return the lanes inside the memory of some argument."""
-        return self._lanes_inside(addresses, element_bytes, self._regions.values())
+        return self._lanes_inside(addresses, element_bytes, self.regions.values())
 
     def _reachable(self) -> list[Region]:
-        return [*self._regions.values(), *self._others]
+        return [*self.regions.values(), *self._others]
 
     @staticmethod
     def _lanes_inside(
@@ -325,7 +325,7 @@ class Memory:
         reachable = self._reachable() if own is None else [own]
         inside = self._lanes_inside(access.addresses, access.element_bytes, reachable)
         bad = access.mask & ~inside
-        nameable = list(self._regions.values()) if own is None else [own]
+        nameable = list(self.regions.values()) if own is None else [own]
         error = OutOfBounds(self._message(access, bad, nameable), access, bad)
         if not self.observers:
             raise error

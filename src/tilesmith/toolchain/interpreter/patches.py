@@ -358,6 +358,8 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
     ) -> NDArray[np.bool_]:
         # Releases before 3.9 pass a descriptor's mask as a plain array, whose `data` is its buffer.
         lanes = np.broadcast_to(np.asarray(True if mask is None else mask.data), pointers.data.shape)
+        if lanes.dtype != np.bool_:
+            raise ValueError(f"Mask must have boolean scalar type, not {getattr(mask, 'dtype', lanes.dtype)}")
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         self.undefined.used(pointers, lanes)
         return self.memory.admit(

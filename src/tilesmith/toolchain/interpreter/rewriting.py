@@ -15,13 +15,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
 from triton.runtime.jit import JITFunction
 
 _PREFIX = "_interpreted_"
+_rewritten_code: WeakSet[CodeType] = WeakSet()
 _FACTORY = f"{_PREFIX}factory"
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt",
@@ -43,6 +44,11 @@ def _jit_function_of(function: FunctionType) -> JITFunction:
 def as_jit_function(kernel: Any) -> JITFunction:
     """Return the compilable form of a @triton.jit function, also where TRITON_INTERPRET replaced it."""
     return kernel if isinstance(kernel, JITFunction) else _jit_function_of(kernel.fn)
+
+
+def is_rewritten(code: CodeType) -> bool:
+    """Whether this is the code of a rewritten kernel."""
+    return code in _rewritten_code
 
 
 class Rewriter:
@@ -78,6 +84,7 @@ class Rewriter:
         bound |= {name: value for name, value in self._shadowing(original) if name not in cells}
         cells |= {name: CellType(value) for name, value in bound.items()}
         code = _compile(kernel, list(cells))
+        _rewritten_code.add(code)
         function = FunctionType(
             code,
             original.__globals__,
@@ -103,6 +110,7 @@ def _compile(kernel: Any, free_names: list[str]) -> CodeType:
     """Return the kernel's code as an inner function with these free names."""
     definition = _Transformer().visit(ast.parse(kernel.src)).body[0]
     definition.decorator_list = []
+    ast.fix_missing_locations(definition)
     ast.increment_lineno(definition, _definition_line(kernel) - 1)
     module = ast.parse(f"def {_FACTORY}({', '.join(free_names)}): pass")
     factory = module.body[0]

@@ -31,6 +31,7 @@ from tilesmith.toolchain.interpreter.operations import following
 from tilesmith.toolchain.interpreter.patches import pointer_to
 from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.rewriting import as_jit_function
+from tilesmith.toolchain.interpreter.values.variables import stepping
 
 Grid = tuple[int, ...] | list[int] | Callable[[dict[str, Any]], tuple[int, ...]]
 
@@ -272,7 +273,7 @@ def _launch(
                 _gluon().machine.begin(warps)
             followers = [observer for observer in observers if observer.follows(program)]
             try:
-                with following(builder, followers) if followers else nullcontext():
+                with following(builder, followers) if followers else nullcontext(), stepping(builder, observers):
                     function(**values)
                     if warps:
                         _gluon().machine.end_partition()

@@ -3,6 +3,10 @@
 The exercise's `checks.py` decides what is right. Its functions `check_…` run in their order, each with the learner's
 module, and raise `Wrong` with a message for the learner. Its function `measure`, if there is one, returns the numbers
 that goals and questions are about.
+
+The same checks run twice: in the process of the learner's file, where their messages name its lines, and outside of it
+(`isolation/outside_verdict.py`), where the file cannot reach them. `INSIDE_ONLY` of `checks.py` names the functions
+that need to be in the program's process.
 """
 
 from __future__ import annotations
@@ -59,10 +63,15 @@ def kernels_run() -> Iterator[None]:
 class ProgramCheck(StagedCheck):
     """A check of one Python program."""
 
-    def __init__(self, exercise: Exercise, file: Path, entering: Callable[[str], None] = lambda stage: None) -> None:
+    def __init__(
+        self, exercise: Exercise, file: Path, entering: Callable[[str], None] = lambda stage: None,
+        program: Any = None,
+    ) -> None:  # fmt: skip
+        """`program` stands for the module of the file where that is in another process."""
         super().__init__(exercise, file, entering)
         self._checks = load_module(exercise.folder / "checks.py")
-        self._program: ModuleType | None = None
+        self._program: Any = program
+        self._left_out = frozenset() if program is None else frozenset(getattr(self._checks, "INSIDE_ONLY", ()))
         self._numbers: Mapping[str, float] | None = None
 
     def numbers(self) -> Mapping[str, float]:
@@ -77,9 +86,10 @@ class ProgramCheck(StagedCheck):
         self._entering("runs")
         self._imported()
         self._entering("right")
-        for check in [one for name, one in vars(self._checks).items() if name.startswith("check_")]:
-            self._called(check)
-        if self.exercise.goals:
+        for name, check in list(vars(self._checks).items()):
+            if name.startswith("check_") and name not in self._left_out:
+                self._called(check)
+        if self.exercise.goals and "measure" not in self._left_out:
             self._entering("goals")
             self._require_goals(self._measured, lambda goal: "")
         return "goals", []
@@ -91,7 +101,7 @@ class ProgramCheck(StagedCheck):
         if problem is not None:
             raise StageFailure("parses", problem)
 
-    def _imported(self) -> ModuleType:
+    def _imported(self) -> Any:
         if self._program is None:
             try:
                 self._program = load_module(self.file)

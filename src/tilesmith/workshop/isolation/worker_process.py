@@ -78,7 +78,8 @@ class _Server:
             _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
             serve(theirs)
         theirs.close()
-        self._judge = Judge(Nursery(ours))
+        self._children = Nursery(ours)
+        self._judge = Judge(self._children)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Check one file in a fork of this process, and ask the judge about a file that passes."""
@@ -126,13 +127,17 @@ class _Server:
 
     def _judged(self, request: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
         from tilesmith.workshop.course.exercise_file import load_exercise
-        from tilesmith.workshop.isolation.outside_verdict import objection
+        from tilesmith.workshop.isolation.outside_verdict import objection, program_objection
 
         exercise = load_exercise(Path(request["exercise"]))
-        if not exercise.has_kernels:
+        file = Path(request["file"])
+        if not (exercise.has_kernels or exercise.is_program):
             return told
         try:
-            found = objection(self._judge, exercise, Path(request["file"]))
+            if exercise.is_program:
+                found = program_objection(self._children, exercise, file)
+            else:
+                found = objection(self._judge, exercise, file)
         except Exception as error:
             return {"ended": f"could not be judged outside of its process: {type(error).__name__}: {error}"}
         return told if found is None else {"verdict": found.as_json(), "quiz": None, "figures": {}}

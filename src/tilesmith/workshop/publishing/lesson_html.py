@@ -35,6 +35,6 @@ def code_html(code: str, language: str = "python") -> Markup:
 def _highlighted(code: str, language: str, attributes: str) -> str:
     """Return a block of a page; one without a language is a command or a formula, and stays as it is."""
     try:
-        return code_html(code, language) if language else ""
+        return str(code_html(code, language)) if language else ""  # Markup would escape the tags around it
     except ClassNotFound:
         return ""

@@ -141,6 +141,8 @@ class Metrics:
                 trace.tiles_of(program),
                 self._shown_accesses(program) if program in trace.shown else (),
                 tuple(trace.shown[program].operations) if program in trace.shown else (),
+                trace.steps[program].finished() if program in trace.steps else (),
+                trace.steps[program].count if program in trace.steps else 0,
             )
             for program in programs
             if program in trace.tiles or program in trace.shown

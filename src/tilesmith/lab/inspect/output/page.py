@@ -1,4 +1,4 @@
-"""The HTML page of `tilesmith inspect`: for each kernel three headline figures, the findings, and eight views.
+"""The HTML page of `tilesmith inspect`: for each kernel three headline figures, the findings, and nine views.
 
 All text is plain HTML, readable without JavaScript. The page's script draws the pictures of one program from JSON data
 inside the page.
@@ -33,7 +33,7 @@ from tilesmith.lab.report.content import Block, Cell, Column, Headline, Paragrap
 from tilesmith.lab.report.number_format import in_bytes, in_figures, in_time
 from tilesmith.lab.report.page import in_notebook, render, template_text
 
-_SCRIPTS = ("drawing.js", "output.js", "access.js", "flow.js", "timeline.js", "page.js")
+_SCRIPTS = ("drawing.js", "output.js", "access.js", "flow.js", "timeline.js", "play.js", "page.js")
 _FROM_BEST_TO_WORST = ("unknown", "coalesced", "reused", "conflict", "uncoalesced")
 
 

@@ -10,7 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from tilesmith.lab.inspect.findings.evidence import BANK_CONFLICT, FEW_WAVEFRONTS, REDUNDANT, UNCOALESCED
-from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel, ProgramFacts, SharedAccess
+from tilesmith.lab.inspect.model import AccessFacts, Inspection, Kernel, ProgramFacts, SharedAccess, TargetFacts
+
+MOST_STEP_BYTES = 1_500_000  # of all programs on a page
+LONGEST_CODE = 400  # of a statement, in characters
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,18 @@ def embedded(data: Any) -> Markup:
 
 def page_data(inspection: Inspection) -> dict[str, Any]:
     """Return the data for the page's script."""
+    budget = MOST_STEP_BYTES // max(1, len(inspection.kernels))
     return {
         "sectorBytes": inspection.sector_bytes,
         "uncoalescedBelow": UNCOALESCED,
         "ratings": {name: rating.word for name, rating in RATINGS.items()},
-        "kernels": [_kernel_data(kernel) for kernel in inspection.kernels],
+        "kernels": [_kernel_data(kernel, budget) for kernel in inspection.kernels],
     }
 
 
-def _kernel_data(kernel: Kernel) -> dict[str, Any]:
+def _kernel_data(kernel: Kernel, budget: int) -> dict[str, Any]:
     first = next(iter(kernel.targets.values()), None)
+    stepped = sum(bool(one.steps) for one in kernel.program_facts)
     return {
         "name": kernel.name,
         "grid": kernel.grid,
@@ -74,6 +79,7 @@ def _kernel_data(kernel: Kernel) -> dict[str, Any]:
         "warpLanes": 64 if first and first.target.startswith("hip") else 32,
         "stages": (first.num_stages if first else None) or 1,
         "target": first.target if first else "",
+        "resources": _resources(kernel, first) if first and not first.error else None,
         "arguments": {
             one.name: {"shape": one.shape, "strides": one.strides, "dtype": one.dtype, "alignment": one.alignment}
             for one in kernel.arguments
@@ -93,11 +99,45 @@ def _kernel_data(kernel: Kernel) -> dict[str, Any]:
             }
             for one in kernel.accesses
         ],
-        "traced": [_program_data(one) for one in kernel.program_facts],
+        "traced": [_program_data(one, budget // max(1, stepped)) for one in kernel.program_facts],
     }
 
 
-def _program_data(facts: ProgramFacts) -> dict[str, Any]:
+def _resources(kernel: Kernel, facts: TargetFacts) -> dict[str, Any]:
+    """Return what the compiled kernel takes: registers of a thread, shared memory, and which lines access it."""
+    return {
+        "registers": facts.registers,
+        "threads": facts.num_warps * (64 if facts.target.startswith("hip") else 32),
+        "sharedBytes": facts.shared_bytes,
+        "shared": [
+            {"kind": one.kind, "line": one.line, "wavefronts": one.wavefronts, "ideal": one.ideal_wavefronts}
+            for one in facts.shared_accesses
+            if one.file == kernel.file
+        ],
+    }
+
+
+def _steps(facts: ProgramFacts, budget: int) -> list[dict[str, Any]]:
+    """Return the first steps of a program, as many as fit in this number of bytes."""
+    found = []
+    for one in facts.steps:
+        step = {
+            "function": one.function,
+            "line": one.line,
+            "code": one.code[:LONGEST_CODE],
+            "changed": [vars(variable) for variable in one.changed],
+            "accesses": one.accesses,
+            "dead": one.dead,
+            "raised": one.raised,
+        }
+        budget -= len(json.dumps(step))
+        if budget < 0:
+            break
+        found.append(step)
+    return found
+
+
+def _program_data(facts: ProgramFacts, budget: int) -> dict[str, Any]:
     found: dict[str, Any] = {"id": facts.program, "tiles": [(tile.argument, tile.box) for tile in facts.tiles]}
     if facts.accesses:
         found["accesses"] = [
@@ -113,4 +153,6 @@ def _program_data(facts: ProgramFacts) -> dict[str, Any]:
         ]
     if facts.operations:
         found["operations"] = [vars(one) for one in facts.operations]
+    if facts.steps:
+        found |= {"steps": _steps(facts, budget), "stepsInAll": facts.steps_in_all}
     return found

@@ -10,5 +10,6 @@ Files, in reading order:
 - `suspects.py`: finds the programs of a large grid that deserve a trace.
 - `program_order.py`: races between the threads of one program.
 - `number_log.py`: low precision, infinities and NaN of the followed programs.
+- `steps.py`: the statements of one program, with what its variables hold.
 - `sanitizer.py`: detects races, out-of-bounds accesses and uninitialised loads.
 """

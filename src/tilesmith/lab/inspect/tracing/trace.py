@@ -20,18 +20,21 @@ from tilesmith.lab.inspect.model import Operation, Program, Tile
 from tilesmith.lab.inspect.tracing.number_log import NumberLog
 from tilesmith.lab.inspect.tracing.sanitizer import Sanitizer
 from tilesmith.lab.inspect.tracing.shadow_memory import ShadowMemory, StorageShadow, Where
+from tilesmith.lab.inspect.tracing.steps import StepLog
 from tilesmith.toolchain.interpreter import Access, Dot, Misuse, Observer, OutOfBounds
 from tilesmith.toolchain.interpreter import Operation as SeenOperation
 from tilesmith.toolchain.interpreter.memory import Doubt
 from tilesmith.toolchain.interpreter.values.hints import Hint
 from tilesmith.toolchain.interpreter.values.precision import Birth, Rounding
 from tilesmith.toolchain.interpreter.values.undefined import Undefined
+from tilesmith.toolchain.interpreter.values.variables import Step
 
 MOST_PATTERNS = 48  # of one access; a gather has a new pattern in every program
 MOST_PATTERN_BYTES = 24 << 20
 MOST_OPERATIONS_SHOWN = 400
 MOST_EXECUTIONS_SHOWN = 2  # of one access in one program
 MOST_TILES = 16384
+MOST_STEPPED = 4  # programs whose statements are kept
 _LINE_BYTES = 128  # patterns that differ by whole cache lines are the same
 
 
@@ -115,6 +118,8 @@ class Trace(Observer):
         self.covered = ""  # what is known of the programs that are not traced
         self.reaches_others = False  # accesses tensors that are not arguments, through a table of addresses
         self.shown = {program: Shown() for program in shown}
+        self.steps = {program: StepLog() for program in list(dict.fromkeys(shown))[:MOST_STEPPED]}
+        self.stepped = self.steps.keys()
         self._followed = frozenset(followed)
 
     def follows(self, program: Program) -> bool:
@@ -166,6 +171,9 @@ class Trace(Observer):
                 )
             )  # fmt: skip
 
+    def step(self, step: Step) -> None:
+        self.steps[step.program].step(step)
+
     def false_hint(self, hint: Hint) -> None:
         self.sanitizer.false_hint(hint)
 
@@ -195,6 +203,8 @@ class Trace(Observer):
             access.kind, access.file, access.line, access.column, argument, access.element_bytes,
             access.addresses.shape if access.addresses.size > 1 else (),
         )  # fmt: skip
+        if access.program in self.steps:
+            self.steps[access.program].access(access, argument)
         site = self.sites.get(place)
         if site is None:
             site = self.sites[place] = Site(place)

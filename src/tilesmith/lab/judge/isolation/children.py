@@ -128,10 +128,26 @@ class Child:
         """Send a message and return the answer. Raises Ended where none comes in time."""
         limit = self.limits.seconds if seconds is None else seconds
         self.ready()
+        deadline = time.monotonic() + limit
+        self.send(message, limit)
+        return self.receive(deadline, limit)
+
+    def send(self, message: dict[str, Any], seconds: float | None = None) -> None:
+        """Send a message, once the child is ready. Raises Ended."""
+        limit = self.limits.seconds if seconds is None else seconds
+        self.ready()
         try:
-            deadline = time.monotonic() + limit
             self._channel.settimeout(limit)
             messages.send(self._channel, message)
+        except TimeoutError:
+            raise Ended(f"was still running after {limit:g} s") from None
+        except OSError:
+            raise Ended(self._reason()) from None
+
+    def receive(self, deadline: float, seconds: float | None = None) -> dict[str, Any]:
+        """Return the next message. `deadline` is a time of `time.monotonic`, `seconds` from now. Raises Ended."""
+        limit = self.limits.seconds if seconds is None else seconds
+        try:
             return messages.receive(self._channel, deadline)
         except (messages.TooLate, TimeoutError):
             raise Ended(f"was still running after {limit:g} s") from None

@@ -59,11 +59,12 @@ def serve(requests: socket.socket) -> NoReturn:
 
 def _roles() -> dict[str, Callable[[socket.socket, Arena, dict[str, Any]], None]]:
     """Import what children need, and return their main functions."""
+    from tilesmith.lab.judge.conversing.host import converse
     from tilesmith.lab.judge.recording.worker import record
     from tilesmith.lab.judge.replaying.worker import replay
     from tilesmith.lab.judge.timing.worker import time_tapes
 
-    return {"record": record, "replay": replay, "time": time_tapes}
+    return {"converse": converse, "record": record, "replay": replay, "time": time_tapes}
 
 
 def _prepare_when_idle(requests: socket.socket) -> None:

@@ -18,8 +18,8 @@ class Tuning:
         self.chosen, self.trials = {}, {}
 
     def __call__(self, tuner, *arguments, **options):
-        tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
-        named = {**tuner.nargs, **options}
+        given = tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
+        named = {**given, **options}
         key = (id(tuner), *(self._of(named, name) for name in tuner.keys))
         if key not in self.chosen:
             configs = list(tuner.prune_configs(options)) if len(tuner.configs) > 1 else list(tuner.configs)
@@ -27,14 +27,14 @@ class Tuning:
                 raise Wrong(f"pruning leaves no candidate for {self._shown(named)}.")
             self.trials[key] = [dict(one.kwargs) for one in configs]
             for config in configs:
-                self._run(tuner, arguments, options, config)
+                self._run(tuner, named, arguments, options, config)
             tuner.pre_hook({**named, **configs[0].all_kwargs()}, reset_only=True)
             self.chosen[key] = configs[0]
         return tuner.fn.run(*arguments, **options, **self.chosen[key].all_kwargs())
 
     @staticmethod
-    def _run(tuner, arguments, options, config):
-        named = {**tuner.nargs, **options, **config.all_kwargs()}
+    def _run(tuner, named, arguments, options, config):
+        named = {**named, **config.all_kwargs()}
         tuner.pre_hook(named)
         tuner.fn.run(*arguments, **options, **config.all_kwargs())
         tuner.post_hook(named, exception=None)
@@ -59,7 +59,7 @@ def tuned(program, widths):
 
     with kernels_run(), mock.patch.object(Autotuner, "run", run):
         for columns in widths:
-            x = torch.arange(2.0 * columns).reshape(2, columns) % 7 + 1
+            x = torch.randint(1, 8, (2, columns)).float()
             for call in ("first", "second"):
                 found = program.row_sums(x)
                 if not isinstance(found, torch.Tensor) or found.shape != (2,):

@@ -13,6 +13,9 @@ def make_inputs(case, dtype, device):
     x = torch.randn(case.channels, case.height, case.width, dtype=dtype, device=device)
     shape = (case.outputs, case.channels, case.window, case.window)
     weight = torch.randn(shape, dtype=dtype, device=device) * (case.channels * case.window**2) ** -0.5
+    if case.name == "long-sum":  # the first term is large, and the others are small and positive
+        x, weight = x.abs() / 4, weight.abs() + 0.05
+        x[0], weight[:, 0] = 64, 32
     return {"x": x, "weight": weight, "padding": case.padding}
 
 

@@ -1,13 +1,15 @@
 """The sweep runs with a machine and times that the check chooses; the products themselves are watched."""
 
+import random
+
 import torch
 from torch.overrides import TorchFunctionMode
 
 from tilesmith.workshop.checking.program_check import Wrong
 
-SIZES = [(64, 64, 64), (1, 64, 128), (96, 32, 16), (128, 128, 512)]
+SIZES = [(64, 64, 64), (1, 64, 128), (96, 32, 16), (128, 128, 512), tuple(random.choices(range(8, 200), k=3))]
 PRODUCTS = {"mm", "matmul", "__matmul__", "linear", "addmm"}
-FLOPS, BANDWIDTH = 4e12, 1e12
+FLOPS, BANDWIDTH = 4e12 * random.uniform(0.9, 1.1), 1e12 * random.uniform(0.9, 1.1)
 
 
 class Watch(TorchFunctionMode):
@@ -36,7 +38,7 @@ class Timer:
             work()
         self.products.append(watch.products)
         self.others += watch.others
-        self.times.append(0.001 * (len(self.times) + 2) ** 2)
+        self.times.append(0.001 * (len(self.times) + 2) ** 2 * random.uniform(0.5, 2))
         return self.times[-1]
 
 

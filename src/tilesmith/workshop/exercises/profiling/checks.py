@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -17,17 +18,23 @@ class Model:
 
     def __init__(self):
         self.calls = dict.fromkeys(LABELS, 0)
+        self.microseconds = {label: [] for label in LABELS}  # of each call, by this model's own clock
         self.seen = []
 
     def attention(self, x):
+        start = time.perf_counter()
         self.calls["attention"] += 1
-        return x + 1
+        x = x + 1
+        self.microseconds["attention"].append(1e6 * (time.perf_counter() - start))
+        return x
 
     def feed_forward(self, x):
+        start = time.perf_counter()
         self.calls["feed_forward"] += 1
         self.seen.append(x)
         for _ in range(100):
             x = torch.tanh(x)
+        self.microseconds["feed_forward"].append(1e6 * (time.perf_counter() - start))
         return x
 
 
@@ -68,6 +75,12 @@ def check_profile(program):
                 "Is profiler.step() called after every step, and is the label around the call?"
             )
         in_trace = sum(one["dur"] for one in marks)
+        least = sum(model.microseconds[label][-ACTIVE:])
+        if in_trace < 0.98 * least:
+            raise Wrong(
+                f"the ranges {label!r} of the trace take {in_trace:.0f} µs, but the model spent {least:.0f} µs in its "
+                f"last {ACTIVE} calls: is the label around the call?"
+            )
         if not 0.8 < found[label][1] / in_trace < 1.25:
             raise Wrong(
                 f"profile_steps returns {found[label][1]:.0f} µs for {label!r}, but its {ACTIVE} ranges in "

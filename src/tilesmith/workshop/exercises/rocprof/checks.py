@@ -2,6 +2,7 @@
 
 import csv
 import io
+import random
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,18 @@ TRACES = {
         (NORM, 14_000, 15_500, (64, 1, 1), (64, 1, 1)),
     ],
 }
+
+
+def drawn():
+    """Return a trace of one stream that no program can know."""
+    clock, found = random.randrange(10_000), []
+    for _ in range(random.randrange(4, 9)):
+        start = clock + random.randrange(0, 3_000)
+        clock = start + random.randrange(100, 9_000)
+        found.append((random.choice([NORM, GEMM]), start, clock))
+    of_gemm = random.choice([((64, 1, 1), (640, 2, 1)), ((96, 2, 1), (960, 4, 1))])
+    shapes = {NORM: ((256, 1, 1), (1024, 1, 1)), GEMM: of_gemm}
+    return [(*one, *shapes[one[0]]) for one in found]
 
 
 def written(dispatches, folder):
@@ -67,7 +80,7 @@ def idle(dispatches):
 
 
 def check_summaries(program):
-    for what, dispatches in TRACES.items():
+    for what, dispatches in {**TRACES, "a new one": drawn()}.items():
         with tempfile.TemporaryDirectory() as folder:
             found = program.summarise(written(dispatches, folder))
         if not hasattr(found, "kernels") or not hasattr(found, "idle"):

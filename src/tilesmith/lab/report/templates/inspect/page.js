@@ -34,6 +34,7 @@ function kernelView(section) {
     access.show(program);
     flow(program);
     timeline(program);
+    play(program);
     if (program === kernel.traced[picked]) return;
     const note = ` The views below show program (${program.id.join(", ")}), the nearest one with all details.`;
     part("output").querySelector(".said").append(note);
@@ -48,6 +49,7 @@ function kernelView(section) {
   const access = accessView(part("access"), kernel, jump);
   const flow = flowView(part("flow"), kernel, jump);
   const timeline = timelineView(part("timeline"), kernel, jump);
+  const play = playView(part("play"), kernel, source);
 
   section.querySelectorAll("button.pick").forEach((button) => button.addEventListener("click", () => {
     const found = kernel.traced.findIndex((program) => program.id.join(",") === button.dataset.program);
