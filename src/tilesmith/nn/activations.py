@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tilesmith.nn.arguments import checked, require_input_of
+from tilesmith.nn.arguments import checked, checked_softmax, require_input_of
 from tilesmith.ops.geglu import geglu
 from tilesmith.ops.gelu import gelu
 from tilesmith.ops.silu import silu
@@ -30,7 +30,7 @@ class GELU(torch.nn.GELU):
         return gelu(x, self.approximate)
 
 
-@checked
+@checked_softmax
 class Softmax(torch.nn.Softmax):
     """torch.nn.Softmax on `ops.softmax`."""
 
