@@ -105,7 +105,7 @@ def main() -> int:
                     _store(options.json, tried[-1])
     for one in tried:
         works = [name for name, result in one.commands.items() if result == "works"]
-        what = one.problem or f"{len(works)} of {len(COMMANDS)} commands work"
+        what = one.problem or f"{len(works)} of {len(one.commands)} commands work"
         print(f"Python {one.python}, torch {one.torch}, Triton {one.triton}: {what}")
     return 0 if tried and all(set(one.commands.values()) == {"works"} for one in tried) else 1
 
@@ -125,6 +125,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", default=[], help="interpreters; by default all of 3.10 to 3.13 found")
     parser.add_argument("--triton", nargs="+", default=list(TRITONS), help="releases of Triton, as 3.9")
     parser.add_argument("--torch", default="", help="a build of torch, as 2.13.0; by default that of constraints.txt")
+    parser.add_argument("--leave-out", nargs="+", default=[], choices=list(COMMANDS), help="commands not to run")
     parser.add_argument("--keep", type=Path, help="make the environments in this folder, and use those that are there")
     parser.add_argument("--json", type=Path, help="store the table in this file")
     return parser.parse_args()
@@ -177,6 +178,8 @@ def _tried(wheel: Path, python: str, triton: str, folder: Path, options: argpars
     (away / "script.py").write_text(KERNEL + "\n\nprint(doubled(torch.ones(100)).sum())\n")
     (away / "doubled.py").write_text(KERNEL + SPEC)
     for name, arguments in COMMANDS.items():
+        if name in options.leave_out:
+            continue
         start = time.perf_counter()
         program = str(environment / "bin" / "tilesmith")
         result.commands[name] = _outcome([program, *arguments], away, ordinary=result.user == "ordinary")
