@@ -63,11 +63,13 @@ def _is_window(value: Any) -> bool:
 
 
 def _is_device(value: Any) -> bool:
+    if isinstance(value, (bool, Tensor)) or (isinstance(value, int) and not 0 <= value < 128):  # an index has 8 bits
+        return False
     try:
         torch.device(value)
     except (RuntimeError, TypeError, ValueError, OverflowError):
         return False
-    return not isinstance(value, bool)
+    return True
 
 
 SIZE = whole(1, LARGEST_SIZE)
