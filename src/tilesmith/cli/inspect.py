@@ -108,7 +108,7 @@ def _options(
 
 
 def _is_module(name: str) -> bool:
-    """Return whether Python finds a module of this name, also in the current folder."""
+    """Return whether Python can run a module of this name, also one of the current folder."""
     import sys
     from importlib.util import find_spec
 
@@ -116,7 +116,9 @@ def _is_module(name: str) -> bool:
         return False
     sys.path.insert(0, "")
     try:
-        return find_spec(name) is not None
+        found = find_spec(name)
+        folders = found.submodule_search_locations if found else None
+        return found is not None and (folders is None or any((Path(one) / "__main__.py").exists() for one in folders))
     except ImportError:
         return False
     finally:
