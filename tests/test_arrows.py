@@ -15,7 +15,7 @@ SOURCE = Path(tilesmith.__file__).parent
 # From the bottom. A room may import every floor below. Rooms of one floor do not import each other, except those of the
 # foundation.
 FLOORS = (
-    {"spec", "storage", "messages", "nursery_process", "toolchain", "hardware"},
+    {"arguments", "spec", "storage", "messages", "nursery_process", "toolchain", "hardware"},
     {"ops", "lab"},
     {"nn", "optim", "fold"},
     {"models", "patch"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
@@ -148,3 +149,15 @@ def test_classifiers_name_the_supported_pythons() -> None:
 @pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "AGENTS.md", "CITATION.cff"])
 def test_file_is_there_and_says_something(name: str) -> None:
     assert len(read(name).split()) > 20
+
+
+def test_generic_named_tuples_are_those_of_typing_extensions() -> None:
+    """On Python 3.10, typing's NamedTuple with another base raises a TypeError when the module is imported."""
+    found = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if "NamedTuple, Generic" in path.read_text():
+            tree = ast.parse(path.read_text())
+            names = [one.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "typing"
+                     for one in node.names]  # fmt: skip
+            found += [str(path)] if "NamedTuple" in names else []
+    assert found == []

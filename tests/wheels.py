@@ -1,8 +1,8 @@
 """Install the wheel in fresh environments and use it away from the checkout: `make test-wheel`.
 
 Builds the wheel, makes one environment for each Python found and each Triton release asked for, and runs the commands
-of `COMMANDS` there with a read-only home. Prints a table, and stores it with --json. Exit status 1 where a command
-fails.
+of `COMMANDS` there as an ordinary user with a read-only home. Prints a table. --json stores the table after each
+environment; environments of earlier runs stay in it. Exit status 1 where a command fails.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TRITONS = ("3.9",)
-TIME_LIMIT = 900  # seconds for one command
+TIME_LIMIT = 1800  # seconds for one command
+NOBODY = 65534  # the user and group that root gives the commands to
 
 COMMANDS = {
     "version": ["--version"],
@@ -80,6 +82,11 @@ class Environment:
     python: str
     triton: str
     torch: str = ""
+    wheel: str = ""
+    machine: str = f"{platform.system()} {platform.machine()}"
+    commit: str = ""
+    date: str = ""
+    user: str = "ordinary"
     problem: str = ""
     commands: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -87,19 +94,30 @@ class Environment:
 
 def main() -> int:
     options = _options()
+    tried = []
     with tempfile.TemporaryDirectory(prefix="tilesmith-wheel-") as folder:
+        Path(folder).chmod(0o755)  # an ordinary user enters it
         wheel = _built(Path(folder))
-        tried = [_tried(wheel, python, triton, Path(folder), options) for python in _pythons(options)
-                 for triton in options.triton]  # fmt: skip
+        for python in _pythons(options):
+            for triton in options.triton:
+                tried.append(_tried(wheel, python, triton, Path(folder), options))
+                if options.json:
+                    _store(options.json, tried[-1])
     for one in tried:
         works = [name for name, result in one.commands.items() if result == "works"]
-        what = one.problem or f"{len(works)} of {len(COMMANDS)} commands work"
+        what = one.problem or f"{len(works)} of {len(one.commands)} commands work"
         print(f"Python {one.python}, torch {one.torch}, Triton {one.triton}: {what}")
-    if options.json:
-        table = {"wheel": wheel.name, "machine": f"{platform.system()} {platform.machine()}",
-                 "environments": [asdict(one) for one in tried]}  # fmt: skip
-        options.json.write_text(json.dumps(table, indent=2) + "\n")
     return 0 if tried and all(set(one.commands.values()) == {"works"} for one in tried) else 1
+
+
+def _store(table: Path, tried: Environment) -> None:
+    """Put one environment into the table, in place of an earlier run of the same versions."""
+    stored = json.loads(table.read_text())["environments"] if table.exists() else []
+    versions = ("python", "triton", "torch", "machine")
+    new = asdict(tried)
+    kept = [one for one in stored if any(one.get(key) != new[key] for key in versions)]
+    kept = sorted([*kept, new], key=lambda one: [int(part) for part in one["python"].split(".")] + [one["triton"]])
+    table.write_text(json.dumps({"environments": kept}, indent=2) + "\n")
 
 
 def _options() -> argparse.Namespace:
@@ -107,6 +125,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", default=[], help="interpreters; by default all of 3.10 to 3.13 found")
     parser.add_argument("--triton", nargs="+", default=list(TRITONS), help="releases of Triton, as 3.9")
     parser.add_argument("--torch", default="", help="a build of torch, as 2.13.0; by default that of constraints.txt")
+    parser.add_argument("--leave-out", nargs="+", default=[], choices=list(COMMANDS), help="commands not to run")
     parser.add_argument("--keep", type=Path, help="make the environments in this folder, and use those that are there")
     parser.add_argument("--json", type=Path, help="store the table in this file")
     return parser.parse_args()
@@ -130,7 +149,8 @@ def _built(folder: Path) -> Path:
 def _tried(wheel: Path, python: str, triton: str, folder: Path, options: argparse.Namespace) -> Environment:
     """Install the wheel in an environment of its own and run every command."""
     version = _run([python, "-c", "import platform; print(platform.python_version())"], folder).stdout.strip()
-    result = Environment(python=version, triton=triton)
+    result = Environment(python=version, triton=triton, wheel=wheel.name, date=time.strftime("%Y-%m-%d", time.gmtime()))
+    result.commit = _run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], folder).stdout.strip()
     environment = (options.keep or folder).resolve() / f"py{version}-triton{triton}"
     own = environment / "bin" / "python"
     pinned = ["--constraint", str(ROOT / "constraints.txt"), "torch"]
@@ -151,11 +171,18 @@ def _tried(wheel: Path, python: str, triton: str, folder: Path, options: argpars
         return result
     away = folder / f"{environment.name}-work"
     away.mkdir()
+    if os.geteuid() == 0:
+        os.chown(away, NOBODY, NOBODY)
+        if _outcome([str(own), "-c", ""], away, ordinary=True) != "works":  # a Python in root's own home
+            result.user = "root"
     (away / "script.py").write_text(KERNEL + "\n\nprint(doubled(torch.ones(100)).sum())\n")
     (away / "doubled.py").write_text(KERNEL + SPEC)
     for name, arguments in COMMANDS.items():
+        if name in options.leave_out:
+            continue
         start = time.perf_counter()
-        result.commands[name] = _outcome([str(environment / "bin" / "tilesmith"), *arguments], away)
+        program = str(environment / "bin" / "tilesmith")
+        result.commands[name] = _outcome([program, *arguments], away, ordinary=result.user == "ordinary")
         result.seconds[name] = round(time.perf_counter() - start, 1)
         print(f"  {environment.name}: {name}: {result.commands[name]} ({result.seconds[name]} s)", flush=True)
     if not options.keep:
@@ -163,10 +190,10 @@ def _tried(wheel: Path, python: str, triton: str, folder: Path, options: argpars
     return result
 
 
-def _outcome(command: list[str], folder: Path) -> str:
+def _outcome(command: list[str], folder: Path, ordinary: bool) -> str:
     """Return "works", or the last line of what the command wrote."""
     try:
-        _run(command, folder)
+        _run(command, folder, ordinary)
     except subprocess.CalledProcessError as error:
         lines = (error.stderr.strip() or error.stdout.strip()).splitlines() or ["nothing written"]
         return f"exit status {error.returncode}: {lines[-1][:300]}"
@@ -175,17 +202,19 @@ def _outcome(command: list[str], folder: Path) -> str:
     return "works"
 
 
-def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command away from the checkout, as a user with a read-only home."""
+def _run(command: list[str], folder: Path, ordinary: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command away from the checkout with a read-only home; as an ordinary user where asked."""
     left_out = ("PYTHON", "TILESMITH", "TRITON", "XDG", "VIRTUAL_ENV")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    is_root = os.geteuid() == 0
     home = folder / "home"
     home.mkdir(exist_ok=True)
     home.chmod(0o555)
     # Root may write to any folder but those of /proc.
-    place = "/proc" if os.geteuid() == 0 else str(home)
+    place = "/proc" if is_root and not ordinary else str(home)
+    nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if is_root and ordinary else {}
     return subprocess.run(command, cwd=folder, env=kept | {"HOME": place}, check=True, text=True, timeout=TIME_LIMIT,
-                          capture_output=True, stdin=subprocess.DEVNULL)  # fmt: skip
+                          capture_output=True, stdin=subprocess.DEVNULL, **nobody)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Files, in reading order:
 
+- `arguments.py`: checks of the arguments of public functions.
 - `spec.py`: what an operator declares: reference, cases, inputs, cost.
 - `storage.py`: files that are written atomically and read with checks.
 - `toolchain/`: Triton's interpreter, compiler and launcher; the only package that uses Triton's internals.

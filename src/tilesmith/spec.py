@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.arguments import FLAG, TEXT, TEXTS, Rule, number, or_none, require, require_all, whole
+
 Inputs = dict[str, Any]
 _SCRIPT = "for a script that launches kernels, use `tilesmith inspect`"
 
@@ -33,6 +35,7 @@ class Case:
     """One test case of an operator: `Case("tiny", rows=4, cols=200)` has the attribute `rows`."""
 
     def __init__(self, name: str, **sizes: int) -> None:
+        require("Case", "name", name, TEXT)
         self.name = name
         self.sizes = sizes
 
@@ -60,6 +63,9 @@ class Work:
     bytes: int
     flops: int
 
+    def __post_init__(self) -> None:
+        require_all("Work", dict.fromkeys(("bytes", "flops"), number(0)), bytes=self.bytes, flops=self.flops)
+
     def __add__(self, other: Work) -> Work:
         return Work(self.bytes + other.bytes, self.flops + other.flops)
 
@@ -71,6 +77,10 @@ class Cost:
     forward: Work
     backward: Work | None = None
 
+    def __post_init__(self) -> None:
+        rule: Rule = (lambda value: isinstance(value, Work), "a Work")
+        require_all("Cost", {"forward": rule, "backward": or_none(rule)}, forward=self.forward, backward=self.backward)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -78,6 +88,10 @@ class Layout:
 
     name: str
     arrange: Callable[[Tensor], Tensor] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        require("Layout", "name", self.name, TEXT)
+        require("Layout", "arrange", self.arrange, (callable, "a function"))
 
     def __call__(self, tensor: Tensor) -> Tensor:
         return self.arrange(tensor)
@@ -127,6 +141,16 @@ LAYOUTS: tuple[Layout, ...] = (
 MakeInputs = Callable[..., Mapping[str, Any] | Sequence[Any] | Tensor]
 
 
+_FEW: Rule = (lambda value: isinstance(value, Sequence | None), "a list")
+RULES: dict[str, Rule] = {
+    "name": TEXT, "cases": _FEW, "dtypes": _FEW, "layouts": _FEW, "formula": TEXT, "differentiable": FLAG,
+    "kernels": FLAG, "roundings": whole(1),
+    "cost": or_none((callable, "a function")),
+    "rivals": (lambda value: isinstance(value, Mapping) and all(map(callable, value.values())), "functions by name"),
+    "fixed": (lambda value: TEXTS[0](value), "a list of names"),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """One operator: its meaning, test cases, least work and rivals.
@@ -157,6 +181,11 @@ class Spec:
     kernels: bool = True
 
     def __post_init__(self) -> None:
+        for name, rule in RULES.items():
+            try:
+                require(f"SPEC {self.name!r}", name, getattr(self, name), rule)
+            except (TypeError, ValueError) as error:
+                raise SpecError(str(error)) from None
         for needed in ("op", "reference", "make_inputs"):
             if not callable(getattr(self, needed)):
                 raise SpecError(f"SPEC {self.name!r}: {needed} is {getattr(self, needed)!r}, not a function")

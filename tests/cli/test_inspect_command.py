@@ -151,3 +151,11 @@ def test_a_missing_script_is_refused(tmp_path: Path) -> None:
     result = run(tmp_path / "nowhere.py")
     assert result.exit_code == 2
     assert "is not a file" in result.stderr
+
+
+def test_a_folder_that_python_cannot_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain_folder").mkdir()
+    result = run("plain_folder")
+    assert result.exit_code == 2
+    assert "plain_folder is not a file, nor a module" in result.stderr

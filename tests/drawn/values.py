@@ -47,8 +47,12 @@ class Draw:
         return self.one_of(range(-n_dimensions, n_dimensions))
 
     def tensor(self, *shape: int, dtype: torch.dtype | None = None, special: Sequence[float] = SPECIAL) -> Tensor:
-        """Return random numbers of the call's magnitude; one element may be a special number."""
-        values = torch.randn(shape, generator=self.random, dtype=torch.float64) * self.magnitude
+        """Return random numbers of the call's magnitude; one element may be a special number.
+
+        A tensor of a narrower dtype than the call's, such as a bias, stays finite.
+        """
+        magnitude = min(self.magnitude, HUGE.get(dtype or self.dtype, self.magnitude))
+        values = torch.randn(shape, generator=self.random, dtype=torch.float64) * magnitude
         if self.has_special and values.numel() and self.one_of((False, False, True)):
             values.view(-1)[self.one_of(range(values.numel()))] = self.one_of(special)
         return self.laid_out(values.to(dtype or self.dtype))

@@ -193,26 +193,31 @@ def _variations(name: str, inputs: Inputs, wanted: Sequence[str], cotangents: li
     """Return the reference in the kernels' own precision, and with varied last digits of all that it computes."""
     made = [_evaluated(name, inputs, wanted, cotangents, None)]
     if name not in EXACT:
-        unit = VARIED * max(torch.finfo(one.dtype).eps for one in inputs.values() if _is_floating(one))
+        dtypes = [torch.finfo(one.dtype) for one in inputs.values() if _is_floating(one)]
+        unit = VARIED * max(dtype.eps for dtype in dtypes)
+        least = max(dtype.smallest_normal * dtype.eps for dtype in dtypes)
         for draw in range(VARIATIONS):
-            with _Varied(unit, draw):
+            with _Varied(unit, least, draw):
                 made.append(_evaluated(name, inputs, wanted, cotangents, torch.float64))
     return made
 
 
 class _Varied(TorchDispatchMode):
-    """Changes the last digits of every result, forward and backward."""
+    """Changes the last digits of every result, forward and backward, by no less than the least number there is.
 
-    def __init__(self, unit: float, draw: int) -> None:
+    A number below the least one rounds to zero, where a rectifier has another derivative.
+    """
+
+    def __init__(self, unit: float, least: float, draw: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it so
-        self._unit, self._random = unit, torch.Generator().manual_seed(draw)
+        self._unit, self._least, self._random = unit, least, torch.Generator().manual_seed(draw)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
         is_new = all(one.alias_info is None for one in function._schema.returns)
         if isinstance(made, Tensor) and made.is_floating_point() and is_new:
             noise = torch.randn(made.shape, generator=self._random, dtype=made.dtype)
-            return made * (1 + self._unit * noise)
+            return torch.where(made == 0, made, made * (1 + self._unit * noise) + self._least * noise)
         return made
 
 

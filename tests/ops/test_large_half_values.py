@@ -53,3 +53,15 @@ def test_scores_of_attention(route: Any) -> None:
         with ts.use(route):
             found, right = call(q, k, v), call(q.double(), k.double(), v.double())
         torch.testing.assert_close(found.double(), right, rtol=2e-2, atol=10.0, msg=name)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
+def test_gradients_of_a_product_whose_activation_leaves_the_range(activation: str) -> None:
+    # a · b is −90000, 90000 and 8, of which float16 holds the last only; the slopes are 0, 1 and 1. PyTorch has NaN.
+    a, b = torch.full((1, 9), 100.0).half().requires_grad_(), torch.zeros(9, 3).half()
+    b[:, 0], b[:, 1], b[0, 2] = -100.0, 100.0, 0.08
+    with ts.use("interpret"):
+        y = ts.ops.matmul(a, b, activation=activation)
+        y.backward(torch.tensor([[1.0, 1.0, 0.0]]).half())
+    assert a.grad is not None
+    assert a.grad.tolist() == [[100.0] * 9]

@@ -2,6 +2,7 @@
 
 Files, in reading order:
 
+- `arguments.py`: what each argument of a constructor must be.
 - `linear.py`: Linear.
 - `norms.py`: RMSNorm, AddRMSNorm, LayerNorm.
 - `activations.py`: SiLU, GELU, Softmax, and the SwiGLU and GeGLU blocks.

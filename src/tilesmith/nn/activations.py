@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked, checked_softmax, require_input_of
 from tilesmith.ops.geglu import geglu
 from tilesmith.ops.gelu import gelu
 from tilesmith.ops.silu import silu
@@ -21,6 +22,7 @@ class SiLU(torch.nn.Module):
         return silu(x)
 
 
+@checked
 class GELU(torch.nn.GELU):
     """torch.nn.GELU on `ops.gelu`."""
 
@@ -28,6 +30,7 @@ class GELU(torch.nn.GELU):
         return gelu(x, self.approximate)
 
 
+@checked_softmax
 class Softmax(torch.nn.Softmax):
     """torch.nn.Softmax on `ops.softmax`."""
 
@@ -37,6 +40,7 @@ class Softmax(torch.nn.Softmax):
         return softmax(x, self.dim)
 
 
+@checked
 class SwiGLU(torch.nn.Module):
     """LLaMA's feed-forward block: down_proj(silu(gate_proj(x)) · up_proj(x)).
 
@@ -69,6 +73,8 @@ class SwiGLU(torch.nn.Module):
         self.down_proj = linear(hidden_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        first = self.gate_up_proj if self.packed else self.gate_proj
+        require_input_of(first, type(self).__name__, "x", x)
         projected = (self.gate_up_proj(x),) if self.packed else (self.gate_proj(x), self.up_proj(x))
         return self.down_proj(self.activated(*projected))  # type: ignore[no-any-return]  # a module returns Any
 
@@ -77,6 +83,7 @@ class SwiGLU(torch.nn.Module):
         return swiglu(gate, up)
 
 
+@checked
 class GeGLU(SwiGLU):
     """Gemma's feed-forward block: down_proj(gelu(gate_proj(x)) · up_proj(x)), with the parameters of SwiGLU.
 

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked, require_input, require_input_of
 from tilesmith.ops.attention import attention
 from tilesmith.ops.rope import rope
+from tilesmith.ops.runtime.arguments import require_dimensions
 
 __all__ = ["Attention", "RotaryEmbedding"]
 
 
+@checked
 class RotaryEmbedding(torch.nn.Module):
     """Rotates q and k by their positions: pair i of `rotary_dim` elements by position · base^(−2i / rotary_dim).
 
@@ -26,8 +29,6 @@ class RotaryEmbedding(torch.nn.Module):
 
     def __init__(self, rotary_dim: int, base: float = 10000.0, interleaved: bool = False) -> None:
         super().__init__()
-        if rotary_dim < 2 or rotary_dim % 2:
-            raise ValueError(f"RotaryEmbedding: rotary_dim is {rotary_dim}, but must be even and at least 2")
         self.rotary_dim = rotary_dim
         self.base = base
         self.interleaved = interleaved
@@ -39,9 +40,13 @@ class RotaryEmbedding(torch.nn.Module):
 
         `positions` is [length] or [batch, length]; the default is 0, 1, 2…
         """
+        require_input("RotaryEmbedding", "q", q)
+        require_dimensions("RotaryEmbedding", "q", q, 2)
         length = q.shape[-2]
         if positions is None:
             cos, sin = self._default_tables(length, q.device)
+        elif not isinstance(positions, Tensor) or positions.is_nested or positions.layout is not torch.strided:
+            raise TypeError(f"RotaryEmbedding: positions is a {type(positions).__name__}, but must be a dense tensor")
         elif positions.ndim not in (1, 2) or positions.shape[-1] != length:
             raise ValueError(
                 f"RotaryEmbedding: positions has shape {tuple(positions.shape)}, "
@@ -69,6 +74,7 @@ class RotaryEmbedding(torch.nn.Module):
         return angles.cos().float(), angles.sin().float()
 
 
+@checked
 class Attention(torch.nn.Module):
     """Self-attention: projections to q, k and v, rotary positions, `ops.attention`, and the output projection.
 
@@ -125,6 +131,9 @@ class Attention(torch.nn.Module):
         `mask` is boolean [batch, length], True for keys to attend to; `bias` is added to the scores; `positions` are
         those of `RotaryEmbedding`.
         """
+        require_input_of(self.q_proj, "Attention", "x", x)
+        if x.ndim != 3:
+            raise ValueError(f"Attention: x has shape {tuple(x.shape)}, but must be [batch, length, hidden_size]")
         q, k, v = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)

@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked, require_input_of
 from tilesmith.nn.norms import LayerNorm
 from tilesmith.ops.attention_update import attention_update
 from tilesmith.ops.edge_norm import edge_norm
 from tilesmith.ops.outer_product_mean import outer_product_mean
+from tilesmith.ops.runtime.arguments import require_chunk, require_mask
 from tilesmith.ops.transition import transition
 from tilesmith.ops.triangle_multiply import triangle_multiply
 
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 
+@checked
 class TriangleMultiplication(torch.nn.Module):
     """The triangle multiplicative update on `ops.triangle_multiply`; `outgoing=False` for incoming edges.
 
@@ -89,6 +92,11 @@ class GridAttention(torch.nn.Module):
         self, x: Tensor, mask: Tensor | None, chunk: int | None, *, bias: Tensor | None = None,
         edge_weight: Tensor | None = None, residual: bool,
     ) -> Tensor:  # fmt: skip
+        require_chunk(type(self).__name__, chunk)
+        if isinstance(mask, Tensor) and (mask.is_nested or mask.layout is not torch.strided):
+            raise TypeError(f"{type(self).__name__}: mask must be a dense tensor")
+        require_mask(type(self).__name__, mask, tuple(x.shape[:-1]), "the shape of the first input without channels")
+
         def update_chunk(x: Tensor, mask: Tensor | None) -> Tensor:
             return attention_update(
                 x, norm_weight=self.norm.weight, norm_bias=self.norm.bias,
@@ -101,6 +109,7 @@ class GridAttention(torch.nn.Module):
         return in_chunks(update_chunk, x, mask, self.side, chunk)
 
 
+@checked
 class TriangleAttention(GridAttention):
     """Attention around a pair's starting node, or with `starting=False` its ending node.
 
@@ -118,6 +127,8 @@ class TriangleAttention(GridAttention):
     def forward(
         self, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
     ) -> Tensor:
+        require_chunk("TriangleAttention", chunk)
+        require_input_of(self.gate, "TriangleAttention", "z", z)
         if chunk is None or chunk >= z.shape[self.side]:
             return self.update(z, mask, chunk, edge_weight=self.edge.weight, residual=residual)
         _, bias = edge_norm(  # of all pairs, for every chunk
@@ -126,6 +137,7 @@ class TriangleAttention(GridAttention):
         return self.update(z, mask, chunk, bias=bias, residual=residual)
 
 
+@checked
 class MSARowAttentionWithPairBias(GridAttention):
     """Attention along each sequence of an alignment.
 
@@ -140,11 +152,13 @@ class MSARowAttentionWithPairBias(GridAttention):
     def forward(
         self, m: Tensor, z: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
     ) -> Tensor:
+        require_input_of(self.gate, "MSARowAttentionWithPairBias", "m", m)
         norm = self.pair_norm
         _, bias = edge_norm(z, norm.weight, norm.bias, self.edge.weight, False, norm.eps)
         return self.update(m, mask, chunk, bias=bias, residual=residual)
 
 
+@checked
 class MSAColumnAttention(GridAttention):
     """Attention along each column of an alignment."""
 
@@ -153,9 +167,11 @@ class MSAColumnAttention(GridAttention):
     def forward(
         self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None, *, residual: bool = False
     ) -> Tensor:
+        require_input_of(self.gate, "MSAColumnAttention", "m", m)
         return self.update(m, mask, chunk, residual=residual)
 
 
+@checked
 class OuterProductMean(torch.nn.Module):
     """The update of the pairs from an alignment, on `ops.outer_product_mean`. Parameters: norm, left, right, output."""
 
@@ -170,12 +186,14 @@ class OuterProductMean(torch.nn.Module):
         self.output = torch.nn.Linear(hidden_channels**2, pair_channels, **placed)
 
     def forward(self, m: Tensor, mask: Tensor | None = None, chunk: int | None = None) -> Tensor:
+        require_input_of(self.left, "OuterProductMean", "m", m)
         weight = torch.cat((self.left.weight, self.right.weight))
         both = torch.nn.functional.linear(self.norm(m), weight, torch.cat((self.left.bias, self.right.bias)))
         a, b = both.chunk(2, dim=-1)
         return outer_product_mean(a, b, mask, self.output.weight, self.output.bias, chunk=chunk, eps=self.eps)
 
 
+@checked
 class Transition(torch.nn.Module):
     """A norm and two linear layers, with `factor` times the channels between them, as one operator.
 
@@ -189,7 +207,10 @@ class Transition(torch.nn.Module):
         self.contract = torch.nn.Linear(factor * channels, channels, **placed)
 
     def forward(self, x: Tensor, chunk: int | None = None, *, residual: bool = False) -> Tensor:
-        return in_chunks(lambda rows, _: self._update(rows, residual), x, None, 1, chunk)
+        require_input_of(self.expand, "Transition", "x", x)
+        require_chunk("Transition", chunk)
+        side = max(min(1, x.ndim - 2), 0)  # never the channels
+        return in_chunks(lambda rows, _: self._update(rows, residual), x, None, side, chunk)
 
     def _update(self, x: Tensor, residual: bool) -> Tensor:
         return transition(
@@ -204,13 +225,12 @@ def in_chunks(
     """Return function(x, mask), computed for `chunk` members of dimension `side` at a time; None means all at once."""
     if chunk is None or chunk >= x.shape[side]:
         return function(x, mask)
-    if chunk < 1:
-        raise ValueError(f"chunk is {chunk}, but must be at least 1")
     parts = torch.split(x, chunk, dim=side)
     masks = (None,) * len(parts) if mask is None else torch.split(mask, chunk, dim=side)
     return torch.cat([function(part, part_mask) for part, part_mask in zip(parts, masks, strict=True)], dim=side)
 
 
+@checked
 class EvoformerBlock(torch.nn.Module):
     """One block of the Evoformer: `m, z = block(m, z, msa_mask, pair_mask)`.
 

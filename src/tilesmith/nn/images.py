@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked
 from tilesmith.ops.avg_pool2d import avg_pool2d
 from tilesmith.ops.conv2d import conv2d
 from tilesmith.ops.max_pool2d import max_pool2d
@@ -14,6 +15,7 @@ from tilesmith.ops.max_pool2d import max_pool2d
 Sides = int | tuple[int, int]
 
 
+@checked
 class Conv2d(torch.nn.Conv2d):
     """torch.nn.Conv2d on `ops.conv2d`, with zero padding only."""
 
@@ -43,6 +45,7 @@ class Conv2d(torch.nn.Conv2d):
         return conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
+@checked
 class MaxPool2d(torch.nn.MaxPool2d):
     """torch.nn.MaxPool2d on `ops.max_pool2d`, without indices."""
 
@@ -63,6 +66,7 @@ class MaxPool2d(torch.nn.MaxPool2d):
         return max_pool2d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
 
 
+@checked
 class AvgPool2d(torch.nn.AvgPool2d):
     """torch.nn.AvgPool2d on `ops.avg_pool2d`."""
 

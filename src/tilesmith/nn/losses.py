@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked, require_input
 from tilesmith.ops.cross_entropy import cross_entropy
 from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
 
 
+@checked
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
     """torch.nn.CrossEntropyLoss on `ops.cross_entropy`, for class indices as targets and without class weights.
 
@@ -30,10 +32,12 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         super().__init__(None, size_average, ignore_index, reduce, reduction, label_smoothing)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        require_input("CrossEntropyLoss", "input", input)
         logits = input.movedim(1, -1) if input.ndim > 1 else input
         return cross_entropy(logits, target, self.ignore_index, self.label_smoothing, self.reduction)
 
 
+@checked
 class LinearCrossEntropyLoss(torch.nn.Module):
     """A linear layer and the cross-entropy of its outputs, on `ops.linear_cross_entropy`: never stores all logits.
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked, require_input
 from tilesmith.ops.add_rms_norm import add_rms_norm
 from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 
 
+@checked
 class RMSNorm(torch.nn.RMSNorm):
     """torch.nn.RMSNorm on `ops.rms_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        _require_shape("RMSNorm", "x", x, self.normalized_shape)
+        require_input("RMSNorm", "x", x, normalized_shape=tuple(self.normalized_shape))
         eps = _eps_of(self, x)
         count = len(self.normalized_shape)
         if count == 1:
@@ -22,6 +24,7 @@ class RMSNorm(torch.nn.RMSNorm):
         return rms_norm(x.flatten(-count), _flat(self.weight), eps).view(x.shape)
 
 
+@checked
 class AddRMSNorm(torch.nn.RMSNorm):
     """RMSNorm of x + residual on `ops.add_rms_norm`: returns the norm and the sum, which is the next residual.
 
@@ -29,8 +32,8 @@ class AddRMSNorm(torch.nn.RMSNorm):
     """
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one more argument
-        _require_shape("AddRMSNorm", "x", x, self.normalized_shape)
-        _require_shape("AddRMSNorm", "residual", residual, self.normalized_shape)
+        require_input("AddRMSNorm", "x", x, normalized_shape=tuple(self.normalized_shape))
+        require_input("AddRMSNorm", "residual", residual, normalized_shape=tuple(self.normalized_shape))
         eps = _eps_of(self, x)
         count = len(self.normalized_shape)
         if count == 1:
@@ -39,24 +42,17 @@ class AddRMSNorm(torch.nn.RMSNorm):
         return y.view(x.shape), total.view(x.shape)
 
 
+@checked
 class LayerNorm(torch.nn.LayerNorm):
     """torch.nn.LayerNorm on `ops.layer_norm`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        _require_shape("LayerNorm", "x", x, self.normalized_shape)
+        require_input("LayerNorm", "x", x, normalized_shape=tuple(self.normalized_shape))
         count = len(self.normalized_shape)
         if count == 1:
             return layer_norm(x, self.weight, self.bias, self.eps)
         y = layer_norm(x.flatten(-count), _flat(self.weight), _flat(self.bias), self.eps)
         return y.view(x.shape)
-
-
-def _require_shape(module: str, name: str, tensor: Tensor, normalized_shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
-        raise ValueError(
-            f"{module}: {name} has shape {tuple(tensor.shape)}, "
-            f"but must end in normalized_shape {tuple(normalized_shape)}"
-        )
 
 
 def _eps_of(module: torch.nn.RMSNorm, x: Tensor) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilesmith.nn.arguments import checked, require_input_of
 from tilesmith.nn.norms import LayerNorm
 from tilesmith.ops.attention import attention
 from tilesmith.ops.edge_norm import edge_norm
@@ -33,6 +34,7 @@ class _Heads(torch.nn.Module):
         self.linear_o = torch.nn.Linear(width, channels, bias=False, **placed)
 
 
+@checked
 class AttentionPairBias(torch.nn.Module):
     """Attention over residues with a bias from pairs: `update = module(a, z, mask)`.
 
@@ -49,6 +51,11 @@ class AttentionPairBias(torch.nn.Module):
         self.mha = _Heads(channels, heads, head_size, **placed)
 
     def forward(self, a: Tensor, z: Tensor, mask: Tensor | None = None) -> Tensor:
+        require_input_of(self.mha.linear_q, "AttentionPairBias", "a", a)
+        if a.ndim != 3:
+            raise ValueError(
+                f"AttentionPairBias: a has shape {tuple(a.shape)}, but must be [batch, residues, channels]"
+            )
         norm = self.layer_norm_z
         _, bias = edge_norm(z, norm.weight, norm.bias, self.linear_z.weight, False, norm.eps)
         a = self.layer_norm_a(a)
@@ -66,6 +73,7 @@ class _Gated(torch.nn.Module):
         self.linear_b = torch.nn.Linear(channels, hidden, bias=False, **placed)
 
 
+@checked
 class SwiGLUTransition(torch.nn.Module):
     """A norm, silu(linear_a) · linear_b with `factor` times the channels, and a linear layer. Of any rank."""
 
@@ -77,6 +85,9 @@ class SwiGLUTransition(torch.nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the update, zero where the mask, of the shape of x without channels, is zero."""
+        require_input_of(self.swiglu.linear_a, "SwiGLUTransition", "x", x)
+        if mask is not None and (not isinstance(mask, Tensor) or mask.is_nested or mask.shape != x.shape[:-1]):
+            raise ValueError("SwiGLUTransition: mask must be a tensor with the shape of x without channels")
         x = self.layer_norm(x)
         weight = torch.cat((self.swiglu.linear_a.weight, self.swiglu.linear_b.weight))
         update: Tensor = self.linear_out(swiglu(torch.nn.functional.linear(x, weight)))

@@ -8,9 +8,28 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 
+from tilesmith.arguments import FLAG, Rule, checked, is_number
 from tilesmith.optim.step_updates import Updates
 
 
+def _is_rate(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, torch.Tensor) else is_number(value) and value >= 0
+
+
+def _is_pair_of_shares(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(_is_rate(one) and one < 1 for one in value)
+
+
+RULES: dict[str, Rule] = {
+    "params": (lambda value: hasattr(value, "__iter__"), "an iterable of parameters or of groups"),
+    "lr": (_is_rate, "a number of at least 0"),
+    "betas": (_is_pair_of_shares, "two numbers of at least 0 and below 1"),
+    **dict.fromkeys(("eps", "weight_decay"), (_is_rate, "a number of at least 0")),
+    **dict.fromkeys(("amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused"), FLAG),
+}
+
+
+@checked(RULES)
 class AdamW(torch.optim.AdamW):
     """torch.optim.AdamW that updates all parameters of a dtype, up to 512 of them, in two launches.
 

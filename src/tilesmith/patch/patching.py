@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from tilesmith.arguments import FLAG, require_all
 from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.gradients.plain_modules import FORWARD
 from tilesmith.patch.gradients.tied_embedding import scale_of
@@ -55,13 +56,7 @@ ATTENTION = "_tilesmith_attention_before"
 
 
 def patch(
-    model: Model,
-    *,
-    norm: bool = True,
-    rotary: bool = True,
-    mlp: bool = True,
-    loss: bool = True,
-    attention: bool = True,
+    model: Model, *, norm: bool = True, rotary: bool = True, mlp: bool = True, loss: bool = True, attention: bool = True
 ) -> Model:
     """Run parts of a Hugging Face model on Tilesmith's operators, in place; return the model.
 
@@ -79,11 +74,12 @@ def patch(
     that is not transformers' own in its norms and feed-forward blocks. A model without any of these, and a wrapper
     around a model, raise a ValueError.
     """
+    wanted = {"norm": norm, "rotary": rotary, "mlp": mlp, "loss": loss, "attention": attention}
+    require_all("patch", dict.fromkeys(wanted, FLAG), **wanted)
     family = family_of(model)
     unpatch(model)
     done = Report(type(model).__name__)
     if family.foreign:
-        wanted = {"norm": norm, "rotary": rotary, "mlp": mlp, "loss": loss, "attention": attention}
         return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
     if norm:
         with done.part("norm"):

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from tilesmith.arguments import FLAG, one_of, require
 from tilesmith.patch.patching import patch
 
 
@@ -16,6 +17,9 @@ def trainer_callback(**switches: bool) -> Any:
     several GPUs, and the model inside a PEFT model. TRL's trainers read the logits of every step, so for them `loss`
     is False unless it is given.
     """
+    for name, value in switches.items():
+        require("trainer_callback", name, name, one_of("norm", "rotary", "mlp", "loss", "attention"))
+        require("trainer_callback", name, value, FLAG)
     from transformers import TrainerCallback
 
     class PatchCallback(TrainerCallback):

@@ -22,4 +22,4 @@ def warm_judge() -> Iterator[Judge]:
 
 @pytest.fixture(scope="session")
 def softmax() -> Task:
-    return task_at(ZOO / "tasks" / "softmax.py", Rules(seconds=120.0))
+    return task_at(ZOO / "tasks" / "softmax.py", Rules(seconds=600.0))

@@ -139,7 +139,7 @@ nursery_process.start_ahead = start_ahead
 from tilesmith.cli import app
 app(["judge", "softmax", "candidate.py"])
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert (ended.returncode, ended.stdout.strip()) == (3, "False")
 
 

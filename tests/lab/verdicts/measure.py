@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 import time
 import warnings
@@ -17,6 +18,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -67,6 +70,8 @@ def measured(seeds: int, only: Sequence[str] = (), progress: bool = False) -> di
             print(f"{number + 1}/{len(specs)} {spec.name}: {largest[spec.name]:.2f} of the allowed error, "
                   f"{len(refused)} refused, {time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
     return {
+        "machine": f"{platform.system()} {platform.machine()}, torch {torch.__version__}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "seeds": tried,
         "verdicts": verdicts,
         "refused": refused,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
+from typing_extensions import NamedTuple  # of typing's, Python 3.10 has no generic ones
 
 from tilesmith.ops.runtime.flat_arguments import flat_arguments
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tilesmith.arguments import TEXT, number, require
 from tilesmith.lab.inspect.inspect_call import inspect
 from tilesmith.lab.inspect.model import Inspection, Kernel
 
@@ -18,6 +19,7 @@ def assert_coalesced(subject: Subject, *, at_least: float = 0.9) -> None:
     Efficiency is the number of sectors that packed elements need, divided by the number requested. `subject` is an
     inspection, a kernel of an inspection, or a function to inspect.
     """
+    require("assert_coalesced", "at_least", at_least, number(0, 1))
     bad = [
         f"{kernel.name}, line {access.line}: {access.kind} of {access.argument} takes "
         f"{access.sectors_per_request:.1f} sectors per request, ideal is {access.ideal_sectors_per_request:.1f} "
@@ -31,6 +33,8 @@ def assert_coalesced(subject: Subject, *, at_least: float = 0.9) -> None:
 
 def assert_loads_per_element(subject: Subject, argument: str, expected: float) -> None:
     """Assert how often each kernel with this argument loads each element of it."""
+    require("assert_loads_per_element", "argument", argument, TEXT)
+    require("assert_loads_per_element", "expected", expected, number(0))
     found = [
         (kernel.name, one.loads_per_element)
         for kernel in _kernels(subject)
@@ -58,5 +62,6 @@ def _kernels(subject: Subject) -> tuple[Kernel, ...]:
         return (subject,)
     if not isinstance(subject, Inspection):
         subject = inspect(subject)
-    assert subject.kernels, "no kernel was launched"
+    why = subject.ending.message.strip()
+    assert subject.kernels, "no kernel was launched" + (f": {why.splitlines()[-1]}" if why else "")
     return subject.kernels

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tilesmith.arguments import FLAG, TEXT, TEXTS, Rule, number, or_none, require_all, whole
 from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions, default_targets
 from tilesmith.lab.inspect.running.watch import inspection_of, watching
@@ -52,6 +53,19 @@ class NotebookInspection(Inspection):
         return notebook_html(self)
 
 
+RULES: dict[str, Rule] = {
+    "program": (lambda value: callable(value) or isinstance(value, (str, Path)), "a function, or the path of a script"),
+    "arguments": TEXTS,
+    "targets": TEXTS,
+    "programs": or_none(whole(1)),
+    "seconds": number(0),
+    "config": or_none(TEXT),
+    "device": or_none(TEXT),
+    "texts": FLAG,
+    "precision": FLAG,
+}
+
+
 def inspect(
     program: Callable[[], Any] | str | Path,
     *,
@@ -73,6 +87,10 @@ def inspect(
     `precision` also computes sampled programs in float64 and shows the error of each line.
     The function's return value is lost. An exception of the function is raised again.
     """
+    require_all(
+        "inspect", RULES, program=program, arguments=arguments, targets=targets, programs=programs, seconds=seconds,
+        config=config, device=device, texts=texts, precision=precision,
+    )  # fmt: skip
     named = tuple(map(Target.parse, targets))
     options = InspectOptions(
         targets=named or default_targets(device),
@@ -98,6 +116,10 @@ def inspect(
 def _inspected_script(script: Path, arguments: Sequence[str], options: InspectOptions) -> Inspection:
     from tilesmith.lab.inspect.running.script import inspect_script
 
-    if not script.is_file():
-        raise FileNotFoundError(f"inspect: {script} is not a file")
+    try:
+        found = script.is_file()
+    except OSError:  # a name too long
+        found = False
+    if not found:
+        raise FileNotFoundError(f"inspect: {str(script)[:200]} is not a file")
     return inspect_script(script, arguments, options)

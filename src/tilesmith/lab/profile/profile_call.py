@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from tilesmith import __version__
+from tilesmith.arguments import TEXT, TEXTS, Rule, require
 from tilesmith.hardware.machine import examine
 from tilesmith.lab.profile.session import choose, discard_if_empty, fresh_folder, run
 from tilesmith.lab.profile.summary import ProfileError, Summary, blocks
@@ -67,12 +68,18 @@ class Profile:
         return in_notebook(self.html(), "Profile", height=600)
 
 
+COMMAND: Rule = (lambda value: TEXT[0](value) or TEXTS[0](value), "a command: a string or a list of strings")
+
+
 def profile(command: str | Sequence[str], *, tool: str = "auto", out: str | Path = "tilesmith-profile") -> Profile:
     """Run a command such as "python train.py" under an installed profiler and return where the time goes.
 
     The recordings go to a new folder in `out`. Raises ProfileError where the command or the profiler is missing, or
     where the command recorded nothing.
     """
+    require("profile", "command", command, COMMAND)
+    require("profile", "tool", tool, TEXT)
+    require("profile", "out", out, (lambda value: isinstance(value, (str, Path)), "the path of a folder"))
     words = shlex.split(command) if isinstance(command, str) else list(command)
     if not words:
         raise ProfileError("the command is empty; pass one such as 'python train.py'")

@@ -6,9 +6,10 @@ operators' schemas from the tuple.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor
+from typing_extensions import NamedTuple  # of typing's, Python 3.10 has no generic ones
 
 Value = TypeVar("Value")
 

@@ -57,12 +57,17 @@ def _program_of_python(name: str, arguments: list[str]) -> tuple[str, list[str]]
 
 
 def _is_module(name: str) -> bool:
-    """Return whether Python finds the package of this module, also in the current folder. Imports nothing."""
+    """Return whether Python can run a module of this name, also one of the current folder. Imports nothing.
+
+    Of a module inside a package only the package is looked for.
+    """
     if not all(part.isidentifier() for part in name.split(".")):
         return False
     sys.path.insert(0, "")
     try:
-        return find_spec(name.partition(".")[0]) is not None
+        found = find_spec(name.partition(".")[0])
+        folders = found.submodule_search_locations if found and "." not in name else None
+        return found is not None and (folders is None or any((Path(one) / "__main__.py").exists() for one in folders))
     except (ImportError, ValueError):
         return False
     finally:

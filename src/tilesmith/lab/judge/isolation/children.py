@@ -21,7 +21,7 @@ from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.isolation.limits import Limits
 
 ARENA_BYTES = 512 << 20  # virtual; memory that nobody writes takes no room
-SECONDS_TO_START = 120.0  # for importing torch and Triton from a slow disk
+SECONDS_TO_START = 600.0  # for importing torch and Triton from a slow disk
 SECONDS_FOR_STATUS = 2.0
 LONGEST_OUTPUT = 1 << 14
 

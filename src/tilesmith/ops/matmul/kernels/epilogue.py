@@ -24,13 +24,15 @@ def activated(z, ACTIVATION: tl.constexpr):
 @triton.jit
 def activation_slope(z, ACTIVATION: tl.constexpr):
     """Return the derivative at z; for relu also at y = relu(z)."""
+    # Half precision may hold z as infinity, and infinity times zero is NaN. Past 1e4 the other factor is zero.
+    bounded = tl.minimum(tl.maximum(z, -1e4), 1e4)
     if ACTIVATION == "relu":
         slope = tl.where(z > 0, 1.0, 0.0).to(z.dtype)
     elif ACTIVATION == "silu":
         sigmoid = tl.sigmoid(z)
-        slope = sigmoid * (1 + z * (1 - sigmoid))
+        slope = sigmoid * (1 + bounded * (1 - sigmoid))
     else:
-        slope = 0.5 * (1 + tl.erf(z * 0.7071067811865476)) + z * 0.3989422804014327 * tl.exp(-0.5 * z * z)
+        slope = 0.5 * (1 + tl.erf(z * 0.7071067811865476)) + bounded * 0.3989422804014327 * tl.exp(-0.5 * z * z)
     return slope
 
 

@@ -21,11 +21,12 @@ its kernel there, declare its torch operator and its plan here, and call it in `
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 import triton
 from torch import Tensor
+from typing_extensions import NamedTuple  # of typing's, Python 3.10 has no generic ones
 
 from tilesmith.ops.device.elementwise import compute_dtype
 from tilesmith.ops.device.partial_sums import plan_sum_of_partials

@@ -8,10 +8,11 @@ channels, and nothing is computed twice.
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from typing_extensions import NamedTuple  # of typing's, Python 3.10 has no generic ones
 
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
 from tilesmith.ops.layer_norm.forward import forward as norm_forward
