@@ -121,6 +121,20 @@ def test_packed_sequences_stay_the_same(name: str) -> None:
         torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", [True, False])
+@torch.no_grad()
+def test_given_starts_of_chunked_sequences_are_packed_sequences(positions: bool) -> None:
+    """Chunks have 8 tokens. The starts mean the same as the positions."""
+    inputs: dict[str, Any] = batch()
+    counted = torch.cat([torch.arange(length) for length in (5, 7, 2, 10, 12)]).view(3, 12)
+    model = model_of("llama4_text").eval()
+    wanted = model(**inputs, position_ids=counted, use_cache=False).logits
+    starts = torch.tensor([0, 5, 12, 14, 24, 36], dtype=torch.int32)
+    given = {"position_ids": counted} if positions else {}
+    ours = patch(model)(**inputs, **given, cu_seq_lens_q=starts, cu_seq_lens_k=starts, use_cache=False).logits
+    torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["cohere", "glm4", "gpt_oss", "helium"])
 @torch.no_grad()
 def test_generated_tokens_stay_the_same(name: str) -> None:
