@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from tilesmith.ops.runtime.dispatch import use
 from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.gradients.plain_modules import FORWARD
 from tilesmith.patch.gradients.tied_embedding import scale_of
@@ -41,8 +42,8 @@ from tilesmith.patch.parts.default_positions import why_tables_change, with_kept
 from tilesmith.patch.parts.feed_forward import block_forward, recognised_block
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
-from tilesmith.patch.parts.norms import is_ours, looks_like_norm, norm_form, norm_forward, settings_of
-from tilesmith.patch.parts.residual import norms_follow_branches, with_fused_residual
+from tilesmith.patch.parts.norms import looks_like_norm, norm_form, norm_forward, settings_of
+from tilesmith.patch.parts.residual import layers_with_norms, norms_follow_branches, with_fused_residual
 from tilesmith.patch.parts.trials import has_same_loss
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
@@ -82,23 +83,24 @@ def patch(
     family = family_of(model)
     unpatch(model)
     done = Report(type(model).__name__)
-    if family.foreign:
-        wanted = {"norm": norm, "rotary": rotary, "mlp": mlp, "loss": loss, "attention": attention}
-        return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
-    if norm:
-        with done.part("norm"):
-            _patch_norms(model, family, done)
-    with done.part("rotary" if rotary else "attention"):
-        _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
-    if mlp:
-        with done.part("mlp"):
-            _patch_feed_forward_blocks(model, family, done)
-    if loss:
-        with done.part("loss"):
-            _patch_loss(model, family, done)
-    if attention:
-        with done.part("attention"):
-            _patch_attention(model, family, done)
+    with use("torch"):  # trials compare formulas, not the rounding of our kernels
+        if family.foreign:
+            wanted = {"norm": norm, "rotary": rotary, "mlp": mlp, "loss": loss, "attention": attention}
+            return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
+        if norm:
+            with done.part("norm"):
+                _patch_norms(model, family, done)
+        with done.part("rotary" if rotary else "attention"):
+            _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
+        if mlp:
+            with done.part("mlp"):
+                _patch_feed_forward_blocks(model, family, done)
+        if loss:
+            with done.part("loss"):
+                _patch_loss(model, family, done)
+        if attention:
+            with done.part("attention"):
+                _patch_attention(model, family, done)
     setattr(model, REPORT, done)
     done.warn()
     return model
@@ -162,15 +164,13 @@ def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
     else:
         kind = family.of("RMSNorm")
         done.record_part("norm", _swap(model, kind, norm_forward(kind.forward, family.gemma_norm)))
-    if family.tried and not any(is_ours(module) for module in model.modules()):
-        done.record_fusion("residual", Swapped(0, "only RMSNorm has a kernel with an addition"))
-        return
     with done.fusion("residual"):
-        layer = family.of("DecoderLayer")
-        if norms_follow_branches(layer.forward):
+        layers = layers_with_norms(model)
+        before = [layer for layer in layers if not norms_follow_branches(layer.forward)]
+        if not before:
             done.record_fusion("residual", Swapped(0, "the norms follow the branches"))
-            return
-        done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward)))
+        for layer in before:
+            done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward, family.tried)))
 
 
 def _swap_tried_norms(model: nn.Module) -> Swapped:
