@@ -17,16 +17,15 @@ from torch import nn
 from tilesmith.ops.runtime.dispatch import use
 from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.gradients.plain_modules import FORWARD
-from tilesmith.patch.gradients.tied_embedding import scale_of
+from tilesmith.patch.gradients.tied_embedding import scale_of, under_head
 from tilesmith.patch.parts.attention_module import (
     PROJECTIONS,
     QK_NORM,
-    ROTARY,
     attention_forward,
     has_one_layer,
     require_projection,
     require_qk_norm,
-    rotation_form,
+    rotation_of,
 )
 from tilesmith.patch.parts.attention_module import rotary as rotary_of_halves
 from tilesmith.patch.parts.attention_registry import (
@@ -208,20 +207,6 @@ def _give(module: nn.Module, forward: Callable[..., Any]) -> None:
     setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
 
 
-def _rotation(model: nn.Module, family: Family, forward: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return our rotation of q and k for an attention module's `forward`; None where it has none that we know."""
-    if ROTARY not in names_in(forward):
-        return None
-    if not family.tried:
-        return rotary_of_halves
-    kind = family.of("RotaryEmbedding")
-    tables = next((module for module in model.modules() if isinstance(module, kind)), None)
-    config: Any = model.config
-    heads = getattr(config, "num_attention_heads", None) or 1
-    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", heads) // heads
-    return None if tables is None else rotation_form(getattr(family.modeling, ROTARY), tables, size)
-
-
 def _norms_span_heads(model: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether the norms of q and k in attention modules are over all heads together."""
     module: Any = next((module for module in model.modules() if isinstance(module, kind)), None)
@@ -245,7 +230,7 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
         with done.fusion(name):
             require_projection(kind.forward, name)
             projections.append(name)
-    rotation = _rotation(model, family, kind.forward) if rotary else None
+    rotation = rotation_of(model, family, kind.forward) if rotary else None
     if rotation is rotary_of_halves and "q_norm" in names_in(kind.forward):
         with done.fusion(QK_NORM):
             if _norms_span_heads(model, kind):
@@ -260,7 +245,7 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
     if rotation is not None:
         done.record_part("rotary", swapped)
         with done.fusion("rotary tables"):
-            tables = family.of("RotaryEmbedding")
+            tables = family.of(family.tables)
             kept = _swap(model, tables, with_kept_tables(tables.forward), why_tables_change)
             done.record_fusion("rotary tables", kept)
     elif rotary and not family.rotates:
@@ -322,7 +307,7 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if family.masked is not None:
         done.record_part("loss", _swap(model, kind, masked_without_logits(kind.forward, *family.masked)))
         return
-    require_known_loss(kind.forward, kind.base_model_prefix, family.known)
+    require_known_loss(kind.forward, under_head(model), family.known)
     reason = why_logits(model, standard_loss())
     if reason is not None:
         done.left["loss"] = reason
