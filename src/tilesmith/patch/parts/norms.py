@@ -6,6 +6,7 @@ All compute in single precision and round once, where transformers rounds to the
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,18 @@ def plain_scale(norm: Any) -> tuple[Tensor, float]:
 
 
 def eps_of(norm: Any) -> float:
-    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+    for name in ("variance_epsilon", "eps"):
+        if isinstance(getattr(norm, name, None), float):
+            return getattr(norm, name)  # type: ignore[no-any-return]  # a float, as the line above says
+    return _written_eps(type(norm)) or 0.0
+
+
+@functools.cache
+def _written_eps(kind: type) -> float | None:
+    """Return the small number in the code of a norm's class that has no attribute for epsilon (nanoGPT)."""
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)  # type: ignore[attr-defined]  # a module's class
+    small = [one for one in getattr(code, "co_consts", ()) if isinstance(one, float) and 0 < one < 0.01]
+    return small[0] if len(small) == 1 else None
 
 
 def plain_norm_in_dtype(self: Any, hidden_states: Tensor) -> Tensor:
@@ -91,7 +103,7 @@ FORMS = (
 def looks_like_norm(module: Any) -> bool:
     """Return whether a module has a weight for each feature, perhaps a bias, an epsilon, and nothing else."""
     parameters = dict(module.named_parameters())
-    has_eps = isinstance(getattr(module, "variance_epsilon", getattr(module, "eps", None)), float)
+    has_eps = eps_of(module) > 0
     is_vector = "weight" in parameters and all(one.ndim == 1 for one in parameters.values())
     alone = not list(module.children()) and not list(module.buffers())
     return has_eps and is_vector and alone and parameters.keys() <= {"weight", "bias"}
