@@ -21,6 +21,7 @@ LATENT = {
 }  # fmt: skip
 SHARED = {"shared_expert_intermediate_size": 16}
 WINDOWS = {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 5}
+GPT = {"n_embd": 32, "n_layer": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 CHUNKED = {"intermediate_size_mlp": 48, "attention_chunk_size": 8, "num_local_experts": 2}
 ALL = {"norm", "rotary", "mlp", "loss", "attention"}
 # The name before Config and ForCausalLM, options of the configuration, and the parts that run on our operators.
@@ -40,7 +41,7 @@ FOUND: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "qwen3_moe": ("Qwen3Moe", EXPERTS, ALL - {"mlp"}),
     "gpt_oss": ("GptOss", EXPERTS, ALL - {"mlp", "attention"}),
     "gpt_neox": ("GPTNeoX", {}, ALL),
-    "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, ALL - {"rotary"}),
+    "gpt2": ("GPT2", {**GPT, "n_head": 4, "n_positions": 64}, ALL - {"rotary"}),
 }
 UNKNOWN: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "helium": ("Helium", {}, ALL),
@@ -61,6 +62,11 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "qwen2_moe_windows": ("Qwen2Moe", {**EXPERTS, **SHARED, **WINDOWS}, ALL - {"attention"}),
     # Layers that norm q and k but do not rotate them.
     "exaone4_nope": ("Exaone4", {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}, ALL),
+    "apertus": ("Apertus", {}, ALL - {"mlp"}),
+    "lfm2": ("Lfm2", {"layer_types": ["full_attention", "conv"]}, ALL),
+    "granitemoe": ("GraniteMoe", EXPERTS, ALL - {"mlp"}),
+    "gpt_bigcode": ("GPTBigCode", {**GPT, "n_head": 4, "n_positions": 64}, ALL - {"rotary"}),
+    "gptj": ("GPTJ", {**GPT, "n_head": 4, "n_positions": 64, "rotary_dim": 4}, {"norm", "mlp"}),
     "glm4_moe": ("Glm4Moe", {**EXPERTS, **LATENT}, ALL),  # attention with norms of q and k or without
 }
 
@@ -77,7 +83,7 @@ def model_of(name: str) -> Any:
     prefix, options, _ = {**FOUND, **UNKNOWN}[name]
     if not hasattr(transformers, f"{prefix}Config"):
         pytest.skip(f"this release of transformers has no {prefix}")
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0} if name in ("gpt2", "phi", "phi3") else {}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0} if name in ("phi", "phi3") else {}
     rest = {"residual_dropout": 0.0, "embedding_dropout": 0.0} if name == "starcoder2" else {}
     config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **options, **dropout, **rest})
     head = "LMHeadModel" if name == "gpt2" else "ForCausalLM"

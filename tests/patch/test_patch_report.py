@@ -66,9 +66,7 @@ def _forget_warnings() -> None:
 @pytest.mark.parametrize("family", CLASSES)
 def test_installed_transformers_is_recognised_for_every_family(family: str, caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(family, tie_word_embeddings=False)
-    tables = sum(
-        type(module).__name__.endswith("RotaryEmbedding") for module in model.modules()
-    )
+    tables = sum(type(module).__name__.endswith("RotaryEmbedding") for module in model.modules())
     done = report_of(model)
     assert done.unrecognised == []
     assert done.not_fused == {}
