@@ -337,7 +337,8 @@ def test_deepspeed_trains_the_same(stage: int) -> None:
     results = context.Queue()
     process = context.Process(target=_train_by_deepspeed, args=(stage, port, results))
     process.start()
-    process.join(timeout=900)
+    process.join(timeout=900)  # importing DeepSpeed takes minutes on a busy machine
+    process.kill()
     assert process.exitcode == 0
     losses = results.get(timeout=5)
     assert losses[True] == pytest.approx(losses[False], rel=1e-4)
