@@ -129,7 +129,7 @@ class CentredNorm(nn.LayerNorm):
         super().__init__(columns, bias=bias)
         for parameter in self.parameters():
             nn.init.normal_(parameter)
-        self.forward = self._tilesmith_forward = centred_norm.__get__(self)
+        self.forward = self._tilesmith_forward = centred_norm.__get__(self)  # type: ignore[method-assign]  # as `patch` does
 
 
 def plain_centred_norm_of(norm: CentredNorm, x: Tensor) -> Tensor:

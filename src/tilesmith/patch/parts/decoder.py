@@ -60,11 +60,13 @@ def with_default_positions(original: Callable[..., Any], takes_starts: bool) -> 
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         named.update(zip(names, arguments, strict=False))
         tokens = named.get("input_ids") if named.get("inputs_embeds") is None else named["inputs_embeds"]
-        shape = (tokens.shape[0], tokens.shape[1]) if tokens is not None else None
-        may_pack = takes_starts and shape and named.get("attention_mask") is None and named.get(CACHE) is None
+        if tokens is None:
+            return original(self, **named)
+        shape = (tokens.shape[0], tokens.shape[1])
+        may_pack = takes_starts and named.get("attention_mask") is None and named.get(CACHE) is None
         if may_pack and named.get(PACKED) is not None and named.get("position_ids") is None:
             named["position_ids"] = _positions(named[PACKED], shape)
-        if shape and all(named.get(name) is None for name in DEFAULTED):
+        if all(named.get(name) is None for name in DEFAULTED):
             named["attention_mask"] = full_mask(shape, tokens.device)
             named["position_ids"] = default_positions(shape[1], tokens.device)
             return called_with_full_mask(original, self, named)

@@ -37,13 +37,14 @@ def eps_of(norm: Any) -> float:
     for name in ("variance_epsilon", "eps"):
         if isinstance(getattr(norm, name, None), float):
             return getattr(norm, name)  # type: ignore[no-any-return]  # a float, as the line above says
-    return _written_eps(type(norm)) or 0.0
+    kind: Any = type(norm)
+    return _written_eps(kind) or 0.0
 
 
 @functools.cache
-def _written_eps(kind: type) -> float | None:
+def _written_eps(kind: Any) -> float | None:
     """Return the small number in the code of a norm's class that has no attribute for epsilon (nanoGPT)."""
-    code = getattr(inspect.unwrap(kind.forward), "__code__", None)  # type: ignore[attr-defined]  # a module's class
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
     small = [one for one in getattr(code, "co_consts", ()) if isinstance(one, float) and 0 < one < 0.01]
     return small[0] if len(small) == 1 else None
 
