@@ -14,8 +14,12 @@ from small_models import OPERATORS, assert_same, batch, config_of, counted_calls
 from torch import nn
 
 import tilesmith.patch
+import tilesmith.patch.parts.attention_registry
+import tilesmith.patch.patching
 from tilesmith.patch import patch, report, unpatch
 
+attention_registry: Any = tilesmith.patch.parts.attention_registry
+patching: Any = tilesmith.patch.patching
 PARTS = tuple(OPERATORS)
 
 
@@ -138,6 +142,62 @@ def test_gradient_checkpointing_gives_the_same_gradients(reentrant: bool) -> Non
         ours = found(model, **batch(padded=True))
     assert_same(ours, wanted)
     assert calls["attention"] == 4  # two layers, and each forward again
+
+
+@pytest.mark.parametrize("option", ["ignore_index", "shift_labels", "num_items_in_batch", "logits_to_keep"])
+def test_options_of_the_loss_mean_the_same(option: str) -> None:
+    inputs: dict[str, Any] = batch()
+    labels = inputs["labels"]
+    inputs |= {
+        "ignore_index": {"ignore_index": 7, "labels": labels.masked_fill(labels == -100, 7)},
+        "shift_labels": {"shift_labels": labels.roll(-2, 1)},
+        "num_items_in_batch": {"num_items_in_batch": torch.tensor(5)},
+        "logits_to_keep": {"logits_to_keep": labels.shape[1]},
+    }[option]
+    plain, model = model_of("llama"), patch(model_of("llama"))
+    wanted, ours = found(plain, **inputs), found(model, **inputs)
+    assert_same(ours, wanted, 2e-5)
+    assert abs(wanted["loss"] - found(plain, **batch())["loss"]) > 1e-4 or option == "logits_to_keep"
+    assert (model(**inputs).logits is None) == (option != "logits_to_keep")
+
+
+def test_padding_masks_stay_two_dimensional(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, attention = [], attention_registry.attention
+
+    def seen(*arguments: Any, **named: Any) -> Any:
+        shapes.append(tuple(named["mask"].shape))
+        return attention(*arguments, **named)
+
+    monkeypatch.setattr(attention_registry, "attention", seen)
+    found(patch(model_of("mistral")), **batch(padded=True))
+    assert shapes == [(3, 12)] * 2
+
+
+def test_query_without_any_key_gets_zeros() -> None:
+    q, k, v = (torch.randn(1, 2, 4, 8) for _ in range(3))
+    mask = torch.tensor([[False, True, True, True]])
+    output, _ = attention_registry.attention_of_module(None, torch.nn.Module(), q, k, v, mask)
+    assert not output[0, 0].any()
+    assert output[0, 1:].any(-1).all()
+
+
+def test_unpatched_model_can_be_pickled_as_a_whole(tmp_path: Path) -> None:
+    model = unpatch(patch(model_of("llama")))
+    torch.save(model, tmp_path / "model.pt")
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert_same(found(again, **batch()), found(model, **batch()))
+
+
+def test_release_without_a_registry_of_masks_keeps_its_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before transformers 4.53."""
+    for module in (attention_registry, patching):
+        monkeypatch.setattr(module, "has_mask_registry", lambda: False)
+    model = patch(model_of("llama"))
+    with counted_calls() as calls:
+        ours = found(model, **batch(padded=True))
+    assert_same(ours, found(model_of("llama"), **batch(padded=True)))
+    assert not calls["attention"]
+    assert "attention" in report(model).left
 
 
 def test_logits_exist_in_evaluation_and_on_request() -> None:

@@ -10,6 +10,8 @@ from small_models import SIZES, VOCABULARY, assert_same, counted_calls, transfor
 
 from tilesmith.patch import patch, report, unpatch
 
+CURRENT = int(transformers.__version__.split(".")[0]) >= 5
+"""Whether attention of encoders is an entry of transformers' registry; in older releases it stays as it is."""
 OPTIONS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "modernbert": (
         "ModernBert",
@@ -58,8 +60,9 @@ def test_loss_and_gradients_of_an_encoder_stay_the_same(name: str, padded: bool)
     model = patch(encoder(name))
     with counted_calls() as calls:
         ours = found_where_trained(model, **inputs)
-    assert set(report(model).swapped) == OPTIONS[name][2]
-    assert calls["attention"] == model.config.num_hidden_layers
+    left = set() if CURRENT else {"attention", "rotary"}
+    assert set(report(model).swapped) == OPTIONS[name][2] - left
+    assert calls["attention"] == (model.config.num_hidden_layers if CURRENT else 0)
     assert_same(ours, wanted, 3e-5)
     unpatch(model)
     assert_same(found_where_trained(model, **inputs), wanted, 1e-12)
@@ -89,10 +92,13 @@ def test_logits_of_an_encoder_stay_the_same_in_evaluation(name: str) -> None:
 
 def test_language_part_of_qwen2_vl_stays_the_same() -> None:
     def model() -> Any:
-        text = {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
+        rotation = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+        text = {**SIZES, "rope_parameters" if CURRENT else "rope_scaling": rotation}
         vision = {"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32, "mlp_ratio": 2}
-        config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision)
+        tokens = {"vision_start_token_id": 60, "image_token_id": 61, "video_token_id": 62}
+        config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **tokens)
         made = transformers.Qwen2VLForConditionalGeneration(config)
+        made.config.vocab_size = VOCABULARY  # the loss of 4.53 looks here
         made.model.visual.requires_grad_(False)
         return randomised(made)
 
@@ -101,8 +107,10 @@ def test_language_part_of_qwen2_vl_stays_the_same() -> None:
     patched = patch(model())
     with counted_calls() as calls:
         ours = found_where_trained(patched, input_ids=tokens, labels=tokens)
-    assert {"norm", "rotary", "mlp", "attention"} <= set(report(patched).swapped)
-    assert calls["attention"] == calls["rotary"] == calls["mlp"] == 2
+    if CURRENT:  # older releases rotate in another way
+        assert {"norm", "rotary", "mlp", "attention"} <= set(report(patched).swapped)
+        assert calls["rotary"] == 2
+    assert calls["attention"] == calls["mlp"] == 2
     assert_same(ours, wanted, 3e-5)
     before = patched.model.language_model.config._attn_implementation
     unpatch(patched)

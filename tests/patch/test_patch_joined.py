@@ -20,7 +20,7 @@ from tilesmith.patch import patch
 from tilesmith.patch.gradients.projections import joined_operands, projections
 from tilesmith.patch.parts.attention_module import PROJECTIONS
 from tilesmith.patch.parts.feed_forward import feed_forward
-from tilesmith.patch.parts.norms import plain_norm
+from tilesmith.patch.parts.norms import centred_norm, plain_norm
 from tilesmith.patch.parts.residual import norm_and_input, norm_of_sum
 from tilesmith.toolchain.interpreter import Launched, handing_over
 
@@ -124,6 +124,18 @@ def plain_norm_of(norm: Norm, x: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
+class CentredNorm(nn.LayerNorm):
+    def __init__(self, columns: int, bias: bool) -> None:
+        super().__init__(columns, bias=bias)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+        self.forward = self._tilesmith_forward = centred_norm.__get__(self)  # type: ignore[method-assign]  # as `patch` does
+
+
+def plain_centred_norm_of(norm: CentredNorm, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
+
+
 class Block(nn.Module):
     def __init__(self, bias: bool) -> None:
         super().__init__()
@@ -134,7 +146,7 @@ class Block(nn.Module):
 def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[..., Any], Callable[..., Any]]]:
     """Return modules with two functions of x: our fused one, and one that calls the modules."""
     torch.manual_seed(0)
-    norm, block = Norm(6).double(), Block(bias).double()
+    norm, centred, block = Norm(6).double(), CentredNorm(6, bias).double(), Block(bias).double()
 
     def called(x: Tensor) -> tuple[Tensor]:
         return (block.down_proj(F.silu(block.gate_proj(x)) * block.up_proj(x)),)
@@ -145,6 +157,11 @@ def joined_and_apart(bias: bool = True) -> dict[str, tuple[nn.Module, Callable[.
             norm,
             lambda x: norm_of_sum(norm, x, x.sin()),
             lambda x: (plain_norm_of(norm, x + x.sin()), x + x.sin()),
+        ),
+        "centred norm and input": (
+            centred,
+            lambda x: norm_and_input(centred, x),
+            lambda x: (plain_centred_norm_of(centred, x), x),
         ),
         "projections": (
             block,
@@ -194,7 +211,21 @@ def test_frozen_parameters_get_no_gradient(name: str) -> None:
     assert mine[1] is None
 
 
-@pytest.mark.parametrize("name", ["norm and input", "projections", "feed forward"])
+@pytest.mark.parametrize("name", ["norm and input", "centred norm and input", "projections", "feed forward"])
+def test_results_can_be_changed_in_place(name: str) -> None:
+    """As Llama 4 adds to the result of its shared expert."""
+    module, ours, theirs = joined_and_apart(bias=False)[name]
+    x = torch.randn(2, 5, 6).double()
+
+    def changed(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: (function(x)[0].mul_(3),)
+
+    with ts.use("interpret"):
+        mine = gradients(changed(ours), module, x)
+    torch.testing.assert_close(mine, gradients(changed(theirs), module, x))
+
+
+@pytest.mark.parametrize("name", ["norm and input", "centred norm and input", "projections", "feed forward"])
 def test_gradients_can_be_differentiated_again(name: str) -> None:
     module, ours, theirs = joined_and_apart()[name]
     start = torch.randn(3, 6).double()

@@ -71,13 +71,17 @@ def test_positions_that_do_not_restart_are_not_packed(varlen_calls: list[Tensor]
     assert not varlen_calls
 
 
-def test_given_starts_of_sequences_are_used(varlen_calls: list[Tensor]) -> None:
-    """As DataCollatorWithFlattening gives them for FlashAttention."""
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_given_starts_of_sequences_are_used(family: str, alone: bool, varlen_calls: list[Tensor]) -> None:
+    """As DataCollatorWithFlattening gives them for FlashAttention; alone, they say the positions too."""
     tokens, positions = packed_batch()
     starts = torch.tensor([0, 5, 14, 16], dtype=torch.int32)
     inputs = {"input_ids": tokens, "labels": tokens, "position_ids": positions, "use_cache": False}
-    wanted = found(model_of("llama"), **inputs)
-    ours = found(patch(model_of("llama")), **inputs, cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=9)
+    wanted = found(model_of(family), **inputs)
+    if alone:
+        del inputs["position_ids"]
+    ours = found(patch(model_of(family)), **inputs, cu_seq_lens_q=starts, cu_seq_lens_k=starts, max_length_q=9)
     assert_same(ours, wanted, 2e-5)
     assert all(one is starts for one in varlen_calls)
     assert varlen_calls

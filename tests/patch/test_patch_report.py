@@ -65,12 +65,14 @@ def _forget_warnings() -> None:
 
 @pytest.mark.parametrize("family", CLASSES)
 def test_installed_transformers_is_recognised_for_every_family(family: str, caplog: pytest.LogCaptureFixture) -> None:
-    done = report_of(model_of(family, tie_word_embeddings=False))
+    model = model_of(family, tie_word_embeddings=False)
+    tables = sum(type(module).__name__.endswith("RotaryEmbedding") for module in model.modules())
+    done = report_of(model)
     assert done.unrecognised == []
     assert done.not_fused == {}
     qk_norm = {"qk norm": LAYERS} if family in ("qwen3", "gemma3") else {}
     assert done.fused == {
-        "residual": LAYERS, "qkv projections": LAYERS, "output projection": LAYERS, "rotary tables": 1,
+        "residual": LAYERS, "qkv projections": LAYERS, "output projection": LAYERS, "rotary tables": tables,
         "default positions": 1, **qk_norm,
     }  # fmt: skip
     assert not caplog.records
@@ -127,6 +129,7 @@ def test_missing_attention_class_is_reported_once(monkeypatch: pytest.MonkeyPatc
     assert done.unrecognised == ["attention"]
 
 
+@pytest.mark.skipif(int(transformers.__version__.split(".")[0]) < 5, reason="layers returned tuples")
 def test_decoder_layer_written_differently_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, patched = model_of("llama"), model_of("llama")
     monkeypatch.setattr(f"{MODELING}.LlamaDecoderLayer.forward", other_layer)

@@ -32,6 +32,8 @@ class Family:
     """Whether the class that attends has the projection after attention too."""
     rotates: bool = True
     """Whether q and k are rotated by their positions."""
+    tables: str = "RotaryEmbedding"
+    """The name, without the prefix, of the class that makes cosines and sines."""
     head: str = "ForCausalLM"
     """The name, without the prefix, of the class with the loss over a vocabulary."""
     masked: tuple[str, str] | None = None
@@ -61,8 +63,8 @@ class Family:
 FAMILIES = {
     "llama": Family("llama", "Llama"),
     "llama4_text": Family(
-        "llama4", "Llama4", attention="TextAttention", mlp="TextMLP", decoder="TextModel", tried=True,
-        note="norms, shared blocks and attention; rotation, experts and loss are left to transformers",
+        "llama4", "Llama4", attention="TextAttention", mlp="TextMLP", decoder="TextModel",
+        tables="TextRotaryEmbedding", tried=True, note="all but the experts; complex numbers rotate",
     ),
     "mistral": Family("mistral", "Mistral"),
     "qwen2": Family("qwen2", "Qwen2"),

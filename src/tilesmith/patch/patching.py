@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 from torch import nn
 
 from tilesmith.arguments import FLAG, require_all
+from tilesmith.ops.runtime.dispatch import use
 from tilesmith.patch.families import Family, family_of
 from tilesmith.patch.gradients.plain_modules import FORWARD
-from tilesmith.patch.gradients.tied_embedding import scale_of
+from tilesmith.patch.gradients.tied_embedding import scale_of, under_head
 from tilesmith.patch.parts.attention_module import (
     PROJECTIONS,
     QK_NORM,
-    ROTARY,
     attention_forward,
     has_one_layer,
     require_projection,
     require_qk_norm,
-    rotation_form,
+    rotation_of,
 )
 from tilesmith.patch.parts.attention_module import rotary as rotary_of_halves
 from tilesmith.patch.parts.attention_registry import (
@@ -42,8 +42,8 @@ from tilesmith.patch.parts.default_positions import why_tables_change, with_kept
 from tilesmith.patch.parts.feed_forward import block_forward, recognised_block
 from tilesmith.patch.parts.loss import require_known_loss, standard_loss, why_logits, without_logits
 from tilesmith.patch.parts.masked_loss import masked_without_logits
-from tilesmith.patch.parts.norms import is_ours, looks_like_norm, norm_form, norm_forward, settings_of
-from tilesmith.patch.parts.residual import norms_follow_branches, with_fused_residual
+from tilesmith.patch.parts.norms import looks_like_norm, norm_form, norm_forward, settings_of
+from tilesmith.patch.parts.residual import layers_with_norms, norms_follow_branches, with_fused_residual
 from tilesmith.patch.parts.trials import has_same_loss
 from tilesmith.patch.report import Report, Swapped, UnknownCodeError
 from tilesmith.patch.rewriting import names_in
@@ -79,22 +79,23 @@ def patch(
     family = family_of(model)
     unpatch(model)
     done = Report(type(model).__name__)
-    if family.foreign:
-        return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
-    if norm:
-        with done.part("norm"):
-            _patch_norms(model, family, done)
-    with done.part("rotary" if rotary else "attention"):
-        _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
-    if mlp:
-        with done.part("mlp"):
-            _patch_feed_forward_blocks(model, family, done)
-    if loss:
-        with done.part("loss"):
-            _patch_loss(model, family, done)
-    if attention:
-        with done.part("attention"):
-            _patch_attention(model, family, done)
+    with use("torch"):  # trials compare formulas, not the rounding of our kernels
+        if family.foreign:
+            return _patch_foreign(model, done, {name for name, one in wanted.items() if one})
+        if norm:
+            with done.part("norm"):
+                _patch_norms(model, family, done)
+        with done.part("rotary" if rotary else "attention"):
+            _patch_attention_modules(model, family, done, rotary=rotary, attention=attention)
+        if mlp:
+            with done.part("mlp"):
+                _patch_feed_forward_blocks(model, family, done)
+        if loss:
+            with done.part("loss"):
+                _patch_loss(model, family, done)
+        if attention:
+            with done.part("attention"):
+                _patch_attention(model, family, done)
     setattr(model, REPORT, done)
     done.warn()
     return model
@@ -158,15 +159,13 @@ def _patch_norms(model: nn.Module, family: Family, done: Report) -> None:
     else:
         kind = family.of("RMSNorm")
         done.record_part("norm", _swap(model, kind, norm_forward(kind.forward, family.gemma_norm)))
-    if family.tried and not any(is_ours(module) for module in model.modules()):
-        done.record_fusion("residual", Swapped(0, "only RMSNorm has a kernel with an addition"))
-        return
     with done.fusion("residual"):
-        layer = family.of("DecoderLayer")
-        if norms_follow_branches(layer.forward):
+        layers = layers_with_norms(model)
+        before = [layer for layer in layers if not norms_follow_branches(layer.forward)]
+        if not before:
             done.record_fusion("residual", Swapped(0, "the norms follow the branches"))
-            return
-        done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward)))
+        for layer in before:
+            done.record_fusion("residual", _swap(model, layer, with_fused_residual(layer.forward, family.tried)))
 
 
 def _swap_tried_norms(model: nn.Module) -> Swapped:
@@ -204,20 +203,6 @@ def _give(module: nn.Module, forward: Callable[..., Any]) -> None:
     setattr(module, "forward", method)  # noqa: B010  # mypy rejects the assignment to a method
 
 
-def _rotation(model: nn.Module, family: Family, forward: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return our rotation of q and k for an attention module's `forward`; None where it has none that we know."""
-    if ROTARY not in names_in(forward):
-        return None
-    if not family.tried:
-        return rotary_of_halves
-    kind = family.of("RotaryEmbedding")
-    tables = next((module for module in model.modules() if isinstance(module, kind)), None)
-    config: Any = model.config
-    heads = getattr(config, "num_attention_heads", None) or 1
-    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", heads) // heads
-    return None if tables is None else rotation_form(getattr(family.modeling, ROTARY), tables, size)
-
-
 def _norms_span_heads(model: nn.Module, kind: type[nn.Module]) -> bool:
     """Return whether the norms of q and k in attention modules are over all heads together."""
     module: Any = next((module for module in model.modules() if isinstance(module, kind)), None)
@@ -241,7 +226,7 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
         with done.fusion(name):
             require_projection(kind.forward, name)
             projections.append(name)
-    rotation = _rotation(model, family, kind.forward) if rotary else None
+    rotation = rotation_of(model, family, kind.forward) if rotary else None
     if rotation is rotary_of_halves and "q_norm" in names_in(kind.forward):
         with done.fusion(QK_NORM):
             if _norms_span_heads(model, kind):
@@ -256,7 +241,7 @@ def _patch_attention_modules(model: nn.Module, family: Family, done: Report, *, 
     if rotation is not None:
         done.record_part("rotary", swapped)
         with done.fusion("rotary tables"):
-            tables = family.of("RotaryEmbedding")
+            tables = family.of(family.tables)
             kept = _swap(model, tables, with_kept_tables(tables.forward), why_tables_change)
             done.record_fusion("rotary tables", kept)
     elif rotary and not family.rotates:
@@ -318,7 +303,7 @@ def _patch_loss(model: nn.Module, family: Family, done: Report) -> None:
     if family.masked is not None:
         done.record_part("loss", _swap(model, kind, masked_without_logits(kind.forward, *family.masked)))
         return
-    require_known_loss(kind.forward, kind.base_model_prefix, family.known)
+    require_known_loss(kind.forward, under_head(model), family.known)
     reason = why_logits(model, standard_loss())
     if reason is not None:
         done.left["loss"] = reason

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 FUSIONS = {
-    "residual": "each norm and the addition before it stay separate",
+    "residual": "each norm and the additions around it stay separate",
     "rotary tables": "cosines and sines are computed again at every step",
     "qk norm": "norms of q and k and the rotation stay separate",
     "qkv projections": "the gradients of q, k and v are added in separate passes",
@@ -93,7 +93,7 @@ class Report:
     def record_fusion(self, name: str, swapped: Swapped) -> None:
         """Record how many modules have a fusion, and why others do not."""
         if swapped.modules:
-            self.fused[name] = swapped.modules
+            self.fused[name] = self.fused.get(name, 0) + swapped.modules
         if swapped.reason:
             self.not_fused[name] = f"{swapped.reason}; {FUSIONS[name]}"
 

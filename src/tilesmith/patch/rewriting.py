@@ -25,18 +25,23 @@ def names_in(method: Callable[..., Any]) -> set[str]:
 
 
 def rewritten(
-    method: Callable[..., Any], names: Mapping[str, Any], changes: Mapping[str, str] | None = None
+    method: Callable[..., Any],
+    names: Mapping[str, Any],
+    changes: Mapping[str, str] | None = None,
+    *,
+    any_number: bool = False,
 ) -> Callable[..., Any]:
     """Return a copy of the method in which `names` mean ours and `changes` are made.
 
     `changes` maps regular expressions to replacements. They are applied in order to the source without comments, which
-    has one statement per line. Each expression must match exactly once, else this raises UnknownCodeError.
+    has one statement per line. Each expression must match exactly once, or with `any_number` one of them at least
+    once, else this raises UnknownCodeError.
 
     The copy has its own globals: replacing a global of the module would change every model in the process.
     """
     plain = inspect.unwrap(method)
     assert isinstance(plain, FunctionType)
-    code = _changed_code(plain, changes) if changes else plain.__code__
+    code = _changed_code(plain, changes, any_number) if changes else plain.__code__
     namespace = {**plain.__globals__, **names}
     del namespace["__name__"]  # torch.compile would look names up in the module of that name, not in this namespace
     copy = FunctionType(code, namespace, plain.__name__, plain.__defaults__, plain.__closure__)
@@ -71,12 +76,13 @@ def _plain_source(plain: FunctionType) -> str:
     return "from __future__ import annotations\n" + ast.unparse(syntax_of(plain))
 
 
-def _changed_code(plain: FunctionType, changes: Mapping[str, str]) -> CodeType:
-    source = _plain_source(plain)
+def _changed_code(plain: FunctionType, changes: Mapping[str, str], any_number: bool) -> CodeType:
+    source, counts = _plain_source(plain), []
     for pattern, replacement in changes.items():
         source, found = re.subn(pattern, replacement, source, flags=re.MULTILINE)
-        if found != 1:
-            raise UnknownCodeError.of(plain)
+        counts.append(found)
+    if not any(counts) if any_number else any(found != 1 for found in counts):
+        raise UnknownCodeError.of(plain)
     file = f"<{plain.__module__}.{plain.__qualname__}, as patched by Tilesmith>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks
     try:

@@ -71,7 +71,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is not None:
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
-    return sum_of_products([(rows, weight.t())]).view(*x.shape[:-1], weight.shape[0])
+    # Autograd forbids changing a view in place that a Function returns; Llama 4 adds to the shared expert in place.
+    y: Tensor = torch.ops.aten._unsafe_view(sum_of_products([(rows, weight.t())]), (*x.shape[:-1], weight.shape[0]))
+    return y
 
 
 def linear_gradients(

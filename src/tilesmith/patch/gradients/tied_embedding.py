@@ -24,12 +24,19 @@ SCALED = {"super", "forward", "embed_scale", "to", "weight", "dtype"}
 """What the `forward` of an embedding uses that multiplies its vectors by `embed_scale`."""
 
 
+def under_head(model: Any) -> str:
+    """Return the attribute with the model under the head. `base_model_prefix` may name another one (Llama 4)."""
+    prefix: str = model.base_model_prefix
+    return prefix if hasattr(model, prefix) else "model"
+
+
 def embedded_inputs(model: Any, inputs: dict[str, Any]) -> tuple[dict[str, Any], Tensor]:
     """Return the inputs, with tokens embedded where embedding and head share a gradient, and the head's weight."""
     embedding, weight = model.get_input_embeddings(), model.lm_head.weight
     tokens = inputs.get("input_ids")
     # Hooks of the decoder may read the tokens.
-    must_keep = tokens is None or inputs.get("inputs_embeds") is not None or has_hooks(model.base_model)
+    decoder = getattr(model, under_head(model))
+    must_keep = tokens is None or inputs.get("inputs_embeds") is not None or has_hooks(decoder)
     if must_keep or not _is_tied(embedding, weight):
         return inputs, weight
     scale = scale_of(embedding)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tilesmith.ops.rms_norm_rope import rms_norm_rope
 from tilesmith.ops.rope import rope
+from tilesmith.patch.families import Family
 from tilesmith.patch.gradients.projections import projections
 from tilesmith.patch.parts.norms import SCALES, is_ours
 from tilesmith.patch.report import UnknownCodeError
@@ -24,6 +25,8 @@ from tilesmith.patch.rewriting import names_in, rewritten, syntax_of
 
 ROTARY = "apply_rotary_pos_emb"
 """The name of the function that rotates q and k in transformers' attention modules."""
+COMPLEX_ROTARY = "apply_rotary_emb"
+"""The same where complex numbers hold cosines and sines (Llama 4)."""
 
 PROJECTIONS: dict[str, tuple[dict[str, str], ...]] = {
     "qkv projections": tuple(
@@ -99,7 +102,27 @@ def _one_column(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
     return rotated_q, rotated_k
 
 
+def _complex(q: Tensor, k: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Neighbours rotate together; q and k have positions before heads, and one complex number has both tables."""
+    q, k = rope(q.transpose(1, 2), k.transpose(1, 2), angles.real, angles.imag, True, 2 * angles.shape[-1])
+    return q.transpose(1, 2), k.transpose(1, 2)
+
+
 ROTATIONS = (rotary, _duplicated, _neighbours, _one_column)
+
+
+def rotation_of(model: Any, family: Family, forward: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return our rotation of q and k for an attention module's `forward`; None where it has none that we know."""
+    name = next((name for name in (ROTARY, COMPLEX_ROTARY) if name in names_in(forward)), None)
+    if name is None:
+        return None
+    if not family.tried:
+        return rotary if name == ROTARY else None
+    kind = family.of(family.tables)
+    tables = next((module for module in model.modules() if isinstance(module, kind)), None)
+    heads = getattr(model.config, "num_attention_heads", None) or 1
+    size = getattr(model.config, "head_dim", None) or getattr(model.config, "hidden_size", heads) // heads
+    return None if tables is None else rotation_form(getattr(family.modeling, name), tables, size)
 
 
 @torch.no_grad()
@@ -113,17 +136,21 @@ def rotation_form(theirs: Callable[..., Any], tables: Any, head_size: int) -> Ca
     layer_type = next(iter(kinds)) if isinstance(kinds, dict) else None
     others = () if layer_type is None else (layer_type,)
     try:
-        cos, sin = plain(torch.zeros(2, 1), torch.arange(3, 8)[None], *others)
+        made = plain(torch.zeros(2, 1), torch.arange(3, 8)[None], *others)
+        is_complex = isinstance(made, Tensor) and made.is_complex()
+        angles = (made,) if is_complex else tuple(made)
     except Exception:  # another signature, of any kind
         return None
-    for size in (head_size, cos.shape[-1]):
+    for size in (head_size, angles[0].shape[-1]):
         q, k = (torch.randn(2, heads, 5, size, generator=torch.Generator().manual_seed(heads)) for heads in (4, 2))
+        if is_complex:
+            q, k = q.transpose(1, 2), k.transpose(1, 2)
         try:
-            wanted = theirs(q, k, cos, sin)
+            wanted = theirs(q, k, *angles)
         except Exception:
             continue
-        for form in ROTATIONS:
-            if _rotates_the_same(form, (q, k, cos, sin), wanted):
+        for form in (_complex,) if is_complex else ROTATIONS:
+            if _rotates_the_same(form, (q, k, *angles), wanted):
                 return form
     return None
 
@@ -209,6 +236,8 @@ def attention_forward(
 ) -> Callable[..., Any]:
     """Return an attention module's own `forward` with our rotation of q and k, if any, and with these fusions."""
     names: dict[str, Any] = {} if rotation is None else {ROTARY: _with_dimension(rotation)}
+    if rotation is _complex:
+        names = {COMPLEX_ROTARY: _complex}
     # The norms first: what they replace is around the projections.
     changes = _recognised(forward, QK_NORMS) if QK_NORM in fusions else {}
     for fusion in fusions:

@@ -31,6 +31,8 @@ COUNTS = (
 """How decoders count positions from zero."""
 LOOKS_FOR_PACKING = r"mask\w* = \w+\(.*position_ids=\w*position_ids|'position_ids': \w*position_ids"
 """How decoders pass positions to transformers' masks, which look for packed sequences then."""
+MAKES_CHUNKS = r"create_chunked_causal_mask"
+"""How a decoder makes masks of chunks (Llama 4), which transformers 5.23 and older releases count differently."""
 
 
 def counts_from_zero(forward: Callable[..., Any]) -> bool:
@@ -45,25 +47,32 @@ def with_default_positions(original: Callable[..., Any], takes_starts: bool) -> 
     Without a mask, transformers checks whether positions restart, as in packed sequences, and waits for the GPU. Under
     torch.compile, and in some releases always, it builds a full [queries, keys] mask, which only the fallback takes.
     With `takes_starts`, our attention gets the starts of packed sequences: given ones, and those of positions that
-    restart where transformers looks for these.
+    restart where transformers looks for these. Only transformers' masks have the chunks of packed sequences (Llama 4),
+    so a decoder with chunks gets positions instead of starts.
     """
     names = tuple(inspect.signature(original).parameters)[1:]  # without self
     if not {"input_ids", "inputs_embeds", *DEFAULTED} - {CACHE} <= set(names):
         raise UnknownCodeError.of(original)
     takes_starts = takes_starts and CACHE in names  # an encoder's positions may restart within a sequence
-    looks = takes_starts and matches(original, LOOKS_FOR_PACKING)
+    looks, makes_chunks = (takes_starts and matches(original, code) for code in (LOOKS_FOR_PACKING, MAKES_CHUNKS))
 
     @functools.wraps(original)
     def forward(self: Any, *arguments: Any, **named: Any) -> Any:
         named.update(zip(names, arguments, strict=False))
         tokens = named.get("input_ids") if named.get("inputs_embeds") is None else named["inputs_embeds"]
-        if tokens is not None and all(named.get(name) is None for name in DEFAULTED):
-            named["attention_mask"] = full_mask((tokens.shape[0], tokens.shape[1]), tokens.device)
-            named["position_ids"] = default_positions(tokens.shape[1], tokens.device)
+        if tokens is None:
+            return original(self, **named)
+        shape = (tokens.shape[0], tokens.shape[1])
+        may_pack = takes_starts and named.get("attention_mask") is None and named.get(CACHE) is None
+        if may_pack and named.get(PACKED) is not None and named.get("position_ids") is None:
+            named["position_ids"] = _positions(named[PACKED], shape)
+        if all(named.get(name) is None for name in DEFAULTED):
+            named["attention_mask"] = full_mask(shape, tokens.device)
+            named["position_ids"] = default_positions(shape[1], tokens.device)
             return called_with_full_mask(original, self, named)
-        if takes_starts and tokens is not None and named.get("attention_mask") is None and named.get(CACHE) is None:
+        if may_pack and not makes_chunks:
             positions = named.get("position_ids") if looks and not _makes_cache(self, named) else None
-            packing = _packing(named.get(PACKED), positions, (tokens.shape[0], tokens.shape[1]))
+            packing = _packing(named.get(PACKED), positions, shape)
             if packing:
                 return called_with_full_mask(original, self, {**named, **packing})
         return original(self, **named)
@@ -95,6 +104,13 @@ def _packing(starts: Tensor | None, positions: Any, shape: tuple[int, int]) -> d
         starts = F.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel()).to(torch.int32)
     mask = full_mask(shape, starts.device)
     return {"attention_mask": mask} if len(starts) == shape[0] + 1 else {"attention_mask": mask, STARTS: starts}
+
+
+def _positions(starts: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return the position of each token within its packed sequence, [batch, tokens]."""
+    tokens = torch.arange(shape[0] * shape[1], device=starts.device)
+    sequence = torch.bucketize(tokens, starts, right=True) - 1
+    return (tokens - starts[sequence]).view(shape)
 
 
 def options_reach_attention(model: nn.Module, decoder: type[nn.Module], attention: type[nn.Module]) -> bool:

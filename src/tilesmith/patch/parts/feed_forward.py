@@ -79,25 +79,27 @@ def block_forward(forward: Callable[..., Any], block: Any) -> Callable[..., Tens
 def recognised_block(block: Any) -> Callable[..., Tensor] | None:
     """Return the replacement for the `forward` of a block with any names; None where the module is no such block.
 
-    A block has two or three linear layers, perhaps an activation, and nothing else. Every form is tried.
+    A block has two or three linear layers, perhaps an activation and a dropout, and nothing else. Every form is tried.
     """
     forward, children = type(block).forward, dict(block.named_children())
     names = [name for name, one in children.items() if linear_weight(one) is not None]
     if len(names) not in (2, 3) or not set(names) <= names_in(forward) or reads_numbers(block):
         return None
-    if any(isinstance(one, nn.Dropout) for one in children.values()):
+    drops = [name for name, one in children.items() if isinstance(one, nn.Dropout)]
+    if len(drops) > 1:
         return None
+    dropout = drops[0] if drops else None
     owned = {parameter for name in names for parameter in children[name].parameters()}
     if {*block.parameters(), *block.buffers()} != owned:
         return None
     for layers in itertools.permutations(names):
         for activation in ACTIVATIONS:
             gated = len(layers) == 3
-            forms = [gated_block(layers, activation)] if gated else [
-                packed_block(layers, None, activation), plain_block(layers, None, activation),
+            forms = [gated_block(layers, activation, dropout)] if gated else [
+                packed_block(layers, dropout, activation), plain_block(layers, dropout, activation),
             ]  # fmt: skip
             for ours in forms:
-                if computes_the_same(ours, forward, block, Shape(layers, "", None)):
+                if computes_the_same(ours, forward, block, Shape(layers, "", dropout)):
                     return ours
     return None
 
@@ -122,8 +124,8 @@ def _gated(gate: Tensor, up: Tensor | None, activation: str) -> Tensor:
 
 
 @functools.cache
-def gated_block(layers: tuple[str, str, str], activation: str) -> Callable[..., Tensor]:
-    """Return the `forward` of a block with gate, up and down."""
+def gated_block(layers: tuple[str, str, str], activation: str, dropout: str | None = None) -> Callable[..., Tensor]:
+    """Return the `forward` of a block with gate, up and down, which drops results."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         first, second, last = (getattr(self, name) for name in layers)
@@ -134,7 +136,7 @@ def gated_block(layers: tuple[str, str, str], activation: str) -> Callable[..., 
             result = last(_gated(gate, up, activation))
         else:
             result = _Gated.apply(activation, *operands)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        return result
+        return _dropped(self, dropout, result)
 
     return forward
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tilesmith.ops.linear_cross_entropy import linear_cross_entropy
 from tilesmith.patch.gradients.plain_modules import is_linear
-from tilesmith.patch.gradients.tied_embedding import embedded_inputs
+from tilesmith.patch.gradients.tied_embedding import embedded_inputs, under_head
 from tilesmith.patch.report import UnknownCodeError
 from tilesmith.patch.rewriting import names_in
 
@@ -137,7 +137,7 @@ def _with_loss(
     **inputs: Any,
 ) -> dict[str, Any]:
     """Return the loss and the optional entries of the model's output, by name."""
-    outputs = model.base_model(**inputs, return_dict=True)
+    outputs = getattr(model, under_head(model))(**inputs, return_dict=True)
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # each token predicts the next
     hidden = outputs.last_hidden_state

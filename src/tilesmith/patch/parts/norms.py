@@ -6,6 +6,7 @@ All compute in single precision and round once, where transformers rounds to the
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,19 @@ def plain_scale(norm: Any) -> tuple[Tensor, float]:
 
 
 def eps_of(norm: Any) -> float:
-    return float(norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps)
+    for name in ("variance_epsilon", "eps"):
+        if isinstance(getattr(norm, name, None), float):
+            return getattr(norm, name)  # type: ignore[no-any-return]  # a float, as the line above says
+    kind: Any = type(norm)
+    return _written_eps(kind) or 0.0
+
+
+@functools.cache
+def _written_eps(kind: Any) -> float | None:
+    """Return the small number in the code of a norm's class that has no attribute for epsilon (nanoGPT)."""
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    small = [one for one in getattr(code, "co_consts", ()) if isinstance(one, float) and 0 < one < 0.01]
+    return small[0] if len(small) == 1 else None
 
 
 def plain_norm_in_dtype(self: Any, hidden_states: Tensor) -> Tensor:
@@ -57,8 +70,12 @@ def gemma_scale(norm: Any) -> tuple[Tensor, float]:
 
 def centred_norm(self: Any, hidden_states: Tensor) -> Tensor:
     dtype = torch.promote_types(hidden_states.dtype, self.weight.dtype)
-    normal: Tensor = layer_norm(hidden_states.to(dtype), self.weight, getattr(self, "bias", None), eps_of(self))
+    normal: Tensor = layer_norm(hidden_states.to(dtype), *centred_scale(self))
     return normal
+
+
+def centred_scale(norm: Any) -> tuple[Tensor, Tensor | None, float]:
+    return norm.weight, getattr(norm, "bias", None), eps_of(norm)
 
 
 def centred_norm_in_dtype(self: Any, hidden_states: Tensor) -> Tensor:
@@ -70,9 +87,13 @@ def centred_norm_in_dtype(self: Any, hidden_states: Tensor) -> Tensor:
 def centred_norm_of_one(self: Any, hidden_states: Tensor) -> Tensor:
     """Layer norm with the factor 1 + weight (Nemotron)."""
     dtype = torch.promote_types(hidden_states.dtype, self.weight.dtype)
-    weight = (1.0 + self.weight.float()).to(dtype)
-    normal: Tensor = layer_norm(hidden_states.to(dtype), weight, getattr(self, "bias", None), eps_of(self))
+    weight, bias, eps = centred_scale_of_one(self)
+    normal: Tensor = layer_norm(hidden_states.to(dtype), weight.to(dtype), bias, eps)
     return normal
+
+
+def centred_scale_of_one(norm: Any) -> tuple[Tensor, Tensor | None, float]:
+    return 1.0 + norm.weight.float(), getattr(norm, "bias", None), eps_of(norm)
 
 
 FORMS = (
@@ -83,7 +104,7 @@ FORMS = (
 def looks_like_norm(module: Any) -> bool:
     """Return whether a module has a weight for each feature, perhaps a bias, an epsilon, and nothing else."""
     parameters = dict(module.named_parameters())
-    has_eps = isinstance(getattr(module, "variance_epsilon", getattr(module, "eps", None)), float)
+    has_eps = eps_of(module) > 0
     is_vector = "weight" in parameters and all(one.ndim == 1 for one in parameters.values())
     alone = not list(module.children()) and not list(module.buffers())
     return has_eps and is_vector and alone and parameters.keys() <= {"weight", "bias"}
@@ -149,16 +170,31 @@ SCALES: dict[Any, Callable[[Any], tuple[Tensor, float]]] = {
     plain_norm_in_dtype: plain_scale,
     gemma_norm: gemma_scale,
 }
-"""For the `forward` of each norm, the function that returns the weight and eps for rms_norm."""
+"""For the `forward` of each RMSNorm, the function that returns the weight and eps for rms_norm."""
+CENTRED_SCALES: dict[Any, Callable[[Any], tuple[Tensor, Tensor | None, float]]] = {
+    centred_norm: centred_scale,
+    centred_norm_in_dtype: centred_scale,
+    centred_norm_of_one: centred_scale_of_one,
+}
+"""For the `forward` of each layer norm, the function that returns the weight, bias and eps for layer_norm."""
 
 
 def is_ours(norm: Any) -> bool:
-    """Return whether a norm has our forward and no hooks."""
+    """Return whether a norm has our forward of RMSNorm and no hooks."""
+    return _has_forward_of(SCALES, norm)
+
+
+def is_centred(norm: Any) -> bool:
+    """Return whether a norm has our forward of layer norm and no hooks."""
+    return _has_forward_of(CENTRED_SCALES, norm)
+
+
+def _has_forward_of(scales: dict[Any, Any], norm: Any) -> bool:
     attributes = vars(norm)
     if FORWARD not in attributes or attributes.get("forward") is not attributes[FORWARD]:
         return False
     # torch.compile of PyTorch 2.11 traces this, but not getattr(..., "__func__", None).
-    return norm.forward.__func__ in SCALES and not has_hooks(norm)
+    return norm.forward.__func__ in scales and not has_hooks(norm)
 
 
 def norm_forward(original: Callable[..., Any], is_gemma: bool) -> Callable[..., Tensor]:

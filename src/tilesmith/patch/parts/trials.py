@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tilesmith.patch.gradients.tied_embedding import under_head
 from tilesmith.patch.rewriting import names_in
 
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
@@ -161,7 +162,7 @@ def has_same_loss(ours: Callable[..., Any], theirs: Callable[..., Any], model: A
     def decoder(*arguments: Any, **inputs: Any) -> _Outputs:
         return _Outputs(hidden)
 
-    small = StandIn(model, lm_head=head, base_model=decoder, training=True, **{model.base_model_prefix: decoder})
+    small = StandIn(model, lm_head=head, training=True, **{under_head(model): decoder})
     try:
         wanted = inspect.unwrap(theirs)(small, input_ids=labels.clamp(min=0), labels=labels).loss
         result = ours(small, input_ids=labels.clamp(min=0), labels=labels, skip_logits=True, return_dict=True).loss
