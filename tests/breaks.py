@@ -524,7 +524,7 @@ BREAKS = [
     Break(
         "silu slope lacks a term",
         "ops/matmul/kernels/epilogue.py",
-        "slope = sigmoid * (1 + z * (1 - sigmoid))",
+        "slope = sigmoid * (1 + bounded * (1 - sigmoid))",
         "slope = sigmoid * (1 - sigmoid)",
         "tests/ops/matmul/test_matmul.py -k 'test_gradients and silu'",
     ),

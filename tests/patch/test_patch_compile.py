@@ -14,6 +14,7 @@ from torch import Tensor
 
 import tilesmith
 from tilesmith.patch import patch
+from tilesmith.patch.parts import default_positions
 
 RMS = {"rms_norm_forward", "add_rms_norm_forward", "add_rms_norm_backward", "rope_forward"}
 GATED = {"feed_forward_gate_and_up", "feed_forward_gate_gradients", "chosen_sum_of_products"}
@@ -53,6 +54,13 @@ class Compiled:
                 self.calls += [node for node in part.graph.nodes if str(node.target).startswith("tilesmith.")]
         return torch._dynamo.lookup_backend("aot_eager")(graph, examples)
 
+    def __call__(self, **inputs: Any) -> Any:
+        return self._compiled(**inputs)
+
+    def masks(self) -> set[Any]:
+        """Return bias and mask of every attention."""
+        return {node.args[3:5] for node in self.calls if "attention_forward" in str(node.target)}
+
     def names(self) -> set[str]:
         return {str(node.target).split(".")[1] for node in self.calls}
 
@@ -79,9 +87,27 @@ def test_compiled_model_is_one_graph_with_every_fusion(family: str) -> None:
     assert_same(ours, found(made(family), **inputs), 2e-5)
     assert compiled.graphs == 1
     assert compiled.names() >= EACH | CALLED[family]
-    masks = [node.args[3:5] for node in compiled.calls if "attention_forward" in str(node.target)]
-    assert masks
-    assert set(masks) == {(None, None)}  # neither [queries, keys] nor [keys]
+    assert compiled.masks() == {(None, None)}  # neither [queries, keys] nor [keys]
+
+
+def test_tracing_does_not_ask_whether_a_cuda_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That question would break the graph, and with it what the masks know of the call."""
+
+    def asked() -> bool:
+        raise AssertionError("asked whether a CUDA graph is captured")
+
+    monkeypatch.setattr(default_positions, "_is_captured", asked)
+    assert Compiled(made("qwen3")).found(**small())["loss"].isfinite()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_compiled_model_on_a_gpu_is_one_graph_without_a_mask(family: str) -> None:
+    compiled = Compiled(made(family).to("cuda", torch.bfloat16))
+    inputs = {name: value.to("cuda") for name, value in small(rows=2).items()}
+    compiled(**inputs).loss.backward()
+    assert compiled.graphs == 1
+    assert compiled.masks() == {(None, None)}
 
 
 @pytest.mark.slow

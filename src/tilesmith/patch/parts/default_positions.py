@@ -90,8 +90,11 @@ def _kept_positions(length: int, device: torch.device) -> Tensor:
 
 def _may_be_kept() -> bool:
     """Return False while a CUDA graph is captured, which owns its memory, and while a tracer passes fake tensors."""
-    captured = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return not captured and not torch.compiler.is_compiling() and not must_be_dispatched()
+    return not must_be_dispatched() and not _is_captured()  # in this order: a tracer cannot follow the second
+
+
+def _is_captured() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def why_tables_change(rotary: Any) -> str | None:

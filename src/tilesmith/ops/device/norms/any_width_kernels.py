@@ -228,18 +228,29 @@ def part_statistics(
     """Return four sums of a row, or of one part of it, with g = dy · w: the mean of x, Σ (x − mean)², Σ g and
     Σ g · (x − mean). Without CENTRE the mean counts as zero, and Σ g is not computed.
 
-    `length` counts the columns of the middle; None where they fill all chunks. The function goes through the chunks
+    `length` counts the columns of the middle; None where they fill all chunks. The function goes through few chunks
     once: each thread takes distances from the mean of its first vector. The sums of distances from the common mean
-    follow from those.
+    follow from those. More chunks for at most 128 threads take two passes, which need fewer registers: on an H200,
+    13107×5120 bf16 takes 105 µs with two and 114 with one; 6600×10001 with 256 threads 136 and 127.
     """
     x_edges, scaled_edges, is_edge = of_edges
     COMPUTE: tl.constexpr = x_edges.dtype
     CHUNK: tl.constexpr = x[0].shape[0]
     if CENTRE:
-        near = lane_sums(x[0].to(COMPUTE), x_edges, VECTOR, False) / VECTOR  # [CHUNK // VECTOR]
+        ONE_PASS: tl.constexpr = len(x) * VECTOR <= 32 or CHUNK > 128 * VECTOR
+        sums, squares, products = tl.zeros_like(x_edges), tl.zeros_like(x_edges), tl.zeros_like(x_edges)
+        scaled_sums, counts = tl.zeros_like(x_edges), tl.zeros_like(x_edges)  # [CHUNK // VECTOR] each
+        if ONE_PASS:
+            near = lane_sums(x[0].to(COMPUTE), x_edges, VECTOR, False) / VECTOR
+        else:
+            for place in tl.static_range(len(x)):
+                sums += lane_sums(x[place].to(COMPUTE), x_edges, VECTOR, False)
+                scaled = dy[place].to(COMPUTE) * weight[place].to(COMPUTE)
+                scaled_sums += lane_sums(scaled, x_edges, VECTOR, False)
+            mean, scaled_total = _total_and_scaled(sums, scaled_sums, x_edges, scaled_edges, EDGES)
+            mean = mean / count  # rounded
+            near, sums = mean + tl.zeros_like(sums), tl.zeros_like(sums)
         nears = for_vectors(near, VECTOR)  # [CHUNK]
-        sums, squares, scaled_sums = tl.zeros_like(near), tl.zeros_like(near), tl.zeros_like(near)
-        products, counts = tl.zeros_like(near), tl.zeros_like(near)
         for place in tl.static_range(len(x)):
             apart = x[place].to(COMPUTE) - nears  # [CHUNK]
             if length is None:
@@ -251,20 +262,20 @@ def part_statistics(
             scaled = dy[place].to(COMPUTE) * weight[place].to(COMPUTE)
             sums += lane_sums(apart, x_edges, VECTOR, False)
             squares += lane_sums(apart * apart, x_edges, VECTOR, False)
-            scaled_sums += lane_sums(scaled, x_edges, VECTOR, False)
             products += lane_sums(apart * scaled, x_edges, VECTOR, False)
-        total = counts * near + sums
-        mean, scaled_total = two_sums(
-            total + x_edges if EDGES else total, scaled_sums + scaled_edges if EDGES else scaled_sums
-        )
-        mean = mean / count  # rounded
-        step = near - mean
-        square, product = squares + step * (2 * sums + counts * step), products + step * scaled_sums
-        error = sums + counts * step
+            if ONE_PASS:
+                scaled_sums += lane_sums(scaled, x_edges, VECTOR, False)
+        if ONE_PASS:
+            mean, scaled_total = _total_and_scaled(counts * near + sums, scaled_sums, x_edges, scaled_edges, EDGES)
+            mean = mean / count  # rounded
+            step = near - mean
+            squares += step * (2 * sums + counts * step)
+            products += step * scaled_sums
+            sums += counts * step
         if EDGES:
             apart = tl.where(is_edge, x_edges - mean, 0.0)
-            error, square, product = error + apart, square + apart * apart, product + apart * scaled_edges
-        error, square, product = three_sums(error, square, product)
+            sums, squares, products = sums + apart, squares + apart * apart, products + apart * scaled_edges
+        error, square, product = three_sums(sums, squares, products)
         error = error / count
         mean += error
         square = without_error(square / count, error) * count
@@ -281,6 +292,14 @@ def part_statistics(
         )
         mean, scaled_total = tl.zeros_like(square), tl.zeros_like(square)
     return mean, square, scaled_total, product
+
+
+@triton.jit
+def _total_and_scaled(total, scaled, x_edges, scaled_edges, EDGES: tl.constexpr):
+    """Return the sums over all threads of x and of g, edges included."""
+    if EDGES:
+        total, scaled = total + x_edges, scaled + scaled_edges
+    return two_sums(total, scaled)
 
 
 @triton.jit
