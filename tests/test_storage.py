@@ -29,6 +29,9 @@ MAY_WRITE = {
     "lab/judge/bridges/opening.py",
     "lab/judge/candidate.py",
     "toolchain/portable/rebuild.py",
+    # What the confined program is given or writes, in a folder that goes away with the check.
+    "lab/judge/conversing/host.py",
+    "lab/judge/conversing/program.py",
     # Settings of the process in /proc, which no file could replace.
     "lab/judge/isolation/sandbox.py",
 }

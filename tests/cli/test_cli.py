@@ -64,7 +64,7 @@ def test_json_is_strict(tmp_path: Path) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
     content = json.loads(path.read_text(), parse_constant=refuse)
-    assert content == {"a": [None, 1.5, [None]], "b": {"c": None, "d": "nan"}}
+    assert content == {"schema": 1, "a": [None, 1.5, [None]], "b": {"c": None, "d": "nan"}}
 
 
 def test_missing_triton_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,5 @@ def test_gradients_of_a_product_whose_activation_leaves_the_range(activation: st
     b[:, 0], b[:, 1], b[0, 2] = -100.0, 100.0, 0.08
     with ts.use("interpret"):
         y = ts.ops.matmul(a, b, activation=activation)
-        y.backward(torch.tensor([[1.0, 1.0, 0.0]]).half())
-    assert a.grad is not None
-    assert a.grad.tolist() == [[100.0] * 9]
+        (gradient,) = torch.autograd.grad(y, a, torch.tensor([[1.0, 1.0, 0.0]]).half())
+    assert gradient.tolist() == [[100.0] * 9]

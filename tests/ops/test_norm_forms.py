@@ -16,6 +16,7 @@ import tilesmith as ts
 from covering import covering
 from tilesmith.ops import SPECS
 from tilesmith.ops.device import teams
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.ops.runtime.plan import Plan
 from tilesmith.spec import Inputs, is_differentiable
 from tilesmith.toolchain.compiler import Target, compile_kernel
@@ -132,6 +133,22 @@ def test_norm_backward_by_teams_does_not_spill(operator: str) -> None:
     ]
     binary = compile_kernel(launch.kernel, Target("cuda", 90), launch.arguments, **launch.options())
     assert binary.spill_bytes == 0
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+@pytest.mark.parametrize("operator", ["rms_norm", "layer_norm"])
+def test_two_sweeps_over_wide_rows_compile(operator: str, target: str) -> None:
+    """The specs' cases do not reach them: wide rows whose columns are apart in memory."""
+    x = torch.empty(16384, 64, dtype=torch.bfloat16, device="meta").t().requires_grad_()
+    parameters = [torch.empty(16384, dtype=torch.bfloat16, device="meta", requires_grad=True)]
+    with recorded_plans(target) as plans:
+        y = SPECS[operator].op(x, *parameters)
+        y.backward(torch.empty_like(y))
+    launches = [launch for plan in plans for launch in plan.launches if "backward" in plan.kernels]
+    names = {launch.kernel.__name__ for launch in launches}
+    assert names >= {f"{operator}_row_statistics_kernel", f"{operator}_backward_tiles_kernel"}
+    for launch in launches:
+        compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
 
 
 @triton.jit

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from browser import Browser
 from running_studio import running_studio
-from walk import WALK, Browser, walk
+from walk import WALK, walk
 
 from tilesmith.workshop.course.catalogue import BUILT_IN
 

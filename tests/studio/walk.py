@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,11 @@ WALK: dict[str, tuple[Mistake, ...]] = {
 }
 
 
+def _shows(browser: Browser, title: str) -> bool:
+    """Return whether the studio shows the lesson of this title."""
+    return bool(browser.ask("document.querySelector('.lesson h1')?.textContent") == title)
+
+
 def walk(studio: RunningStudio, browser: Browser, pictures: Path | None = None) -> Iterator[Saved]:
     """Yield every save of the walk, in order."""
     for name, mistakes in WALK.items():
@@ -96,7 +102,7 @@ def walk(studio: RunningStudio, browser: Browser, pictures: Path | None = None) 
         solution = exercise.solution.read_text()
         browser.open(f"{studio.address}#exercise/{name}")
         until(lambda: browser.ask("!!document.querySelector('.editor textarea')"))
-        until(lambda title=exercise.title: browser.ask("document.querySelector('.lesson h1')?.textContent") == title)
+        until(partial(_shows, browser, exercise.title))
         for number, mistake in enumerate((*mistakes, None)):
             source = solution
             if mistake is not None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from triton.runtime.autotuner import Autotuner as Autotuner  # for the rooms above, which import no internals
 from triton.runtime.jit import JITFunction
 
 from tilesmith.toolchain.cache_folder import require_writable_cache

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._triton import has_triton
 
 from tilesmith.lab.inspect import inspect
 from tilesmith.lab.inspect.running.script import inspect_script
@@ -54,9 +55,11 @@ def test_compiled_function_may_index_and_create_tensors_on_cuda() -> None:
         x, index = torch.randn(30, 9, device="cuda"), torch.randint(0, 30, (30,), device="cuda")
         results.append(torch.allclose(torch.compile(shifted)(x, index), shifted(x, index), atol=1e-5))
 
+    assert not has_triton()  # PyTorch keeps this answer
     found = inspect(program, targets=["cuda:90"])
     assert results == [True]
     assert len(found.kernels) == 1
+    assert not has_triton()
 
 
 def test_function_that_cannot_be_compiled_runs_and_is_named() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -138,8 +139,7 @@ class Task:
         # A digest, so that nobody who finds the seed of one draw can compute that of another.
         text = f"{seed} {draw} {trial.case!r} {trial.dtype} {trial.layout.name}"
         mixed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-        with _one_at_a_time, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mixed)
+        with seeded(mixed):
             inputs = self.spec.inputs(trial.case, trial.dtype, "cpu", trial.layout)
         if draw in _SCALES:
             for name in self._scalable(inputs, draw):
@@ -342,4 +342,12 @@ def _thin_out(value: Tensor, generator: torch.Generator) -> None:
 _ODD: dict[str, Callable[[Tensor, torch.Generator], None]] = {
     "spiked": _spike, "spiked-seen": _spike, "sparse": _thin_out, "sparse-seen": _thin_out
 }  # fmt: skip
-_one_at_a_time = threading.Lock()  # PyTorch's generator belongs to the whole process
+_one_at_a_time = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch's generator for this block. It belongs to the whole process, so other threads wait."""
+    with _one_at_a_time, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -47,9 +47,20 @@ def inductor_watched(tensors: TensorTracker, pretend_gpu: bool, note: Callable[[
             for module, name, value in _cuda_of_inductor():
                 changes.enter_context(patch.object(module, name, value, create=True))
             changes.enter_context(_after_import(_NAMES_CUDA, lambda module: _name_stand_ins(module, changes)))
+            _forget_missing_gpu()
+            changes.callback(_forget_missing_gpu)
         compiling = _Compiling(tensors, pretend_gpu, note, changes)
         changes.enter_context(patch.object(torch, "compile", compiling.compile))
         yield
+
+
+def _forget_missing_gpu() -> None:
+    """Make PyTorch look again whether Triton works: it keeps the answer of the first time."""
+    from torch.utils import _triton
+
+    for function in vars(_triton).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 class _Compiling:

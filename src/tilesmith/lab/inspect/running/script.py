@@ -111,7 +111,7 @@ def _gather(
     limits: Limits,
     progress: Callable[[str], None],
 ) -> Ending:
-    clock = (lambda: _cpu_seconds(process.pid)) if limits.of_cpu else time.monotonic
+    clock: Callable[[], float] = (lambda: _cpu_seconds(process.pid)) if limits.of_cpu else time.monotonic
     deadline = clock() + SECONDS_TO_START
     latest = time.monotonic() + SECONDS_TO_START + MOST_ELAPSED * limits.seconds  # for a script that sleeps
     while True:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.judge.bridges.trusted_source import load
-from tilesmith.lab.judge.task import LARGEST_CASE_BYTES, LARGEST_TIMED_BYTES, Rules, Task, TaskError
+from tilesmith.lab.judge.task import LARGEST_CASE_BYTES, LARGEST_TIMED_BYTES, Rules, Task, TaskError, seeded
 from tilesmith.spec import Case, Layout, Spec, described
 
 NAMES = ("Model", "get_inputs", "get_init_inputs")
@@ -95,8 +95,7 @@ def _task_of(path: Path, rules: Rules | None, most_bytes: int) -> Task:
 
 
 def _model(module: ModuleType, init: list[Any], seed: int) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         made: torch.nn.Module = module.Model(*init)
         return made
 

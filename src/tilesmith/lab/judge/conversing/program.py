@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 import triton
 from torch.overrides import _get_current_function_mode
-from triton.runtime.autotuner import Autotuner
 
 from tilesmith.lab.judge.conversing.wire import Wire
 from tilesmith.lab.judge.isolation.children import Child, Ended
 from tilesmith.lab.judge.recording.plain_values import NotPlain
+from tilesmith.toolchain.launches import Autotuner
 
 DEEPEST = 50  # nested calls between the two processes
 # Functions of this process that the program uses instead of its own, wherever a check has replaced them here.
