@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from torch import Tensor
+
 from tilesmith.lab.judge.constructor_work import refuse_derived_weights
 from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.laying import BadOutput
@@ -25,6 +27,7 @@ SECONDS_FOR_STRETCHED = 3.0
 MOST_THRESHOLD_PROGRAMS = 3200
 MOST_BLOCK_PROGRAMS = 60
 MOST_CONFIGURATIONS = 256
+FEW_ELEMENTS = 64  # of the largest input
 MOST_CONFIGURATION_PROGRAMS = 400  # of all trials but the first
 _SAME_RESULTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _RECORDED = ("wide", "spiked", "sparse")  # draws for which the candidate may launch something else
@@ -160,11 +163,11 @@ class Trying:
     def _try_configurations(self, places: Sequence[Recorded]) -> None:
         """Try the other configurations of autotuners: on a GPU the fastest is used, whichever it is.
 
-        Each is tried in one trial, a hidden one if it is offered there; in the others as far as time allows.
+        Each is tried in one trial, a hidden one of some size if it is offered there; in the others while time allows.
         """
         different, same, programs, untried = self._different, set[str](), 0, 0
         tuned = [one for one in places if len(one.tape["configurations"]) > 1]
-        for first in sorted(tuned, key=lambda one: (not one.trial.hidden, _programs(one.tape))):
+        for first in sorted(tuned, key=_how_soon_tuned):
             if self._is_decided():
                 return
             names = first.tape["configurations"]
@@ -188,7 +191,7 @@ class Trying:
                 different.add(name)
                 programs += _programs(recorded.tape) if is_further else 0
                 which = f"configuration {number + 1} of the autotuner: "
-                self._submit(recorded, ("fresh",) if is_further else ("spiked", "fresh"), which)
+                self._submit(recorded, ("wide", "fresh") if is_further else ("wide", "spiked", "fresh"), which)
         if untried:
             self.notes.append(f"{untried} pairs of a configuration and a further size or dtype were not tried")
         most = max(places, key=lambda one: len(one.tape["configurations"]), default=None)
@@ -280,3 +283,9 @@ def _computation(tape: Mapping[str, Any]) -> str:
 def _is_decisive(future: Future[None]) -> bool:
     error = future.exception()
     return isinstance(error, Failure) and not error.open and error.reason.stage in _DECISIVE
+
+
+def _how_soon_tuned(recorded: Recorded) -> tuple[bool, bool, int]:
+    """Return the order in which trials show configurations: many wrong ones are right for few elements."""
+    elements = max((one.numel() for one in recorded.inputs.values() if isinstance(one, Tensor)), default=0)
+    return elements < FEW_ELEMENTS, not recorded.trial.hidden, _programs(recorded.tape)
