@@ -155,3 +155,17 @@ def test_copies_of_parameters_match_float64(operator: str, monkeypatch: pytest.M
                      [dy.double() for dy in dys])  # fmt: skip
     for one, wanted in zip(ours, right, strict=True):
         assert (one.double() - wanted).norm() / wanted.norm() < 1e-6
+
+
+@pytest.mark.parametrize("columns", [1101, 1104])
+def test_many_chunks_for_few_threads_are_right(columns: int) -> None:
+    """They take two passes for the statistics of LayerNorm."""
+    torch.manual_seed(0)
+    given = arguments("layer_norm", 5, columns, torch.float32)
+    exact = [one.detach().double().requires_grad_() for one in given]
+    dy = torch.randn(5, columns)
+    with ts.use("interpret"), ts.ops.configured(form="any width", BLOCK_SIZE=128):
+        ours = torch.autograd.grad(SPECS["layer_norm"].op(*given), given, dy)
+    right = torch.autograd.grad(SPECS["layer_norm"].reference(*exact), exact, dy.double())
+    for one, other in zip(ours, right, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
