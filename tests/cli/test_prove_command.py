@@ -54,6 +54,13 @@ def test_patched_llama_differs_by_rounding(tmp_path: Path) -> None:
     assert "Gradient norm of each step" in page
 
 
+def test_unpatched_model_that_is_not_finite_is_refused() -> None:
+    result = prove("llama", *TINY, "--steps", "3", "--learning-rate", "1e30", "--dtype", "float16")
+    assert result.exit_code == 2
+    words = "prove: the unpatched model has a loss or gradients that are not finite at step 2"
+    assert words in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize("family", ["modernbert", "bert"])
 def test_encoder_differs_by_rounding(family: str) -> None:
     result = prove(family, *TINY, "--steps", "2", "--seq-len", "12", "--set", "num_hidden_layers=2")

@@ -86,6 +86,14 @@ def test_loss_curves_stay_within_their_chart() -> None:
     assert all(chart.y.low <= tick <= chart.y.high for tick, _ in chart.y.ticks)
 
 
+def test_loss_curves_leave_out_what_is_not_finite() -> None:
+    losses = [3.0, 2.0, float("nan"), float("inf")]
+    (chart,) = loss_curves([run("v1", 20.0, losses=losses), run("v2", 10.0, losses=[float("nan")] * 4)], "Loss").charts
+    assert chart.series[0].line == [(1, 3.0), (2, 2.0)]
+    assert [mark.x for mark in chart.series[0].marks] == [1, 2]
+    assert not chart.series[1].line
+
+
 def test_pages_are_self_contained() -> None:
     for page in (run_page(run("v1", 20.0)), comparison_page(compared(run("v1", 20.0), run("v2", 10.0)))):
         assert "http" not in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -75,6 +76,7 @@ def prove(
         return made
 
     plain = run(UNPATCHED, lambda model: None)
+    _require_finite(plain)
     other = run(OTHER, lambda model: round_differently(model, settings.seed + 1))
     patched = run(PATCHED, _patched)
     found = differences(plain, patched, other, done["start"], dtype)
@@ -99,6 +101,17 @@ def _patched(model: nn.Module) -> None:
         raise SubjectError(str(error)) from error
     if not report(model).swapped:
         raise SubjectError(f"patch changed nothing in a {type(model).__name__}")
+
+
+def _require_finite(plain: TrainingRun) -> None:
+    """Raise SubjectError where the unpatched model itself leaves the finite numbers."""
+    together = zip(plain.losses, plain.gradient_norms, strict=True)
+    step = next((place for place, pair in enumerate(together, 1) if not all(map(math.isfinite, pair))), None)
+    if step is not None:
+        raise SubjectError(
+            f"the unpatched model has a loss or gradients that are not finite at step {step}, "
+            "so nothing can be compared; try --dtype float32, a smaller --learning-rate, or another --set"
+        )
 
 
 def _require_length(config: Any, length: int) -> None:

@@ -180,7 +180,7 @@ def _drift(first: Result, run: Result) -> str:
 
 def loss_curves(runs: Sequence[Result], title: str, quantity: str = "loss") -> Charts:
     """Return a chart of the losses, with a line for each version and one for the best possible loss."""
-    losses = [loss for run in runs for loss in run["losses"]]
+    losses = [loss for run in runs for loss in run["losses"] if math.isfinite(loss)] or [0.0]
     best = runs[0]["best_loss"]
     steps = max(len(run["losses"]) for run in runs)
     low = min([*losses, *([best] if best is not None else [])])
@@ -191,8 +191,12 @@ def loss_curves(runs: Sequence[Result], title: str, quantity: str = "loss") -> C
     ceilings = (
         [] if best is None else [Ceiling(f"best possible {best:.3f}", [(0, best), (x.high, best)], (x.high, best))]
     )
-    series = [Series(style, _marks(run), list(enumerate(run["losses"], 1))) for style, run in enumerate(runs)]
+    series = [Series(style, _marks(run), _finite(run)) for style, run in enumerate(runs)]
     return Charts([run["variant"] for run in runs], [Chart(title, x, y, ceilings, series, _loss_table(title, runs))])
+
+
+def _finite(run: Result) -> list[tuple[float, float]]:
+    return [(step, loss) for step, loss in enumerate(run["losses"], 1) if math.isfinite(loss)]
 
 
 def _marks(run: Result) -> list[Mark]:
@@ -202,6 +206,7 @@ def _marks(run: Result) -> list[Mark]:
     return [
         Mark(place + 1, run["losses"][place], f"{run['variant']}, step {place + 1}", [f"{run['losses'][place]:.4f}"])
         for place in places
+        if math.isfinite(run["losses"][place])
     ]
 
 
