@@ -64,7 +64,7 @@ def plan_backward(
     plan: Plan, dy: Operand, dsum: Operand | None, total: Operand, weight: Operand | None, eps: float,
     weight_gradient: bool,
 ) -> tuple[Operand, Operand]:  # fmt: skip
-    return plan_norm_gradient(plan, NormGradient(dy, total, weight, eps, dsum), weight_gradient)
+    return plan_norm_gradient(plan, NormGradient(dy, total, weight, dsum, eps), weight_gradient)
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -52,7 +52,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, weight_gr
 def plan_backward(
     plan: Plan, dy: Operand, x: Operand, weight: Operand | None, eps: float, weight_gradient: bool
 ) -> tuple[Operand, Operand]:
-    return plan_norm_gradient(plan, NormGradient(dy, x, weight, eps), weight_gradient, relu=True)
+    return plan_norm_gradient(plan, NormGradient(dy, x, weight, eps=eps), weight_gradient, relu=True)
 
 
 def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:

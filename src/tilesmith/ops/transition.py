@@ -54,10 +54,13 @@ def reference(
 def forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor, expand_bias: Tensor,
     contract_weight: Tensor, contract_bias: Tensor, eps: float, residual: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return y, and two matrices for the backward: norm(x), and the hidden layer after relu."""
-    rows = x.numel() // x.shape[-1]
-    return torch.empty_like(x), x.new_empty(rows, x.shape[-1]), x.new_empty(rows, expand_weight.shape[0])
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return y, and for the backward norm(x), the norm's statistics, and the hidden layer after relu."""
+    rows, single = x.numel() // x.shape[-1], torch.promote_types(x.dtype, torch.float32)
+    return (
+        torch.empty_like(x), x.new_empty(rows, x.shape[-1]), x.new_empty(rows, 2, dtype=single),
+        x.new_empty(rows, expand_weight.shape[0]),
+    )  # fmt: skip
 
 
 @forward.composed
@@ -67,16 +70,16 @@ def compute_forward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     with without_autocast(x):
         rows = x.reshape(-1, x.shape[-1])
-        xn = norm_forward(rows, norm_weight, norm_bias, eps)
+        xn, statistics = norm_forward(rows, norm_weight, norm_bias, eps, True)
         hidden = product_with_relu(xn, expand_weight.t(), expand_bias)
         y = product_with_addend(rows if residual else None, hidden, contract_weight.t(), contract_bias)
-    return laid_out_like(y.view(x.shape), x), xn, hidden
+    return laid_out_like(y.view(x.shape), x), xn, statistics, hidden
 
 
 @kernels("transition_backward")
 def backward(
-    dy: Tensor, xn: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor,
-    contract_weight: Tensor, eps: float, residual: bool,
+    dy: Tensor, xn: Tensor, statistics: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor,
+    expand_weight: Tensor, contract_weight: Tensor, residual: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of x and of the six parameters, in the order of the operator's arguments."""
     return (
@@ -88,8 +91,8 @@ def backward(
 
 @backward.composed
 def compute_backward(
-    dy: Tensor, xn: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, expand_weight: Tensor,
-    contract_weight: Tensor, eps: float, residual: bool,
+    dy: Tensor, xn: Tensor, statistics: Tensor, hidden: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor,
+    expand_weight: Tensor, contract_weight: Tensor, residual: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     with without_autocast(x), SideStream(x) as side_stream:
         rows, x_rows = dy.reshape(xn.shape), x.reshape(xn.shape)
@@ -100,17 +103,17 @@ def compute_backward(
         dexpand_weight, dxn = side_stream(product, dhidden.t(), xn), product(dhidden, expand_weight)
         if residual:
             dx, dnorm_weight, dnorm_bias, dcontract_bias = norm_branch_backward(
-                dxn, x_rows, norm_weight, norm_bias, eps, rows
+                dxn, x_rows, norm_weight, norm_bias, statistics, rows
             )
         else:
-            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x_rows, norm_weight, norm_bias, eps, True, True)
+            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x_rows, norm_weight, norm_bias, statistics, True, True)
     return (
         dx.view(x.shape), dnorm_weight, dnorm_bias, dexpand_weight, dexpand_bias, dcontract_weight, dcontract_bias,
     )  # fmt: skip
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, norm_weight, norm_bias, expand_weight, _, contract_weight, _, *context.numbers = inputs
+    x, norm_weight, norm_bias, expand_weight, _, contract_weight, _, _, context.residual = inputs
     context.mark_non_differentiable(*output[1:])
     context.set_materialize_grads(False)
     context.save_for_backward(*output[1:], x, norm_weight, norm_bias, expand_weight, contract_weight)
@@ -119,7 +122,7 @@ def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> N
 def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if dy is None:  # y has no gradient
         return (None,) * 9
-    made = (*backward(dy, *context.saved_tensors, *context.numbers), None, None)
+    made = (*backward(dy, *context.saved_tensors, context.residual), None, None)
     return tuple(one if wanted else None for one, wanted in zip(made, context.needs_input_grad, strict=False))
 
 

@@ -34,22 +34,22 @@ def forward(
     x: Tensor, norm_weight: Tensor, norm_bias: Tensor, query_key_value_weight: Tensor, gate_weight: Tensor,
     gate_bias: Tensor, output_weight: Tensor, output_bias: Tensor, edge_weight: Tensor | None, bias: Tensor | None,
     mask: Tensor | None, heads: int, along_columns: bool, eps: float, tf32: bool, residual: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the update, or x plus the update, and what the backward needs.
 
-    These are xn, the biases from edge_weight, the weights of all projections, the projections, the output of attention,
-    its lse, and that output after the gate.
+    These are xn, the norm's statistics, the biases from edge_weight, the weights of all projections, the projections,
+    the output of attention, its lse, and that output after the gate.
     """
     (width, channels), (batch, rows, columns) = gate_weight.shape, x.shape[:3]
     places = batch * rows * columns
     sequences, length = (rows, columns) if along_columns else (columns, rows)
     single = torch.promote_types(x.dtype, torch.float32)
-    of_edges = (0,) if edge_weight is None else (batch, heads, length, length)
-    statistics = lse_shape(torch.Size((batch, sequences, heads, length, width // heads)))
+    of_norm, of_edges = ((places, 2), (0,)) if edge_weight is None else ((0,), (batch, heads, length, length))
+    lse = lse_shape(torch.Size((batch, sequences, heads, length, width // heads)))
     return (
-        torch.empty_like(x), x.new_empty(x.shape), x.new_empty(of_edges), x.new_empty(SIDES * width, channels),
-        x.new_empty(places, SIDES * width), x.new_empty(places, width), x.new_empty(statistics, dtype=single),
-        x.new_empty(places, width),
+        torch.empty_like(x), x.new_empty(x.shape), x.new_empty(of_norm, dtype=single), x.new_empty(of_edges),
+        x.new_empty(SIDES * width, channels), x.new_empty(places, SIDES * width), x.new_empty(places, width),
+        x.new_empty(lse, dtype=single), x.new_empty(places, width),
     )  # fmt: skip
 
 
@@ -72,20 +72,21 @@ def compute_forward(*arguments: Any) -> Tensors:
         with SideStream(x) as side_stream:
             weights = side_stream(torch.cat, (given.query_key_value_weight, given.gate_weight))
             if given.edge_weight is None:
-                xn, made = norm_forward(x, given.norm_weight, given.norm_bias, given.eps), x.new_empty(0)
+                xn, of_norm = norm_forward(x, given.norm_weight, given.norm_bias, given.eps, True)
+                made = x.new_empty(0)
             else:
                 xn, made = edge_norm_forward(
                     x, given.norm_weight, given.norm_bias, given.edge_weight, not given.along_columns, given.eps
                 )
-                bias = made
+                bias, of_norm = made, x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32))
         projections = product(xn.flatten(0, 2), weights.t())
         q, k, v = _heads_of(projections, x, given.heads)
-        attended, statistics = attention_forward(q, k, v, bias, given.mask, given.along_columns, None, given.tf32)
+        attended, lse = attention_forward(q, k, v, bias, given.mask, given.along_columns, None, given.tf32)
         attended = attended.reshape(projections.shape[0], given.gate_weight.shape[0])
         opened = gated(attended, projections, given.gate_bias.contiguous())
         added = x.flatten(0, 2) if given.residual else None
         y = product_with_addend(added, opened, given.output_weight.t(), given.output_bias).view(x.shape)
-    return laid_out_like(y, given.x), xn, made, weights, projections, attended, statistics, opened
+    return laid_out_like(y, given.x), xn, of_norm, made, weights, projections, attended, lse, opened
 
 
 def _heads_of(projections: Tensor, x: Tensor, heads: int) -> Tensors:
@@ -96,8 +97,8 @@ def _heads_of(projections: Tensor, x: Tensor, heads: int) -> Tensors:
 
 @kernels("attention_update_backward")
 def backward(
-    dupdate: Tensor, xn: Tensor, made: Tensor, weights: Tensor, projections: Tensor, attended: Tensor,
-    statistics: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
+    dupdate: Tensor, xn: Tensor, of_norm: Tensor, made: Tensor, weights: Tensor, projections: Tensor,
+    attended: Tensor, lse: Tensor, opened: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, gate_bias: Tensor,
     output_weight: Tensor, edge_weight: Tensor | None, bias: Tensor | None, mask: Tensor | None, heads: int,
     along_columns: bool, eps: float, tf32: bool, residual: bool, bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -110,13 +111,13 @@ def backward(
     """
     channels = x.shape[-1]
     has_edges = edge_weight is not None
-    of_norm, of_edges = ((0,), (2 + heads + residual, channels)) if has_edges else ((channels,), (0,))
+    of_vector, of_edges = ((0,), (2 + heads + residual, channels)) if has_edges else ((channels,), (0,))
     of_output = (0,) if has_edges and residual else (channels,)
     of_bias = bias.shape if bias is not None and bias_gradient else (0,)
     return (
-        x.new_empty(x.shape), x.new_empty(of_norm), x.new_empty(of_norm), x.new_empty(of_edges), x.new_empty(of_bias),
-        x.new_empty(weights.shape), x.new_empty(gate_bias.shape), x.new_empty(output_weight.shape),
-        x.new_empty(of_output),
+        x.new_empty(x.shape), x.new_empty(of_vector), x.new_empty(of_vector), x.new_empty(of_edges),
+        x.new_empty(of_bias), x.new_empty(weights.shape), x.new_empty(gate_bias.shape),
+        x.new_empty(output_weight.shape), x.new_empty(of_output),
     )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def compute_backward(*arguments: Any) -> Tensors:
         dgated = product(rows, given.output_weight)
         q, k, v = _heads_of(projections, x, given.heads)
         dq, dk, dv, dbias = attention_backward(
-            gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), given.statistics,
+            gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), given.lse,
             has_edges or given.bias_gradient, q, k, v, given.made if has_edges else given.bias, given.mask,
             given.along_columns, None, given.tf32,
         )  # fmt: skip
@@ -154,9 +155,9 @@ def compute_backward(*arguments: Any) -> Tensors:
                 dxn, dbias, x, *norm, given.edge_weight, not given.along_columns, given.eps, dsum
             )  # fmt: skip
         elif dsum is not None:
-            dx, dnorm_weight, dnorm_bias, doutput_bias = norm_branch_backward(dxn, x, *norm, given.eps, dsum)
+            dx, dnorm_weight, dnorm_bias, doutput_bias = norm_branch_backward(dxn, x, *norm, given.of_norm, dsum)
         else:
-            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, *norm, given.eps, True, True)
+            dx, dnorm_weight, dnorm_bias = norm_backward(dxn, x, *norm, given.of_norm, True, True)
         dbias = dbias if given.bias_gradient else x.new_empty(0)
     return dx, dnorm_weight, dnorm_bias, dvectors, dbias, dweights, dgate_bias, doutput_weight, doutput_bias
 

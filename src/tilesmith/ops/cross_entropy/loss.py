@@ -1,6 +1,5 @@
 """What the losses share: the checks of their arguments, and outputs of the kernels that the user does not see."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,13 +9,6 @@ from tilesmith.ops.runtime.arguments import dtype_name, require_number
 from tilesmith.ops.runtime.kernels import must_be_dispatched
 
 REDUCTIONS = ("mean", "sum", "none")
-
-
-def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Sequence[Tensor]) -> None:
-    """Save arguments and kept outputs. Kept outputs have no incoming gradient, and PyTorch allocates none."""
-    context.mark_non_differentiable(*kept)
-    context.set_materialize_grads(False)
-    context.save_for_backward(*arguments, *kept)
 
 
 def may_overwrite_kept(context: Any) -> bool:

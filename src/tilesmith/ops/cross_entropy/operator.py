@@ -12,9 +12,9 @@ from tilesmith.ops.cross_entropy.loss import (
     require_classes,
     require_loss_options,
     require_target,
-    save_for_backward,
 )
 from tilesmith.ops.runtime.arguments import require_dimensions, require_floating, require_same_device
+from tilesmith.ops.runtime.autograd import save_for_backward
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Options
 from tilesmith.spec import Case, Cost, Layout, Spec, Work

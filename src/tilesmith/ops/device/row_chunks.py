@@ -119,13 +119,6 @@ def lane_sums(tile, edges, VECTOR: tl.constexpr, EDGES: tl.constexpr):
 
 
 @triton.jit
-def for_vectors(lanes, VECTOR: tl.constexpr):
-    """Return each thread's number for every element of its vector."""
-    spread = tl.broadcast_to(lanes[:, None], [lanes.shape[0], VECTOR])
-    return tl.reshape(spread, [lanes.shape[0] * VECTOR])
-
-
-@triton.jit
 def add_pairs(first, second, other_first, other_second):
     """Combine two pairs in a reduction."""
     return first + other_first, second + other_second
@@ -135,15 +128,3 @@ def add_pairs(first, second, other_first, other_second):
 def two_sums(first, second):
     """Return the sums of two vectors by one reduction."""
     return tl.reduce((first, second), 0, add_pairs)
-
-
-@triton.jit
-def add_triples(first, second, third, other_first, other_second, other_third):
-    """Combine two triples in a reduction."""
-    return first + other_first, second + other_second, third + other_third
-
-
-@triton.jit
-def three_sums(first, second, third):
-    """Return the sums of three vectors by one reduction."""
-    return tl.reduce((first, second, third), 0, add_triples)

@@ -34,15 +34,17 @@ from tilesmith.ops.runtime.plan import Operand, Plan
 Forms = tuple[AnyWidthBackward, OneSweep, TeamBackward, TwoSweeps]
 
 COLUMNS_APART = BackwardConfig(num_warps=8, ROWS=32, BLOCK_SIZE=128, programs_per_multiprocessor=8)
-# On an H200 in bf16: 16384×512 19.5 µs (20.3 with four stages), 16384×4096 103.6 (3.9 TB/s; 111 with three stages),
-# 16384×8192 205.7 (3.9 TB/s; 208 with three).
+# On an H200 in bf16: 221741×128 49.7 µs, 52.3 with 16 rows and 4 warps; 65536×256 34.9, 43; 16384×4096 103.6, 128 with
+# four stages; 16384×8192 201 (4.0 TB/s), 245 with four.
 SWEEPS = {
-    256: Sweep(rows=16, warps=4, programs=4, stages=3),
+    64: Sweep(rows=16, warps=4, programs=4, stages=3),
+    128: Sweep(rows=8, warps=2, programs=6, stages=3),
+    256: Sweep(rows=4, warps=2, programs=6, stages=3),
     512: Sweep(rows=4, warps=2, programs=4, stages=3),
     1024: Sweep(rows=4, warps=4, programs=2, stages=3),
-    2048: Sweep(rows=2, warps=8, programs=2, stages=3),
-    4096: Sweep(rows=2, warps=8, programs=1, stages=4),
-    8192: Sweep(rows=1, warps=8, programs=1, stages=4),
+    2048: Sweep(rows=2, warps=4, programs=2, stages=3),
+    4096: Sweep(rows=2, warps=8, programs=1, stages=3),
+    8192: Sweep(rows=1, warps=8, programs=1, stages=3),
 }
 # With dsum, two rows of 2048 columns spill with Triton 3.9.
 SWEEPS_WITH_DSUM = {**SWEEPS, 2048: Sweep(rows=1, warps=8, programs=2, stages=3)}
@@ -51,7 +53,7 @@ SWEEPS_WITH_DSUM_TOTAL = {columns: sweep for columns, sweep in SWEEPS_WITH_DSUM.
 # Unaligned rows need an address for every load, and spill with as many rows as above.
 UNALIGNED_SWEEPS_WITH_DSUM_TOTAL = {
     **SWEEPS_WITH_DSUM_TOTAL,
-    256: Sweep(rows=8, warps=4, programs=4, stages=3),
+    64: Sweep(rows=8, warps=4, programs=4, stages=3),
     512: Sweep(rows=2, warps=2, programs=4, stages=3),
     1024: Sweep(rows=1, warps=4, programs=4, stages=3),
 }
@@ -66,7 +68,6 @@ def forms(sweeps: dict[int, Sweep]) -> Forms:
         TwoSweeps(
             layer_norm_row_statistics_kernel,
             layer_norm_backward_tiles_kernel,
-            statistics_per_row=4,
             columns_apart=COLUMNS_APART,
         ),
     )
@@ -80,10 +81,13 @@ UNALIGNED_BRANCH_FORMS = forms(UNALIGNED_SWEEPS_WITH_DSUM_TOTAL)
 
 @kernels("layer_norm_backward")
 def backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: Tensor,
     weight_gradient: bool, bias_gradient: bool, dsum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return dx + dsum, dw and db; dw and db are empty unless wanted. Only the shape and dtype of bias count."""
+    """Return dx + dsum, dw and db; dw and db are empty unless wanted. Only the shape and dtype of bias count.
+
+    `statistics` are the forward's.
+    """
     return (
         torch.empty_like(x),
         parameter_like(x, weight, weight_gradient),
@@ -93,19 +97,19 @@ def backward(
 
 @backward.plan
 def plan_backward(
-    plan: Plan, dy: Operand, x: Operand, weight: Operand | None, bias: Operand | None, eps: float,
+    plan: Plan, dy: Operand, x: Operand, weight: Operand | None, bias: Operand | None, statistics: Operand,
     weight_gradient: bool, bias_gradient: bool, dsum: Operand | None = None,
 ) -> tuple[Operand, ...]:  # fmt: skip
     wanted = {"weight": weight if weight_gradient else None, "bias": bias if bias_gradient else None}
     sums = {name: plan.empty(one.shape, one.dtype) for name, one in wanted.items() if one is not None}
-    given = NormGradient(dy, x, weight, eps, dsum)
+    given = NormGradient(dy, x, weight, dsum, statistics=statistics)
     dx = _plan_gradient(plan, FORMS_WITH_DSUM if dsum else FORMS, given, sums)
     return dx, *(sums.get(name) or plan.empty((0,), x.dtype) for name in wanted)
 
 
 @kernels("layer_norm_branch_backward")
 def branch_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dsum: Tensor
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, dsum: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return dx + dsum, dw, db, and Σ dsum over rows. Only the shape and dtype of bias count."""
     return (
@@ -118,7 +122,7 @@ def branch_backward(
 
 @branch_backward.plan
 def plan_branch_backward(
-    plan: Plan, dy: Operand, x: Operand, weight: Operand, bias: Operand, eps: float, dsum: Operand
+    plan: Plan, dy: Operand, x: Operand, weight: Operand, bias: Operand, statistics: Operand, dsum: Operand
 ) -> tuple[Operand, ...]:
     sums = {
         "weight": plan.empty(weight.shape, weight.dtype),
@@ -127,7 +131,7 @@ def plan_branch_backward(
     }
     strides = [stride for one in (dy, x, dsum) for stride in one.strides if stride > 1]
     unaligned = any(size % 16 for size in (x.shape[-1], *strides))
-    given = NormGradient(dy, x, weight, eps, dsum)
+    given = NormGradient(dy, x, weight, dsum, statistics=statistics)
     return _plan_gradient(plan, UNALIGNED_BRANCH_FORMS if unaligned else BRANCH_FORMS, given, sums), *sums.values()
 
 

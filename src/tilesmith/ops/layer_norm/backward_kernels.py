@@ -2,6 +2,7 @@
 
 dx = r · (g − mean(g)) − c · r³ · mean(g · c),    dw = Σ over rows of dy · c · r,    db = Σ over rows of dy.
 
+The forward kept mean(x) and r of each row (`statistics_ptr`), so one reduction for each row finds both means.
 `dsum`, where there is one, is added to dx; its sum over rows is an output too where dsum_partials_ptr is given.
 """
 
@@ -12,18 +13,18 @@ import triton.language as tl
 
 from tilesmith.ops.device.norms.rows import (
     GradientTensors,
-    RowGroup,
     RowTensor,
     RowTile,
     Vector,
     columns_of_program,
+    load_statistics,
     load_tile,
     load_weight,
+    store_statistics,
     store_tile,
     two_row_means,
 )
 from tilesmith.ops.device.partial_sums import sum_partials_kernel
-from tilesmith.ops.layer_norm.welford import columns_per_lane, merge_lanes, product_of_steps, step_mean
 
 
 class RowStatistics(NamedTuple):
@@ -38,7 +39,7 @@ class RowStatistics(NamedTuple):
 @triton.jit(do_not_specialize=["n_rows"])
 def layer_norm_backward_kernel(
     dy_ptr, x_ptr, dx_ptr, weight_ptr, weight_partials_ptr, bias_partials_ptr, dsum_ptr, dsum_partials_ptr,
-    dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes, eps,
+    statistics_ptr, dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
@@ -59,12 +60,11 @@ def layer_norm_backward_kernel(
         dy = load_tile(RowTensor(dy_ptr, dy_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
         if SUM_GRADIENT:
             dsum = load_tile(RowTensor(dsum_ptr, dsum_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        mean, inverse_deviation = load_statistics(statistics_ptr, rows, rows < n_rows)  # [ROWS] each
+        mean, inverse_deviation = mean[:, None], inverse_deviation[:, None]
         scaled = dy * weight
-        mean, scaled_mean = two_row_means(x, scaled, n_columns)  # [ROWS, 1] each
-        centred = tl.where(mask, x - mean, 0.0)
-        # The forward corrects the mean's rounding; here that spills registers, and dx hardly depends on it.
-        variance, projection = two_row_means(centred * centred, scaled * centred, n_columns)
-        inverse_deviation = tl.rsqrt(variance + eps)
+        centred = x - mean
+        scaled_mean, projection = two_row_means(scaled, scaled * centred, n_columns)  # [ROWS, 1] each
         normed = centred * inverse_deviation
         dx = inverse_deviation * (scaled - scaled_mean - normed * (inverse_deviation * projection))
         if SUM_GRADIENT:
@@ -82,48 +82,6 @@ def layer_norm_backward_kernel(
         tl.store(bias_partials_ptr + first * n_columns + columns, tl.sum(bias_gradient, axis=0), mask=in_row)
     if dsum_partials_ptr is not None:
         tl.store(dsum_partials_ptr + first * n_columns + columns, tl.sum(dsum_total, axis=0), mask=in_row)
-
-
-@triton.jit
-def _row_statistics(
-    tensors, group, eps,
-    HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-):  # fmt: skip
-    """Return the statistics of rows that are read once, block by block."""
-    rows, n_columns = group.rows, group.sizes[0]
-    means = tl.zeros([rows.shape[0], BLOCK_SIZE], COMPUTE)
-    scaled_means = tl.zeros([rows.shape[0], BLOCK_SIZE], COMPUTE)
-    squares = tl.zeros([rows.shape[0], BLOCK_SIZE], COMPUTE)
-    products = tl.zeros([rows.shape[0], BLOCK_SIZE], COMPUTE)
-    blocks_read = tl.zeros([1, 1], COMPUTE)
-    for start in range(0, n_columns, BLOCK_SIZE):
-        columns = start + tl.arange(0, BLOCK_SIZE)
-        in_row = columns < n_columns
-        mask = (rows < group.n_rows)[:, None] & in_row[None, :]
-        tile = RowTile(rows, columns, mask, group.sizes)
-        x = load_tile(tensors.x, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
-        dy = load_tile(tensors.dy, tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
-        scaled = dy * load_weight(tensors.weight, columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
-        blocks_read += 1
-        inverse_count = 1 / blocks_read
-        step, means = step_mean(means, x, mask, inverse_count)
-        scaled_step, scaled_means = step_mean(scaled_means, scaled, mask, inverse_count)
-        squares += product_of_steps(step, step, inverse_count)
-        products += product_of_steps(step, scaled_step, inverse_count)
-    counts = columns_per_lane(n_columns, BLOCK_SIZE, COMPUTE)  # [1, BLOCK_SIZE]
-    mean, apart = merge_lanes(means, counts, n_columns)  # [ROWS, 1], [ROWS, BLOCK_SIZE]
-    scaled_mean, scaled_apart = merge_lanes(scaled_means, counts, n_columns)
-    variance, projection = two_row_means(
-        squares + counts * (apart * apart), products + counts * (apart * scaled_apart), n_columns
-    )
-    return _statistics(mean, scaled_mean, variance, projection, eps)
-
-
-@triton.jit
-def _statistics(mean, scaled_mean, variance, projection, eps):
-    inverse_deviation = tl.rsqrt(variance + eps)
-    correction = inverse_deviation * inverse_deviation * inverse_deviation * projection
-    return RowStatistics(mean, inverse_deviation, scaled_mean, correction)
 
 
 @triton.jit
@@ -146,29 +104,35 @@ def _tile_gradient(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def layer_norm_row_statistics_kernel(
-    dy_ptr, x_ptr, statistics_ptr, weight_ptr, dy_strides, x_strides, weight_stride, n_rows, sizes, eps,
+    dy_ptr, x_ptr, statistics_ptr, row_results_ptr, weight_ptr, dy_strides, x_strides, weight_stride, n_rows, sizes,
     HAS_WEIGHT: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """First of two sweeps: the statistics of each row, four numbers after each other."""
+    """First of two sweeps: mean(g) and r³ · mean(g · c) of each row, which is read block by block."""
+    n_columns = sizes[0]
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # [ROWS]
-    absent = RowTensor(None, None)
-    tensors = GradientTensors(
-        RowTensor(dy_ptr, dy_strides), RowTensor(x_ptr, x_strides), absent, absent, Vector(weight_ptr, weight_stride)
-    )
-    group = RowGroup(rows, n_rows, sizes)
-    statistics = _row_statistics(tensors, group, eps, HAS_WEIGHT, NESTED, COMPUTE, BLOCK_SIZE)  # each [ROWS, 1]
-    pointers = statistics_ptr + 4 * rows[:, None]
-    mask = (rows < n_rows)[:, None]
-    tl.store(pointers, statistics.mean, mask=mask)
-    tl.store(pointers + 1, statistics.inverse_deviation, mask=mask)
-    tl.store(pointers + 2, statistics.scaled_mean, mask=mask)
-    tl.store(pointers + 3, statistics.correction, mask=mask)
+    in_rows = (rows < n_rows)[:, None]
+    mean, inverse_deviation = load_statistics(statistics_ptr, rows[:, None], in_rows)  # [ROWS, 1] each
+    scaled_sums = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
+    products = tl.zeros([ROWS, BLOCK_SIZE], COMPUTE)
+    for start in range(0, n_columns, BLOCK_SIZE):
+        columns = start + tl.arange(0, BLOCK_SIZE)
+        in_row = columns < n_columns
+        tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
+        x = load_tile(RowTensor(x_ptr, x_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        dy = load_tile(RowTensor(dy_ptr, dy_strides), tile, NESTED, COMPUTE, "")  # [ROWS, BLOCK_SIZE]
+        weight = load_weight(Vector(weight_ptr, weight_stride), columns, in_row, HAS_WEIGHT, COMPUTE, "evict_last")
+        scaled = dy * weight
+        scaled_sums += scaled
+        products += scaled * (x - mean)
+    scaled_mean, projection = two_row_means(scaled_sums, products, n_columns)  # [ROWS, 1] each
+    correction = inverse_deviation * inverse_deviation * inverse_deviation * projection
+    store_statistics(row_results_ptr, rows[:, None], scaled_mean, correction, in_rows)
 
 
 @triton.jit(do_not_specialize=["n_rows", "rows_per_part"])
 def layer_norm_backward_tiles_kernel(
-    dy_ptr, x_ptr, dx_ptr, statistics_ptr, weight_ptr, weight_partials_ptr, bias_partials_ptr,
+    dy_ptr, x_ptr, dx_ptr, statistics_ptr, row_results_ptr, weight_ptr, weight_partials_ptr, bias_partials_ptr,
     dsum_ptr, dsum_partials_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, rows_per_part, sizes,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr,
@@ -187,11 +151,8 @@ def layer_norm_backward_tiles_kernel(
     for start in range(0, rows_per_part, ROWS):
         rows = part * rows_per_part + start + tl.arange(0, ROWS)
         in_rows = (rows < n_rows)[:, None]
-        pointers = statistics_ptr + 4 * rows[:, None]
-        mean = tl.load(pointers, mask=in_rows, other=0.0)  # [ROWS, 1]
-        inverse_deviation = tl.load(pointers + 1, mask=in_rows, other=0.0)  # [ROWS, 1]
-        scaled_mean = tl.load(pointers + 2, mask=in_rows, other=0.0)  # [ROWS, 1]
-        correction = tl.load(pointers + 3, mask=in_rows, other=0.0)  # [ROWS, 1]
+        mean, inverse_deviation = load_statistics(statistics_ptr, rows[:, None], in_rows)  # [ROWS, 1] each
+        scaled_mean, correction = load_statistics(row_results_ptr, rows[:, None], in_rows)  # [ROWS, 1] each
         statistics = RowStatistics(mean, inverse_deviation, scaled_mean, correction)
         tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
         added, dy, dsum = _tile_gradient(tensors, weight, statistics, tile, SUM_GRADIENT, NESTED, COMPUTE)

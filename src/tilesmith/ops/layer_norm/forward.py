@@ -1,5 +1,7 @@
 """The forward kernels, their forms and their plan."""
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,7 @@ from tilesmith.ops.device.norms.rows import (
     Vector,
     load_tile,
     load_weight,
+    store_statistics,
     store_tile,
     two_row_means,
     without_error,
@@ -39,7 +42,8 @@ def _scale_and_shift(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def layer_norm_forward_kernel(
-    x_ptr, y_ptr, weight_ptr, bias_ptr, x_strides, y_strides, weight_stride, bias_stride, n_rows, sizes, eps,
+    x_ptr, y_ptr, weight_ptr, bias_ptr, statistics_ptr, x_strides, y_strides, weight_stride, bias_stride,
+    n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -55,14 +59,19 @@ def layer_norm_forward_kernel(
     mean = (tl.sum(x, axis=1) / n_columns)[:, None]  # [ROWS, 1], rounded
     centred = tl.where(mask, x - mean, 0.0)  # [ROWS, BLOCK_SIZE]
     error, square = two_row_means(centred, centred * centred, n_columns)  # [ROWS, 1] each
-    y = (x - (mean + error)) * tl.rsqrt(without_error(square, error) + eps)
+    mean += error
+    inverse_deviation = tl.rsqrt(without_error(square, error) + eps)  # [ROWS, 1]
+    if statistics_ptr is not None:
+        store_statistics(statistics_ptr, rows[:, None], mean, inverse_deviation, (rows < n_rows)[:, None])
+    y = (x - mean) * inverse_deviation
     y = _scale_and_shift(y, weight, bias, columns, in_row, HAS_WEIGHT, HAS_BIAS, COMPUTE, "")
     store_tile(RowTensor(y_ptr, y_strides), y, tile, NESTED)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
 def layer_norm_forward_blocks_kernel(
-    x_ptr, y_ptr, weight_ptr, bias_ptr, x_strides, y_strides, weight_stride, bias_stride, n_rows, sizes, eps,
+    x_ptr, y_ptr, weight_ptr, bias_ptr, statistics_ptr, x_strides, y_strides, weight_stride, bias_stride,
+    n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -89,6 +98,8 @@ def layer_norm_forward_blocks_kernel(
     mean, apart = merge_lanes(means, counts, n_columns)  # [ROWS, 1], [ROWS, BLOCK_SIZE]
     variance = (tl.sum(squares + counts * (apart * apart), axis=1) / n_columns)[:, None]  # [ROWS, 1]
     inverse_deviation = tl.rsqrt(variance + eps)
+    if statistics_ptr is not None:
+        store_statistics(statistics_ptr, rows[:, None], mean, inverse_deviation, in_rows)
     for block in range(BLOCKS):
         columns = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         in_row = columns < n_columns
@@ -106,6 +117,10 @@ class LayerNormRowsInRegisters(RmsNormRowsInRegisters):
     kernel = layer_norm_forward_kernel
 
     def default(self, problem: ForwardProblem) -> ForwardConfig | None:
+        block_size = bucket(problem.walk.columns)
+        if not problem.columns_apart and block_size <= 256 and problem.walk.rows > 16384:
+            # With statistics 221741×128 takes 34.8 µs, 38.6 with eight warps; 65536×256 22.2 with eight rows, 22.9.
+            return ForwardConfig(num_warps=4, ROWS=16 if block_size <= 128 else 8, BLOCK_SIZE=block_size)
         if problem.columns_apart or problem.padded_row_bytes <= 2048 or problem.padded_row_bytes > 16384:
             return super().default(problem)
         if problem.padded_row_bytes <= 8192:
@@ -136,19 +151,28 @@ FORMS = (AnyWidthForward(centre=True), LayerNormRowsInRegisters(), LayerNormRows
 
 
 @kernels("layer_norm_forward")
-def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    return torch.empty_like(x)
+def forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, keeps_statistics: bool
+) -> tuple[Tensor, Tensor]:
+    """Return y, and each row's mean and 1/√(variance + eps) for the backward; these are empty unless wanted."""
+    rows = math.prod(x.shape[:-1]) if keeps_statistics else 0
+    return torch.empty_like(x), x.new_empty((rows, 2), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 @forward.plan
-def plan_forward(plan: Plan, x: Operand, weight: Operand | None, bias: Operand | None, eps: float) -> Operand:
+def plan_forward(
+    plan: Plan, x: Operand, weight: Operand | None, bias: Operand | None, eps: float, keeps_statistics: bool
+) -> tuple[Operand, Operand]:
     y = plan.empty_like(x)
+    rows = math.prod(x.shape[:-1]) if keeps_statistics else 0
+    statistics = plan.empty((rows, 2), torch.promote_types(x.dtype, torch.float32))
     walk = as_rows(x.shape, x.strides, y.strides)
     arguments = {
         "x_ptr": x, "y_ptr": y, "weight_ptr": weight, "bias_ptr": bias, "eps": float(eps),
+        "statistics_ptr": statistics if keeps_statistics else None,
         "weight_stride": weight.strides[0] if weight else 0, "bias_stride": bias.strides[0] if bias else 0,
         "HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "COMPUTE": compute_dtype(x.dtype),
         **walk.arguments("x", "y"),
     }  # fmt: skip
     plan_rows(FORMS, ForwardProblem(plan, walk, x.dtype, x.element_bytes, arguments))
-    return y
+    return y, statistics

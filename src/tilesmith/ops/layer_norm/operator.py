@@ -10,7 +10,9 @@ from tilesmith.ops.layer_norm.backward import backward
 from tilesmith.ops.layer_norm.forward import forward
 from tilesmith.ops.rms_norm.operator import require_normable
 from tilesmith.ops.runtime.arguments import require_floating, require_same_device, require_vector
-from tilesmith.ops.runtime.operator import operator
+from tilesmith.ops.runtime.autograd import save_for_backward
+from tilesmith.ops.runtime.operator import operator, wants_gradient
+from tilesmith.ops.runtime.options import Options
 from tilesmith.spec import Case, Cost, Layout, Spec, Work
 
 
@@ -29,20 +31,29 @@ def native(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: fl
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
-def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, context.eps = inputs
-    context.save_for_backward(x, weight, bias)
+def prepare(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Any, ...]:
+    return x, weight, bias, eps, wants_gradient((x, weight, bias))
 
 
-def gradient(context: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, bias = context.saved_tensors
+def save(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, weight, bias, *_ = inputs
+    save_for_backward(context, (x, weight, bias), output[1:])
+
+
+def gradient(context: Any, dy: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if dy is None:
+        return (None,) * 5
+    x, weight, bias, statistics = context.saved_tensors
     weight_gradient = weight is not None and context.needs_input_grad[1]
     bias_gradient = bias is not None and context.needs_input_grad[2]
-    dx, dweight, dbias = backward(dy, x, weight, bias, context.eps, weight_gradient, bias_gradient)
-    return dx, dweight if weight_gradient else None, dbias if bias_gradient else None, None
+    dx, dweight, dbias = backward(dy, x, weight, bias, statistics, weight_gradient, bias_gradient)
+    return dx, dweight if weight_gradient else None, dbias if bias_gradient else None, None, None
 
 
-@operator("layer_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
+@operator(
+    "layer_norm", reference=reference, native=native, forward=forward, save=save, gradient=gradient, prepare=prepare,
+    options=Options(returns="first", private_outputs=True),
+)  # fmt: skip
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Return (x − mean(x)) / √(var(x) + eps) over the last dimension, times weight and plus bias if there are any.
 

@@ -12,7 +12,6 @@ from tilesmith.ops.cross_entropy.loss import (
     require_classes,
     require_loss_options,
     require_target,
-    save_for_backward,
 )
 from tilesmith.ops.linear_cross_entropy.chunks import Logits, Wanted, backward, forward
 from tilesmith.ops.linear_cross_entropy.scaling import scale_, scaled
@@ -23,6 +22,7 @@ from tilesmith.ops.runtime.arguments import (
     require_number,
     require_same_device,
 )
+from tilesmith.ops.runtime.autograd import save_for_backward
 from tilesmith.ops.runtime.operator import operator
 from tilesmith.ops.runtime.options import Options
 from tilesmith.spec import Case, Cost, Layout, Spec, Work

@@ -28,8 +28,10 @@ from tilesmith.ops.device.norms.rows import (
     RowTile,
     Vector,
     columns_of_program,
+    load_statistics,
     load_tile,
     load_weight,
+    store_statistics,
     store_tile,
     two_row_means,
 )
@@ -120,7 +122,7 @@ def _tile_gradient(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def rms_norm_row_statistics_kernel(
-    dy_ptr, x_ptr, statistics_ptr, weight_ptr, dy_strides, x_strides, weight_stride, n_rows, sizes, eps,
+    dy_ptr, x_ptr, row_results_ptr, weight_ptr, dy_strides, x_strides, weight_stride, n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, RELU: tl.constexpr, NESTED: tl.constexpr, COMPUTE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -132,15 +134,12 @@ def rms_norm_row_statistics_kernel(
     )
     group = RowGroup(rows, n_rows, sizes)
     inverse_rms, correction = _row_statistics(tensors, group, eps, HAS_WEIGHT, RELU, NESTED, COMPUTE, BLOCK_SIZE)
-    pointers = statistics_ptr + 2 * rows[:, None]  # [ROWS, 1], as what is stored
-    mask = (rows < n_rows)[:, None]
-    tl.store(pointers, inverse_rms, mask=mask)
-    tl.store(pointers + 1, correction, mask=mask)
+    store_statistics(row_results_ptr, rows[:, None], inverse_rms, correction, (rows < n_rows)[:, None])
 
 
 @triton.jit(do_not_specialize=["n_rows", "rows_per_part"])
 def rms_norm_backward_tiles_kernel(
-    dy_ptr, x_ptr, dx_ptr, statistics_ptr, weight_ptr, weight_partials_ptr, dsum_ptr,
+    dy_ptr, x_ptr, dx_ptr, row_results_ptr, weight_ptr, weight_partials_ptr, dsum_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, rows_per_part, sizes,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, SUM_GRADIENT: tl.constexpr, RELU: tl.constexpr,
     NESTED: tl.constexpr, COMPUTE: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -156,9 +155,7 @@ def rms_norm_backward_tiles_kernel(
     for start in range(0, rows_per_part, ROWS):
         rows = part * rows_per_part + start + tl.arange(0, ROWS)
         in_rows = (rows < n_rows)[:, None]
-        statistics = statistics_ptr + 2 * rows[:, None]
-        inverse_rms = tl.load(statistics, mask=in_rows, other=0.0)  # [ROWS, 1]
-        correction = tl.load(statistics + 1, mask=in_rows, other=0.0)  # [ROWS, 1]
+        inverse_rms, correction = load_statistics(row_results_ptr, rows[:, None], in_rows)  # [ROWS, 1] each
         tile = RowTile(rows, columns, in_rows & in_row[None, :], sizes)
         added = _tile_gradient(tensors, weight, inverse_rms, correction, tile, SUM_GRADIENT, RELU, NESTED, COMPUTE)
         if WEIGHT_GRADIENT:
@@ -188,7 +185,6 @@ FORMS = (
     TwoSweeps(
         rms_norm_row_statistics_kernel,
         rms_norm_backward_tiles_kernel,
-        statistics_per_row=2,
         columns_apart=COLUMNS_APART,
     ),
 )
@@ -224,4 +220,4 @@ def parameter_like(x: Tensor, parameter: Tensor | None, wanted: bool) -> Tensor:
 def plan_backward(
     plan: Plan, dy: Operand, x: Operand, weight: Operand | None, eps: float, weight_gradient: bool
 ) -> tuple[Operand, Operand]:
-    return plan_norm_gradient(plan, NormGradient(dy, x, weight, eps), weight_gradient)
+    return plan_norm_gradient(plan, NormGradient(dy, x, weight, eps=eps), weight_gradient)

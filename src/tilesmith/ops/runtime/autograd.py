@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -90,6 +90,13 @@ def autograd_function(name: str, save: Save, gradient: Gradient, *, private_outp
         "backward": staticmethod(backward),
     }
     return type(name, (Function,), members)
+
+
+def save_for_backward(context: Any, arguments: Sequence[Tensor | None], kept: Sequence[Tensor]) -> None:
+    """Save arguments and kept outputs. Kept outputs have no incoming gradient, and PyTorch allocates none."""
+    context.mark_non_differentiable(*kept)
+    context.set_materialize_grads(False)
+    context.save_for_backward(*arguments, *kept)
 
 
 def apply_plain(function: type[Function]) -> Callable[..., Any]:

@@ -213,7 +213,7 @@ class Operator(Generic[P, R]):
     def _kernels_for(self, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
         """Return the function that computes calls with this look by kernels, and records the gradient."""
         prepare = self._prepare
-        trains = _wants_gradient(arguments)
+        trains = wants_gradient(arguments)
         if trains and self._torch_computes_forward(arguments):
             return self._with_torchs_forward
         compute = self.forward.runner_for(prepare(*arguments) if prepare else arguments)
@@ -273,7 +273,7 @@ class Operator(Generic[P, R]):
 
     def _torch_wins(self, arguments: Sequence[Any]) -> bool:
         """Whether PyTorch computes the call. Its backward needs its forward, so the backward decides in training."""
-        direction: Direction = "backward" if _wants_gradient(arguments) else "forward"
+        direction: Direction = "backward" if wants_gradient(arguments) else "forward"
         device = next(value.device for value in arguments if isinstance(value, Tensor))
         if device.type == "cuda" and dispatch.state().measure:
             directions: tuple[Direction, ...] = ("forward",) if direction == "forward" else ("forward", "backward")
@@ -356,7 +356,8 @@ def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
     return is_transformed() or any(type(tensor) not in _KNOWN_CLASSES for tensor in tensors)
 
 
-def _wants_gradient(arguments: Sequence[Any]) -> bool:
+def wants_gradient(arguments: Sequence[Any]) -> bool:
+    """Return whether autograd records a call with these arguments."""
     return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
 
 

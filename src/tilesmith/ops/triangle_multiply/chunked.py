@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.layer_norm.backward import backward as norm_backward
+from tilesmith.ops.layer_norm.forward import forward as norm_forward
 from tilesmith.ops.layer_norm.operator import layer_norm
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.runtime import dispatch
@@ -72,14 +73,20 @@ class Norm(Layer):
     def __call__(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.weight, self.bias, self.eps)
 
-    def gradient(self, dy: Tensor, x: Tensor) -> Tensor:
+    def with_statistics(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the norm of x, and what its gradient needs of each row."""
         if dispatch.kernels_can_run(x):
-            dx, dweight, dbias = norm_backward(dy, x, self.weight, self.bias, self.eps, True, True)
+            y, *statistics = norm_forward(x, self.weight, self.bias, self.eps, True)
         else:
-            parameters = self.weight, self.bias
-            _, mean, inverse_deviation = torch.native_layer_norm(x, x.shape[-1:], *parameters, self.eps)
+            y, *statistics = torch.native_layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+        return y, tuple(statistics)
+
+    def gradient(self, dy: Tensor, x: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
+        if dispatch.kernels_can_run(x):
+            dx, dweight, dbias = norm_backward(dy, x, self.weight, self.bias, *statistics, True, True)
+        else:
             dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
-                dy, x, x.shape[-1:], mean, inverse_deviation, *parameters, [True, True, True]
+                dy, x, x.shape[-1:], *statistics, self.weight, self.bias, [True, True, True]
             )
         self.dweight += dweight
         self.dbias += dbias
@@ -100,12 +107,12 @@ class Factor:
 
     def gradient(self, d: Tensor, rows: slice) -> Tensor:
         """Return what these rows add to the gradient of z."""
-        zn = self.norm(self.z[:, rows])
+        zn, statistics = self.norm.with_statistics(self.z[:, rows])
         projection, gate = self.layer(zn).chunk(2, dim=-1)
         gate = torch.sigmoid(gate)
         d = self._without_masked(_channels_last(d), rows)
         dlayer = torch.cat([d * gate, sigmoid_backward(d * projection, gate)], dim=-1)
-        return self.norm.gradient(self.layer.gradient(dlayer, zn), self.z[:, rows])
+        return self.norm.gradient(self.layer.gradient(dlayer, zn), self.z[:, rows], statistics)
 
     def _without_masked(self, values: Tensor, rows: slice) -> Tensor:
         return values if self.masked is None else values.masked_fill(self.masked[:, rows], 0.0)
@@ -123,13 +130,15 @@ class Output:
 
     def gradient(self, dy: Tensor, x: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Return what these rows add to the gradient of z, and the gradient of x, [batch, hidden, rows, n]."""
-        x, zn = _channels_last(x), self.norm(self.z[:, rows])
-        xn = self.norm_of_product(x).to(self.z.dtype)
+        x = _channels_last(x)
+        zn, statistics = self.norm.with_statistics(self.z[:, rows])
+        xn, statistics_of_product = self.norm_of_product.with_statistics(x)
+        xn = xn.to(self.z.dtype)
         gate = torch.sigmoid(self.gate(zn))
         dgate = sigmoid_backward(dy * self.layer(xn), gate)
         dxn = self.layer.gradient(dy * gate, xn)
-        dx = self.norm_of_product.gradient(dxn.to(x.dtype), x)
-        dz = self.norm.gradient(self.gate.gradient(dgate, zn), self.z[:, rows])
+        dx = self.norm_of_product.gradient(dxn.to(x.dtype), x, statistics_of_product)
+        dz = self.norm.gradient(self.gate.gradient(dgate, zn), self.z[:, rows], statistics)
         return dz, dx.permute(0, 3, 1, 2)
 
 

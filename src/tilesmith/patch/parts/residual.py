@@ -20,8 +20,8 @@ from torch.autograd import Function
 
 from tilesmith.ops.add_rms_norm import add_rms_norm
 from tilesmith.ops.add_rms_norm import backward as gradients_of_sum
-from tilesmith.ops.layer_norm import layer_norm
 from tilesmith.ops.layer_norm.backward import backward as centred_gradients
+from tilesmith.ops.layer_norm.forward import forward as centred_norm
 from tilesmith.ops.layer_norm.operator import native as native_layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rms_norm.operator import native
@@ -146,14 +146,15 @@ class _NormAndInput(Function):
 class _CentredNormAndInput(Function):
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-        context.save_for_backward(x, weight, bias)
+        normal, statistics = centred_norm(x, weight, bias, eps, True)
+        context.save_for_backward(x, weight, bias, statistics)
         context.eps = eps
         context.set_materialize_grads(False)
-        return layer_norm(x, weight, bias, eps), x
+        return normal, x
 
     @staticmethod
     def backward(context: Any, dnormal: Tensor | None, dsame: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, weight, bias = context.saved_tensors
+        x, weight, bias, statistics = context.saved_tensors
         needed = context.needs_input_grad
         if dnormal is None:
             return dsame, None, None, None
@@ -163,5 +164,5 @@ class _CentredNormAndInput(Function):
                 lambda x, *scale: (native_layer_norm(x, *scale), x), inputs, needed, (dnormal, dsame)
             )
         of_weight, of_bias = needed[1], bias is not None and needed[2]
-        dx, dweight, dbias = centred_gradients(dnormal, x, weight, bias, context.eps, of_weight, of_bias, dsame)
+        dx, dweight, dbias = centred_gradients(dnormal, x, weight, bias, statistics, of_weight, of_bias, dsame)
         return dx, dweight if of_weight else None, dbias if of_bias else None, None

@@ -50,17 +50,21 @@ def _can_be_cut(walk: Rows, operands: list[Any]) -> bool:
     return same and all((strides[0] - walk.strides[0][0]) % vector == 0 for strides in walk.strides)
 
 
-def _gains(walk: Rows) -> bool:
-    """Whether a tile of a power of two wastes lanes or needs narrow loads, on rows wide enough for chunks."""
+def _gains(walk: Rows, widest_tile: int) -> bool:
+    """Whether a tile of a power of two wastes lanes or needs narrow loads, or would be too wide."""
     if has_edges(walk):
         return walk.columns >= NARROWEST_ODD
-    return walk.columns >= NARROWEST and bucket(walk.columns) != walk.columns
+    wastes_lanes = walk.columns >= NARROWEST and bucket(walk.columns) != walk.columns
+    return wastes_lanes or walk.columns > widest_tile
 
 
 # Rows for each multiprocessor, at most: then more threads a row shorten a program.
 FEW_ROWS, FEW_ROWS_BACKWARD = 8, 2
 FEW_ROWS_ELEMENTS = 16
 WIDEST_TILE = 8192  # columns: the backward in one sweep takes no wider rows
+# Columns. On an H200, layer_norm in bf16: 8192×8192 70.5 µs in chunks, 76.4 in a tile; 4096×16384 73.7, in blocks 84;
+# in fp32 4096×16384 137 in chunks, in blocks 162.
+WIDEST_CENTRED_TILE, WIDEST_CENTRED_ROW = {2: 4096, 4: 8192}, 16384
 TEAM_WARPS, TEAM_ELEMENTS = 4, 32  # of each program and each thread of a team in the forward
 
 
@@ -75,16 +79,19 @@ class AnyWidthForward:
         13107×5120 67.4 with 4, 75.5 with 8; 6096×11008 70.1 with 8, 82.7 with 16. In fp32 10912×3075 69.3 with 4, 72.1
         with 2. Wide aligned rows of LayerNorm are faster in blocks: 3640×18432 90.8 µs, 108.7 in registers.
         """
-        if not self._can(problem) or not _gains(problem.walk):
+        if not self._can(problem):
             return None
         element_bytes = problem.dtype.itemsize
+        if not _gains(problem.walk, WIDEST_CENTRED_TILE[element_bytes] if self.centre else problem.walk.columns):
+            return None
         columns, most_elements = middle_of(problem.walk.columns, element_bytes), 48 if element_bytes == 2 else 36
         if problem.walk.rows <= FEW_ROWS * problem.plan.multiprocessors:
             most_elements = FEW_ROWS_ELEMENTS
         if self._suits_team(problem, columns):
             chunk, chunks = chunk_size(TEAM_WARPS, element_bytes), TEAM_ELEMENTS * element_bytes // VECTOR_BYTES
             return ForwardConfig(num_warps=TEAM_WARPS, BLOCK_SIZE=chunk, most_chunks=chunks, form="any width")
-        if columns * element_bytes > (32768 if self.centre else 49152) and not has_edges(problem.walk):
+        is_slow = columns > WIDEST_CENTRED_ROW if self.centre else columns * element_bytes > 49152
+        if is_slow and not has_edges(problem.walk):
             return None
         warps = fewest_warps(columns, element_bytes, most_elements, 16) or fewest_warps(columns, element_bytes, 64, 16)
         if warps is None:
@@ -94,10 +101,10 @@ class AnyWidthForward:
     def _suits_team(self, problem: ForwardProblem, columns: int) -> bool:
         """Whether programs share each row. Shares of the copy limit on an H200, one program a row and a team:
         layer_norm in bf16 3192×18439 0.51 and 0.61, in fp32 4000×20480 0.74 and 0.88; rms_norm in bf16 8000×46531 0.40
-        and 0.72.
+        and 0.72. In blocks and by a team: layer_norm in bf16 2000×65536 0.49 and 0.70.
         """
-        is_slow_in_blocks = self.centre and problem.dtype.itemsize == 4
-        least = 8192 if is_slow_in_blocks else 16384 if self.centre else 24576
+        is_slow_in_blocks = self.centre and (problem.dtype.itemsize == 4 or columns > 32768)
+        least = WIDEST_CENTRED_ROW if self.centre else 24576
         wide = columns > least and (has_edges(problem.walk) or is_slow_in_blocks)
         return wide and can_share(problem.plan, chunks_of(columns, TEAM_WARPS * WARP * TEAM_ELEMENTS))
 
@@ -116,7 +123,8 @@ class AnyWidthForward:
     def plan(self, problem: ForwardProblem) -> None:
         kernel, edges, itemsize = norm_any_width_forward_kernel, has_edges(problem.walk), problem.dtype.itemsize
         parts, chunks = parts_and_chunks(problem.walk.columns, itemsize, problem.config)
-        absent = dict.fromkeys(("bias_ptr", "residual_ptr", "sum_ptr", "residual_strides", "sum_strides"))
+        absent = dict.fromkeys(f"{name}_ptr" for name in ("bias", "residual", "sum", "statistics"))
+        absent |= {"residual_strides": None, "sum_strides": None}
         flags = {"bias_stride": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "RELU": False, "CENTRE": self.centre}
         arguments: dict[str, Any] = {
             **absent, **flags, **problem.arguments, "copy_stride": 0, "COPIES": False, "EDGES": edges,
@@ -175,8 +183,9 @@ def can_hold_rows(problem: GradientProblem) -> bool:
 
 
 # bf16 on an H200, before and with these: rms_norm 6096×11008 133 and 106 µs, 4678×14343 275 and 119, 4096×16384 129 and
-# 118.
+# 118; layer_norm 6096×11008 136 and 121.
 WIDE = (_Wide(12288, 16, 3), _Wide(16384, 8, 1))
+WIDE_CENTRED = (_Wide(12288, 8, 3),)
 
 
 @dataclass(frozen=True)
@@ -186,14 +195,14 @@ class AnyWidthBackward:
     centre: bool
 
     def default(self, problem: GradientProblem) -> BackwardConfig | None:
-        """Return few warps for each row. On an H200, layer_norm in bf16: 32800×2046 107 µs with 2 warps and 4 programs,
-        134 with 4 warps; 13107×5120 101 with 4 and 2, 142 with 8; 7281×9216 112 with 8, 229 with 16.
+        """Return few warps for each row. On an H200, layer_norm in bf16: 14337×2305 64 µs with 2 warps and 4 programs,
+        72 with 4; 13107×5120 114 with 4 warps and 2 programs, 122 with 8; 9000×9214 145 with 8, over 220 with 16.
         """
-        if not can_hold_rows(problem) or not (_gains(problem.walk) or problem.walk.columns > WIDEST_TILE):
+        if not can_hold_rows(problem) or not _gains(problem.walk, WIDEST_TILE):
             return None
         element_bytes = problem.x.element_bytes
         columns = middle_of(problem.walk.columns, element_bytes)
-        # Rows that almost fill a tile of 8192 gain nothing: layer_norm 64997×6656 775 µs in chunks, 664 in one sweep.
+        # Rows that almost fill a tile of 8192 gain nothing: layer_norm 12480×6656 140 µs in chunks, 134 in one sweep.
         if self.centre and not has_edges(problem.walk) and 5120 < columns < 8192:
             return None
         if self.centre and problem.reads_dsum and columns > WIDEST_TILE:  # its addresses spill
@@ -203,8 +212,9 @@ class AnyWidthBackward:
             warps, stages = fewest_warps(columns, element_bytes, FEW_ROWS_ELEMENTS, 16) or warps, 1
         is_wide = warps is None
         if warps is None:
-            found = next((one for one in WIDE if columns <= one.columns), None)
-            if found is None or self.centre or not can_pack(problem.plan, element_bytes):
+            wide = WIDE_CENTRED if self.centre else WIDE
+            found = next((one for one in wide if columns <= one.columns), None)
+            if found is None or not can_pack(problem.plan, element_bytes):
                 return None
             _, warps, stages = found
             if problem.reads_dsum and stages == 1:  # add_rms_norm 4096×16384 230 µs, 201 by teams
@@ -238,7 +248,6 @@ class AnyWidthBackward:
         problem.launch(
             norm_any_width_backward_kernel, programs, VECTOR=vector, CENTRE=self.centre,
             EDGES=has_edges(problem.walk), CHUNKS=chunks_of(columns, problem.config.BLOCK_SIZE),
-            WHOLE=not has_edges(problem.walk) and columns % problem.config.BLOCK_SIZE == 0,
             RELU=problem.arguments.get("RELU", False), **pointers_to(partials),
         )  # fmt: skip
         return partials

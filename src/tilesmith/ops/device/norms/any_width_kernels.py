@@ -7,17 +7,20 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.aligned_rows import cut_rows
-from tilesmith.ops.device.norms.rows import add_to_first_and_rotate, without_error
+from tilesmith.ops.device.norms.rows import (
+    add_to_first_and_rotate,
+    load_statistics,
+    store_statistics,
+    without_error,
+)
 from tilesmith.ops.device.row_chunks import (
     chunk_columns,
     chunk_pointers,
     edge_lanes,
-    for_vectors,
     lane_sums,
     load_chunks,
     load_parameter,
     packed_again,
-    three_sums,
     two_sums,
 )
 from tilesmith.ops.device.teams import hear_team, tell_team
@@ -57,7 +60,7 @@ def _parameter_chunk(
 
 @triton.jit(do_not_specialize=["n_rows", "n_parts"])
 def norm_any_width_forward_kernel(
-    x_ptr, y_ptr, weight_ptr, bias_ptr, residual_ptr, sum_ptr, words_ptr,
+    x_ptr, y_ptr, weight_ptr, bias_ptr, residual_ptr, sum_ptr, statistics_ptr, words_ptr,
     x_strides, y_strides, weight_stride, bias_stride, residual_strides, sum_strides, copy_stride,
     n_rows, n_parts, sizes, eps,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
@@ -131,6 +134,8 @@ def norm_any_width_forward_kernel(
         mean = mean_of_parts(means, counts, n_columns)
         variance = tl.sum(counts * (variances + (means - mean) * (means - mean)), axis=0) / n_columns
     factor = tl.rsqrt(variance + eps)
+    if statistics_ptr is not None:
+        store_statistics(statistics_ptr, row, mean, factor, part == 0)
     y_row = y_ptr + row * y_strides[0]
     for place in tl.static_range(CHUNKS):
         y = (x[place].to(COMPUTE) - mean) * factor if CENTRE else x[place].to(COMPUTE) * factor
@@ -159,10 +164,10 @@ def norm_any_width_forward_kernel(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def norm_any_width_backward_kernel(
-    dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, weight_partials_ptr, bias_partials_ptr,
+    dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, statistics_ptr, weight_partials_ptr, bias_partials_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, sizes, eps,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, RELU: tl.constexpr,
-    CENTRE: tl.constexpr, WHOLE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
+    CENTRE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
     PACKED: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Persistent programs of one row at a time. The edges of the next row are loaded before a row is computed."""
@@ -184,6 +189,7 @@ def norm_any_width_backward_kernel(
         exists = is_edge & (first < n_rows)
         next_x = tl.load(x_ptr + first * x_strides[0] + edges, mask=exists, other=0.0)
         next_dy = tl.load(dy_ptr + first * dy_strides[0] + edges, mask=exists, other=0.0)
+    mean = tl.zeros([1], COMPUTE)
     for row in tl.range(first, n_rows, programs, num_stages=PIPELINE):
         x_row, dy_row = x_ptr + row * x_strides[0], dy_ptr + row * dy_strides[0]
         x = load_chunks(x_row + lead, length, 0.0, BLOCK_SIZE, CHUNKS)
@@ -197,11 +203,15 @@ def norm_any_width_backward_kernel(
             if RELU:
                 dy_edges = tl.where(x_edges * weight_edges <= 0, 0.0, dy_edges)
         of_edges = x_edges, dy_edges * weight_edges, is_edge
-        mean, square, scaled_total, product = part_statistics(
-            x, dy, weight, of_edges, None if WHOLE else length, n_columns, RELU, CENTRE, EDGES, VECTOR
-        )
-        factor = tl.rsqrt(square / n_columns + eps)
-        statistics = mean, factor, scaled_total / n_columns, factor * (product / n_columns)
+        if CENTRE:
+            mean, factor = load_statistics(statistics_ptr, row + tl.arange(0, 1), True)  # tensors are pipelined
+        first_total, product = part_sums(x, dy, weight, mean, of_edges, RELU, CENTRE, EDGES, VECTOR)
+        scaled_mean = tl.zeros_like(mean)
+        if CENTRE:
+            scaled_mean = first_total / n_columns
+        else:
+            factor = tl.rsqrt(first_total / n_columns + eps)
+        statistics = mean, factor, scaled_mean, factor * (product / n_columns)
         dx_row = dx_ptr + row * dx_strides[0]
         in_dsum = row * dsum_strides[0] if dsum_ptr is not None else 0
         weight_gradient, bias_gradient = store_gradient(
@@ -221,85 +231,24 @@ def norm_any_width_backward_kernel(
 
 
 @triton.jit
-def part_statistics(
-    x, dy, weight, of_edges, length, count,
-    RELU: tl.constexpr, CENTRE: tl.constexpr, EDGES: tl.constexpr, VECTOR: tl.constexpr,
-):  # fmt: skip
-    """Return four sums of a row, or of one part of it, with g = dy · w: the mean of x, Σ (x − mean)², Σ g and
-    Σ g · (x − mean). Without CENTRE the mean counts as zero, and Σ g is not computed.
-
-    `length` counts the columns of the middle; None where they fill all chunks. The function goes through few chunks
-    once: each thread takes distances from the mean of its first vector. The sums of distances from the common mean
-    follow from those. More chunks for at most 128 threads take two passes, which need fewer registers: on an H200,
-    13107×5120 bf16 takes 105 µs with two and 114 with one; 6600×10001 with 256 threads 136 and 127.
+def part_sums(
+    x, dy, weight, mean, of_edges, RELU: tl.constexpr, CENTRE: tl.constexpr, EDGES: tl.constexpr, VECTOR: tl.constexpr
+):
+    """Return two sums of a row, or of one part of it, with g = dy · w: with CENTRE Σ g and Σ g · (x − mean), else Σ x²
+    and Σ g · x. Outside the row g and x are zero.
     """
-    x_edges, scaled_edges, is_edge = of_edges
+    x_edges, scaled_edges, _ = of_edges
     COMPUTE: tl.constexpr = x_edges.dtype
     CHUNK: tl.constexpr = x[0].shape[0]
-    if CENTRE:
-        ONE_PASS: tl.constexpr = len(x) * VECTOR <= 32 or CHUNK > 128 * VECTOR
-        sums, squares, products = tl.zeros_like(x_edges), tl.zeros_like(x_edges), tl.zeros_like(x_edges)
-        scaled_sums, counts = tl.zeros_like(x_edges), tl.zeros_like(x_edges)  # [CHUNK // VECTOR] each
-        if ONE_PASS:
-            near = lane_sums(x[0].to(COMPUTE), x_edges, VECTOR, False) / VECTOR
-        else:
-            for place in tl.static_range(len(x)):
-                sums += lane_sums(x[place].to(COMPUTE), x_edges, VECTOR, False)
-                scaled = dy[place].to(COMPUTE) * weight[place].to(COMPUTE)
-                scaled_sums += lane_sums(scaled, x_edges, VECTOR, False)
-            mean, scaled_total = _total_and_scaled(sums, scaled_sums, x_edges, scaled_edges, EDGES)
-            mean = mean / count  # rounded
-            near, sums = mean + tl.zeros_like(sums), tl.zeros_like(sums)
-        nears = for_vectors(near, VECTOR)  # [CHUNK]
-        for place in tl.static_range(len(x)):
-            apart = x[place].to(COMPUTE) - nears  # [CHUNK]
-            if length is None:
-                counts += VECTOR
-            else:
-                exists = chunk_columns(place, CHUNK // VECTOR) * VECTOR < length  # [CHUNK // VECTOR]
-                counts += tl.where(exists, VECTOR, 0)
-                apart = tl.where(for_vectors(exists, VECTOR), apart, 0.0)
-            scaled = dy[place].to(COMPUTE) * weight[place].to(COMPUTE)
-            sums += lane_sums(apart, x_edges, VECTOR, False)
-            squares += lane_sums(apart * apart, x_edges, VECTOR, False)
-            products += lane_sums(apart * scaled, x_edges, VECTOR, False)
-            if ONE_PASS:
-                scaled_sums += lane_sums(scaled, x_edges, VECTOR, False)
-        if ONE_PASS:
-            mean, scaled_total = _total_and_scaled(counts * near + sums, scaled_sums, x_edges, scaled_edges, EDGES)
-            mean = mean / count  # rounded
-            step = near - mean
-            squares += step * (2 * sums + counts * step)
-            products += step * scaled_sums
-            sums += counts * step
-        if EDGES:
-            apart = tl.where(is_edge, x_edges - mean, 0.0)
-            sums, squares, products = sums + apart, squares + apart * apart, products + apart * scaled_edges
-        error, square, product = three_sums(sums, squares, products)
-        error = error / count
-        mean += error
-        square = without_error(square / count, error) * count
-        product -= error * scaled_total
-    else:
-        squares, products = tl.zeros([CHUNK], COMPUTE), tl.zeros([CHUNK], COMPUTE)
-        for place in tl.static_range(len(x)):
-            value = x[place].to(COMPUTE)
-            squares += value * value
-            products += masked_dy(x, dy, weight, place, RELU, COMPUTE) * weight[place].to(COMPUTE) * value
-        square, product = two_sums(
-            lane_sums(squares, x_edges * x_edges, VECTOR, EDGES),
-            lane_sums(products, scaled_edges * x_edges, VECTOR, EDGES),
-        )
-        mean, scaled_total = tl.zeros_like(square), tl.zeros_like(square)
-    return mean, square, scaled_total, product
-
-
-@triton.jit
-def _total_and_scaled(total, scaled, x_edges, scaled_edges, EDGES: tl.constexpr):
-    """Return the sums over all threads of x and of g, edges included."""
-    if EDGES:
-        total, scaled = total + x_edges, scaled + scaled_edges
-    return two_sums(total, scaled)
+    sums, products = tl.zeros([CHUNK], COMPUTE), tl.zeros([CHUNK], COMPUTE)
+    for place in tl.static_range(len(x)):
+        scaled = masked_dy(x, dy, weight, place, RELU, COMPUTE) * weight[place].to(COMPUTE)
+        value = x[place].to(COMPUTE) - mean if CENTRE else x[place].to(COMPUTE)
+        sums += scaled if CENTRE else value * value
+        products += scaled * value
+    value = x_edges - mean if CENTRE else x_edges
+    first = scaled_edges if CENTRE else value * value
+    return two_sums(lane_sums(sums, first, VECTOR, EDGES), lane_sums(products, scaled_edges * value, VECTOR, EDGES))
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 - One sweep, for rows that fit in registers. A fixed number of programs each go through their part of the rows, compute
   dx, and add up their part of the parameters' gradients. The next rows are prefetched.
 - Two sweeps, for rows whose columns are apart in memory, and for wide rows that no team can hold. The first sweep finds
-  the statistics of each row, the second goes through the matrix in tiles.
+  two sums of each row, the second goes through the matrix in tiles.
 
 `any_width.py` and `team_backward.py` have one more form each.
 
@@ -155,11 +155,10 @@ class OneSweep:
 
 @dataclass(frozen=True)
 class TwoSweeps:
-    """A sweep for the statistics of each row, then one in tiles for dx and the parameters' gradients."""
+    """A sweep for two sums of each row, then one in tiles for dx and the parameters' gradients."""
 
-    statistics_kernel: Any
+    rows_kernel: Any
     tiles_kernel: Any
-    statistics_per_row: int
     columns_apart: BackwardConfig
 
     def default(self, problem: GradientProblem) -> BackwardConfig:
@@ -187,9 +186,9 @@ class TwoSweeps:
         partials = problem.plan_partial_sums(parts)
         arguments = {
             **pointers_to(partials), "rows_per_part": rows_per_part,
-            "statistics_ptr": problem.plan.empty((walk.rows, self.statistics_per_row), problem.sum_dtype),
+            "row_results_ptr": problem.plan.empty((walk.rows, 2), problem.sum_dtype),
         }  # fmt: skip
-        problem.launch(self.statistics_kernel, triton.cdiv(walk.rows, config.ROWS), **arguments)
+        problem.launch(self.rows_kernel, triton.cdiv(walk.rows, config.ROWS), **arguments)
         problem.launch(self.tiles_kernel, parts * blocks, **arguments)
         return partials
 
@@ -199,13 +198,17 @@ def pointers_to(partials: Mapping[str, Operand]) -> dict[str, Operand]:
 
 
 class NormGradient(NamedTuple):
-    """The operands of a norm's backward. `dsum` is the gradient that is added to dx."""
+    """The operands of a norm's backward. `dsum` is the gradient that is added to dx.
+
+    `statistics` are what LayerNorm's forward kept of each row. RMSNorm computes its own, with `eps`.
+    """
 
     dy: Operand
     x: Operand
     weight: Operand | None
-    eps: float
     dsum: Operand | None = None
+    eps: float = 0.0
+    statistics: Operand | None = None
 
 
 def plan_gradient(
@@ -216,12 +219,13 @@ def plan_gradient(
     **flags: object,
 ) -> tuple[Operand, dict[str, Operand]]:
     """Plan dx, and the sums over rows that `sums` names. Return dx, and each sum's rows of partial sums."""
-    dy, x, weight, eps, dsum = given
+    dy, x, weight, dsum, eps, statistics = given
     dx = plan.empty_like(x)
     others = {} if dsum is None else {"dsum": dsum}
     walk = as_rows(x.shape, x.strides, dy.strides, dx.strides, *(operand.strides for operand in others.values()))
     arguments = {
         "dy_ptr": dy, "x_ptr": x, "dx_ptr": dx, "weight_ptr": weight, "dsum_ptr": dsum, "eps": float(eps),
+        "statistics_ptr": statistics,
         "weight_stride": weight.strides[0] if weight else 0, "dsum_strides": None,
         "weight_partials_ptr": None, "bias_partials_ptr": None, "dsum_partials_ptr": None,
         "HAS_WEIGHT": weight is not None, "SUM_GRADIENT": dsum is not None,

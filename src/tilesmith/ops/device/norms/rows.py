@@ -113,6 +113,19 @@ def without_error(square, error):
 
 
 @triton.jit
+def store_statistics(pointer, rows, first, second, mask):
+    """Store two numbers of each row after each other."""
+    tl.store(pointer + 2 * rows, first, mask=mask)
+    tl.store(pointer + 2 * rows + 1, second, mask=mask)
+
+
+@triton.jit
+def load_statistics(pointer, rows, mask):
+    """Return the two numbers that `store_statistics` stored of each row."""
+    return tl.load(pointer + 2 * rows, mask=mask, other=0.0), tl.load(pointer + 2 * rows + 1, mask=mask, other=0.0)
+
+
+@triton.jit
 def add_to_first_and_rotate(sums, added):
     """Add to the first of several sums and move it to the end. After one call per sum, each is in its place again."""
     return sums[1:] + (sums[0] + added,)  # noqa: RUF005  # Triton does not unpack

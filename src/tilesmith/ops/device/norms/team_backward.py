@@ -1,8 +1,8 @@
 """The backward of norms of wide rows: each row is split over a team of persistent programs.
 
-A program holds its part of the columns: of the row, of the weight, and of the parameters' gradients. It computes the
-statistics of its part, leaves them in memory for the team, and loads its part of the next row. Only then does it wait
-for the others' statistics and write dx. So a row is read once, whatever its width, and the wait hides behind loads.
+A program holds its part of the columns: of the row, of the weight, and of the parameters' gradients. It computes two
+sums of its part, leaves them in memory for the team, and loads its part of the next row. Only then does it wait for the
+others' sums and write dx. So a row is read once, whatever its width, and the wait hides behind loads.
 
 `teams.py` says why the wait ends. The interpreter has no teams.
 """
@@ -18,15 +18,14 @@ import triton.language as tl
 from tilesmith.ops.device.aligned_rows import cut_rows
 from tilesmith.ops.device.norms.any_width import can_hold_rows, has_edges, parts_and_chunks
 from tilesmith.ops.device.norms.any_width_kernels import (
-    columns_of_parts,
-    mean_of_parts,
     parameter_at,
-    part_statistics,
+    part_sums,
     store_edge_gradient,
     store_gradient,
     store_partials,
 )
 from tilesmith.ops.device.norms.backward import BackwardConfig, GradientProblem, pointers_to
+from tilesmith.ops.device.norms.rows import load_statistics
 from tilesmith.ops.device.row_chunks import (
     VECTOR_BYTES,
     chunk_size,
@@ -34,7 +33,6 @@ from tilesmith.ops.device.row_chunks import (
     edge_lanes,
     load_chunks,
     load_parameter,
-    three_sums,
     two_sums,
 )
 from tilesmith.ops.device.teams import can_share, hear_team, lanes_for, plan_words, tell_team
@@ -43,14 +41,14 @@ from tilesmith.ops.runtime.plan import Operand
 
 @triton.jit(do_not_specialize=["n_rows", "n_parts"])
 def norm_team_backward_kernel(
-    dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, weight_partials_ptr, bias_partials_ptr, words_ptr,
+    dy_ptr, x_ptr, dx_ptr, weight_ptr, dsum_ptr, statistics_ptr, weight_partials_ptr, bias_partials_ptr,
+    words_ptr,
     dy_strides, x_strides, dx_strides, weight_stride, dsum_strides, n_rows, n_parts, sizes, eps,
     HAS_WEIGHT: tl.constexpr, WEIGHT_GRADIENT: tl.constexpr, BIAS_GRADIENT: tl.constexpr, RELU: tl.constexpr,
     CENTRE: tl.constexpr, EDGES: tl.constexpr, COMPUTE: tl.constexpr, VECTOR: tl.constexpr,
     PARTS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PIPELINE: tl.constexpr,
 ):  # fmt: skip
     """Team t takes the rows t, t + teams, …; each turn ends the row before. The first part has the edges."""
-    NUMBERS: tl.constexpr = 4 if CENTRE else 2
     n_columns = sizes[0]
     part, team = tl.program_id(0) % n_parts, (tl.program_id(0) // n_parts).to(tl.int64)
     teams = tl.num_programs(0) // n_parts
@@ -59,7 +57,6 @@ def norm_team_backward_kernel(
     is_edge &= part == 0
     start = part * (CHUNKS * BLOCK_SIZE)
     first, in_part = lead + start, length - start
-    count = tl.maximum(columns_of_parts(part, length, n_columns, CHUNKS * BLOCK_SIZE), 1)
     weight = (tl.full([BLOCK_SIZE], 1.0, COMPUTE),) * CHUNKS
     weight_edges = tl.full([BLOCK_SIZE // VECTOR], 1.0, COMPUTE)
     if HAS_WEIGHT:
@@ -72,6 +69,7 @@ def norm_team_backward_kernel(
     x_before = (tl.zeros([BLOCK_SIZE], x_ptr.dtype.element_ty),) * CHUNKS
     dy_before = (tl.zeros([BLOCK_SIZE], dy_ptr.dtype.element_ty),) * CHUNKS
     x_edges_before, dy_edges_before = tl.zeros_like(weight_edges), tl.zeros_like(weight_edges)
+    mean_before, factor_before = tl.zeros([1], COMPUTE), tl.zeros([1], COMPUTE)
     for row in tl.range(team, n_rows + teams, teams, num_stages=PIPELINE):
         exists = row < n_rows
         x_row, dy_row = x_ptr + row * x_strides[0], dy_ptr + row * dy_strides[0]
@@ -84,12 +82,13 @@ def norm_team_backward_kernel(
             dy_edges = tl.load(dy_row + edges, mask=is_edge & exists, other=0.0).to(COMPUTE)
             if RELU:
                 dy_edges = tl.where(x_edges * weight_edges <= 0, 0.0, dy_edges)
+        mean, factor = tl.zeros([1], COMPUTE), tl.zeros([1], COMPUTE)
+        if CENTRE:
+            mean, factor = load_statistics(statistics_ptr, row + tl.arange(0, 1), exists)  # tensors are pipelined
         before = row - teams
         if before >= 0:
-            words = words_ptr + before * (NUMBERS * n_parts)
-            statistics = _team_statistics(
-                words, n_parts, length, n_columns, eps, CENTRE, PARTS, CHUNKS * BLOCK_SIZE
-            )  # fmt: skip
+            words = words_ptr + before * (2 * n_parts)
+            statistics = _team_statistics(words, n_parts, mean_before, factor_before, n_columns, eps, CENTRE, PARTS)
             dx_row = dx_ptr + before * dx_strides[0]
             in_dsum = before * dsum_strides[0] if dsum_ptr is not None else 0
             weight_gradient, bias_gradient = store_gradient(
@@ -102,17 +101,13 @@ def norm_team_backward_kernel(
                 weight_gradient_edges += dy_edges_before * normed
                 bias_gradient_edges += dy_edges_before
         if exists:
-            words = words_ptr + row * (NUMBERS * n_parts) + part
-            mean, square, scaled_total, product = part_statistics(
-                x, dy, weight, (x_edges, dy_edges * weight_edges, is_edge), in_part, count,
-                RELU, CENTRE, EDGES, VECTOR,
-            )  # fmt: skip
-            tell_team(words, square)
+            words = words_ptr + row * (2 * n_parts) + part
+            of_edges = x_edges, dy_edges * weight_edges, is_edge
+            first_total, product = part_sums(x, dy, weight, mean, of_edges, RELU, CENTRE, EDGES, VECTOR)
+            tell_team(words, first_total)
             tell_team(words + n_parts, product)
-            if CENTRE:
-                tell_team(words + 2 * n_parts, mean)
-                tell_team(words + 3 * n_parts, scaled_total)
         x_before, dy_before, x_edges_before, dy_edges_before = x, dy, x_edges, dy_edges
+        mean_before, factor_before = mean, factor
     if WEIGHT_GRADIENT:
         partials = weight_partials_ptr + team * n_columns
         store_partials(partials, weight_gradient, weight_gradient_edges, first, in_part, edges, is_edge, EDGES)
@@ -122,22 +117,18 @@ def norm_team_backward_kernel(
 
 
 @triton.jit
-def _team_statistics(
-    words, n_parts, length, n_columns, eps, CENTRE: tl.constexpr, PARTS: tl.constexpr, SPAN: tl.constexpr
-):
-    """Return mean, r = 1/√(variance + eps), mean(g), and r · mean(g · (x − mean)) of a row, from those of its parts."""
+def _team_statistics(words, n_parts, mean, factor, n_columns, eps, CENTRE: tl.constexpr, PARTS: tl.constexpr):
+    """Return mean, r = 1/√(variance + eps), mean(g), and r · mean(g · (x − mean)) of a row, from the sums of its parts.
+
+    With CENTRE mean and r are given.
+    """
+    sums, products = hear_team(words, n_parts, 2, PARTS)  # [PARTS] each
+    first_total, product = two_sums(sums, products)
+    scaled_mean = tl.zeros_like(first_total)
     if CENTRE:
-        squares, products, means, scaled = hear_team(words, n_parts, 4, PARTS)  # [PARTS] each
-        counts = columns_of_parts(tl.arange(0, PARTS), length, n_columns, SPAN)
-        mean = mean_of_parts(means, counts, n_columns)
-        apart = means - mean
-        square, product, scaled_mean = three_sums(squares + counts * (apart * apart), products + scaled * apart, scaled)
-        scaled_mean = scaled_mean / n_columns
+        scaled_mean = first_total / n_columns
     else:
-        squares, products = hear_team(words, n_parts, 2, PARTS)
-        square, product = two_sums(squares, products)
-        mean, scaled_mean = tl.zeros_like(square), tl.zeros_like(square)
-    factor = tl.rsqrt(square / n_columns + eps)
+        factor = tl.rsqrt(first_total / n_columns + eps)
     return mean, factor, scaled_mean, factor * (product / n_columns)
 
 
@@ -151,9 +142,10 @@ class _Team(NamedTuple):
 
 WARPS = 4
 # Shares of the copy limit on an H200, before and with teams: rms_norm in bf16 3278×25369 0.34 and 0.60, 8000×46531 0.36
-# and 0.64, 4096×32768 0.67 and 0.82, in fp32 8000×19331 0.43 and 0.77; layer_norm in bf16 3192×18439 0.28 and 0.40,
-# 20000×24576 0.52 and 0.61, in fp32 9000×24581 0.35 and 0.62.
-TEAM, TEAM_CENTRED, TEAM_SINGLE = _Team(3, 3, 2), _Team(4, 2, 3), _Team(4, 3, 1)
+# and 0.64, 4096×32768 0.67 and 0.82, in fp32 8000×19331 0.43 and 0.77; layer_norm in bf16 3192×18439 0.28 and 0.58,
+# 20000×24576 0.52 and 0.77, in fp32 9000×24581 0.35 and 0.76, 9000×20480 0.56 and 0.87.
+TEAM, TEAM_SINGLE = _Team(3, 3, 2), _Team(4, 3, 1)
+CENTRED, CENTRED_ODD, CENTRED_SINGLE = _Team(2, 4, 2), _Team(2, 4, 1), _Team(3, 3, 2)
 
 
 @dataclass(frozen=True)
@@ -164,7 +156,10 @@ class TeamBackward:
 
     def default(self, problem: GradientProblem) -> BackwardConfig | None:
         element_bytes = problem.x.element_bytes
-        team = TEAM_SINGLE if element_bytes > 2 else TEAM_CENTRED if self.centre else TEAM
+        half, single = TEAM, TEAM_SINGLE
+        if self.centre:
+            half, single = (CENTRED_ODD, TEAM_SINGLE) if has_edges(problem.walk) else (CENTRED, CENTRED_SINGLE)
+        team = single if element_bytes > 2 else half
         config = BackwardConfig(
             num_warps=WARPS, BLOCK_SIZE=chunk_size(WARPS, element_bytes), PIPELINE=team.stages,
             programs_per_multiprocessor=team.programs, most_chunks=team.chunks, form="team",
@@ -190,6 +185,6 @@ class TeamBackward:
             norm_team_backward_kernel, teams * parts, VECTOR=vector, CENTRE=self.centre, EDGES=has_edges(walk),
             CHUNKS=chunks, PARTS=lanes_for(problem.plan, parts), n_parts=parts,
             RELU=problem.arguments.get("RELU", False),
-            words_ptr=plan_words(problem.plan, walk.rows, 4 if self.centre else 2, parts), **pointers_to(partials),
+            words_ptr=plan_words(problem.plan, walk.rows, 2, parts), **pointers_to(partials),
         )  # fmt: skip
         return partials

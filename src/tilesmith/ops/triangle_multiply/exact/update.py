@@ -40,6 +40,7 @@ class Intermediates(NamedTuple, Generic[Value]):
     """The tensors that the forward keeps for the backward."""
 
     zn: Value  # [batch, n, n, channels]
+    statistics: Value  # [batch · n · n, 2], of the norm of z
     weights: Value  # [4 · hidden + channels, channels]: of projection, gate and output gate
     projections: Value  # [batch, n, n, 4 · hidden + channels]: zn · weightsᵀ
     a: Value  # [batch, hidden, n, padded n]
@@ -53,12 +54,14 @@ class Intermediates(NamedTuple, Generic[Value]):
 @flat_arguments
 def forward(
     z: Tensor, mask: Tensor | None, parameters: Parameters[Tensor], outgoing: bool, eps: float, residual: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return y, or z + y, and the Intermediates."""
     channels, hidden = parameters.output_weight.shape
     pairs, outputs, shape = z.shape[:3], 4 * hidden + channels, matrices_shape(z.shape, hidden)
+    single = torch.promote_types(z.dtype, torch.float32)
     return z.new_empty(z.shape), *Intermediates(
-        zn=z.new_empty(z.shape), weights=z.new_empty(outputs, channels), projections=z.new_empty(*pairs, outputs),
+        zn=z.new_empty(z.shape), statistics=z.new_empty(pairs.numel(), 2, dtype=single),
+        weights=z.new_empty(outputs, channels), projections=z.new_empty(*pairs, outputs),
         a=z.new_empty(shape), b=z.new_empty(shape), x=z.new_empty(*shape[:3], z.shape[2]),
         xn=z.new_empty(*pairs, hidden), output=z.new_empty(z.shape),
     )  # fmt: skip
@@ -75,7 +78,7 @@ def compute_forward(
         z = z.contiguous()
         with SideStream(z) as side_stream:
             weights = side_stream(torch.cat, tuple(getattr(parameters, f"{layer}_weight") for layer in STACKED))
-            zn = norm_forward(z, parameters.norm_weight, parameters.norm_bias, eps)
+            zn, statistics = norm_forward(z, parameters.norm_weight, parameters.norm_bias, eps, True)
         projections = _rows_times(zn, weights.t())
         a, b = gated(projections, mask, biases.projection_bias, biases.gate_bias, hidden)
         x = _times(a, _transposed(b)) if outgoing else _times(_transposed(a), b)
@@ -84,7 +87,7 @@ def compute_forward(
         output = _rows_times(xn, parameters.output_weight.t())
         addend = z if residual else None
         y = output_gated(output, projections, biases.output_bias, biases.output_gate_bias, addend, hidden)
-    return y, *Intermediates(zn, weights, projections, a, b, x, xn, output)
+    return y, *Intermediates(zn, statistics, weights, projections, a, b, x, xn, output)
 
 
 @kernels("triangle_multiply_exact_backward")
@@ -126,7 +129,14 @@ def compute_backward(
         dweights = side_stream(_weight_gradient, dprojections, kept.zn)
         dzn = _rows_times(dprojections, kept.weights)
         dz, dnorm_weight, dnorm_bias = norm_backward(
-            dzn, z.contiguous(), parameters.norm_weight, parameters.norm_bias, eps, True, True, dy if residual else None
+            dzn,
+            z.contiguous(),
+            parameters.norm_weight,
+            parameters.norm_bias,
+            kept.statistics,
+            True,
+            True,
+            dy if residual else None,
         )
     return dz, dweights, dbiases, doutput_weight, doutput_bias, dnorm_weight, dnorm_bias, doutput_norm
 
