@@ -55,7 +55,8 @@ EXPLANATIONS: dict[str, str] = {
     "changes-input": "The candidate writes into an input.",
     "kernel-error": "A kernel raises an error in the interpreter; the message names the line.",
     "replay-error": "The replay of the launches failed in a way that the judge has no name for; the message says how.",
-    "needs-gpu": "The kernel cannot run in the interpreter, as is true of Gluon. The verdict stays open without a GPU.",
+    "needs-gpu": "The interpreter lacks an operation of the kernel, or the kernel can tell the interpreter from a GPU. "
+    "The verdict stays open without a GPU.",
     "skipped-work": "An output of a timed replay is wrong or unwritten, though the first run was right: the launches "
     "do not compute in every call.",
     "gpu-error": "The GPU reports an error, such as an illegal address, when the launches run on it.",

@@ -127,11 +127,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
             if launched.warmup:
                 return CompiledStandIn(launched)
             self._note_launch(launched)
-            if self._perform and not getattr(launched.kernel, "is_gluon", lambda: False)():
-                programs: Any = _every_program(launched.grid)
+            if self._perform:
+                kernel, grid, arguments = launched.kernel, launched.grid, launched.arguments
+                programs: Any = _every_program(grid)
                 # The replay reports a kernel that fails; the candidate goes on as it would on a GPU.
                 with exact_products() if self._tf32 else nullcontext(), suppress(KernelError):
-                    interpret(launched.kernel, launched.grid, launched.arguments, _Lenient(), programs)
+                    interpret(kernel, grid, arguments, _Lenient(), programs, launched.options)
             return None
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Any) -> Any:

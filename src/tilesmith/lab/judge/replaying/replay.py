@@ -21,14 +21,22 @@ from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, NOBODY, PYTORCH, 
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.store_log import StoreLog
 from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
-from tilesmith.toolchain.portable import LAUNCH_OPTIONS, KernelRefused, NotPortable, RebuiltKernels, depends_on_types
+from tilesmith.toolchain.interpreter.running import UNKNOWN
+from tilesmith.toolchain.portable import (
+    LAUNCH_OPTIONS,
+    KernelRefused,
+    NotPortable,
+    RebuiltKernels,
+    compares_layouts,
+    depends_on_types,
+)
 from tilesmith.toolchain.portable.tensor_cores import exact_products
 from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
 MOST_FAULTS = 8
 _FAR_APART = 1 << 40  # more elements than a storage has
-_UNSUPPORTED = "Unsupported data type"  # what Triton's interpreter says of atomics that it lacks
+_UNSUPPORTED = (UNKNOWN, "Unsupported data type")  # the second is what Triton's interpreter says of atomics
 
 
 class _Stores(StoreLog):
@@ -120,12 +128,12 @@ class Replay:
         return Launched(kernel, (grid[0], grid[1], grid[2]), arguments, dict(step["options"]))
 
     def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
-        if getattr(launched.kernel, "is_gluon", lambda: False)():
-            raise Stopped(fault("needs-gpu", f"{launched.kernel.__name__} is a Gluon kernel, which needs a GPU", step))
-        if any(depends_on_types(str(one["text"])) for one in self._kernels.descriptions if not one.get("constexpr")):
-            message = (
-                f"{launched.kernel.__name__} asks for the type of a value, which differs between interpreter and GPU"
-            )
+        texts = [str(one["text"]) for one in self._kernels.descriptions if not one.get("constexpr")]
+        asks = "the type of a value" if any(map(depends_on_types, texts)) else ""
+        if launched.kernel.is_gluon() and compares_layouts(texts):
+            asks = "the layout of a value"
+        if asks:
+            message = f"{launched.kernel.__name__} asks for {asks}, which differs between interpreter and GPU"
             raise Stopped(fault("needs-gpu", message, step))
         numbers = {
             name: self.memory.number_at(tensor.untyped_storage().data_ptr())
@@ -141,9 +149,11 @@ class Replay:
         programs: Any = _every_program(launched.grid, backwards=self._backwards)
         try:
             with interpreting(self.stores), exact_products() if tf32 else nullcontext():
-                interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
+                interpret(launched.kernel, launched.grid, launched.arguments, trace, programs, launched.options)
         except KernelError as error:
-            unsupported = isinstance(error.__cause__, NotImplementedError) or _UNSUPPORTED in str(error)
+            unsupported = isinstance(error.__cause__, NotImplementedError) or any(
+                one in str(error) for one in _UNSUPPORTED
+            )
             kind = "needs-gpu" if unsupported else "kernel-error"
             raise Stopped(fault(kind, str(error), step)) from None
         self._note_faults(trace, launched)
