@@ -43,6 +43,8 @@ EXPLANATIONS: dict[str, str] = {
     "hold zeros and equal values.",
     "state": "The outputs may depend on what an earlier call left in memory: a kernel reads elements that it changes "
     "in every call, such as a counter that only grows. The verdict stays open.",
+    "autotuned-state": "A kernel under an autotuner gives other results when it runs again. The autotuner runs it many "
+    "times in the first call, and is not told to reset or restore the tensor.",
     "many-configurations": "The autotuner offers more configurations than the judge tries; any may be the fastest on a "
     "GPU. The verdict stays open.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
