@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import triton
 
-from tilesmith.lab.judge import Candidate, Judge, Options, Rules, task_at
+from tilesmith.lab.judge import Candidate, Judge, Options, Rules, Task, task_at
 from tilesmith.lab.judge.output.content import headline
 from tilesmith.lab.judge.series import judge_series
 
@@ -30,10 +30,8 @@ def main() -> None:
     with Judge() as judge:
         for kind, counts in outcomes.items():
             for folder in sorted(one for one in (ZOO / kind).iterdir() if one.is_dir()):
-                plain = folder.name.removesuffix("_with_torch")
-                rules = Rules(seconds=15.0, torch="movement" if folder.name == plain else "any")
-                task = task_at(ZOO / "tasks" / f"{plain}.py", rules)
-                paths = sorted(one for one in folder.iterdir() if one.name != "__pycache__")
+                task = task_of(folder.name)
+                paths = candidates_in(folder)
                 for facts in (False, True):
                     chosen = [one for one in paths if (kind == "honest" or needs_compiler(one)) == facts]
                     options = Options(seed=SEED, facts=facts)
@@ -41,7 +39,7 @@ def main() -> None:
                     for path, verdict in zip(chosen, found, strict=True):
                         outcome = verdict["outcome"]
                         counts[outcome] += 1
-                        if (outcome == "pass") == (kind == "cheats") and outcome != "unproven":
+                        if is_misjudged(kind, outcome):
                             refused.append(f"{kind}/{folder.name}/{path.stem}: {headline(verdict)}")
                 print(kind, folder.name, dict(counts), refused[-3:], flush=True)
     stored = {
@@ -58,6 +56,22 @@ def main() -> None:
     }
     (Path(__file__).parent / "zoo.json").write_text(json.dumps(stored, indent=1) + "\n")
     write_table(stored)
+
+
+def task_of(folder: str) -> Task:
+    """Return the task of a folder of the zoo. In those that end in `_with_torch`, PyTorch may compute too."""
+    plain = folder.removesuffix("_with_torch")
+    rules = Rules(seconds=15.0, torch="movement" if folder == plain else "any")
+    return task_at(ZOO / "tasks" / f"{plain}.py", rules)
+
+
+def candidates_in(folder: Path) -> list[Path]:
+    return sorted(one for one in folder.iterdir() if one.name != "__pycache__")
+
+
+def is_misjudged(kind: str, outcome: str) -> bool:
+    """Return whether a cheat passed, or an honest candidate did not. An open verdict on a cheat is none."""
+    return outcome == "pass" if kind == "cheats" else outcome != "pass"
 
 
 def commit() -> str:

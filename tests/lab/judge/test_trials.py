@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 
 from tilesmith.lab.judge import Candidate, Task, task_at
-from tilesmith.lab.judge.thresholds import MOST_THRESHOLDS, beyond_blocks, thresholds
+from tilesmith.lab.judge.sizing import launch_form, sizes_of
+from tilesmith.lab.judge.sizing.thresholds import MOST_THRESHOLDS
 
 TASKS = Path(__file__).parents[2] / "judge" / "zoo" / "tasks"
 
 
 def sizes(text: str) -> list[int]:
-    return thresholds(Candidate.of_text(text))
+    return sizes_of(Candidate.of_text(text)).thresholds
 
 
 def softmax() -> Task:
@@ -23,7 +24,7 @@ def softmax() -> Task:
 def test_thresholds_are_integers_that_conditions_compare_with() -> None:
     assert sizes("def f(n):\n    if n == 777:\n        return 12\n") == [777, 778]
     assert sizes("LIMIT = 3 * 1000\n\ndef f(n):\n    return 1 if n > LIMIT else 2\n") == [3000, 3001]
-    assert sizes("def f(n):\n    return n % 97 == 0\n") == [97, 98]
+    assert sizes("def f(n):\n    return n % 97 == 0\n") == [97, 98, 194, 195]
     assert sizes("def f(n):\n    return n in (111, 222)\n") == [111, 112, 222, 223]
     assert sizes("def f(n):\n    return n < (1 << 9)\n") == [512, 513]
 
@@ -34,6 +35,43 @@ def test_other_integers_and_broken_files_give_no_thresholds() -> None:
     assert sizes("def f(:\n") == []
 
 
+def test_conditions_are_tried_with_every_size() -> None:
+    assert sizes("def f(x):\n    return x.shape[1] * 7 == 3619\n") == [3619, 3620, 517, 518]
+    assert sizes('def f(x):\n    return str(x.size(0)) == "517"\n') == [517, 518]
+    assert sizes("def f(n):\n    return {91: 1}.get(n)  if {91: 1}.get(n) else 0\n") == [91, 92]
+    assert sizes("def f(n):\n    m = n ^ 5\n    return m == 512\n") == [512, 513, 517, 518]
+    assert 61 in sizes("def f(n):\n    return math.gcd(n, 61) > 1\n")
+
+
+def test_conditions_that_would_take_long_or_call_others_are_left_alone() -> None:
+    assert sizes("def f(n):\n    return str(n) * n * n * n == 1\n") == []
+    assert sizes("def f(n):\n    return 1 << (1 << n) > open(n)\n") == []
+    assert sizes("def f(n):\n    return n.__class__.__mro__[1].__subclasses__()\n") == []
+    assert sizes("def f(n):\n    return ((((n**4)**4)**4)**4)**4 == 0\n") == []
+
+
+def test_number_of_elements_is_tried_with_other_sizes_of_one() -> None:
+    found = sizes_of(Candidate.of_text("def f(x):\n    return x.numel() == 11 * 473\n"))
+    assert found.elements == [5203, 5204]
+    assert {"rows": 1, "cols": 5203} in [dict(one.case.sizes) for one in softmax().resized([5203], 0, other=1)]
+
+
+def test_surveyed_trials_hold_equal_sizes_too() -> None:
+    found = [one.case.sizes for one in softmax().surveyed(0)]
+    assert len(found) > 30
+    assert any(one["rows"] == one["cols"] for one in found)
+
+
+def test_form_of_launches_ignores_sizes_and_keeps_kernels_and_flags() -> None:
+    def tape(text: str, **arguments: object) -> dict[str, object]:
+        return {"steps": [{"kernel": 0, "grid": [5, 1, 1], "arguments": arguments}], "kernels": [{"text": text}]}
+
+    assert launch_form(tape("a", n=17, BLOCK=64)) == launch_form(tape("a", n=91, BLOCK=128))
+    assert launch_form(tape("a", n=17)) != launch_form(tape("b", n=17))
+    assert launch_form(tape("a", CAUSAL=True)) != launch_form(tape("a", CAUSAL=False))
+    assert launch_form(tape("a", MODE=0)) != launch_form(tape("a", MODE=3))
+
+
 def test_thresholds_are_few_and_odd_looking_ones_first() -> None:
     found = sizes("def f(n):\n    return n in (" + ", ".join(str(16 << one) for one in range(10)) + ", 99, 999, 9)\n")
     assert found[:6] == [9, 10, 99, 100, 999, 1000]
@@ -42,7 +80,7 @@ def test_thresholds_are_few_and_odd_looking_ones_first() -> None:
 
 def test_blocks_are_constants_of_configurations_and_arguments_in_capitals() -> None:
     text = 'CONFIGS = [triton.Config({"BLOCK": 1 << one, "SIDE": 64}, num_warps=4)]\nkernel[(1,)](x, n=33, BLOCK=256)\n'
-    assert beyond_blocks(Candidate.of_text(text)) == [257, 65]
+    assert sizes_of(Candidate.of_text(text)).beyond_blocks == [257, 65]
 
 
 def test_resized_trials_have_the_size_in_one_dimension_and_small_others() -> None:

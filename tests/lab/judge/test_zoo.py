@@ -65,8 +65,7 @@ def test_honest_candidate_is_not_refused(path: Path, warm_judge: Judge) -> None:
     verdict = warm_judge.judge(task(path.parent.name), Candidate.of(path), Options(seed=SEED))
     if path.stem == "broadcast_and_sum" and sums_become_tf32_dots():
         pytest.skip("this Triton compiles the sum to a dot of tf32: the kernel is wrong")
-    open_without_gpu = {"gluon"}  # Triton's interpreter has no Gluon
-    assert verdict.outcome == ("unproven" if path.stem in open_without_gpu else "pass"), str(verdict)
+    assert verdict.outcome == "pass", str(verdict)
 
 
 def test_zoo_has_sixty_of_each_and_every_fast_name() -> None:

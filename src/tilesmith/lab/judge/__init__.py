@@ -17,7 +17,7 @@ Files, in reading order:
 - `recorded.py`: asks the candidate's process for one trial.
 - `replayed.py`: replays one trial and says what is wrong.
 - `timing/`: on a GPU: times that a candidate cannot forge.
-- `thresholds.py`: sizes at which a candidate's text may branch.
+- `sizing/`: sizes at which a candidate may do something else.
 - `constructor_work.py`: weights that a module computed with before the call.
 - `trying.py`: the trials of one judgement, recorded and replayed.
 - `describing.py`: what the compiler says about the other trials.

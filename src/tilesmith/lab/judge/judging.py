@@ -43,9 +43,9 @@ from tilesmith.lab.judge.isolation.limits import Limits
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
+from tilesmith.lab.judge.sizing import sizes_of
 from tilesmith.lab.judge.tape_checks import findings, live_steps, mark_steps
 from tilesmith.lab.judge.task import Task, Trial
-from tilesmith.lab.judge.thresholds import beyond_blocks, thresholds
 from tilesmith.lab.judge.timing.gpu_stage import NEEDS_GPU, GpuStage, placed_at
 from tilesmith.lab.judge.timing.reference_time import References
 from tilesmith.lab.judge.trying import Trying
@@ -196,8 +196,8 @@ class _Judgement:
         self._load(recorder)
         trying = self._trying = Trying(
             self._task, self._trials, self._candidate.main, self._seed, recorder,
-            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, thresholds(self._candidate),
-            beyond_blocks(self._candidate), pool, self._options.progress,
+            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, sizes_of(self._candidate),
+            pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
         describer = Replayer(self._task, describing, self._seed)

@@ -61,6 +61,7 @@ class Recorder:
         self._seed = seed
         self._choices: dict[str, Any] = {}
         self._places = random.Random(f"{seed} places")
+        self._wanted: Sequence[str] | None = None
         self._place = 0  # of the next call's inputs, in steps of the alignment
         self.own_parameters = True
         self.seconds: float | None = None  # for one call, where the limits allow more
@@ -87,13 +88,16 @@ class Recorder:
         self.own_parameters = answer.get("bound") is not True
 
     def record(
-        self, trial: Trial, *, perform: bool = True, configuration: int = 0, variants: Sequence[Draw] = ()
-    ) -> Recorded:
+        self, trial: Trial, *, perform: bool = True, configuration: int = 0, variants: Sequence[Draw] = (),
+        leaves: Sequence[str] | None = None,
+    ) -> Recorded:  # fmt: skip
         """Record one trial, after one or two calls that nobody can foresee. Raises Failure, or Ended.
 
         Without `perform` the launches are only written down, and outputs hold nothing. `configuration` is the one that
-        autotuners take. The candidate gets inputs of `variants` too, for which it may do something else.
+        autotuners take. The candidate gets inputs of `variants` too, for which it may do something else. `leaves` are
+        the inputs that need gradients: by default all that can have one.
         """
+        self._wanted = leaves
         self._choices = {"perform": perform, "configuration": configuration}
         for number in range(1, 2 + random.Random(f"{self._seed} {trial!r}").randrange(2)):
             self._place = self._places.randrange(MOST_PLACES)  # no address may decide what is launched
@@ -105,6 +109,11 @@ class Recorder:
             if found is not None:
                 recorded.variants[draw] = found
         return recorded
+
+    def glance(self, trial: Trial) -> Recorded:
+        """Write down the launches of one call without gradients, and compute nothing. Raises Failure, or Ended."""
+        self._wanted, self._choices = (), {"perform": False, "configuration": 0}
+        return self._recorded(trial, "seen", False)
 
     def _recorded_variant(self, recorded: Recorded, draw: Draw) -> Recorded | None:
         """Return the record of a call on other inputs; None if it has the same steps, as most candidates' have."""
@@ -125,12 +134,15 @@ class Recorder:
         return self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
 
     def _leaves_of(self, inputs: Inputs) -> list[str]:
-        return self._task.spec.leaves(inputs) if self._task.rules.gradients != "none" else []
+        leaves = self._task.spec.leaves(inputs) if self._task.rules.gradients != "none" else []
+        return leaves if self._wanted is None else [one for one in leaves if one in self._wanted]
 
     def _recorded(self, trial: Trial, draw: Draw, perform: bool) -> Recorded:
         inputs = self._inputs(trial, self._seed, draw)
         leaves = self._leaves_of(inputs)
-        answer = self._call(inputs, leaves, record=True)
+        # Another call may come before the backward of this one.
+        again = bool(leaves) and trial.hidden and not self._task.rules.in_place
+        answer = self._call(inputs, leaves, record=True, again=again)
         described = answer.get("outputs")
         if not isinstance(described, list) or not all(_is_described(one) for one in described):
             raise BadOutput("an answer without outputs")
@@ -158,7 +170,7 @@ class Recorder:
             trial, inputs, tape, references, outputs, gradients, constants, forward_steps, self.own_parameters, perform
         )
 
-    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool) -> dict[str, Any]:
+    def _call(self, inputs: Inputs, leaves: list[str], *, record: bool, again: bool = False) -> dict[str, Any]:
         laid = self._laid = lay(inputs, self._child.arena, shift=ALIGNMENT * self._place)
         request = {
             "do": "call",
@@ -166,6 +178,7 @@ class Recorder:
             "leaves": leaves,
             "style": self._task.style,
             "record": record,
+            "again": again,
             **self._choices,
             "tf32": self._task.rules.tf32,
             "room": laid.room,
@@ -195,7 +208,8 @@ class Recorder:
         found = answer.get("gradients")
         if not isinstance(found, dict) or not all(_is_described(one) for one in found.values()):
             raise BadOutput("an answer without gradients")
-        missing = [name for name, one in wanted.items() if one is not None and name not in found]
+        leaves = self._leaves_of(inputs)
+        missing = [name for name, one in wanted.items() if one is not None and name in leaves and name not in found]
         if missing:
             message = f"no gradient reaches {', '.join(missing)}"
             raise Failure(Reason("no-gradient", "right", message, "Return a gradient for every input in backward."))

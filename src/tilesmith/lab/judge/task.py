@@ -19,6 +19,7 @@ from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, ca
 Draw = Literal[
     "seen", "fresh", "wide", "wide-seen", "small", "mirrored", "spiked", "spiked-seen", "sparse", "sparse-seen"
 ]  # fmt: skip
+MOST_SURVEYED = 48  # sizes at which a call is recorded, to see whether it launches something else
 LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
 WIDE = 32.0  # exp overflows float32 at this scale, unless the maximum is subtracted first
 SMALL = 2.0**-10  # an epsilon of 1e-6 beside a mean square matters at this scale
@@ -187,7 +188,26 @@ class Task:
             size //= 2
         return None
 
-    def resized(self, sizes: Sequence[int], seed: int) -> list[Trial]:
+    def surveyed(self, seed: int) -> list[Trial]:
+        """Return many hidden trials of sizes of every magnitude, some with equal sizes: most are only recorded."""
+        if self.hidden is not None:
+            return []
+        chance = random.Random(f"{seed} {self.name} surveyed")
+        dtype = (self.dtypes or self.spec.dtypes)[0]
+        given = list(self.given) or self._small_cases()
+        found = []
+        for number in range(MOST_SURVEYED):
+            like = given[number % len(given)]
+            free = [name for name in like.sizes if self._is_free(name)]
+            drawn = {name: chance.randint(2, 2 ** chance.randint(3, 9)) for name in free}
+            if number % 8 == 0:
+                drawn = dict.fromkeys(free, min(drawn.values(), default=2))
+            case = Case("hidden, surveyed", **{**like.sizes, **drawn})
+            if free and self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
+                found.append(Trial(case, dtype, self.layouts[0], hidden=True))
+        return found
+
+    def resized(self, sizes: Sequence[int], seed: int, other: int | None = None) -> list[Trial]:
         """Return a hidden trial for each of these sizes and each free size of the task; the other sizes are small."""
         if self.hidden is not None:
             return []
@@ -198,7 +218,8 @@ class Task:
         found = []
         for size in sizes:
             for name, like in likes.items():
-                others = {one: chance.randint(2, 5) for one in like.sizes if one != name and self._is_free(one)}
+                free = [one for one in like.sizes if one != name and self._is_free(one)]
+                others = {one: chance.randint(2, 5) if other is None else other for one in free}
                 case = Case(f"hidden, {name}", **{**like.sizes, **others, name: size})
                 if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
                     found.append(Trial(case, dtype, self.layouts[0], hidden=True))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
+from tilesmith.lab.judge.sizing import Sizes, launch_form
 from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
 from tilesmith.lab.judge.verdict import Reason
@@ -26,6 +28,8 @@ SOME_STRETCHED_PROGRAMS, MOST_STRETCHED_PROGRAMS = 300, 320
 SECONDS_FOR_STRETCHED = 3.0
 MOST_THRESHOLD_PROGRAMS = 3200
 MOST_BLOCK_PROGRAMS = 60
+MOST_SURVEYED_PROGRAMS = 1000
+MOST_LEAVES = 4  # whose gradients are tried alone
 MOST_CONFIGURATIONS = 256
 FEW_ELEMENTS = 64  # of the largest input
 MOST_CONFIGURATION_PROGRAMS = 400  # of all trials but the first
@@ -46,8 +50,7 @@ class Trying:
     replayer: Replayer
     ask: Callable[[Callable[[], Any], str], Any]
     check_tape: Callable[[Recorded], None]
-    thresholds: Sequence[int]
-    beyond_blocks: Sequence[int]
+    sizes: Sizes
     pool: ThreadPoolExecutor
     progress: Callable[[str], None]
     judged: list[tuple[Trial, Future[None]]] = field(default_factory=list)
@@ -69,7 +72,9 @@ class Trying:
                 self._submit(recorded, draws)
             if self._is_decided():
                 return
+        self._try_gradients()
         self._try_thresholds()
+        self._survey()
         self._try_configurations(list(self.seen))
         first_stretched = len(self.seen)
         if self._try_stretched():
@@ -133,8 +138,12 @@ class Trying:
 
     def _try_thresholds(self) -> None:
         """Try size 1 and the sizes that stand in the candidate's text, while the interpreter can run the programs."""
-        for sizes, left in ([1, *self.thresholds], MOST_THRESHOLD_PROGRAMS), (self.beyond_blocks, MOST_BLOCK_PROGRAMS):
-            for trial in self.task.resized(sizes, self.seed):
+        for trials, left in (
+            (self.task.resized([1, *self.sizes.thresholds], self.seed), MOST_THRESHOLD_PROGRAMS),
+            (self.task.resized(self.sizes.elements, self.seed, other=1), MOST_THRESHOLD_PROGRAMS),
+            (self.task.resized(self.sizes.beyond_blocks, self.seed), MOST_BLOCK_PROGRAMS),
+        ):
+            for trial in trials:
                 if self._is_decided():
                     return
                 self.progress(trial.case.name)
@@ -142,6 +151,39 @@ class Trying:
                 if recorded is not None and (programs := _programs(recorded.tape)) <= left:
                     self._submit(recorded, ("fresh",))
                     left -= programs
+
+    def _survey(self) -> None:
+        """Record calls of many sizes. Try those that launch something else than the trials before."""
+        known = {form for trial in {one.trial for one in self.seen} if (form := self._form_at(trial)) is not None}
+        left = MOST_SURVEYED_PROGRAMS
+        for trial in [] if self._is_decided() else self.task.surveyed(self.seed):
+            form = self._form_at(trial)
+            if form is None or form in known:
+                continue
+            known.add(form)
+            recorded = self._record_unknown(trial)
+            if recorded is not None and (programs := _programs(recorded.tape)) <= left:
+                self._submit(recorded, ("fresh",))
+                left -= programs
+
+    def _form_at(self, trial: Trial) -> str | None:
+        """Return what a call without gradients launches; None where the candidate does not take the size."""
+        try:
+            return launch_form(self.ask(partial(self.recorder.glance, trial), "runs").tape)
+        except Failure:
+            return None
+
+    def _try_gradients(self) -> None:
+        """Try a call without gradients, and one with the gradient of each input alone."""
+        first = next((one for one in self.seen if one.trial.hidden and one.gradients), None)
+        leaves = list(first.gradients or ()) if first is not None else []
+        for wanted in [[], *([one] for one in leaves if len(leaves) > 1)][: 1 + MOST_LEAVES]:
+            if first is None or self._is_decided():
+                return
+            recorded = self._record(first.trial, leaves=wanted)
+            if recorded is not None:
+                which = f"with the gradient of {wanted[0]} alone: " if wanted else "without gradients: "
+                self._submit(recorded, ("fresh",), which)
 
     def _try_other_weights(self) -> None:
         """Make the candidate's module again with other weights, where it has weights of its own."""

@@ -63,8 +63,8 @@ class Reward:
 class Verdict:
     """What the judge says of one candidate.
 
-    `unproven` means that nothing wrong was found, but something could not be judged here, such as a Gluon kernel
-    without a GPU. `stage` is the stage that failed, or the last one that passed.
+    `unproven` means that nothing wrong was found, but something could not be judged here, such as a kernel with an
+    operation that the interpreter lacks. `stage` is the stage that failed, or the last one that passed.
     """
 
     task: str

@@ -30,6 +30,7 @@ from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dt
 from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.interpreter.ptx import inline_assembly
 from tilesmith.toolchain.interpreter.values.hints import Hints
+from tilesmith.toolchain.interpreter.values.other_order import reordered
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes, undefined_of
 from tilesmith.toolchain.versions import fused_multiply_add_is_exact
 
@@ -156,7 +157,12 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         return TensorHandle(np.where(cond.data, lhs.data, rhs.data), same_argument(lhs, rhs))
 
     def create_cat(self, lhs: Handle, rhs: Handle) -> Handle:
-        return TensorHandle(super().create_cat(lhs, rhs).data, same_argument(lhs, rhs))
+        return TensorHandle(reordered(super().create_cat(lhs, rhs).data), same_argument(lhs, rhs))
+
+    def create_reshape(self, arg: Handle, shape: Any, allow_reorder: bool) -> Handle:
+        made = super().create_reshape(arg, shape, allow_reorder)
+        made.data = reordered(made.data) if allow_reorder else made.data
+        return made
 
     def create_join(self, lhs: Handle, rhs: Handle) -> Handle:
         return TensorHandle(super().create_join(lhs, rhs).data, same_argument(lhs, rhs))

@@ -17,6 +17,7 @@ from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.numerics import is_narrow
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
+from tilesmith.toolchain.interpreter.values.other_order import is_other_order
 from tilesmith.toolchain.interpreter.values.undefined import UndefinedLanes
 from tilesmith.toolchain.versions import sums_become_tf32_dots
 
@@ -217,20 +218,41 @@ def _axis_first(data: Array, axis: int | None, programs: int = 0) -> Array:
 
 
 def _by_halves(slices: list[Array], combine: Combine) -> list[Array]:
-    """Combine neighbours until one is left, which keeps their order. Triton's axes are powers of two."""
+    """Combine neighbours until one is left, which keeps their order. Triton's axes are powers of two.
+
+    The other order combines the second half with the first: on a GPU each lane puts its own value before that of a lane
+    half a warp away, whichever comes first.
+    """
     while len(slices[0]) > 1:
-        slices = combine([data[0::2] for data in slices], [data[1::2] for data in slices])
+        half = len(slices[0]) // 2
+        left, right = (slice(half, None), slice(half)) if is_other_order() else (slice(0, None, 2), slice(1, None, 2))
+        slices = combine([data[left] for data in slices], [data[right] for data in slices])
     return [np.asarray(data[0]) for data in slices]
 
 
 def _by_doubling(slices: list[Array], combine: Combine) -> list[Array]:
     """Combine each element with those 1, 2, 4, … before it. Blocks stay powers of two, so the ends wrap."""
+    if is_other_order():
+        return _by_pairs(slices, combine)
     length, distance = len(slices[0]), 1
     while distance < length:
         combined = combine([np.roll(data, distance, axis=0) for data in slices], slices)
         slices = [np.concatenate([old[:distance], new[distance:]]) for old, new in zip(slices, combined, strict=True)]
         distance *= 2
     return slices
+
+
+def _by_pairs(slices: list[Array], combine: Combine) -> list[Array]:
+    """Scan the pairs of neighbours, and combine each first one of a pair with the pairs before it."""
+    if len(slices[0]) == 1:
+        return slices
+    pairs = _by_pairs(combine([data[0::2] for data in slices], [data[1::2] for data in slices]), combine)
+    firsts = combine([np.roll(data, 1, axis=0) for data in pairs], [data[0::2] for data in slices])
+    scanned = [np.empty_like(data) for data in slices]
+    for made, data, first, pair in zip(scanned, slices, firsts, pairs, strict=True):
+        made[0::2], made[1::2] = first, pair
+        made[0] = data[0]
+    return scanned
 
 
 def _known_reduction(combine_fn: Any, slices: list[Array], scalars: Sequence[Any]) -> list[Array] | None:

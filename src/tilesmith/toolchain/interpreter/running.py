@@ -47,7 +47,7 @@ class KernelError(RuntimeError):
 class Launched:
     """A launch before it runs: the @triton.jit function, its grid, its arguments by name, its options.
 
-    With `warmup` the program only wants the compiled kernel, and may pass dtypes in place of tensors.
+    With `warmup` the program only wants the compiled kernel, and may pass dtypes for tensors. `tuner` is its autotuner.
     """
 
     kernel: Any
@@ -55,6 +55,7 @@ class Launched:
     arguments: dict[str, Any]
     options: dict[str, Any]
     warmup: bool = False
+    tuner: Any = None
 
 
 class Performer(Protocol):
@@ -70,6 +71,7 @@ class Performer(Protocol):
 # A change of JITFunction holds for all threads, and autograd runs backward passes in its own threads.
 _contexts: list[Observer | None] = []
 _performers: list[Performer] = []
+_tuners: list[Any] = []  # that launch just now
 _lock = threading.RLock()
 _stock: dict[Any, Any] = {}
 _Path = TypeVar("_Path", bound=PathRecorder)
@@ -167,8 +169,8 @@ def _gluon() -> GluonLanguage:
 
 def launch_as_usual(launched: Launched) -> Any:
     """Launch on the GPU, from inside a performer."""
-    run = _stock[JITFunction]
-    return run(launched.kernel, grid=launched.grid, warmup=False, **launched.arguments, **launched.options)
+    given = {**launched.arguments, **launched.options}
+    return _stock[JITFunction](launched.kernel, grid=launched.grid, warmup=False, **given)
 
 
 def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any:
@@ -179,7 +181,11 @@ def _run_first_configuration(tuner: Any, *arguments: Any, **options: Any) -> Any
         configuration = _performers[-1].configuration(_after_pruning(tuner, arguments, options), tuner.fn, named)
     tuner.best_config = configuration
     configured(named, configuration)
-    return tuner.fn.run(*arguments, **options, **configuration.all_kwargs())
+    _tuners.append(tuner)
+    try:
+        return tuner.fn.run(*arguments, **options, **configuration.all_kwargs())
+    finally:
+        _tuners.pop()
 
 
 def configured(arguments: Mapping[str, Any], configuration: Any) -> dict[str, Any]:
@@ -196,11 +202,9 @@ def configured(arguments: Mapping[str, Any], configuration: Any) -> dict[str, An
 def _after_pruning(tuner: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Sequence[Any]:
     """Return the configurations that the user's pruning keeps. Its errors are raised, as on a GPU."""
     if len(tuner.configs) == 1:
-        only: Sequence[Any] = tuner.configs
-        return only  # Triton does not prune in this case either
+        return list(tuner.configs)  # Triton does not prune in this case either
     tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
-    left: Sequence[Any] = tuner.prune_configs(options)
-    return left
+    return list(tuner.prune_configs(options))
 
 
 def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **options: Any) -> Any:
@@ -217,7 +221,7 @@ def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **o
         if not _performers:
             return _launch(kernel, whole, bound, options=options)
         rest = {name: value for name, value in options.items() if name not in parameters}
-        return _performers[-1].launch(Launched(kernel, whole, bound, rest, warmup))
+        return _performers[-1].launch(Launched(kernel, whole, bound, rest, warmup, next(reversed(_tuners), None)))
 
 
 def _whole_grid(grid: Grid, arguments: dict[str, Any]) -> Program:
@@ -227,8 +231,7 @@ def _whole_grid(grid: Grid, arguments: dict[str, Any]) -> Program:
     sizes = [_programs(size, axis) for axis, size in enumerate(given)]
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"grid has {len(sizes)} dimensions; it must have 1, 2 or 3")
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
+    return (*sizes, 1, 1)[:3]  # type: ignore[return-value]  # three of them
 
 
 def _programs(size: Any, axis: int) -> int:

@@ -14,7 +14,15 @@ Files, in reading order:
 
 from tilesmith.toolchain.portable.describe import Kernels
 from tilesmith.toolchain.portable.rebuild import RebuiltKernels
-from tilesmith.toolchain.portable.rules import LAUNCH_OPTIONS, KernelRefused, depends_on_types
+from tilesmith.toolchain.portable.rules import LAUNCH_OPTIONS, KernelRefused, compares_layouts, depends_on_types
 from tilesmith.toolchain.portable.values import NotPortable
 
-__all__ = ["LAUNCH_OPTIONS", "KernelRefused", "Kernels", "NotPortable", "RebuiltKernels", "depends_on_types"]
+__all__ = [
+    "LAUNCH_OPTIONS",
+    "KernelRefused",
+    "Kernels",
+    "NotPortable",
+    "RebuiltKernels",
+    "compares_layouts",
+    "depends_on_types",
+]

@@ -7,7 +7,10 @@ expressions of Triton's language, names with known values, attributes of Triton'
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -52,6 +55,16 @@ ATTRIBUTES = _public(tl.tensor, tl.dtype, tl.pointer_type, tl.block_type, tl.con
 ATTRIBUTES |= {"type", "shape", "dtype", "T", "block_shape", "strides", "base", "element_ty", "scalar", "value"}
 
 
+@cache
+def gluon_attributes() -> frozenset[str]:
+    """Return what values of Gluon's language have: descriptors of memory, and layouts."""
+    homes = [one for name, one in list(sys.modules.items()) if name.startswith("triton.experimental.gluon.language")]
+    kinds = {kind for home in homes for kind in vars(home).values() if isinstance(kind, type)}
+    kinds = {kind for kind in kinds if issubclass(kind, tl.core.base_value | tl.core.base_type) or is_dataclass(kind)}
+    fields = {name for kind in kinds for name in getattr(kind, "__annotations__", {}) if not name.startswith("_")}
+    return _public(*kinds) | (fields - _HIDDEN)
+
+
 class KernelRefused(Exception):
     """The text is no kernel. `line` counts from the `def` line, which is 1."""
 
@@ -92,11 +105,23 @@ def depends_on_types(text: str) -> bool:
     return any(isinstance(node, ast.JoinedStr) and id(node) not in harmless for node in ast.walk(tree))
 
 
+def compares_layouts(texts: Iterable[str]) -> bool:
+    """Return whether Gluon kernels may compare layouts of values: the interpreter's values have none of their own."""
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
+    named = {getattr(node, "attr", getattr(node, "id", "")) for node in nodes}
+    compared = any(
+        isinstance(node, ast.Compare)
+        and any(isinstance(one, ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn) for one in node.ops)
+        and not any(isinstance(one, ast.Constant) for one in [node.left, *node.comparators])
+        for node in nodes
+    )
+    return compared and bool(named & {"layout", "to_linear_layout", "get_reg_layout", "set_auto_layout"})
+
+
 class _Checker:
     def __init__(self, definition: ast.FunctionDef, names: Mapping[str, Any], gluon: bool) -> None:
         self._definition = definition
         self._names = names
-        self._gluon = gluon
         arguments = definition.args
         given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         given += [one for one in (arguments.vararg, arguments.kwarg) if one is not None]
@@ -104,6 +129,7 @@ class _Checker:
         stored = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and _is_stored(node)}
         self._locals = self._parameters | stored
         self._fields = {name for value in names.values() for name in getattr(value, "_fields", ())}
+        self._fields |= gluon_attributes() if gluon else set()
 
     def check(self) -> None:
         for name in self._locals:
@@ -150,7 +176,7 @@ class _Checker:
         owner = self._global_value(node.value)
         if owner is not None:
             self._global_attribute(owner, node, line)
-        elif node.attr not in ATTRIBUTES and (node.attr in _HIDDEN or not (node.attr in self._fields or self._gluon)):
+        elif node.attr not in ATTRIBUTES and (node.attr in _HIDDEN or node.attr not in self._fields):
             raise KernelRefused(f"the attribute {node.attr}, which no tensor has", line)
 
     def _global_value(self, node: ast.AST) -> Any:

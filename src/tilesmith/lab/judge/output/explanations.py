@@ -43,6 +43,8 @@ EXPLANATIONS: dict[str, str] = {
     "hold zeros and equal values.",
     "state": "The outputs may depend on what an earlier call left in memory: a kernel reads elements that it changes "
     "in every call, such as a counter that only grows. The verdict stays open.",
+    "autotuned-state": "A kernel under an autotuner gives other results when it runs again. The autotuner runs it many "
+    "times in the first call, and is not told to reset or restore the tensor.",
     "many-configurations": "The autotuner offers more configurations than the judge tries; any may be the fastest on a "
     "GPU. The verdict stays open.",
     "no-gradient": "The task wants a gradient that the candidate does not compute.",
@@ -55,7 +57,8 @@ EXPLANATIONS: dict[str, str] = {
     "changes-input": "The candidate writes into an input.",
     "kernel-error": "A kernel raises an error in the interpreter; the message names the line.",
     "replay-error": "The replay of the launches failed in a way that the judge has no name for; the message says how.",
-    "needs-gpu": "The kernel cannot run in the interpreter, as is true of Gluon. The verdict stays open without a GPU.",
+    "needs-gpu": "The interpreter lacks an operation of the kernel, or the kernel can tell the interpreter from a GPU. "
+    "The verdict stays open without a GPU.",
     "skipped-work": "An output of a timed replay is wrong or unwritten, though the first run was right: the launches "
     "do not compute in every call.",
     "gpu-error": "The GPU reports an error, such as an illegal address, when the launches run on it.",

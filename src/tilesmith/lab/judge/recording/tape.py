@@ -127,11 +127,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
             if launched.warmup:
                 return CompiledStandIn(launched)
             self._note_launch(launched)
-            if self._perform and not getattr(launched.kernel, "is_gluon", lambda: False)():
-                programs: Any = _every_program(launched.grid)
+            if self._perform:
+                kernel, grid, arguments = launched.kernel, launched.grid, launched.arguments
+                programs: Any = _every_program(grid)
                 # The replay reports a kernel that fails; the candidate goes on as it would on a GPU.
                 with exact_products() if self._tf32 else nullcontext(), suppress(KernelError):
-                    interpret(launched.kernel, launched.grid, launched.arguments, _Lenient(), programs)
+                    interpret(kernel, grid, arguments, _Lenient(), programs, launched.options)
             return None
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Any) -> Any:
@@ -157,7 +158,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         except (NotPortable, OSError, SyntaxError) as error:
             self._add({"opaque": f"kernel {launched.kernel.__name__} uses {error}"})
             return
-        self._add({"kernel": number, "grid": list(launched.grid), "arguments": arguments, "options": options})
+        step = {"kernel": number, "grid": list(launched.grid), "arguments": arguments, "options": options}
+        self._add({**step, "tuned": _tuned(launched.tuner)} if launched.tuner is not None else step)
 
     def _argument(self, value: Any) -> Any:
         return self.kernels.encode(value, self.reference)
@@ -191,6 +193,17 @@ def _function_of_custom_operator(func: Any) -> Any:
         return None
     found = getattr(sys.modules.get("torch._library.custom_ops"), "_maybe_get_opdef", lambda one: None)(func)
     return getattr(found, "_init_fn", None)
+
+
+def _tuned(tuner: Any) -> dict[str, list[str]] | None:
+    """Return which arguments an autotuner resets and restores around its trials; None where it makes none.
+
+    Hooks of the user may do the same in their own way.
+    """
+    hooks = [getattr(tuner, "user_defined_pre_hook", False), *(one.pre_hook for one in tuner.configs)]
+    if len(tuner.configs) < 2 or any(hooks):
+        return None
+    return {name: [str(one) for one in getattr(tuner, name, None) or ()] for name in ("reset_to_zero", "restore_value")}
 
 
 def _plain_option(value: Any) -> bool | int | float | str:

@@ -103,11 +103,21 @@ class _Session:
         self._room = aligned(request["room"])
         with self._watching(tape, list(given.values())), torch.set_grad_enabled(bool(self._leaves)):
             made = self._called({**inputs, **self._leaves}, request)
+        if request["again"]:
+            self._call_with_others(inputs, request)
         form, outputs = _as_list(made)
         self._outputs = outputs
         if not request["record"]:
             return {"done": True}
         return {"form": form, "outputs": [self._written(one) for one in outputs], "tape": self._written_tape()}
+
+    def _call_with_others(self, inputs: dict[str, Any], request: dict[str, Any]) -> None:
+        """Call the function on other values between a call and its backward; nobody looks at the result."""
+        others = {name: one.detach() * 0.5 for name, one in self._leaves.items()}
+        given = {**inputs, **{name: one.requires_grad_() for name, one in others.items()}}
+        choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
+        with self._watching(Tape(str(self._folder), **choices), list(others.values())):
+            self._called(given, request)
 
     def _called(self, inputs: dict[str, Any], request: dict[str, Any]) -> Any:
         if request["style"] == "positional":

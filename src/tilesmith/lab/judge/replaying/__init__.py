@@ -7,6 +7,7 @@ Files, in reading order:
 
 - `operators.py`: which PyTorch operators only move data, fill memory, or compute.
 - `memory.py`: the storages of a tape, and for each byte who wrote it.
+- `tuner_trial.py`: a launch run once more before it counts, as autotuners do.
 - `replay.py`: run a tape: outputs, faults of the kernels, who wrote what.
 - `device.py`: run a tape on a GPU, without a trace.
 - `kernel_facts.py`: what the compiler and the memory trace say about each kernel.

@@ -25,11 +25,10 @@ def facts_of(replay: Replay, steps: Sequence[dict[str, Any]], targets: Sequence[
         if "kernel" not in step:
             continue
         launched = replay.launched(step)
-        is_gluon = getattr(launched.kernel, "is_gluon", lambda: False)()
-        if is_gluon or _may_wait(launched.kernel.src):
+        if _may_wait(launched.kernel.src):
             facts = {str(target): session._binary(launched, target) for target in options.targets}
             errors = {name: one for name, one in facts.items() if isinstance(one, str)}
-            compiled_only.append({"name": launched.kernel.__name__, "launches": 1, "errors": errors, "gluon": is_gluon})
+            compiled_only.append({"name": launched.kernel.__name__, "launches": 1, "errors": errors})
             continue
         session.launch(launched)
         session.run_deferred()

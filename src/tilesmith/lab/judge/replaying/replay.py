@@ -19,16 +19,26 @@ from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.plain_values import NotPlain
 from tilesmith.lab.judge.replaying.memory import FILL, KERNEL, NOBODY, PYTORCH, BadTape
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
+from tilesmith.lab.judge.replaying.tuner_trial import TunerTrial
 from tilesmith.lab.store_log import StoreLog
-from tilesmith.toolchain.interpreter import KernelError, Launched, OutOfBounds, interpret, interpreting
-from tilesmith.toolchain.portable import LAUNCH_OPTIONS, KernelRefused, NotPortable, RebuiltKernels, depends_on_types
+from tilesmith.toolchain.interpreter import KernelError, Launched, Observer, OutOfBounds, interpret, interpreting
+from tilesmith.toolchain.interpreter.running import UNKNOWN
+from tilesmith.toolchain.interpreter.values.other_order import in_other_order
+from tilesmith.toolchain.portable import (
+    LAUNCH_OPTIONS,
+    KernelRefused,
+    NotPortable,
+    RebuiltKernels,
+    compares_layouts,
+    depends_on_types,
+)
 from tilesmith.toolchain.portable.tensor_cores import exact_products
 from tilesmith.toolchain.portable.values import Decoder
 
 MOST_PROGRAMS = 1 << 20
 MOST_FAULTS = 8
 _FAR_APART = 1 << 40  # more elements than a storage has
-_UNSUPPORTED = "Unsupported data type"  # what Triton's interpreter says of atomics that it lacks
+_UNSUPPORTED = (UNKNOWN, "Unsupported data type")  # the second is what Triton's interpreter says of atomics
 
 
 class _Stores(StoreLog):
@@ -73,19 +83,21 @@ class Replay:
         self.digests: dict[str, str] = {}
         self.reordering: list[str] = []  # operators that moved data into another order
         self._flows: list[_Flow] = []
-        self._backwards = False
-        self._ablated = False
+        self._backwards = self._other_order = False
+        self._stale: Sequence[Sequence[torch.Tensor]] = ()
+        self.results: list[list[torch.Tensor]] = []  # of each launch, where PyTorch may compute too
         self._tape = tape
         self._allow_any = allow_any
         self._kernels = kernels or RebuiltKernels(tape["kernels"], folder)
         self._decoder = Decoder(memory.tensor, self._kernels.kernel)
 
-    def run(self, *, tf32: bool, backwards: bool = False, ablated: bool = False) -> None:
-        """Run every step, with `backwards` the last program of a launch first. Raises Stopped.
+    def run(self, *, tf32: bool, backwards: bool = False, stale: Sequence[Sequence[torch.Tensor]] = ()) -> None:
+        """Run every step, with `backwards` the last program of a launch first, and reductions in another order.
 
-        With `ablated`, random numbers take the place of what kernels store.
+        With `stale`, results of another run take the place of what kernels store. Raises Stopped.
         """
-        self._ablated = ablated
+        self._other_order = backwards
+        self._stale = stale
         # A kernel that waits in a loop may wait for programs before it, which start first on a GPU.
         waits = any("while" in str(one.get("text")) for one in self._tape["kernels"])
         self._backwards = backwards and not waits
@@ -120,12 +132,12 @@ class Replay:
         return Launched(kernel, (grid[0], grid[1], grid[2]), arguments, dict(step["options"]))
 
     def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
-        if getattr(launched.kernel, "is_gluon", lambda: False)():
-            raise Stopped(fault("needs-gpu", f"{launched.kernel.__name__} is a Gluon kernel, which needs a GPU", step))
-        if any(depends_on_types(str(one["text"])) for one in self._kernels.descriptions if not one.get("constexpr")):
-            message = (
-                f"{launched.kernel.__name__} asks for the type of a value, which differs between interpreter and GPU"
-            )
+        texts = [str(one["text"]) for one in self._kernels.descriptions if not one.get("constexpr")]
+        asks = "the type of a value" if any(map(depends_on_types, texts)) else ""
+        if launched.kernel.is_gluon() and compares_layouts(texts):
+            asks = "the layout of a value"
+        if asks:
+            message = f"{launched.kernel.__name__} asks for {asks}, which differs between interpreter and GPU"
             raise Stopped(fault("needs-gpu", message, step))
         numbers = {
             name: self.memory.number_at(tensor.untyped_storage().data_ptr())
@@ -138,15 +150,20 @@ class Replay:
 
         shadows = ShadowMemory(launched.arguments, written)
         trace = Trace(launched.grid, shadows, (), ())
-        programs: Any = _every_program(launched.grid, backwards=self._backwards)
         try:
-            with interpreting(self.stores), exact_products() if tf32 else nullcontext():
-                interpret(launched.kernel, launched.grid, launched.arguments, trace, programs)
+            with exact_products() if tf32 else nullcontext(), in_other_order() if self._other_order else nullcontext():
+                tuned = step.get("tuned") if self._other_order else None
+                tried = TunerTrial(launched, tuned, self._interpret) if tuned else None
+                with interpreting(self.stores):
+                    self._interpret(launched, trace)
         except KernelError as error:
-            unsupported = isinstance(error.__cause__, NotImplementedError) or _UNSUPPORTED in str(error)
+            unsupported = isinstance(error.__cause__, NotImplementedError) or any(
+                one in str(error) for one in _UNSUPPORTED
+            )
             kind = "needs-gpu" if unsupported else "kernel-error"
             raise Stopped(fault(kind, str(error), step)) from None
         self._note_faults(trace, launched)
+        self.faults += [{**fault(step=step, **one), "program": []} for one in tried.faults()] if tried else []
         self._flows.append(self._launch_flow(launched, shadows))
         for start, shadow in shadows.all.items():
             number = self.memory.number_at(start)
@@ -154,8 +171,24 @@ class Replay:
                 touched = torch.from_numpy((shadow.writer != 0) | (shadow.updater != 0))
                 spread = touched.repeat_interleave(shadow.granule)[: self.memory.writers[number].numel()]
                 self.memory.writers[number][: spread.numel()][spread] = KERNEL
-        if self._ablated:
-            _fill_at_random(launched, shadows)
+        if self._allow_any:
+            self._exchange_results(launched, shadows)
+
+    def _interpret(self, launched: Launched, observer: Observer) -> None:
+        programs: Any = _every_program(launched.grid, backwards=self._backwards)
+        interpret(launched.kernel, launched.grid, launched.arguments, observer, programs, launched.options)
+
+    def _exchange_results(self, launched: Launched, shadows: ShadowMemory) -> None:
+        """Note what a launch stored; then put the results of another run in its place."""
+        stored = []
+        for _, one in named_tensors(launched.arguments):
+            shadow = shadows.all.get(one.untyped_storage().data_ptr())
+            if shadow is not None and (shadow.writer.any() or shadow.updater.any()):
+                stored.append(one)
+        self.results.append([one.clone() for one in stored])
+        if self._stale:
+            for one, other in zip(stored, self._stale[len(self.results) - 1], strict=True):
+                one.copy_(other)
 
     def contributing(self, outputs: Sequence[Any]) -> list[bool]:
         """Return, for each launch that the outputs depend on, whether it only copies or fills."""
@@ -296,13 +329,6 @@ def _only_copies(launched: Launched, shadows: ShadowMemory) -> bool:
     return True
 
 
-def _fill_at_random(launched: Launched, shadows: ShadowMemory) -> None:
-    for _, one in named_tensors(launched.arguments):
-        shadow = shadows.all.get(one.untyped_storage().data_ptr())
-        if shadow is not None and (shadow.writer.any() or shadow.updater.any()) and one.is_floating_point():
-            one.copy_(torch.rand(one.shape, generator=torch.Generator().manual_seed(0)))
-
-
 def _reorders(step: Mapping[str, Any], operator: Any) -> bool:
     """Return whether a move puts elements into another order in memory: run on their places, it mixes these up."""
     made: list[torch.Tensor] = []
@@ -329,9 +355,10 @@ def _reorders(step: Mapping[str, Any], operator: Any) -> bool:
     return False
 
 
-def fault(kind: str, message: str, step: Mapping[str, Any]) -> dict[str, Any]:
+def fault(kind: str, message: str, step: Mapping[str, Any], advice: str = "") -> dict[str, Any]:
     file, _, line = str(step.get("line", "")).rpartition(":")
-    return {"kind": kind, "message": message, "file": file, "line": int(line) if line.isdecimal() else None}
+    place = {"file": file, "line": int(line) if line.isdecimal() else None}
+    return {"kind": kind, "message": message, **place, **({"advice": advice} if advice else {})}
 
 
 def tensors_in(made: Any) -> Sequence[torch.Tensor]:

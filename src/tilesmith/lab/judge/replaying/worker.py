@@ -44,10 +44,11 @@ class _Session(TapeSession):
 
     def _replay(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the tape, and put the outputs into the arena."""
+        stale = self._last.results if request["stale"] and self._last is not None else ()
         run = self._last = self._prepared(request)
         if request["forgets"]:
             run.memory.forget(self._changed)
-        run.run(tf32=request["tf32"], backwards=request["backwards"], ablated=request["ablated"])
+        run.run(tf32=request["tf32"], backwards=request["backwards"], stale=stale)
         self._changed = run.memory.changed_constants()
         room = aligned(request["room"])
         outputs = []

@@ -1,4 +1,4 @@
-# a Gluon kernel: it compiles, but only a GPU can run it
+# a Gluon kernel
 import torch
 import triton
 from triton.experimental import gluon

@@ -6,9 +6,11 @@ import ast
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate
+from tilesmith.lab.judge.sizing.conditions import changes
 
 SMALLEST, LARGEST = 2, 8192
 MOST_THRESHOLDS = 12
@@ -18,17 +20,31 @@ _FOLDED: dict[type, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
-def thresholds(candidate: Candidate) -> list[int]:
-    """Return the sizes to try: each integer in a condition, a remainder or a `match`, and its successor."""
-    found = {one for tree in _trees(candidate) for one in _integers(tree, _compared)}
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes to try: at thresholds of the text, as the number of all elements, and one larger than a block."""
+
+    thresholds: list[int]
+    elements: list[int]
+    beyond_blocks: list[int]
+
+
+def sizes_of(candidate: Candidate) -> Sizes:
+    """Return the sizes at which a candidate's text may do something else.
+
+    Thresholds are each integer in a condition, a remainder or a `match`, and its successor; then sizes at which a
+    condition changes, where none of these integers shows them.
+    """
+    trees = list(_trees(candidate))
+    found = {one for tree in trees for one in _integers(tree, _compared)}
     sizes = sorted(found, key=lambda one: (one & (one - 1) == 0, one))[:MOST_THRESHOLDS]  # odd-looking ones first
-    return [size for one in sizes for size in (one, one + 1)]
-
-
-def beyond_blocks(candidate: Candidate) -> list[int]:
-    """Return sizes one larger than the blocks of configurations and launches, which then take more than one."""
-    found = {one for tree in _trees(candidate) for one in _integers(tree, _blocks)}
-    return [one + 1 for one in sorted(found, reverse=True)[:MOST_THRESHOLDS]]
+    shown = [size for one in sizes for size in (one, one + 1)]
+    changing = [one for tree in trees for one in changes(tree, 1, LARGEST)]
+    hidden = [one for one in dict.fromkeys(changing) if one not in shown][:MOST_THRESHOLDS]
+    counts_elements = any(b"numel" in one or b"nelement" in one for one in candidate.files.values())
+    blocks = {one for tree in trees for one in _integers(tree, _blocks)}
+    beyond = [one + 1 for one in sorted(blocks, reverse=True)[:MOST_THRESHOLDS]]
+    return Sizes([*shown, *hidden], changing[:MOST_THRESHOLDS] if counts_elements else [], beyond)
 
 
 def _trees(candidate: Candidate) -> Iterator[ast.Module]:

@@ -1,0 +1,13 @@
+"""Sizes at which a candidate may do something else.
+
+Files, in reading order:
+
+- `conditions.py`: sizes at which a condition of the text changes, whatever arithmetic hides them.
+- `thresholds.py`: all sizes that the text of a candidate suggests.
+- `launch_form.py`: what a call launches, apart from its sizes.
+"""
+
+from tilesmith.lab.judge.sizing.launch_form import launch_form
+from tilesmith.lab.judge.sizing.thresholds import Sizes, sizes_of
+
+__all__ = ["Sizes", "launch_form", "sizes_of"]
