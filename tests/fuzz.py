@@ -25,16 +25,21 @@ CLEAN_UP_EVERY = 500
 
 def main() -> int:
     options = _options()
-    start, counts = time.perf_counter(), Counter[tuple[str, str]]()
+    start, counts, findings = time.perf_counter(), Counter[tuple[str, str]](), list[str]()
     for done, (name, seed, kind, text) in enumerate(_verdicts(options), 1):
         counts[name, kind] += 1
         if kind in ("wrong", "error") or options.verbose:
             print(f"{kind} --seed {seed} --only {name}: {text[:1500]}", flush=True)
-        if done % 1000 == 0 and options.json:
-            _store(options.json, counts, time.perf_counter() - start)
+        if kind in ("wrong", "error"):
+            findings.append(f"{kind} --seed {seed} --only {name}: {text[:1500]}")
+        over = time.perf_counter() - start > options.seconds
+        if options.json and done % 200 == 0:
+            _store(options.json, counts, findings, time.perf_counter() - start)
+        if over:
+            break
     _report(counts, time.perf_counter() - start)
     if options.json:
-        _store(options.json, counts, time.perf_counter() - start)
+        _store(options.json, counts, findings, time.perf_counter() - start)
     return 1 if any(kind in ("wrong", "error") for _, kind in counts) else 0
 
 
@@ -42,10 +47,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--calls", type=int, default=1000, help="how many calls")
     parser.add_argument("--seed", type=int, default=0, help="the first call's seed; every call has the next one")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further call after this time")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes")
     parser.add_argument("--only", help="one operator, as in `attention` or `fold.triangle_attention`")
     parser.add_argument("--route", choices=["interpret", "torch"], help="who computes; by default drawn")
-    parser.add_argument("--json", type=Path, help="store the counts in this file, after every thousand calls too")
+    parser.add_argument("--json", type=Path, help="store the counts in this file, after every 200 calls too")
     parser.add_argument("--verbose", action="store_true", help="print every call")
     return parser.parse_args()
 
@@ -83,11 +89,11 @@ def _report(counts: Counter[tuple[str, str]], seconds: float) -> None:
     print(f"{'in all':{width}}  {'  '.join(f'{totals[kind]:7,}' for kind in KINDS)}  in {seconds:.0f} s")
 
 
-def _store(path: Path, counts: Counter[tuple[str, str]], seconds: float) -> None:
+def _store(path: Path, counts: Counter[tuple[str, str]], findings: list[str], seconds: float) -> None:
     table = {name: {kind: counts[name, kind] for kind in KINDS} for name in sorted({name for name, _ in counts})}
     totals = {kind: sum(row[kind] for row in table.values()) for kind in KINDS}
-    path.write_text(json.dumps({"calls": sum(totals.values()), "seconds": round(seconds), **totals, "operators": table},
-                               indent=2) + "\n")  # fmt: skip
+    stored = {"calls": sum(totals.values()), "seconds": round(seconds), **totals, "findings": findings}
+    path.write_text(json.dumps({**stored, "operators": table}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

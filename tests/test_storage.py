@@ -227,3 +227,20 @@ def test_the_cache_is_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, t
     assert storage.cache_directory() == tmp_path
     monkeypatch.delenv("TILESMITH_CACHE")
     assert storage.cache_directory().name == "tilesmith"
+
+
+def test_unwritable_files_are_known_before_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "result", Path("/proc/nowhere/result"), tmp_path / ("x" * 300)):
+        with pytest.raises(OSError, match=r"Is a directory|Not a directory|No such file|name too long"):
+            storage.require_writable(path)
+    storage.require_writable(tmp_path / "new" / "folder" / "result")
+    storage.require_writable(Path("/dev/null"))
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_loop_of_links_is_replaced_by_the_file(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    storage.require_writable(tmp_path / "loop")
+    storage.write_atomically(tmp_path / "loop", "text")
+    assert (tmp_path / "loop").read_text() == "text"

@@ -5,6 +5,7 @@ A cache that cannot be written (read-only home, full disk) or read (damaged file
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -36,7 +37,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     if is_stream(path):
         path.write_bytes(data)
         return
-    path = path.resolve()  # a symbolic link stays one
+    path = Path(os.path.realpath(path))  # a symbolic link stays one; `resolve` raises where links form a loop
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
     with _temporary_beside(path) as (file, temporary):
@@ -44,6 +45,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
         os.replace(temporary, path)
+
+
+def require_writable(path: Path) -> None:
+    """Raise OSError where `write_atomically` could not write this file."""
+    if is_stream(path):
+        return
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    folder = next(one for one in path.parents if one.exists())  # the missing ones are made
+    with _temporary_beside(folder / path.name):  # permissions alone do not tell: no file can be made in /proc
+        pass
 
 
 def is_stream(path: Path) -> bool:

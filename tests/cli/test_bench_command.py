@@ -107,6 +107,14 @@ def test_a_sweep_takes_the_largest_case_and_says_so(tmp_path: Path) -> None:
         (["--cases", "huge"], "silu has no case 'huge'"),
         (["--size", "rows"], "--size 'rows': expected NAME=N"),
         (["--size", "depth=3"], "not depth"),
+        (["--size", f"rows={10**20}"], "of at most 12 digits"),
+        (["--rows", str(10**20)], "of at most 12 digits"),
+        (["--rows", "4", "--size", "rows=8"], "--size: rows is given twice"),
+        (["--mode", ""], "--mode '' names nothing"),
+        (["--dtype", ","], "--dtype ',' names nothing"),
+        (["--against", " "], "--against ' ' names nothing"),
+        (["--warm", "--device", "h200"], "--warm and --measure-limits need a GPU"),
+        (["--measure-limits", "--device", "h200"], "--warm and --measure-limits need a GPU"),
         (["--mode", "up"], "--mode: up is not one of"),
         (["--dtype", "int8"], "silu has no dtype int8"),
         (["--baseline", "old.json"], "--baseline compares measured times"),
@@ -117,6 +125,12 @@ def test_wrong_usage_prints_one_line(arguments: list[str], complaint: str) -> No
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_more_drawn_cases_than_memory_holds_are_refused() -> None:
+    result = bench("silu", "--draw", str(10**20), "--list")
+    assert result.exit_code == 2
+    assert "Invalid value for '--draw'" in result.stderr
 
 
 @FORKED

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
@@ -88,3 +89,30 @@ def test_option_without_effect_is_refused(words: list[str], complaint: str) -> N
     assert done.exit_code == 2
     assert complaint in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "silu", "--json"],
+        ["bench", "silu", "--device", "h200", "--csv"],
+        ["bench", "silu", "--device", "h200", "--png"],
+        ["judge", "silu", __file__, "--jsonl"],
+        ["train", "llama", "--html"],
+        ["compare", "llama", "--json"],
+        ["tour", "--html"],
+        ["learn", "verify", "--json"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("separate", [True, False])
+def test_unwritable_result_is_refused_before_any_work(words: list[str], separate: bool, tmp_path: Path) -> None:
+    given = [*words, str(tmp_path)] if separate else [*words[:-1], f"{words[-1]}={tmp_path}"]
+    with patch("tilesmith.storage.write_atomically", side_effect=AssertionError):
+        done = CliRunner().invoke(app, given)
+    assert (done.exit_code, done.output) == (2, f"tilesmith: cannot write {tmp_path}: Is a directory\n")
+
+
+def test_result_options_of_another_program_are_its_own(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["profile", "--tool", "nosuch", "--", "program", "--json", str(tmp_path)])
+    assert "cannot write" not in done.output

@@ -52,7 +52,7 @@ from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.prove import prove
 from tilesmith.cli.studio import studio
-from tilesmith.cli.terminal import reserve_standard_output, tolerate_encodings
+from tilesmith.cli.terminal import refuse_unwritable_results, reserve_standard_output, tolerate_encodings
 from tilesmith.cli.tour import tour
 from tilesmith.cli.train import train
 from tilesmith.cli.tune import tune
@@ -64,6 +64,7 @@ class Commands(TyperGroup):
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
         reserve_standard_output(words)
+        refuse_unwritable_results(words)
         return super().parse_args(context, words)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_DEVICE = "h200"
 SHORT_DEVICES = {"4090": "rtx4090"}
+MOST_DIGITS = 12  # of a size: no GPU holds a tensor of a longer one
+MOST_DRAWN = 100_000  # cases an operator
 
 
 def bench(
@@ -42,7 +44,8 @@ def bench(
         list[str] | None, typer.Option(metavar="FIELD=A,B", help="Measure each value; may be repeated.")
     ] = None,
     draw: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Survey: time N cases an operator, drawn at random.")
+        int | None,
+        typer.Option(min=1, max=MOST_DRAWN, metavar="N", help="Survey: time N cases an operator, drawn at random."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which cases --draw draws.")] = 0,
     jobs: Annotated[
@@ -77,7 +80,7 @@ def bench(
         from tilesmith.cli.survey import survey
 
         survey(
-            what or [], draw=draw, seed=seed, against=_listed(against), jobs=jobs, listing=listing,
+            what or [], draw=draw, seed=seed, against=_listed("--against", against), jobs=jobs, listing=listing,
             limits_anew=measure_limits, json=json, html=html,
         )  # fmt: skip
         return
@@ -88,13 +91,15 @@ def bench(
     from tilesmith.lab.bench.selection import Selection
 
     measuring = torch.cuda.is_available() and device is None
+    if not measuring and (warm or measure_limits):
+        refuse("--warm and --measure-limits need a GPU, and no --device: a prediction measures nothing")
     old = _read_baseline(baseline, measuring)
     selection = Selection(
-        cases=_listed(cases),
+        cases=_listed("--cases", cases),
         sizes=_sizes(size or [], rows, cols),
-        dtypes=_listed(dtype),
-        modes=_listed(mode),
-        rivals=_listed(against),
+        dtypes=_listed("--dtype", dtype),
+        modes=_listed("--mode", mode),
+        rivals=_listed("--against", against),
         sweep=_swept(sweep or []),
         predicting=not measuring,
     )
@@ -114,16 +119,24 @@ def _refuse_with_draw(**options: object) -> None:
         refuse(f"--draw chooses cases, dtypes and modes itself, so {', '.join(given)} cannot be given with it")
 
 
-def _listed(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+def _listed(option: str, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        refuse(f"{option} {text!r} names nothing")
+    return parts
 
 
 def _sizes(texts: Sequence[str], rows: int | None, cols: int | None) -> dict[str, int]:
-    sizes = {name: value for name, value in {"rows": rows, "cols": cols}.items() if value is not None}
-    for text in texts:
+    sizes: dict[str, int] = {}
+    short = [f"{name}={value}" for name, value in {"rows": rows, "cols": cols}.items() if value is not None]
+    for text in [*short, *texts]:
         name, _, value = text.partition("=")
-        if not value.isdecimal():
-            refuse(f"--size {text!r}: expected NAME=N such as rows=4096")
+        if not value.isdecimal() or len(value) > MOST_DIGITS:
+            refuse(f"--size {text!r}: expected NAME=N such as rows=4096, of at most {MOST_DIGITS} digits")
+        if name in sizes:
+            refuse(f"--size: {name} is given twice")
         sizes[name] = int(value)
     return sizes
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +31,9 @@ console = Console(highlight=False)
 
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 """Names of standard output in place of a file's name."""
+
+RESULT_OPTIONS = ("--json", "--jsonl", "--csv", "--html", "--png")
+"""Options whose values are files that a command writes at its end."""
 
 _reserved: list[int] = []
 """The file descriptor of standard output, where it is reserved for a result."""
@@ -65,14 +68,34 @@ def reserve_standard_output(words: Sequence[str]) -> None:
 
     That includes the output of programs that the command runs.
     """
-    names = [word.partition("=")[2] for word in words if word.startswith("--")]
-    names += [word for before, word in pairwise(words) if before.startswith("--")]
-    console.stderr = any(name in STANDARD_OUTPUT for name in names)
+    console.stderr = any(value in STANDARD_OUTPUT for _, value in _given_options(words))
     _reserved.clear()
     with suppress(OSError, ValueError):  # standard output may be closed, or no file
         if console.stderr and sys.stdout.fileno() == 1:
             _reserved.append(os.dup(1))
             os.dup2(2, 1)
+
+
+def refuse_unwritable_results(words: Sequence[str]) -> None:
+    """Exit with one line, before any work, where a result file of this command line cannot be written."""
+    own = words[: words.index("--")] if "--" in words else words  # the rest belongs to another program
+    if not own or "--help" in own:
+        return
+    for option, value in _given_options(own):
+        is_folder = own[0] == "learn" and option == "--html"
+        if option in RESULT_OPTIONS and not is_folder and value not in STANDARD_OUTPUT:
+            try:
+                storage.require_writable(Path(value))
+            except OSError as error:
+                refuse(f"cannot write {value or repr(value)}: {error.strerror or error}")
+
+
+def _given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each option with its value, as in `--json FILE` and `--json=FILE`."""
+    for word, following in pairwise([*words, ""]):
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            yield option, value if equals else following
 
 
 def write_result(path: Path, content: str) -> None:
