@@ -18,6 +18,7 @@ Result = Mapping[str, Any]
 # Columns for a third-party model: the key in the result, and how to format it.
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "step": ("milliseconds", duration),
+    "host": ("host_milliseconds", duration),
     "as a CUDA graph": ("graph_milliseconds", duration),
     "peak memory": ("peak_bytes", memory),
     "first loss": ("losses", lambda losses: f"{losses[0]:.3f}"),
