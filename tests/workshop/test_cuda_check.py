@@ -141,6 +141,31 @@ def test_missing_barrier_is_reported_as_race_with_its_line(
     assert "partial[" in found.message
 
 
+@pytest.mark.parametrize(
+    "update",
+    ["*total += partial[0];", "*total = *total + partial[0];", "if (*total == 0.0f) atomicAdd(total, partial[0]);"],
+    ids=["plus", "load-and-store", "load-beside-atomic"],
+)
+def test_race_between_blocks_is_reported_with_its_line(
+    update: str, reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("counting")
+    found = verdict(reduction, tmp_path, ("atomicAdd(total, partial[0]);", update))
+    assert (found.passed, found.stage) == (False, "runs")
+    assert update in found.message
+    assert "data race: blocks 0 and 1 access the same address" in found.message
+    assert "atomicAdd" in found.message
+
+
+def test_sum_into_unwritten_memory_names_cudamemset(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("address")
+    found = verdict(reduction, tmp_path, ("    cudaMemset(total, 0, sizeof(float));\n", ""))
+    assert found.stage == "right"
+    assert "atomicAdd added to memory that nobody had written" in found.message
+
+
 def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp_path: Path) -> None:
     found = verdict(reduction, tmp_path, ("element < elements ? x[element] : 0.0f", "x[element]"))
     assert found.stage == "runs"
@@ -177,7 +202,7 @@ def test_unwritten_shared_memory_is_no_zero(reduction: Exercise, tmp_path: Path,
     found = verdict(reduction, tmp_path, ("= element < elements ? x[element] : 0.0f;", "= x[element];"),
                     ("    partial[thread]", "    if (element < elements) partial[thread]"))  # fmt: skip
     assert found.stage == "right"
-    assert "comes from shared memory that no thread of the block has written" in found.message
+    assert "comes from memory that no thread has written" in found.message
 
 
 def test_atomics_are_counted(reduction: Exercise, tmp_path: Path, only: Callable[[str], None]) -> None:

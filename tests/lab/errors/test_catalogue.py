@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from triton_mistakes import BODIES, LAUNCHES
+from triton_mistakes import BODIES, FILES, LAUNCHES
 
 import tilesmith as ts
 from tilesmith.lab.errors import CATALOGUE, explain, with_explanation
@@ -107,11 +107,28 @@ def test_error_of_launch_is_explained_by_inspect(name: str, launch: str, program
     assert text_of(name) in advice_of_inspect(program("@L\n@S", launch))
 
 
+@pytest.mark.parametrize(("name", "source"), FILES, ids=[name for name, _ in FILES])
+def test_error_around_a_kernel_is_explained(name: str, source: str, tmp_path: Path) -> None:
+    file = tmp_path / "around.py"
+    file.write_text(source)
+    content: dict[str, Any] = {}
+    exec(compile(source, str(file), "exec"), content)
+    with pytest.raises((TypeError, ValueError, RuntimeError, AttributeError)) as raised:
+        content["run"]()
+    place = raised.traceback[-1]
+    message = f"{raised.type.__name__}: {raised.value} ({place.path}:{place.lineno + 1})"
+    assert text_of(name) in with_explanation(message)
+
+
+def test_chained_comparison_of_older_triton_is_explained() -> None:
+    assert text_of("chained-comparison") in with_explanation("simultaneous multiple comparison is not supported")
+
+
 def test_catalogue_has_forty_entries_with_a_test_each() -> None:
     names = [one.name for one in CATALOGUE]
     assert len(names) == len(set(names)) >= 40
-    untested = {"foreign-function", "bad-operand"}  # the tests below
-    assert {name for name, _ in (*BODIES, *LAUNCHES)} | untested == set(names)
+    apart = {"foreign-function", "bad-operand", "chained-comparison"}  # the tests below
+    assert {name for name, _ in (*BODIES, *LAUNCHES, *FILES)} | apart == set(names)
 
 
 def test_unknown_error_stays_as_it_is() -> None:

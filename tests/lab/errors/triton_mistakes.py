@@ -138,6 +138,31 @@ BODIES = (
     ("floor-division-of-float", "@L\nx = x // 2\n@S"),
     ("none-in-arithmetic", "x = tl.load(x_ptr + offsets, mask=None) + None\n@S"),
     ("unknown-keyword", "x = tl.load(x_ptr + offsets, masks=mask)\n@S"),
+    ("computed-index-into-block", "@L\nx = x[tl.program_id(0)]\n@S"),
+    ("computed-index-into-block", "@L\nfor i in range(n):\n    x = x + x[i]\n@S"),
+    ("function-of-half", "@L\nx = tl.exp(x.to(tl.float16))\n@S"),
+    ("function-of-half", "@L\nx = tl.sigmoid(x.to(tl.bfloat16))\n@S"),
+    ("not-of-number", "@L\nx = not x\n@S"),
+    ("not-of-number", "@L\nx = ~x\n@S"),
+    ("foreign-dtype", "x = tl.zeros((BLOCK,), dtype=torch.float32)\n@S"),
+    ("foreign-dtype", "x = tl.zeros((BLOCK,), dtype='float32')\n@S"),
+    ("foreign-dtype", "x = tl.zeros((BLOCK,), dtype=float)\n@S"),
+    ("truth-of-block", "@L\nx += 1 if mask else 0\n@S"),
+    ("no-such-constant", "x = tl.load(x_ptr + offsets, mask=mask, other=-tl.inf)\n@S"),
+    ("no-threads", "o = tl.thread_id(0)\n@L\n@S"),
+    ("no-matmul", "@L\nx = tl.matmul(x, x)\n@S"),
+    ("no-power", "@L\nx = tl.pow(x, 2)\n@S"),
+    ("size-of-pointer", "mask = offsets < x_ptr.numel()\n@L\n@S"),
+    ("size-of-pointer", "mask = offsets < x_ptr.shape[0]\n@L\n@S"),
+    ("size-of-pointer", "x = tl.load(x_ptr + offsets * x_ptr.stride(0))\n@S"),
+    ("size-of-pointer", "mask = offsets < len(x_ptr)\n@L\n@S"),
+    ("no-such-shape-method", "@L\nx = x.unsqueeze(0)\n@S"),
+    ("shape-not-a-tuple", "x = tl.zeros(BLOCK, BLOCK, dtype=tl.float32)\n@S"),
+    ("shape-not-a-tuple", "x = tl.zeros(BLOCK, BLOCK)\n@S"),
+    ("function-of-the-host", "@L\nx = x + triton.cdiv(n, BLOCK)\n@S"),
+    ("function-of-the-host", "@L\nx = x + triton.next_power_of_2(n)\n@S"),
+    ("not-known-when-compiling", "@L\nx = tl.topk(x, n)\n@S"),
+    ("numpy-number", "@L\nx = x * np.float32(2)\n@S"),
 )
 LAUNCHES = (
     ("grid-not-a-tuple", "kernel[programs](x, y, out, n, BLOCK=32)"),
@@ -163,4 +188,53 @@ LAUNCHES = (
     ("pointer-as-number", "kernel[(programs,)](x, y, out, x, BLOCK=32)"),
     ("not-a-kernel", "run[(programs,)](x, y, out, n, BLOCK=32)"),
     ("launch-without-grid", "kernel(x, y, out, n, BLOCK=32)[(programs,)]"),
+    ("grid-function", "kernel[lambda: (programs,)](x, y, out, n, BLOCK=32)"),
+    ("unknown-launch-keyword", "kernel[(programs,)](x, y, out, n, BLOCK=32, num_warp=4)"),
+)
+
+FUNCTION = """import torch
+
+
+class ScaleFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        SAVE
+        return x * factor
+
+    @staticmethod
+    def backward(ARGUMENTS):
+        x, = ctx.saved_tensors
+        return RESULT
+
+
+def run():
+    x = torch.ones(3, requires_grad=True)
+    CALL
+"""
+_RIGHT = {
+    "SAVE": "ctx.save_for_backward(x)", "ARGUMENTS": "ctx, gradient", "RESULT": "gradient, None",
+    "CALL": "ScaleFunction.apply(x, 2.0).sum().backward()",
+}  # fmt: skip
+_MODULE = """class Scale(torch.nn.Module):
+        def __init__(self):
+            self.weight = torch.nn.Parameter(torch.ones(1))
+    Scale()"""
+
+
+def function_with(**changes: str) -> str:
+    """Return the source of an autograd function, right but for the changes."""
+    source = FUNCTION
+    for name, code in {**_RIGHT, **changes}.items():
+        source = source.replace(name, code)
+    return source
+
+
+# Files with one mistake each around a kernel.
+FILES = (
+    ("backward-arguments", function_with(ARGUMENTS="gradient")),
+    ("number-of-gradients", function_with(RESULT="gradient")),
+    ("nothing-saved", function_with(SAVE="pass")),
+    ("saves-no-tensor", function_with(SAVE="ctx.save_for_backward(x, factor)")),
+    ("function-without-apply", function_with(CALL="ScaleFunction(x, 2.0).sum()")),
+    ("module-without-super", function_with(CALL=_MODULE)),
 )

@@ -6,6 +6,7 @@ Files, in reading order:
 - `value_errors.py`: errors about values: pointers, truth values, shapes, dtypes and `tl.dot`.
 - `language_errors.py`: errors about Python that a kernel cannot use, and about control flow.
 - `launch_errors.py`: errors about the launch, its grid and its arguments.
+- `autograd_errors.py`: errors of the Python around a kernel: autograd functions and modules.
 - `catalogue.py`: the whole catalogue, and the lookup.
 """
 

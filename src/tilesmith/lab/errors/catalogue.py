@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 
+from tilesmith.lab.errors.autograd_errors import AUTOGRAD_ERRORS
 from tilesmith.lab.errors.explanation import Explanation
 from tilesmith.lab.errors.language_errors import LANGUAGE_ERRORS
 from tilesmith.lab.errors.launch_errors import LAUNCH_ERRORS
@@ -12,7 +13,7 @@ from tilesmith.lab.errors.value_errors import VALUE_ERRORS
 
 # An entry that also reads the source line is more specific, so it comes first.
 CATALOGUE: tuple[Explanation, ...] = tuple(
-    sorted((*LAUNCH_ERRORS, *VALUE_ERRORS, *LANGUAGE_ERRORS), key=lambda one: not one.code)
+    sorted((*LAUNCH_ERRORS, *AUTOGRAD_ERRORS, *VALUE_ERRORS, *LANGUAGE_ERRORS), key=lambda one: not one.code)
 )
 _PLACE = re.compile(r"\(([^()]+\.py):(\d+)\)")
 

@@ -12,7 +12,7 @@ Files, in reading order:
 
 - `running.py`: `interpreting` and `interpret`, and errors with the kernel's line.
 - `driver.py`: what a script finds in place of a GPU.
-- `host.py`: arguments copied to host memory.
+- `host.py`: arguments of a launch, checked and copied to host memory.
 - `memory.py`: bounds of the arguments, and observers of accesses.
 - `operations.py`: operations that an observer sees.
 - `values/`: undefined values, error, infinities and hints.

@@ -1,15 +1,38 @@
-"""Copies of a launch's tensors in host memory, where numpy can access them."""
+"""A launch's arguments: checked as Triton's launcher checks them, and copied to host memory for numpy."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
 from triton.runtime.jit import TensorWrapper
 
 from tilesmith.toolchain.gluon import DESCRIPTORS
+
+
+def require_launchable(kernel: Any, arguments: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Raise the error of Triton's launcher for an option that no GPU knows, or an argument that cannot go to a GPU."""
+    for name in options:
+        if name not in _launch_options():
+            raise KeyError(f"Keyword argument {name} was specified but unrecognised")
+    for parameter in kernel.params:
+        value = arguments[parameter.name]
+        if isinstance(value, list | str | dict | np.ndarray) and not parameter.is_constexpr:
+            raise TypeError(f"{parameter.name}: failed to specialize argument of type: {type(value).__name__}")
+
+
+@cache
+def _launch_options() -> frozenset[str]:
+    """Return the options of a launch on either vendor's GPUs."""
+    targets = (GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64))
+    given = {"enable_fp_fusion": True}  # Triton warns without it
+    return frozenset(name for target in targets for name in vars(make_backend(target).parse_options(given)))
 
 
 def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -23,7 +23,7 @@ from tilesmith.toolchain.gluon import DESCRIPTORS, GLUON_DESCRIPTOR
 from tilesmith.toolchain.interpreter.all_programs import CannotFollow, PathRecorder
 from tilesmith.toolchain.interpreter.gluon.language import GluonLanguage
 from tilesmith.toolchain.interpreter.gluon.machine import DEFAULT_WARPS
-from tilesmith.toolchain.interpreter.host import HostCopies
+from tilesmith.toolchain.interpreter.host import HostCopies, require_launchable
 from tilesmith.toolchain.interpreter.language import Language
 from tilesmith.toolchain.interpreter.memory import Memory, Observer, OutOfBounds, Program, is_user_code
 from tilesmith.toolchain.interpreter.numerics import numpy_dtype
@@ -218,9 +218,10 @@ def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **o
         parameters = {name: value for name, value in options.items() if name in kernel.arg_names}
         bound = inspect.getcallargs(kernel.fn, *arguments, **parameters)
         whole = _whole_grid(grid, bound)
-        if not _performers:
-            return _launch(kernel, whole, bound, options=options)
         rest = {name: value for name, value in options.items() if name not in parameters}
+        require_launchable(kernel, bound, rest)
+        if not _performers:
+            return _launch(kernel, whole, bound, options=rest)
         return _performers[-1].launch(Launched(kernel, whole, bound, rest, warmup, next(reversed(_tuners), None)))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from tilesmith.lab.errors import explain
 from tilesmith.lab.inspect.model import Finding
 from tilesmith.spec import described
+from tilesmith.toolchain.interpreter.driver import CompiledStandIn
 from tilesmith.workshop.checking.goals import Measured
 from tilesmith.workshop.checking.traced_call import TracedCall
 from tilesmith.workshop.course.exercise import Goal
@@ -77,7 +78,9 @@ def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
             f"{_line(file, torch_call.line)}PyTorch does this part (`{torch_call.name}`). The numbers may be right, "
             "but in this exercise the kernel must compute them. Move this part into the kernel."
         )
-    if not call.outputs:
+    if isinstance(call.returned, CompiledStandIn):
+        yield "The function returns what the launch returns. Return the tensor that the kernel's tl.store writes."
+    elif not call.outputs:
         yield f"The function returns {call.returned!r} instead of a tensor. Does it end with a `return`?"
     yield from _unwritten(call)
 
@@ -92,10 +95,16 @@ def _unwritten(call: TracedCall) -> Iterator[str]:
             )
         elif len(missing):
             twice = next((f"\n{_capital(one.message)}." for one in _findings(call, "race")), "")
+            store = call.stored.masked_off(output, missing)
+            question = (
+                "Which elements does each program handle? Are there enough programs for all elements?"
+                if store is None
+                else f"{_line(Path(store.file), store.line)}Program {store.program} has this address, but the mask of "
+                "the store is False there. Look at the comparison that makes the mask, and at its brackets."
+            )
             yield (
                 f"Element {missing[0].tolist()} of the result was not written by any program; {len(missing)} of "
-                f"{output.numel()} elements were not written.{twice}\n"
-                "Which elements does each program handle? Are there enough programs for all elements?"
+                f"{output.numel()} elements were not written.{twice}\n{question}"
             )
 
 
@@ -107,8 +116,9 @@ def _raised(error: BaseException, file: Path) -> str:
         return f"Your file asks{size} of memory, more than this machine has: {_place(error, file)}"
     if isinstance(error, SystemExit):
         return f"Your file ends Python with sys.exit: {_place(error, file)}. Remove this call."
-    known = explain(text)
-    return f"{_place(error, file)} raises {text}" + (f".\n{known.text}" if known else "")
+    place = _place(error, file)
+    known = explain(text, linecache.getline(str(file), int(place.rpartition(":")[2] or 0)) if ":" in place else "")
+    return f"{place} raises {text}" + (f".\n{known.text}" if known else "")
 
 
 def exception_while_importing(error: BaseException, file: Path) -> str:
@@ -146,7 +156,7 @@ def wrong_result(what: str, message: str, file: Path) -> str:
             "is called by `.apply`, and its backward returns one gradient for each input."
         )
     start = f"The result is right, but the gradient of {name} is wrong. " if kind == "gradient" else ""
-    return f"{start}{_capital(message)}.{'' if place is None else _code(file, int(place[1]))}"
+    return f"{start}{_capital(message).removesuffix('.')}.{'' if place is None else _code(file, int(place[1]))}"
 
 
 def origin_of_nan(place: tuple[str, int] | None) -> str:

@@ -92,8 +92,7 @@ class StoredValues(Observer):
         if not tensor.numel():
             return np.empty((0, tensor.ndim), dtype=np.int64)
         indices = np.indices(tuple(tensor.shape)).reshape(tensor.ndim, -1)
-        strides = np.array(tensor.stride(), dtype=np.int64).reshape(-1, 1)
-        addresses = tensor.data_ptr() + (indices * strides).sum(axis=0) * tensor.element_size()
+        addresses = _addresses(tensor, indices)
         found = tensor.detach().double().cpu().numpy().reshape(-1)
         left = np.zeros(addresses.size, dtype=bool)
         for access in self._stores:
@@ -109,6 +108,23 @@ class StoredValues(Observer):
             now = found[reached]
             left[reached] = (stored == now) | ((stored != stored) & (now != now))
         return np.asarray(indices[:, ~left].T, dtype=np.int64)
+
+    def masked_off(self, tensor: Tensor, elements: NDArray[np.int64]) -> Access | None:
+        """Return a store whose mask keeps it from the first of these elements; None unless masks explain them all.
+
+        A lane beyond the end of one row has the address of the next row, so a single element proves nothing.
+        """
+        wanted = _addresses(tensor, elements.T)
+        off = [access.addresses[~access.mask].astype(np.int64) for access in self._stores]
+        if not off or not np.isin(wanted, np.concatenate(off)).all():
+            return None
+        return next(access for access, mine in zip(self._stores, off, strict=True) if wanted[0] in mine)
+
+
+def _addresses(tensor: Tensor, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the addresses of elements, whose indices are columns."""
+    strides = np.array(tensor.stride(), dtype=np.int64).reshape(-1, 1)
+    return np.asarray(tensor.data_ptr() + (indices * strides).sum(axis=0) * tensor.element_size(), dtype=np.int64)
 
 
 @dataclass

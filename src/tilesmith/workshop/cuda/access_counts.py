@@ -17,19 +17,11 @@ from tilesmith.workshop.checking.goals import Measured
 from tilesmith.workshop.course.exercise import ExerciseError, Goal
 
 # Without optimisation, every access in the source is one access in the program. Fixed addresses lead back to lines.
-COMPILE_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-no-pie")
+COMPILE_OPTIONS = ("-O0", "-DCOUNT_ACCESSES", "-fno-pie")
+INSTRUMENTATION = "-fsanitize=thread"  # when compiling, not when linking: accesses.cpp takes the sanitizer's place
 WARP = 32
+_RACE = re.compile(r"race (\S+) blocks=(\d+),(\d+)")
 _ACCESS = re.compile(r"access (\S+) (load|store) (global|shared) requests=(\d+) lanes=(\d+) moved=(\d+) least=(\d+)")
-
-
-def instrumentation_options(compiler: str) -> list[str]:
-    """Return the options with which g++ or clang++ inserts a function call before every access, and nothing else."""
-    settings = {"asan-instrumentation-with-call-threshold": 0, "asan-globals": 0, "asan-stack": 0}
-    if "clang" in Path(compiler).name:
-        given = [word for name, value in settings.items() for word in ("-mllvm", f"-{name}={value}")]
-    else:
-        given = [word for name, value in settings.items() for word in ("--param", f"{name}={value}")]
-    return ["-fsanitize=kernel-address", *given]
 
 
 @dataclass(frozen=True)
@@ -50,11 +42,21 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Race:
+    """Two blocks of a launch that access the same byte of global memory: one writes, and one is no atomic."""
+
+    place: str  # file:line; the file alone where the line is unknown
+    first: int  # numbers of the blocks, in the order in which they ran
+    second: int
+
+
+@dataclass(frozen=True)
 class ProgramCounts:
-    """The counts of a program over all of the harness's cases, and its accesses in the first case."""
+    """The counts and the first race of a program over all of the harness's cases; its accesses in the first case."""
 
     counts: Mapping[str, int]
     accesses: tuple[Access, ...]
+    race: Race | None = None
 
     def access(self, kind: str, memory: str) -> Access:
         """Return the first load or store of "global" or "shared" memory."""
@@ -115,7 +117,9 @@ def read_counts(output: str, program: Path, file: Path) -> ProgramCounts:
     for address, kind, memory, *numbers in _ACCESS.findall(output):
         place = _place(program, address, file)
         accesses.append(Access(kind, memory, place, *map(int, numbers)))
-    return ProgramCounts({name: int(number) for name, number in counts}, tuple(accesses))
+    raced = _RACE.search(output)
+    race = raced and Race(_place(program, raced[1], file), int(raced[2]), int(raced[3]))
+    return ProgramCounts({name: int(number) for name, number in counts}, tuple(accesses), race)
 
 
 def _place(program: Path, address: str, file: Path) -> str:

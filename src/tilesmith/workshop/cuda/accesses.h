@@ -11,6 +11,7 @@ void freed(void* pointer);
 void thread_begins();
 void thread_ends(unsigned thread);
 void block_ends();
+void launch_ends();
 void case_ends();
 #else
 inline void allocated(void*, size_t) {}
@@ -18,6 +19,7 @@ inline void freed(void*) {}
 inline void thread_begins() {}
 inline void thread_ends(unsigned) {}
 inline void block_ends() {}
+inline void launch_ends() {}
 inline void case_ends() {}
 #endif
 

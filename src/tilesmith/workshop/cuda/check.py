@@ -47,6 +47,10 @@ _FINISHED = re.compile(r"^run (\w+) cases=(\d+) alive=(\d+) launches=(\d+) copie
 _AT_THE_END = re.compile(r"^(?:run|counts) ", re.MULTILINE)
 _COPY_METRICS = ("copies", "copied_bytes", "strided_copies", "async_copies")
 _OUTSIDE = "A thread reads or writes outside of what was allocated. Which threads have no element?"
+_BLOCKS_MEET = (
+    "access the same address, and at least one of them writes. Blocks run in any order and at the same time, and "
+    "__syncthreads() waits for one block only. Let each block write its own elements, or add with atomicAdd."
+)
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
     "use-after-free": _OUTSIDE,  # far outside, in memory that was freed
@@ -82,8 +86,9 @@ class CudaCheck(StagedCheck):
         self._entering("compiles")
         program = self._built("address")
         self._entering("runs")
-        # A race may also make the result wrong, and a race explains more. So both builds run before a result counts.
+        # A race may also make the result wrong, and a race explains more. So all builds run before a result counts.
         runs = self._run(program), self._run(self._built("thread"))
+        self._require_no_race_between_blocks()
         self._require_right(*runs)
         for one in runs:
             self._require_finished(one)
@@ -106,6 +111,13 @@ class CudaCheck(StagedCheck):
         for number, line in enumerate(self._source().splitlines(), 1):
             if _GAP.search(line):
                 raise StageFailure("parses", f"{self.file.name}:{number} is a gap to fill:\n    {line.strip()}")
+
+    def _require_no_race_between_blocks(self) -> None:
+        """Require that no two blocks meet in memory. The blocks run in turn here, so the sanitizers see no race."""
+        race = self.counts().race
+        if race is not None:
+            met = f"{self._quoted(race.place)}data race: blocks {race.first} and {race.second} {_BLOCKS_MEET}"
+            raise StageFailure("runs", met)
 
     def _require_right(self, *results: _ProgramRun) -> None:
         for result in results:
@@ -138,16 +150,16 @@ class CudaCheck(StagedCheck):
         rewritten.write_text(f'#line 1 "{self.file.name}"\n{source}')
         program = self.file.with_name(f"checked-{how}")
         options = ["-std=c++20", "-g1", "-pthread", f"-I{INCLUDES}"]
-        more: list[str] = []
-        if how == "counting":
-            accesses = self.file.with_name("accesses.o")
-            options += [*access_counts.COMPILE_OPTIONS]
-            self._compile([compiler, "-c", *options, str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
-            options += access_counts.instrumentation_options(compiler)
-            more = ["-x", "none", str(accesses)]
-        else:
+        if how != "counting":
             options += ["-O1", f"-fsanitize={how}", f"-D{how.upper()}_SANITIZER"]
-        self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), *more, "-o", str(program)])
+            self._compile([compiler, "-x", "c++", *options, *self._harness(rewritten), "-o", str(program)])
+            return program
+        options += access_counts.COMPILE_OPTIONS
+        accesses, counted = self.file.with_name("accesses.o"), self.file.with_name("counted.o")
+        self._compile([compiler, "-c", *options, str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
+        options.append(access_counts.INSTRUMENTATION)
+        self._compile([compiler, "-c", "-x", "c++", *options, *self._harness(rewritten), "-o", str(counted)])
+        self._compile([compiler, "-pthread", "-no-pie", str(counted), str(accesses), "-o", str(program)])
         return program
 
     def _built_by_nvcc(self) -> Path | None:
@@ -241,11 +253,14 @@ class CudaCheck(StagedCheck):
         kind = _WARNINGS.search(report)
         if kind is None:
             return f"The program ended with status {status}: {report.strip()[:300]}"
+        lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
+        return f"{self._quoted(report)}{kind[0]}. {lesson}".rstrip()
+
+    def _quoted(self, report: str) -> str:
+        """Return the first line of the learner's file that a report names, with its code; "" where it names none."""
         place = re.search(rf"{re.escape(self.file.name)}:(\d+)", report)
         line = self._source().splitlines()[int(place[1]) - 1].strip() if place else ""
-        where = f"{self.file.name}:{place[1]}\n    {line}\n" if place else ""
-        lesson = next((text for word, text in _LESSONS.items() if word in kind[0]), "")
-        return f"{where}{kind[0]}. {lesson}".rstrip()
+        return f"{self.file.name}:{place[1]}\n    {line}\n" if place else ""
 
 
 def _limit(megabytes: int, seconds: float) -> None:

@@ -113,6 +113,7 @@ struct Counts {
     long async_copies = 0, pageable_copies = 0, streams = 0, launches_without_stream = 0, implicit_waits = 0;
     long cases = 0, alive = 0;
     std::atomic<long> barriers = 0, atomics = 0;
+    std::atomic<bool> added_to_unwritten = false;
     bool paused = false;
     std::string run = std::getenv("TILESMITH_RUN") ? std::getenv("TILESMITH_RUN") : "0";
     Counts() { unsetenv("TILESMITH_RUN"); }
@@ -135,6 +136,7 @@ inline Counts counts;
 #define UNCOUNTED(copy) (tilesmith::counts.paused = true, copy, tilesmith::counts.paused = false)
 #define CASE_ENDS() (++tilesmith::counts.cases, tilesmith::case_ends())
 #define ALIVE(change) tilesmith::counts.alive += (change)
+#define ADDED_TO_UNWRITTEN() tilesmith::counts.added_to_unwritten
 
 inline Barrier* barrier = nullptr;
 inline char* dynamic_shared = nullptr;
@@ -209,6 +211,7 @@ template <typename... Parameters> class Launch {
         for (unsigned z = 0; z < grid_.z; ++z)
             for (unsigned y = 0; y < grid_.y; ++y)
                 for (unsigned x = 0; x < grid_.x; ++x) run(dim3(x, y, z), arguments...);
+        launch_ends();
     }
 
     void run(dim3 block, Parameters... arguments) const {
@@ -257,12 +260,7 @@ inline void wait_for_block(const char* file, int line) {
 }
 }  // namespace tilesmith
 
-// An atomic orders nothing but itself: a stronger memory order would hide races from the sanitizer.
-inline float atomicAdd(float* place, float value) {
-    tilesmith::counts.atomics.fetch_add(1, std::memory_order_relaxed);
-    return std::atomic_ref(*place).fetch_add(value, std::memory_order_relaxed);
-}
-inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+#include "device_functions.h"
 
 enum cudaError_t {
     cudaSuccess = 0,
@@ -286,6 +284,7 @@ template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t byt
     if (tilesmith::memory_left != SIZE_MAX) tilesmith::memory_left -= bytes;
     void* memory = nullptr;
     if (posix_memalign(&memory, 256, bytes)) return cudaErrorMemoryAllocation;  // CUDA's own alignment
+    std::memset(memory, 0x7e, bytes);  // nobody has written it: large numbers, which a result shows
     tilesmith::allocated(memory, bytes);
     tilesmith::device_memory[memory] = bytes;
     tilesmith::let_host_touch(false);

@@ -13,9 +13,10 @@
 #define UNCOUNTED(copy) copy
 #define CASE_ENDS()
 #define ALIVE(change)
+#define ADDED_TO_UNWRITTEN() false
 #endif
 
-const float UNWRITTEN_SHARED = 1e36f;  // cuda_runtime.h fills shared memory with larger numbers
+const float UNWRITTEN = 1e36f;  // cuda_runtime.h fills new memory with larger numbers
 const int WRONG = 3;  // the exit status for a wrong result, to tell it from a crash
 
 // GPU memory, filled from a vector and copied back to a vector.
@@ -72,11 +73,15 @@ inline void expect(const char* tried, const std::vector<float>& found, const std
     for (size_t place = 0; place < wanted.size(); ++place) {
         const double error = std::fabs(found[place] - wanted[place]);
         if (error <= 1e-4 * (1.0 + std::fabs(wanted[place]))) continue;
-        if (std::isnan(found[place]))
+        if (std::isnan(found[place]) && ADDED_TO_UNWRITTEN())
+            std::printf("Element %zu is NaN: atomicAdd added to memory that nobody had written. Set it to 0 before the "
+                        "launch, with cudaMemset (tried with %s).\n",
+                        place, tried);
+        else if (std::isnan(found[place]))
             std::printf("Element %zu of the result was not written by any thread (tried with %s).\n", place, tried);
-        else if (std::fabs(found[place]) > UNWRITTEN_SHARED)
-            std::printf("Element %zu is %g, but must be %g: it comes from shared memory that no thread of the block has "
-                        "written (tried with %s).\n",
+        else if (std::fabs(found[place]) > UNWRITTEN)
+            std::printf("Element %zu is %g, but must be %g: it comes from memory that no thread has written; shared "
+                        "memory is new in every block (tried with %s).\n",
                         place, found[place], wanted[place], tried);
         else
             std::printf("Element %zu is %g, but must be %g (tried with %s).\n", place, found[place], wanted[place], tried);

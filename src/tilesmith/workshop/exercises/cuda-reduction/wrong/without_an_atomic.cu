@@ -1,4 +1,4 @@
-// fails: right (must be)
+// fails: runs (data race: blocks 0 and 1)
 #include <cuda_runtime.h>
 
 const int THREADS = 64;
