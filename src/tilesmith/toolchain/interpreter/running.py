@@ -220,9 +220,8 @@ def _run_interpreted(kernel: Any, *arguments: Any, grid: Grid, warmup: bool, **o
         whole = _whole_grid(grid, bound)
         rest = {name: value for name, value in options.items() if name not in parameters}
         require_launchable(kernel, bound, rest)
-        if not _performers:
-            return _launch(kernel, whole, bound, options=rest)
-        return _performers[-1].launch(Launched(kernel, whole, bound, rest, warmup, next(reversed(_tuners), None)))
+        launched = Launched(kernel, whole, bound, rest, warmup, next(reversed(_tuners), None))
+        return _performers[-1].launch(launched) if _performers else _launch(kernel, whole, bound, options=rest)
 
 
 def _whole_grid(grid: Grid, arguments: dict[str, Any]) -> Program:

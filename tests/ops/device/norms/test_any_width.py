@@ -159,7 +159,6 @@ def test_copies_of_parameters_match_float64(operator: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("columns", [1101, 1104])
 def test_many_chunks_for_few_threads_are_right(columns: int) -> None:
-    """They take two passes for the statistics of LayerNorm."""
     torch.manual_seed(0)
     given = arguments("layer_norm", 5, columns, torch.float32)
     exact = [one.detach().double().requires_grad_() for one in given]
