@@ -14,6 +14,7 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.ops.attention.device.score_gradients import MOST_BYTES, MOST_BYTES_OF_SUMS, spans
 from tilesmith.ops.attention.kernels.short import LONGEST
+from tilesmith.ops.attention.problem import Problem
 from tilesmith.ops.msa_column_attention import msa_column_attention
 from tilesmith.ops.msa_row_attention import msa_row_attention
 from tilesmith.ops.runtime.kernels import recorded_plans
@@ -230,6 +231,43 @@ def test_bad_input(mode: Any, name: str, arguments: Inputs, kind: type[Exception
 def test_bad_input_of_triangles(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:
     with ts.use(mode), pytest.raises(kind, match=f"^triangle_attention: {words}"):
         triangle_attention(**{**made(), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("length", "strides", "copied"),
+    [
+        (301, "rows", True),
+        (512, "rows", False),
+        (512, "columns", True),  # keys are no neighbours
+        (72, "rows", False),
+        (70, "rows", True),
+    ],
+)
+def test_bias_that_tma_cannot_load_is_copied_once_for_all_sequences(length: int, strides: str, copied: bool) -> None:
+    q = torch.empty(1, length, length, 4, 32, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    bias = torch.empty(1, 4, length, length, device="meta", requires_grad=True)
+    bias = bias.mT if strides == "columns" else bias
+    with recorded_plans("cuda:90") as plans:
+        output = triangle_attention(q, q, q, bias)
+        output.backward(torch.empty_like(output))  # type: ignore[no-untyped-call]  # PyTorch leaves it so
+    for plan in plans:
+        names = [launch.kernel.__name__ for launch in plan.launches]
+        assert ("aligned_bias_kernel" in names) == copied
+        reads = [launch for launch in plan.launches if "BIAS_DESCRIBED" in launch.arguments]
+        assert reads
+        assert all(launch.arguments["BIAS_DESCRIBED"] for launch in reads)
+
+
+@pytest.mark.parametrize("starting", [True, False])
+def test_copied_bias_is_the_bias(monkeypatch: pytest.MonkeyPatch, starting: bool) -> None:
+    """As on a GPU with TMA, whose descriptors the interpreter follows."""
+    monkeypatch.setattr(Problem, "describable", lambda problem, *others: True)
+    torch.manual_seed(0)
+    inputs: Inputs = {name: torch.randn(2, 19, 19, 2, 16) for name in ("q", "k", "v")}
+    inputs["bias"] = torch.randn(2, 2, 19, 19).mT
+    with ts.use("interpret"):
+        ours = forward_and_backward(partial(triangle_attention, starting=starting), inputs)
+    assert_same(ours, forward_and_backward(partial(triangle_attention.reference, starting=starting), inputs))
 
 
 def test_a_gate_alone_can_be_learned() -> None:

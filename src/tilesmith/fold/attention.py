@@ -91,8 +91,6 @@ def _attended(
 ) -> Tensor:  # fmt: skip
     """Return attention; rows without keys get zeros."""
     if q.shape == k.shape and (bias is None or bias.shape[1] == 1):
-        if bias is not None and bias.stride(-1) != 1:  # all rows read it; TMA loads it only where keys are neighbours
-            bias = bias.contiguous()
         q, k, v = (one.transpose(2, 3) for one in (q, k, v))  # [B, N, Q, H, D]
         return over_pairs(q, k, v, None if bias is None else bias[:, 0], seen, scale=scale).transpose(2, 3)
     biases, masks = ([None] * q.shape[0] if one is None else one.unbind() for one in (bias, seen))

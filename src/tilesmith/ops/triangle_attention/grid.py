@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tilesmith.ops.attention.forms import plan_forward
+from tilesmith.ops.attention.kernels.aligned_bias import with_aligned_bias
 from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
@@ -86,7 +87,8 @@ def grid_problem(
     scale: float | None, tf32: bool,
 ) -> Problem:  # fmt: skip
     q, k, v = (one.permuted(_order(along_columns)) for one in (q, k, v))
-    return Problem(plan, q, k, v, bias, mask, scale=default_scale(q.shape[-1], scale), tf32=tf32)
+    problem = Problem(plan, q, k, v, bias, mask, scale=default_scale(q.shape[-1], scale), tf32=tf32)
+    return with_aligned_bias(problem)
 
 
 def empty_gradients(

@@ -7,6 +7,7 @@ Files, in reading order:
 - `group_parts.py`: splits the query heads of a group over programs.
 - `backward_tiles.py`: the default tiles of the portable backward.
 - `bias_gradient.py`: the gradient of the bias.
+- `aligned_bias.py`: a copy of a shared bias that TMA can load.
 - `decode.py`: the forward for few queries and many keys.
 - `short.py`: forward and backward for up to 64 queries and keys.
 - `delta.py`: δ in a kernel of its own.
