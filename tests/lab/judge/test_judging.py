@@ -251,8 +251,18 @@ def test_cuda_sources_leave_the_verdict_open_with_a_sentence(built: str, warm_ju
     assert "builds CUDA sources" in str(verdict)
     assert verdict.reason is not None
     assert verdict.reason.advice
+    assert "\n" not in verdict.reason.message
     commented = Candidate.of_text(f"# not with cpp_extension\n{PLAIN.read_text()}", "softmax")
     assert not commented.uses_cuda_sources
+
+
+def test_sources_for_nvrtc_leave_the_verdict_open(warm_judge: Judge, softmax: Task) -> None:
+    build = "torch.cuda._compile_kernel('__global__ void f() {}', 'f')"
+    text = f"import torch\nkernel = {build}\ndef softmax(x):\n    return x\n"
+    verdict = warm_judge.judge(softmax, Candidate.of_text(text), QUICK)
+    assert verdict.outcome == "unproven"
+    assert verdict.reason is not None
+    assert verdict.reason.kind == "cuda-sources"
 
 
 def test_guide_feeds_the_reason_back_until_a_candidate_passes(

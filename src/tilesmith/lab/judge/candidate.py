@@ -13,6 +13,9 @@ MAIN_FILES = ("candidate.py", "solution.py", "submission.py", "main.py", "__init
 LARGEST_CANDIDATE = 4 << 20
 MOST_FILES = 200
 _SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".json", ".txt", ".toml", ".yml", ".yaml")
+_CUDA_BUILDERS = frozenset(
+    {"cpp_extension", "_compile_kernel", "RawKernel", "RawModule", "nvrtc", "SourceModule", "cupy", "pycuda"}
+)
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises
 
 
@@ -76,10 +79,8 @@ class Candidate:
 
     @property
     def uses_cuda_sources(self) -> bool:
-        """Whether the candidate compiles CUDA sources, which needs nvcc."""
-        return any(
-            "cpp_extension" in _names_in(content) for name, content in self.files.items() if name.endswith(".py")
-        )
+        """Whether the candidate compiles CUDA sources, by nvcc or by NVRTC."""
+        return any(_CUDA_BUILDERS & _names_in(content) for name, content in self.files.items() if name.endswith(".py"))
 
     def write_to(self, folder: Path) -> None:
         for name, content in self.files.items():

@@ -226,9 +226,9 @@ class _Judgement:
         except Failure as failure:
             if failure.reason.kind not in ("import-error", "exception") or not self._candidate.uses_cuda_sources:
                 raise
-            message = f"the candidate builds CUDA sources, whose launches cannot be replayed ({failure.reason.message})"
-            advice = "The judge replays launches of Triton and Gluon kernels. Write the kernel in one of these."
-            raise Failure(Reason("cuda-sources", failure.reason.stage, message[:300], advice), open=True) from None
+            message = "the candidate builds CUDA sources, whose launches the judge cannot replay"
+            advice = f"Write the kernel in Triton or Gluon. Its process said: {failure.reason.message[:200]}"
+            raise Failure(Reason("cuda-sources", failure.reason.stage, message, advice), open=True) from None
         except Ended as ended:
             kind = "timeout" if "still running" in str(ended) else "ended"
             advice = "Is there a loop that never ends?" if kind == "timeout" else "Let the function return."

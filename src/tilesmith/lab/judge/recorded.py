@@ -113,6 +113,7 @@ class Recorder:
     def glance(self, trial: Trial) -> Recorded:
         """Write down the launches of one call without gradients, and compute nothing. Raises Failure, or Ended."""
         self._wanted, self._choices = (), {"perform": False, "configuration": 0}
+        self._place = self._places.randrange(MOST_PLACES)
         return self._recorded(trial, "seen", False)
 
     def _recorded_variant(self, recorded: Recorded, draw: Draw) -> Recorded | None:

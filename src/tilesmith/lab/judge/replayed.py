@@ -250,7 +250,7 @@ class Replayer:
         if draw == "small":
             return "The error shows with inputs of about a thousandth: is an epsilon missing?"
         if draw == "spiked":
-            return "The error shows where one element of a row is a thousand times larger than the others."
+            return "The error shows where one element of a row is a thousand times larger, or rows differ in magnitude."
         if draw == "sparse":
             return "The error shows where elements are zero, or equal to each other."
         if draw == "mirrored":

@@ -19,6 +19,7 @@ from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, ca
 Draw = Literal[
     "seen", "fresh", "wide", "wide-seen", "small", "mirrored", "spiked", "spiked-seen", "sparse", "sparse-seen"
 ]  # fmt: skip
+MOST_RESIZED_DTYPES = 2
 MOST_SURVEYED = 48  # sizes at which a call is recorded, to see whether it launches something else
 LARGEST_CASE_BYTES = 128 << 10  # interpreted several times; larger cases need a GPU
 WIDE = 32.0  # exp overflows float32 at this scale, unless the maximum is subtracted first
@@ -193,7 +194,7 @@ class Task:
         if self.hidden is not None:
             return []
         chance = random.Random(f"{seed} {self.name} surveyed")
-        dtype = (self.dtypes or self.spec.dtypes)[0]
+        dtypes = list(self.dtypes or self.spec.dtypes)
         given = list(self.given) or self._small_cases()
         found = []
         for number in range(MOST_SURVEYED):
@@ -204,15 +205,18 @@ class Task:
                 drawn = dict.fromkeys(free, min(drawn.values(), default=2))
             case = Case("hidden, surveyed", **{**like.sizes, **drawn})
             if free and self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
-                found.append(Trial(case, dtype, self.layouts[0], hidden=True))
+                found.append(Trial(case, dtypes[number % len(dtypes)], self.layouts[0], hidden=True))
         return found
 
     def resized(self, sizes: Sequence[int], seed: int, other: int | None = None) -> list[Trial]:
-        """Return a hidden trial for each of these sizes and each free size of the task; the other sizes are small."""
+        """Return hidden trials of each of these sizes for each free size of the task; the other sizes are small.
+
+        The first two dtypes are tried: a candidate may do something else for a size in one of them.
+        """
         if self.hidden is not None:
             return []
         chance = random.Random(f"{seed} {self.name} resized")
-        dtype = (self.dtypes or self.spec.dtypes)[0]
+        dtypes = (self.dtypes or self.spec.dtypes)[:MOST_RESIZED_DTYPES]
         given = list(self.given) or self._small_cases()
         likes = {name: like for like in reversed(given) for name in like.sizes if self._is_free(name)}
         found = []
@@ -222,7 +226,7 @@ class Task:
                 others = {one: chance.randint(2, 5) if other is None else other for one in free}
                 case = Case(f"hidden, {name}", **{**like.sizes, **others, name: size})
                 if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
-                    found.append(Trial(case, dtype, self.layouts[0], hidden=True))
+                    found += [Trial(case, one, self.layouts[0], hidden=True) for one in dtypes]
         return found
 
     def shrunk(self, trial: Trial, factor: float) -> Trial | None:
@@ -345,12 +349,19 @@ def _is_one_sided(value: Tensor) -> bool:
 
 
 def _spike(value: Tensor, generator: torch.Generator) -> None:
-    """Make one element large in about half of the rows: no sample of a row shows its largest element."""
+    """Make one element large in about half of the rows: no sample of a row shows its largest element.
+
+    The other rows get magnitudes from 2⁻²⁴ to 2⁶, and a third of them one sign.
+    """
     if value.dim() and value.numel() and 0 not in value.stride():
         column = torch.randint(value.size(-1), (*value.shape[:-1], 1), generator=generator)
         column = column.masked_fill(torch.rand(column.shape, generator=generator) < 0.5, -1)
         is_large = torch.arange(value.size(-1)) == column
-        value.copy_(torch.where(is_large, value.sign() * (value.abs() + 1) * SPIKE, value))
+        chance = torch.rand(column.shape, generator=generator)
+        other = torch.where(chance < 1 / 3, torch.where(chance < 1 / 6, -value.abs(), value.abs()), value)
+        other = other * torch.exp2(30 * torch.rand(column.shape, generator=generator) - 24)
+        large = value.sign() * (value.abs() + 1) * SPIKE
+        value.copy_(torch.where(is_large, large, torch.where(column < 0, other, value)))
 
 
 def _thin_out(value: Tensor, generator: torch.Generator) -> None:

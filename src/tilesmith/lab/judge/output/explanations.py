@@ -39,8 +39,8 @@ EXPLANATIONS: dict[str, str] = {
     "wrong-value": "An element differs from the definition by more than the allowed error, which follows from "
     "modelled roundings of the definition in that dtype (docs/check.md). "
     "`draw` says on which inputs: `wide` ones are 32 times larger, `small` ones 1,024 times smaller, `mirrored` ones "
-    "have the other sign, `spiked` ones hold single elements that are a thousand times larger, and `sparse` ones "
-    "hold zeros and equal values.",
+    "have the other sign, `spiked` ones hold single elements that are a thousand times larger, and rows of other "
+    "magnitudes and signs, and `sparse` ones hold zeros and equal values.",
     "state": "The outputs may depend on what an earlier call left in memory: a kernel reads elements that it changes "
     "in every call, such as a counter that only grows. The verdict stays open.",
     "autotuned-state": "A kernel under an autotuner gives other results when it runs again. The autotuner runs it many "
