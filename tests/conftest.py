@@ -15,9 +15,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from triton import knobs
 
 from forked import forking
 from time_limits import end_after
+
+# PyTorch's Inductor sets a folder of its own where none is set: kernels that later tests compile would miss the cache.
+os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 
 # Without bytecode every process that a test starts would compile our sources again, and every run all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -118,4 +122,13 @@ def nothing_of_other_modules_in_the_garbage_collector() -> None:
 def forked() -> Iterator[None]:
     """Python programs that the test starts are forks of its own process."""
     with forking():
+        yield
+
+
+@pytest.fixture
+def interpreted_once() -> Iterator[None]:
+    """Launches on the same inputs are interpreted once in this process: for tests that no kernel decides."""
+    from interpreted_once import interpreting_once  # only here: it imports all operators
+
+    with interpreting_once():
         yield

@@ -22,6 +22,20 @@ def ones_kernel(y_ptr, LENGTH: tl.constexpr, OTHER: tl.constexpr):
     tl.store(y_ptr + tl.arange(0, 4), ones)
 
 
+@triton.jit
+def numbers_kernel(x_ptr, y_ptr, NUMBER: tl.constexpr):
+    places = tl.arange(0, 4)
+    tl.store(y_ptr + places, tl.load(x_ptr + places) * NUMBER)
+
+
+@triton.jit
+def outer_kernel(x_ptr, y_ptr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    for _ in range(2):
+        sums = tl.load(x_ptr + rows)[:, None] + tl.load(x_ptr + columns)[None, :]
+        tl.store(y_ptr + rows[:, None] * COLUMNS + columns[None, :], sums)
+
+
 def attributes(value: Any) -> dict[str, str]:
     """Return the fields as text, without the one that the interpreter adds: Triton's values overload comparison."""
     return {name: repr(value) for name, value in vars(value).items() if name != "of_tensor"}
@@ -60,3 +74,32 @@ def test_fractional_length_raises_also_after_its_equal() -> None:
     shapes.make_type(object.__new__(tl.block_type), tl.float32, [4])
     with pytest.raises(TypeError, match="must have type"):
         shapes.make_type(object.__new__(tl.block_type), tl.float32, [4.0])
+
+
+def test_same_number_of_another_dtype_type_or_sign_is_another_constant() -> None:
+    """Every combination runs twice: the second time, the interpreter knows the constant."""
+    for _ in range(2):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64):
+            for number in (3, 3.0, 0.0, -0.0, 0, -1):
+                if not dtype.is_floating_point and isinstance(number, float):
+                    continue
+                x, y = torch.tensor([1, 2, 3, 5]).to(dtype), torch.full([4], 7).to(dtype)
+                interpret(numbers_kernel, (1,), {"x_ptr": x, "y_ptr": y, "NUMBER": number})
+                torch.testing.assert_close(y, x * number, rtol=0, atol=0)
+                if dtype.is_floating_point:
+                    assert torch.equal(torch.signbit(y), torch.signbit(x * number)), (dtype, number)
+
+
+def test_number_out_of_range_raises_also_after_one_in_range() -> None:
+    x = torch.ones(4, dtype=torch.int8)
+    for _ in range(2):
+        interpret(numbers_kernel, (1,), {"x_ptr": x, "y_ptr": x.clone(), "NUMBER": 100})
+        with pytest.raises(KernelError, match="out of range"):
+            interpret(numbers_kernel, (1,), {"x_ptr": x, "y_ptr": x.clone(), "NUMBER": 300})
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 8), (8, 4), (4, 1), (1, 4), (1, 1)])
+def test_blocks_of_two_shapes_are_broadcast_the_first_time_and_later(rows: int, columns: int) -> None:
+    x, y = torch.randn(8), torch.zeros(rows, columns)
+    interpret(outer_kernel, (1,), {"x_ptr": x, "y_ptr": y, "ROWS": rows, "COLUMNS": columns})
+    torch.testing.assert_close(y, x[:rows, None] + x[None, :columns], rtol=0, atol=0)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 from on_hopper import attention_leaves, names_launched, only_on_hopper
-from specialisation import key_of, planned_launches
+from specialisation import planned_launches
 
 import tilesmith as ts
 from tilesmith.ops import SPECS
@@ -154,27 +154,33 @@ class TestHowItIsLaunched:
         assert launch.config.all_warps == 4 * (groups + 1)
 
 
-def test_products_and_exponentials_overlap_without_spilling() -> None:
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [
+        ("causal-64", {"queries": 2048, "keys": 2048}),
+        ("causal-128", {}),
+        pytest.param("causal-64", {"queries": LEAST_LENGTH, "keys": LEAST_LENGTH}, marks=pytest.mark.slow),
+        pytest.param("causal-64", {"queries": LONG, "keys": LONG}, marks=pytest.mark.slow),
+    ],
+    ids=["64", "128", "64-shortest", "64-longest"],
+)
+def test_products_and_exponentials_overlap_without_spilling(case: str, sizes: dict[str, int]) -> None:
     """In every form that is chosen with this Triton. ptxas makes one product wait for the other where anything else
     touches their registers in between: then every one of them is followed by a wait of its own."""
-    lengths = (LEAST_LENGTH, 2048, LONG)
-    launches = [launches_for(queries=length, keys=length)[KERNEL] for length in lengths]
-    launches += launches_for(case="causal-128").values()
-    launches = [launch for launch in launches if launch.kernel.__name__ == KERNEL]
-    for launch in {key_of(launch): launch for launch in launches}.values():
-        constants = launch.config.constants()
-        binary = compile_kernel(
-            launch.kernel, Target.parse("cuda:90"), launch.arguments | constants, **launch.options()
-        )  # fmt: skip
-        assert binary.spill_bytes == 0
-        instructions = re.findall(r"HGMMA|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d|MUFU\.EX2", binary.assembly["sass"])
-        waits = sum("DEPBAR" in one for one in instructions)
-        assert 0 < waits <= instructions.count("HGMMA") / 4
-        # Until no more than the sum is under way, then a thread's exponentials, half as many as keys, then for the sum:
-        # with keys that are checked, and with others.
-        exponentials = rf"(?:MUFU\.EX2 ){{{constants['BLOCK_KEYS'] // 2},}}"
-        overlap = rf"DEPBAR\.LE gsb0, 0x1 {exponentials}WARPGROUP\.DEPBAR\.LE gsb0, 0x0"
-        assert len(re.findall(overlap, " ".join(instructions))) == 2 * constants["GROUPS"]
+    launch = launches_for(case=case, **sizes)[KERNEL]
+    constants = launch.config.constants()
+    binary = compile_kernel(
+        launch.kernel, Target.parse("cuda:90"), launch.arguments | constants, **launch.options()
+    )  # fmt: skip
+    assert binary.spill_bytes == 0
+    instructions = re.findall(r"HGMMA|WARPGROUP\.DEPBAR\.LE gsb0, 0x\d|MUFU\.EX2", binary.assembly["sass"])
+    waits = sum("DEPBAR" in one for one in instructions)
+    assert 0 < waits <= instructions.count("HGMMA") / 4
+    # Until no more than the sum is under way, then a thread's exponentials, half as many as keys, then for the sum:
+    # with keys that are checked, and with others.
+    exponentials = rf"(?:MUFU\.EX2 ){{{constants['BLOCK_KEYS'] // 2},}}"
+    overlap = rf"DEPBAR\.LE gsb0, 0x1 {exponentials}WARPGROUP\.DEPBAR\.LE gsb0, 0x0"
+    assert len(re.findall(overlap, " ".join(instructions))) == 2 * constants["GROUPS"]
 
 
 SIZES = {  # batch, heads, key heads, queries, keys, head size

@@ -20,7 +20,7 @@ from tilesmith.spec import Inputs, Spec, is_differentiable
 
 
 @pytest.fixture(autouse=True)
-def in_the_interpreter() -> Iterator[None]:
+def in_the_interpreter(interpreted_once: None) -> Iterator[None]:
     with ts.use("interpret"):
         yield
 

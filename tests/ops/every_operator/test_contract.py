@@ -22,7 +22,7 @@ BOTH_WAYS = pytest.mark.parametrize("mode", ["auto", "interpret"])
 
 
 @pytest.fixture(autouse=True)
-def in_the_interpreter() -> Iterator[None]:
+def in_the_interpreter(interpreted_once: None) -> Iterator[None]:
     with ts.use("interpret"):
         yield
 

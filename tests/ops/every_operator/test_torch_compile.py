@@ -23,7 +23,7 @@ from tilesmith.spec import Case, Inputs, Spec, is_differentiable
 
 
 @pytest.fixture(autouse=True)
-def compiled_afresh() -> Iterator[None]:
+def compiled_afresh(interpreted_once: None) -> Iterator[None]:
     torch._dynamo.reset()
     with ts.use("interpret"):
         yield

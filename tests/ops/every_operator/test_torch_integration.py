@@ -29,7 +29,7 @@ from tilesmith.spec import LAYOUTS, Case, Inputs, Layout, Spec, is_differentiabl
 
 
 @pytest.fixture(autouse=True)
-def in_the_interpreter() -> Iterator[None]:
+def in_the_interpreter(interpreted_once: None) -> Iterator[None]:
     with ts.use("interpret"):
         yield
 

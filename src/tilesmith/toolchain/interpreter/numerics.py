@@ -113,3 +113,8 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 _numpy_dtypes: dict[str, np.dtype[Any]] = {}
+
+
+def broadcast(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return values of this shape. `np.broadcast_to` takes microseconds also for values that have the shape."""
+    return values if values.shape == shape else np.broadcast_to(values, shape)

@@ -26,7 +26,7 @@ from triton.runtime.interpreter import (
 from tilesmith.hardware.rates import SINGLE_PRECISIONS
 from tilesmith.toolchain.interpreter.all_programs import PathRecorder
 from tilesmith.toolchain.interpreter.memory import ArgumentPointer, Dot, Memory, Program, kernel_position
-from tilesmith.toolchain.interpreter.numerics import is_narrow, narrow, numpy_dtype, rounded_operand, widen
+from tilesmith.toolchain.interpreter.numerics import broadcast, is_narrow, narrow, numpy_dtype, rounded_operand, widen
 from tilesmith.toolchain.interpreter.operations import Recorder
 from tilesmith.toolchain.interpreter.ptx import inline_assembly
 from tilesmith.toolchain.interpreter.values.hints import Hints
@@ -363,7 +363,7 @@ class Builder(InterpreterBuilder):  # type: ignore[misc]  # Triton ships no type
         self, kind: str, pointers: Handle, mask: Handle | None, value: Array | None, operation: str = ""
     ) -> NDArray[np.bool_]:
         # Releases before 3.9 pass a descriptor's mask as a plain array, whose `data` is its buffer.
-        lanes = np.broadcast_to(np.asarray(True if mask is None else mask.data), pointers.data.shape)
+        lanes = broadcast(np.asarray(True if mask is None else mask.data), pointers.data.shape)
         if lanes.dtype != np.bool_:
             raise ValueError(f"Mask must have boolean scalar type, not {getattr(mask, 'dtype', lanes.dtype)}")
         element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)

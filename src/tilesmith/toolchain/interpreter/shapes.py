@@ -12,10 +12,19 @@ from typing import Any
 
 import triton.language as tl
 from triton.language.semantic import TritonSemantic
+from triton.runtime.interpreter import TensorHandle
+
+Lengths = tuple[int, ...]
 
 
 class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
     """Triton's semantic with shortcuts for equal shapes and dtypes. Blocks made by `Shapes` share their shape."""
+
+    def __init__(self, builder: Any) -> None:
+        super().__init__(builder)
+        self._types: dict[tuple[str, Lengths], Any] = {}
+        self._common: dict[tuple[Lengths, Lengths], Lengths] = {}
+        self._constants: dict[tuple[Any, ...] | None, Any] = {}
 
     def binary_op_type_checking_impl(
         self,
@@ -30,18 +39,64 @@ class Semantic(TritonSemantic):  # type: ignore[misc]  # Triton ships no types
         # Promotion keeps a type that both share, except a half type of a quotient. Pointers have rules of their own.
         if is_shared and type(lhs.dtype) is tl.dtype and (not div_or_mod or lhs.dtype.primitive_bitwidth >= 32):
             return self.broadcast_impl_value(lhs, rhs)
-        return super().binary_op_type_checking_impl(
-            lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
-        )
+        rules = arithmetic_check, div_or_mod
+        key = (lhs.dtype.name, type(rhs), rhs, rules) if _is_of_numbers(lhs) and _is_key(rhs) else None
+        if key in self._constants:
+            constant = self.tensor(TensorHandle(self._constants[key], lhs.dtype), lhs.dtype)
+            return self.broadcast_impl_value(lhs, constant)
+        made = super().binary_op_type_checking_impl(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, *rules)
+        if key is not None and all(one.dtype is lhs.dtype for one in made):
+            self._constants[key] = made[1].handle.data.reshape(-1)[:1].copy()
+        return made
 
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> Any:
         left, right = lhs.type, rhs.type
-        if left is right or (left.is_block() and right.is_block() and left.shape is right.shape):
+        if left is right:
             return lhs, rhs
-        return super().broadcast_impl_value(lhs, rhs)
+        if not right.is_block():
+            return (lhs, self._splat(rhs, left.shape)) if left.is_block() else (lhs, rhs)
+        if not left.is_block():
+            return self._splat(lhs, right.shape), rhs
+        if left.shape is right.shape:
+            return lhs, rhs
+        shapes = left.shape, right.shape
+        if shapes not in self._common:  # Triton adds dimensions, and raises its errors
+            made = super().broadcast_impl_value(lhs, rhs)
+            if len(left.shape) == len(right.shape):
+                self._common[shapes] = made[0].type.shape
+            return made
+        common = self._common[shapes]
+        return self._broadcast(lhs, common), self._broadcast(rhs, common)
+
+    def _splat(self, scalar: Any, shape: Lengths) -> Any:
+        kind = self._block_type(scalar.dtype, shape)
+        return self.tensor(self.builder.create_splat(kind, scalar.handle), kind)
+
+    def _broadcast(self, block: Any, shape: Lengths) -> Any:
+        # A block of new dimensions is broadcast in any case: Triton's rewriting of sums to dots looks for that.
+        if block.type.shape == shape and not hasattr(block.handle, "expanded"):
+            return block
+        return self.tensor(self.builder.create_broadcast(block.handle, shape), self._block_type(block.dtype, shape))
+
+    def _block_type(self, element: Any, shape: Lengths) -> Any:
+        if type(element) is not tl.dtype:  # a pointer, whose type names its argument
+            return tl.block_type(element, shape)
+        kind = self._types.get((element.name, shape))
+        if kind is None:
+            kind = self._types[element.name, shape] = tl.block_type(element, shape)
+        return kind
 
     def cast(self, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         return input if input.dtype is dst_ty else super().cast(input, dst_ty, fp_downcast_rounding)
+
+
+def _is_of_numbers(operand: Any) -> bool:
+    return type(operand) is tl.tensor and type(operand.dtype) is tl.dtype
+
+
+def _is_key(operand: Any) -> bool:
+    """Whether this is a number that equals no other one: -0.0 equals 0.0."""
+    return type(operand) is int or (type(operand) is float and operand != 0)
 
 
 @dataclass(frozen=True)
