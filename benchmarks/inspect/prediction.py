@@ -117,17 +117,22 @@ def launch_counts(call: Any) -> Counter[str]:
 
 
 def limit_tuning() -> None:
-    """Let each autotuner try only a few of its configurations."""
+    """Let each autotuner try only a few of its configurations, each for a short time."""
+    import triton.testing
     from triton.runtime.autotuner import Autotuner
 
-    begin = Autotuner.__init__
+    begin, time_call = Autotuner.__init__, triton.testing.do_bench
 
     def limited(tuner: Any, *arguments: Any, **options: Any) -> None:
         begin(tuner, *arguments, **options)
         step = max(1, len(tuner.configs) // MOST_CONFIGURATIONS)
         tuner.configs = tuner.configs[::step][:MOST_CONFIGURATIONS]
 
+    def briefly(call: Any, **options: Any) -> Any:
+        return time_call(call, **{"warmup": 5, "rep": 20, **options})
+
     Autotuner.__init__ = limited  # type: ignore[method-assign]
+    triton.testing.do_bench = briefly
 
 
 def run_cases(step: str, names: list[str]) -> None:
@@ -207,7 +212,9 @@ class Steps:
 
     def run_all(self, names: list[str], with_gpu: bool) -> None:
         """Predict and compile in parallel, then measure one case after another."""
-        shares = [("predict", names[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+        known = {row["case"] for row in self.results["predict"]}
+        missing = [name for name in names if name not in known]
+        shares = [("predict", missing[one::PROCESSES], 0.6) for one in range(PROCESSES)]
         if with_gpu:
             shares += [("warm", names[one::PROCESSES], 0.6) for one in range(PROCESSES)]
         threads = [threading.Thread(target=self.run, args=share) for share in shares if share[1]]
@@ -272,6 +279,7 @@ def main() -> None:
     parser.add_argument("--case", default="", help="names, separated by commas; default: all")
     parser.add_argument("--seconds", type=float, default=140.0, help="the limit of the whole run")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
+    parser.add_argument("--predicted", type=Path, help="the JSON file of an earlier run whose predictions are taken")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = [name for name in options.case.split(",") if name] or [*cases()]
@@ -281,6 +289,8 @@ def main() -> None:
     if options.sources is None or options.out is None:
         parser.error("--sources and --out are required")
     steps = Steps(options.sources, options.out, options.seconds)
+    if options.predicted:
+        steps.results["predict"] = json.loads(options.predicted.read_text())["predict"]
     steps.run_all(names, with_gpu=bool(steps.results["device"]))
     print(json.dumps({name: value for name, value in table(steps.results).items() if name != "rows"}))
 

@@ -120,6 +120,16 @@ def sum_under_own_lock(x_ptr, total_ptr, locks_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def sum_under_open_lock(x_ptr, total_ptr, lock_ptr, BLOCK: tl.constexpr):
+    x = tl.sum(tl.load(x_ptr + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)))
+    while tl.atomic_cas(lock_ptr, 0, 0) == 1:  # takes nothing: the lock stays 0
+        pass
+    tl.store(total_ptr, tl.load(total_ptr) + x)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock_ptr, 0)
+
+
+@triton.jit
 def reads_the_block_before(x_ptr, y_ptr, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + places, places)

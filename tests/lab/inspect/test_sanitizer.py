@@ -70,6 +70,14 @@ def test_accesses_under_different_locks_are_a_race() -> None:
     assert all("total_ptr[0]" in one.message for one in races)
 
 
+def test_a_lock_that_nobody_takes_orders_nothing() -> None:
+    x, total, lock = torch.ones(1024), torch.zeros(1), torch.zeros(1, dtype=torch.int32)
+    found = inspect(lambda: planted.sum_under_open_lock[(4,)](x, total, lock, BLOCK=256), targets=HOPPER)
+    races = [one for one in found.findings if one.kind == "race"]
+    assert {one.severity for one in races} == {"error"}
+    assert {one.line for one in races} == {line_of(planted.sum_under_open_lock, "tl.store(total_ptr")}
+
+
 def test_load_after_the_store_of_another_program_is_a_race() -> None:
     """Programs run in order, so only the load meets the other program's access."""
     x, y = torch.zeros(512), torch.zeros(512)

@@ -21,6 +21,7 @@ from tilesmith.lab.inspect.model import Kernel, ProgramStep
 from tilesmith.lab.inspect.output.page import write_html
 from tilesmith.lab.inspect.output.page_data import MOST_STEP_BYTES, page_data
 from tilesmith.lab.inspect.tracing.steps import MOST_STEPS
+from tilesmith.toolchain.interpreter.values import variables
 from tilesmith.toolchain.interpreter.values.variables import Variable
 
 EVIL = '</script><img src="x" onerror="window.injected = 1">'
@@ -160,6 +161,14 @@ def test_number_of_steps_is_bounded_and_told() -> None:
     assert len(facts.steps) == MOST_STEPS
     assert facts.steps_in_all > 1000
     assert "total" not in facts.steps[-1].dead
+
+
+def test_variables_are_not_described_after_the_last_kept_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[str] = []
+    tile = variables._tile
+    monkeypatch.setattr(variables, "_tile", lambda name, *rest: described.append(name) or tile(name, *rest))
+    inspected(lambda: long_walk[(1,)](torch.zeros(4, device="cuda"), 500, BLOCK=4))
+    assert 0 < described.count("total") <= MOST_STEPS
 
 
 def test_shared_memory_of_gluon_shows_its_content() -> None:

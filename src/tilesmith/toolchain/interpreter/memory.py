@@ -141,8 +141,8 @@ class Observer:
     def operation(self, operation: Operation) -> None:
         """Called after each operation of a program that this observer follows."""
 
-    def step(self, step: Step) -> None:
-        """Called after each statement of the `stepped` programs."""
+    def step(self, step: Step) -> bool | None:
+        """Called after each statement of the `stepped` programs. False: later steps need no variables, which is fast."""
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         """Called before a program stores undefined values in these lanes."""

@@ -51,7 +51,8 @@ class Sanitizer:
         self._incidents: dict[tuple[Any, ...], Incident] = {}
         self._counted: dict[int, NDArray[np.bool_]] = {}  # by identity of the incident: the places that it counts
         self._time = 0  # accesses so far
-        self._atomics: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by program and address: time of the last
+        self._acquired: defaultdict[int, set[int]] = defaultdict(set)  # by program: addresses of scalars
+        self._released: defaultdict[int, dict[int, int]] = defaultdict(dict)  # by program and address: the last time
         self._accesses: dict[tuple[int, int], int] = {}  # by program and storage: time of the last one
         self._doubtful: dict[tuple[str, str, int, str | None], Incident] = {}  # loads, by cause and place
         self._causes: list[str] = []  # why lanes of the load that is being checked must not decide a result
@@ -102,7 +103,10 @@ class Sanitizer:
             if access.operation.rpartition(" ")[2] not in ("xchg", "store"):
                 self._uninitialised(access, argument, shadow, places)
             if access.addresses.size == 1 and not access.operation.startswith("relaxed"):
-                self._atomics[number][int(access.addresses.flat[0])] = self._time
+                address = int(access.addresses.flat[0])
+                self._acquired[number].add(address)
+                if not _leaves_unchanged(access, shadow):
+                    self._released[number][address] = self._time
             new, written_by = shadow.update(places, number)
             self._conflicts("write-write", access, argument, shadow, places, written_by, number)
         else:
@@ -237,7 +241,7 @@ class Sanitizer:
             return
         places = shadow.numbered(where)
         for other in np.unique(programs[programs != 0]).tolist():
-            if self._atomics and self._is_ordered(other, number, shadow):
+            if self._released and self._is_ordered(other, number, shadow):
                 continue
             theirs = places[programs == other]
             incident = self._incident(kind, access, argument)
@@ -251,11 +255,12 @@ class Sanitizer:
     def _is_ordered(self, earlier: int, later: int, shadow: StorageShadow) -> bool:
         """Return whether one program released a scalar after its last access here, and the other acquired it before.
 
-        A ticket that a program draws before its accesses releases nothing.
+        A ticket that a program draws before its accesses releases nothing, nor does an atomic that changes nothing: who
+        acquires the value may have it from before.
         """
         last = self._accesses.get((earlier, shadow.start), 0)
-        acquired = self._atomics[later]
-        return any(time > last and address in acquired for address, time in self._atomics[earlier].items())
+        acquired = self._acquired[later]
+        return any(time > last and address in acquired for address, time in self._released[earlier].items())
 
     def _conflicting_lanes(self, access: Access, argument: str | None, places: Places) -> None:
         """Report lanes of one store that write different values to one element."""
@@ -284,6 +289,14 @@ class Sanitizer:
     def _program(self, number: int) -> Program:
         rest = number - 1
         return rest % self._grid[0], rest // self._grid[0] % self._grid[1], rest // (self._grid[0] * self._grid[1])
+
+
+def _leaves_unchanged(access: Access, shadow: StorageShadow) -> bool:
+    """Return whether an atomic on a scalar writes the value that is there, or adds 0 to it."""
+    operation = access.operation.rpartition(" ")[2]
+    if operation in ("xchg", "store", "cas"):
+        return _stores_what_is_there(access, shadow, shadow.places(access.addresses, access.element_bytes))
+    return operation == "load" or (operation == "add" and access.value is not None and not np.any(access.value))
 
 
 def _stores_what_is_there(access: Access, shadow: StorageShadow, places: Places) -> bool:

@@ -32,7 +32,8 @@ class StepLog:
         active = int(np.count_nonzero(access.mask))
         self._accesses.append((access.kind, argument or "?", active, access.mask.size))
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step) -> bool:
+        """Note a step. Return whether the next one is kept too."""
         self.count += 1
         accesses, self._accesses = tuple(self._accesses), []
         if len(self._steps) < MOST_STEPS:
@@ -41,6 +42,7 @@ class StepLog:
                 ProgramStep(step.function, step.file, step.line, _code(step), changed, accesses, raised=step.raised)
             )
             self._gone.append(step.gone)
+        return len(self._steps) < MOST_STEPS
 
     def finished(self) -> tuple[ProgramStep, ...]:
         """Return the kept steps, each with the variables that no later step reads.

@@ -171,8 +171,8 @@ class Trace(Observer):
                 )
             )  # fmt: skip
 
-    def step(self, step: Step) -> None:
-        self.steps[step.program].step(step)
+    def step(self, step: Step) -> bool:
+        return self.steps[step.program].step(step)
 
     def false_hint(self, hint: Hint) -> None:
         self.sanitizer.false_hint(hint)

@@ -103,6 +103,7 @@ class _Tracer:
         self._builder = builder
         self._observers = observers
         self._depth = 0
+        self._needs_variables = True
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         code = frame.f_code
@@ -133,22 +134,26 @@ class _Tracer:
         """Show the statement that has just ended; the arguments of a function belong to its first statement."""
         if call.statement is None:
             return
-        variables = frame.f_locals
-        changed = list(self._changed(call, variables))
-        call.known = dict(variables)
-        call.shown |= {one.name.removeprefix(call.prefix) for one in changed}
+        changed: list[Variable] = []
+        if self._needs_variables:
+            variables = frame.f_locals
+            changed = list(self._changed(call, variables))
+            call.known = dict(variables)
+            call.shown |= {one.name.removeprefix(call.prefix) for one in changed}
         first, last = call.statement
         step = Step(
             self._builder.grid_idx, call.function, frame.f_code.co_filename, first, last, tuple(changed), gone, raised
         )
-        for observer in self._observers:
-            observer.step(step)
+        answers = [observer.step(step) for observer in self._observers]
+        self._needs_variables = any(answer is not False for answer in answers)
 
     def _changed(self, call: _Call, variables: Mapping[str, Any]) -> Iterator[Variable]:
         for name, value in variables.items():
             if name.startswith("_interpreted_"):
                 continue
             is_same = name in call.known and call.known[name] is value
+            if is_same and isinstance(value, tl.tensor):
+                continue
             for variable, content in _described(call.prefix + name, value, self._builder.memory):
                 if content is not None:  # shared memory changes in place
                     if call.shared.get(variable.name) == content:
