@@ -40,11 +40,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     path = Path(os.path.realpath(path))  # a symbolic link stays one; `resolve` raises where links form a loop
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path.parent)
-    with _temporary_beside(path) as (file, temporary):
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(temporary, path)
+    try:
+        with _temporary_beside(path) as (file, temporary):
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is None:  # as a full disk does
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def require_writable(path: Path) -> None:

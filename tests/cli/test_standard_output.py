@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +117,44 @@ def test_unwritable_result_is_refused_before_any_work(words: list[str], separate
 def test_result_options_of_another_program_are_its_own(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["profile", "--tool", "nosuch", "--", "program", "--json", str(tmp_path)])
     assert "cannot write" not in done.output
+
+
+@pytest.mark.parametrize("words", [("--version",), ("learn", "list"), ("train", "nosuch")], ids=" ".join)
+def test_full_disk_and_lost_reader_have_no_traceback(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tilesmith", *words]
+    with forking(), open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    if words != ("train", "nosuch"):  # which writes nothing there
+        assert done.stderr == "tilesmith: cannot write standard output: No space left on device\n"
+    assert done.returncode == 2
+    reader, writer = os.pipe()
+    os.close(reader)
+    with forking():
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300)
+    os.close(writer)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (1, 2, -signal.SIGPIPE)
+
+
+def test_removed_current_folder_is_named(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "os.rmdir(os.getcwd())\n"
+        "sys.argv = ['tilesmith', 'learn', 'list']\n"
+        "from tilesmith.cli import main\n"
+        "main()"
+    )
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    paths = [str(Path(one).resolve()) for one in sys.path if one]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    with forking():
+        done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300,
+                              env=environment)  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "tilesmith: the current folder does not exist any more; change to another one\n"
+
+
+def test_line_breaks_of_a_name_stay_in_one_line() -> None:
+    done = CliRunner().invoke(app, ["profile", "--", "no\nsuch"])
+    assert (done.exit_code, done.output) == (2, "tilesmith: no such: no such command\n")

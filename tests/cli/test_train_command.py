@@ -205,3 +205,28 @@ def _with(version: Any, **others: Any) -> Any:
     from dataclasses import replace
 
     return replace(version, parts=replace(version.parts, **others))
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc'"),
+        ({"WORLD_SIZE": "2"}, "RANK is ''"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "MASTER_PORT is ''"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, "RANK is '2'"),
+        ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        ({"WORLD_SIZE": "2", "RANK": "-1", "MASTER_ADDR": "", "MASTER_PORT": "1"}, "RANK is '-1'"),
+        ({"WORLD_SIZE": "1", "RANK": "0", "MASTER_PORT": "1"}, "MASTER_ADDR is ''"),
+    ],
+)
+def test_half_an_environment_of_torchrun_is_refused(
+    environment: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    result = train(*TINY, "--num-steps", "1")
+    assert result.exit_code == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert f"WORLD_SIZE is set in the environment, as torchrun does, but {named}" in result.stderr

@@ -52,7 +52,13 @@ from tilesmith.cli.ops import ops
 from tilesmith.cli.profile import profile
 from tilesmith.cli.prove import prove
 from tilesmith.cli.studio import studio
-from tilesmith.cli.terminal import refuse_unwritable_results, reserve_standard_output, tolerate_encodings
+from tilesmith.cli.terminal import (
+    flushed_standard_output,
+    refuse_unwritable_results,
+    require_current_folder,
+    reserve_standard_output,
+    tolerate_encodings,
+)
 from tilesmith.cli.tour import tour
 from tilesmith.cli.train import train
 from tilesmith.cli.tune import tune
@@ -86,8 +92,10 @@ for commands in (train, compare, debug, learn):
 
 def main() -> None:
     tolerate_encodings()
+    require_current_folder()
     try:
-        app()
+        with flushed_standard_output():
+            app()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("torch", "triton"):

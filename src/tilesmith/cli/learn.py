@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.cli import learn_text
-from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, write_json, write_result
+from tilesmith.cli.terminal import (
+    CHECK_FAILED,
+    WRONG_USAGE,
+    console,
+    refuse,
+    write_json,
+    write_result,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,7 +64,9 @@ def opened(folder: Path, sets: list[Path] | None) -> Iterator[Workshop]:
         except ExerciseError as error:
             refuse(str(error))
         except OSError as error:
-            refuse(f"{error.filename or folder}: {error.strerror or error}")
+            if error.filename is None:  # standard output
+                raise
+            refuse(f"{error.filename}: {error.strerror or error}")
 
 
 @learn.callback(invoke_without_command=True)

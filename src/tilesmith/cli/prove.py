@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tilesmith.cli.options import as_flags
 from tilesmith.cli.terminal import CHECK_FAILED, console, refuse, write_json, write_result
 
 
@@ -76,19 +77,14 @@ def _changed(text: str) -> tuple[str, Any]:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    import torch
-
-    from tilesmith.training.data.tokens import DataError
+    from tilesmith.cli.train import one_line_errors
     from tilesmith.training.proof.subject import SubjectError
 
-    try:
-        yield
-    except SubjectError as error:
-        refuse(f"prove: {error}")
-    except DataError as error:
-        refuse(f"--data: {error}")
-    except torch.OutOfMemoryError as error:
-        refuse(f"out of GPU memory; try a smaller --batch-size: {str(error).splitlines()[0]}")
+    with one_line_errors():
+        try:
+            yield
+        except SubjectError as error:
+            refuse(f"prove: {as_flags(str(error))}")
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,6 +36,9 @@ STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 RESULT_OPTIONS = ("--json", "--jsonl", "--csv", "--html", "--png")
 """Options whose values are files that a command writes at its end."""
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE)
+"""Errors of standard output: a full disk, a closed stream, a pipe without a reader."""
+
 _reserved: list[int] = []
 """The file descriptor of standard output, where it is reserved for a result."""
 
@@ -46,9 +50,38 @@ def tolerate_encodings() -> None:
             stream.reconfigure(errors="replace")
 
 
+def require_current_folder() -> None:
+    """Exit with one line where the current folder was removed: neither Python nor PyTorch starts there."""
+    try:
+        os.getcwd()
+    except OSError:
+        print("tilesmith: the current folder does not exist any more; change to another one", file=sys.stderr)
+        sys.exit(WRONG_USAGE)
+
+
+@contextmanager
+def flushed_standard_output() -> Iterator[None]:
+    """Write what standard output holds at the end; exit with one line where it cannot be written, as on a full disk."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:  # None where it is closed
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest when it ends
+        if error.errno == errno.EPIPE:  # the reader has seen enough
+            sys.exit(CHECK_FAILED)
+        print(f"tilesmith: cannot write standard output: {error.strerror}", file=sys.stderr)
+        sys.exit(WRONG_USAGE)
+
+
 def refuse(message: str) -> NoReturn:
     """Exit with status 2 and one line on standard error."""
-    print(f"tilesmith: {message}", file=sys.stderr)
+    print(f"tilesmith: {' '.join(message.splitlines())}", file=sys.stderr)
     raise typer.Exit(WRONG_USAGE)
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "overflow", "bad_alloc")
 """What the error of PyTorch's CPU allocator says."""
+TOO_LARGE = ("Maximum allowed", "array is too big")
+"""What numpy says of arrays that no memory holds."""
 CONNECTION_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error", "Timed out")
 """What the errors of gloo and NCCL say."""
 
@@ -120,6 +122,7 @@ def one_line_errors() -> Iterator[None]:
 
     from tilesmith.training.data.tokens import DataError
     from tilesmith.training.running.checkpoint import CheckpointError
+    from tilesmith.training.running.distributed import PlaceError
     from tilesmith.training.running.gradient_guard import GradientError
     from tilesmith.training.running.run import SettingsError
 
@@ -127,6 +130,8 @@ def one_line_errors() -> Iterator[None]:
         yield
     except SettingsError as error:
         end(as_flags(str(error)), WRONG_USAGE)
+    except PlaceError as error:
+        end_alone(str(error), WRONG_USAGE)
     except DataError as error:
         end(f"--data: {error}", WRONG_USAGE)
     except CheckpointError as error:
@@ -136,7 +141,7 @@ def one_line_errors() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         end_alone(f"out of GPU memory; try a smaller --batch-size: {str(error).splitlines()[0]}", WRONG_USAGE)
     except (MemoryError, ValueError) as error:
-        if isinstance(error, ValueError) and "Maximum allowed" not in str(error):  # numpy's word for too large
+        if isinstance(error, ValueError) and not any(sign in str(error) for sign in TOO_LARGE):
             raise
         end_alone(f"out of memory; try smaller sizes or a smaller --batch-size: {error}", WRONG_USAGE)
     except RuntimeError as error:

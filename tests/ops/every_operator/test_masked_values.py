@@ -51,6 +51,21 @@ def _poison_keys(inputs: Inputs) -> None:
     inputs["bias"] = _poisoned(inputs["bias"], hidden.all(dim=0)[None, None, :])
 
 
+def _attention_by(shape: tuple[int, ...], **options: Any) -> Inputs:
+    """Return inputs of attention with a mask of queries or heads too. It hides keys 1 and 4 from all of them."""
+    mask = torch.arange(int(torch.tensor(shape).prod())).reshape(shape) % 3 > 0
+    mask[..., [1, 4]] = False
+    return {
+        "q": _random(2, 2, 5, 5), "k": _random(2, 2, 6, 5), "v": _random(2, 2, 6, 5), "mask": mask, **options,
+    }  # fmt: skip
+
+
+def _poison_hidden_keys(inputs: Inputs) -> None:
+    hidden = torch.tensor([False, True, False, False, True, False])
+    for name in ("k", "v"):
+        inputs[name] = _poisoned(inputs[name], hidden[:, None])
+
+
 def _grid(along_columns: bool) -> Inputs:
     shape = (2, 3, 4, 2, 5) if along_columns else (2, 4, 3, 2, 5)
     inputs = {name: _random(*shape) for name in ("q", "k", "v")}
@@ -93,6 +108,9 @@ CALLS: dict[str, tuple[str, Callable[[], Inputs], Poison]] = {
     "causal": ("attention", lambda: _attention(9, 21, 1, causal=True), _poison_keys),
     "decoding": ("attention", lambda: _attention(1, 70, 2), _poison_keys),
     "long": ("attention", lambda: _attention(34, 66, 2, softcap=3.0), _poison_keys),
+    "mask by query": ("attention", lambda: _attention_by((5, 6)), _poison_hidden_keys),
+    "mask by head": ("attention", lambda: _attention_by((2, 1, 6), bias=_random(5, 6)), _poison_hidden_keys),
+    "mask of all scores": ("attention", lambda: _attention_by((2, 2, 5, 6), causal=True), _poison_hidden_keys),
     "row": ("msa_row_attention", lambda: _grid(True) | {"bias": _random(2, 2, 4, 4)}, _poison_grid),
     "column": ("msa_column_attention", lambda: _grid(False), _poison_grid),
     "triangle": (

@@ -1,7 +1,8 @@
 """The masks that callers have, as the two forms that kernels take: keys per sequence, and a bias.
 
 A boolean mask without queries and heads becomes [batch, keys]. Every other mask becomes part of the bias, −∞ where a
-query must not see a key. The bias keeps the mask's own size: no dimension that the mask broadcasts along is expanded.
+query must not see a key, and a boolean mask also hides [batch, keys] that no query of any head sees. The bias keeps the
+mask's own size: no dimension that the mask broadcasts along is expanded.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ def with_simple_mask(q: Tensor, k: Tensor, bias: Tensor | None, mask: Tensor | N
         return (mask if bias is None else bias + mask), None
     if mask.shape[1] == mask.shape[2] == 1:
         return bias, mask[:, 0, 0].expand(scores[0], -1)
+    # Kernels select what a mask of keys hides; a weight of zero times NaN would be NaN.
+    seen = mask.any(dim=(1, 2)).expand(scores[0], -1)
     if bias is None:
-        return torch.zeros(mask.shape, dtype=q.dtype, device=mask.device).masked_fill_(~mask, -torch.inf), None
-    return torch.where(mask, bias, -torch.inf), None
+        return torch.zeros(mask.shape, dtype=q.dtype, device=mask.device).masked_fill_(~mask, -torch.inf), seen
+    return torch.where(mask, bias, -torch.inf), seen
 
 
 def fits(one: Tensor, scores: tuple[int, int, int, int]) -> bool:

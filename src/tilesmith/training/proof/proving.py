@@ -21,6 +21,7 @@ from tilesmith.training.proof.other_rounding import round_differently
 from tilesmith.training.proof.subject import Subject, SubjectError, is_masked
 from tilesmith.training.proof.training_run import TrainingRun, on_cpu, trained
 from tilesmith.training.proof.verdict import differences
+from tilesmith.training.running.options import LARGEST_SEED
 
 SCHEMA = 1
 MOST_TOKENS = 1024
@@ -55,6 +56,10 @@ def prove(
     name = settings.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     if name not in DTYPES:
         raise SubjectError(f"dtype is {name!r}, but must be one of {', '.join(DTYPES)}")
+    if not (settings.learning_rate > 0 and math.isfinite(settings.learning_rate)):
+        raise SubjectError(f"learning_rate is {settings.learning_rate}, but must be positive and finite")
+    if not 0 <= settings.seed < LARGEST_SEED:
+        raise SubjectError(f"seed is {settings.seed}, but must be between 0 and {LARGEST_SEED - 1}")
     dtype = DTYPES[name]
     config = subject.configuration()
     _require_length(config, settings.seq_len)
@@ -68,7 +73,14 @@ def prove(
         done["report"] = report(model) or done.get("report")
         done["parameters"] = sum(one.numel() for one in model.parameters())
         with use("interpret") if settings.interpret else nullcontext():
-            made = trained(which, model, batches, settings.learning_rate, progress)
+            try:
+                made = trained(which, model, batches, settings.learning_rate, progress)
+            except (torch.OutOfMemoryError, MemoryError):
+                raise
+            except Exception as error:  # sizes that do not fit together show in the first step
+                if which != UNPATCHED or not subject.changes:
+                    raise
+                raise SubjectError(f"{subject.name} cannot train with these --set: {str(error).strip()}") from error
         del model
         gc.collect()  # a model has reference cycles, and its memory must not count as the next one's
         if device.type == "cuda":

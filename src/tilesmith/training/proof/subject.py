@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tilesmith.patch.families import FAMILIES
+from tilesmith.training.running.run import memory_problem
 
 SECONDS_TO_ANSWER = 3.0
 """How long Hugging Face may take to answer; after that, only files of this machine are read."""
@@ -59,14 +60,21 @@ class Subject:
         if self.name in SMALL_FAMILIES:
             if self.pretrained:
                 raise SubjectError(f"{self.name} names a small model of a family, which has no pretrained weights")
-            sizes = {**SMALL, **OTHER_SIZES.get(self.name, {}), **self.changes}
-            config = transformers.AutoConfig.for_model(self.name, **sizes)
+            config = transformers.AutoConfig.for_model(self.name)
         else:
             config = self._read(transformers.AutoConfig)
-            for name, value in self.changes.items():
-                if not hasattr(config, name):
-                    raise SubjectError(f"the configuration of {self.name} has no {name}")
-                setattr(config, name, value)
+        for name in self.changes:
+            if not hasattr(config, name):
+                raise SubjectError(f"the configuration of {self.name} has no {name}")
+        try:
+            if self.name in SMALL_FAMILIES:
+                sizes = {**SMALL, **OTHER_SIZES.get(self.name, {}), **self.changes}
+                config = transformers.AutoConfig.for_model(self.name, **sizes)
+            else:
+                for name, value in self.changes.items():
+                    setattr(config, name, value)
+        except Exception as error:  # each configuration checks its values in a way of its own
+            raise SubjectError(f"the configuration of {self.name} refuses --set: {_last_line(error)}") from error
         for name, value in list(vars(config).items()):
             if isinstance(value, float) and ("dropout" in name or name.endswith("pdrop")):
                 setattr(config, name, 0.0)
@@ -92,15 +100,27 @@ class Subject:
         auto = transformers.AutoModelForMaskedLM if is_masked(config) else transformers.AutoModelForCausalLM
         torch.manual_seed(seed)
         try:
+            if not self.pretrained:
+                with torch.device("meta"):
+                    problem = memory_problem(sum(one.nbytes for one in auto.from_config(config).parameters()))
+                if problem:
+                    raise SubjectError(problem)
             if self.pretrained:
                 model = auto.from_pretrained(self.name, config=config, dtype=dtype).to(device)
             else:
                 with torch.device(device):
                     model = auto.from_config(config).to(dtype)
-        except (OSError, ValueError) as error:
-            raise SubjectError(f"cannot make {self.name}: {str(error).strip().splitlines()[0]}") from error
+        except (SubjectError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # each model checks its sizes in a way of its own
+            raise SubjectError(f"cannot make {self.name}: {_last_line(error)}") from error
         trained: nn.Module = model.train()
         return trained
+
+
+def _last_line(error: Exception) -> str:
+    """Return the last line of an error's message, where checks of a configuration name the cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 
 def is_masked(config: Any) -> bool:

@@ -27,6 +27,10 @@ MARKER = "tilesmith work"
 SECONDS_FOR_WORK_TO_END = 5.0
 
 
+class PlaceError(Exception):
+    """The environment names no place among several processes; the message is one line for the user."""
+
+
 @dataclass(frozen=True)
 class Place:
     """This process's rank, the number of processes, and this process's device."""
@@ -53,6 +57,8 @@ def joined() -> Iterator[Place]:
         yield alone()
         return
     has_gpu = torch.cuda.is_available()
+    if not dist.is_initialized():
+        _require_torchrun(has_gpu)
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
     if has_gpu:
         torch.cuda.set_device(device)
@@ -66,6 +72,20 @@ def joined() -> Iterator[Place]:
             dist.barrier()  # no process closes its connections while another one still reads from them
     finally:
         dist.destroy_process_group()
+
+
+def _require_torchrun(has_gpu: bool) -> None:
+    """Raise PlaceError where WORLD_SIZE is set, but not what torchrun sets beside it."""
+    numbers = ("WORLD_SIZE", "RANK", "MASTER_PORT", *(("LOCAL_RANK",) if has_gpu else ()))
+    given = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", *numbers)}
+    odd = [name for name in numbers if not given[name].isdecimal()] + [name for name in given if not given[name]]
+    if not odd and int(given["RANK"]) >= int(given["WORLD_SIZE"]):
+        odd = ["RANK"]
+    if odd:
+        raise PlaceError(
+            f"WORLD_SIZE is set in the environment, as torchrun does, but {odd[0]} is {given[odd[0]]!r}: "
+            "start several processes with torchrun, or unset WORLD_SIZE"
+        )
 
 
 class _Marker:

@@ -243,12 +243,19 @@ def _require_memory(task: Task) -> None:
         needed = 4 * task.parameter_count()
     except (RuntimeError, TypeError, OverflowError):  # more elements than an index can count
         raise SettingsError("the sizes are too large: PyTorch cannot index so many parameters") from None
+    if problem := memory_problem(needed):
+        raise SettingsError(problem)
+
+
+def memory_problem(needed: int) -> str | None:
+    """Return why parameters of so many bytes cannot be made on this machine, or None."""
     held = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
-    if needed > held:
-        raise SettingsError(
-            f"the sizes are too large: the parameters need {needed / 2**30:,.0f} GiB of memory, "
-            f"but this machine has {held / 2**30:,.0f} GiB"
-        )
+    if needed <= held:
+        return None
+    return (
+        f"the sizes are too large: the parameters need {needed / 2**30:,.0f} GiB of memory, "
+        f"but this machine has {held / 2**30:,.0f} GiB"
+    )
 
 
 def _require_possible(settings: Settings, place: Place) -> None:
