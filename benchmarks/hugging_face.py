@@ -108,7 +108,7 @@ def measured(name: str, version: str, options: argparse.Namespace) -> dict[str, 
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait: Callable[[], Any] = torch.cuda.synchronize if device == "cuda" else lambda: None
     batch, length = (2, 32) if options.toy else (MODELS[name].batch, MODELS[name].length)
     model = built(MODELS[name], device, options.toy)
     called, found = changed(version, model)
@@ -131,7 +131,10 @@ def measured(name: str, version: str, options: argparse.Namespace) -> dict[str, 
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    losses, host, seconds, begun = [], [], [], time.time()
+    losses: list[float] = []
+    host: list[float] = []
+    seconds: list[float] = []
+    begun = time.time()
     while len(losses) < STEPS and (len(losses) < WARM_UP + FEWEST or time.time() - begun < options.each):
         wait()
         start = time.perf_counter()
@@ -185,7 +188,16 @@ class Case:
 
     def __init__(self, name: str, version: str, options: argparse.Namespace, folder: Path) -> None:
         self.name, self.version, self.path = name, version, folder / f"{name.replace('.', '_')}+{version}"
-        command = [sys.executable, __file__, "--case", self.path, "--models", name, "--versions", version]
+        command: list[str | Path] = [
+            sys.executable,
+            __file__,
+            "--case",
+            self.path,
+            "--models",
+            name,
+            "--versions",
+            version,
+        ]
         command += ["--out", options.out, "--each", str(options.each), *["--toy"] * options.toy]
         with open(self.path.with_suffix(".txt"), "w") as said:
             self.process = subprocess.Popen(

@@ -69,6 +69,33 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "gptj": ("GPTJ", {**GPT, "n_head": 4, "n_positions": 64, "rotary_dim": 4}, {"norm", "mlp"}),
     "glm4_moe": ("Glm4Moe", {**EXPERTS, **LATENT}, ALL),  # attention with norms of q and k or without
 }
+HALF_ROTATED = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}
+ODD: dict[str, tuple[str, dict[str, Any], set[str]]] = {
+    "llama_odd_heads": (
+        "Llama",
+        {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 10,
+         "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"},
+        ALL,
+    ),
+    "gpt2_untied": (
+        "GPT2",
+        {**GPT, "n_head": 1, "n_positions": 64, "n_inner": 40, "scale_attn_by_inverse_layer_idx": True,
+         "tie_word_embeddings": False, "activation_function": "gelu"},
+        ALL - {"rotary"},
+    ),
+    "gpt_neox_serial": ("GPTNeoX", {**HALF_ROTATED, "use_parallel_residual": False, "attention_bias": False}, ALL),
+    "glm_biased": ("Glm", {**HALF_ROTATED, "attention_bias": True, "head_dim": 12, "num_key_value_heads": 4}, ALL),
+    "stablelm_parallel": (
+        "StableLm", {**HALF_ROTATED, "use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True}, ALL,
+    ),
+    "gemma2_uncapped": (
+        "Gemma2",
+        {"attn_logit_softcapping": None, "final_logit_softcapping": None, "query_pre_attn_scalar": 5, "head_dim": 6,
+         "sliding_window": 2, "attention_bias": True, "attn_implementation": "eager"},
+        ALL,
+    ),
+}  # fmt: skip
+"""Sizes and switches that no published model has."""
 
 # Norms after the branches have no addition before them.
 NOT_FUSED: dict[str, set[str]] = {name: {"residual", "qk norm"} for name in ("olmo2", "olmo3")}
@@ -80,13 +107,13 @@ CURRENT = int(transformers.__version__.split(".")[0]) >= 5
 
 def model_of(name: str) -> Any:
     """Return a float32 model, the same at every call, with parameters that make each part matter."""
-    prefix, options, _ = {**FOUND, **UNKNOWN}[name]
+    prefix, options, _ = {**FOUND, **UNKNOWN, **ODD}[name]
     if not hasattr(transformers, f"{prefix}Config"):
         pytest.skip(f"this release of transformers has no {prefix}")
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0} if name in ("phi", "phi3") else {}
     rest = {"residual_dropout": 0.0, "embedding_dropout": 0.0} if name == "starcoder2" else {}
     config = getattr(transformers, f"{prefix}Config")(**{**SIZES, **options, **dropout, **rest})
-    head = "LMHeadModel" if name == "gpt2" else "ForCausalLM"
+    head = "LMHeadModel" if prefix == "GPT2" else "ForCausalLM"
     model = getattr(transformers, f"{prefix.removesuffix('Text')}{head}")(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -96,9 +123,9 @@ def model_of(name: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", [*FOUND, *UNKNOWN])
+@pytest.mark.parametrize("name", [*FOUND, *UNKNOWN, *ODD])
 def test_loss_and_gradients_stay_the_same(name: str) -> None:
-    parts = {**FOUND, **UNKNOWN}[name][2]
+    parts = {**FOUND, **UNKNOWN, **ODD}[name][2]
     inputs = batch(padded=True)
     wanted = found(model_of(name), **inputs)
     model = patch(model_of(name))
@@ -113,6 +140,14 @@ def test_loss_and_gradients_stay_the_same(name: str) -> None:
     gone = {key for key, one in wanted.items() if float(one.norm()) < 1e-7}
     ours, wanted = ({key: one for key, one in both.items() if key not in gone} for both in (ours, wanted))
     assert_same(ours, wanted, 3e-5)
+
+
+@pytest.mark.parametrize("name", ODD)
+@torch.no_grad()
+def test_odd_configurations_generate_the_same_tokens(name: str) -> None:
+    model, prompt = model_of(name).eval(), batch(length=7)["input_ids"]
+    wanted = model.generate(prompt, max_new_tokens=5, do_sample=False)
+    assert torch.equal(patch(model).generate(prompt, max_new_tokens=5, do_sample=False), wanted)
 
 
 @pytest.mark.parametrize("name", ["llama4_text", "gpt2", "gpt_neox", "starcoder2", "nemotron"])

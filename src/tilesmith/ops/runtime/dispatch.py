@@ -77,7 +77,7 @@ def mode() -> Mode:
     """Return who computes. Traced by torch.compile too, unlike the rest of the state."""
     if torch.compiler.is_compiling():
         return _of_thread.mode or _of_process.state.mode
-    return state().mode
+    return (_own.get() or _of_process).state.mode
 
 
 def epoch() -> int:

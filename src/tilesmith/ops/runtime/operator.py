@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 # Classes of tensors whose memory our kernels may read, and PyTorch's stand-ins for them. Only PyTorch's own operators
 # know how to compute with other classes.
-_KNOWN_CLASSES = (Tensor, Parameter, FakeTensor)
+_KNOWN_CLASSES = frozenset({Tensor, Parameter, FakeTensor})
 
 
 class Operator(Generic[P, R]):
@@ -353,7 +353,7 @@ def operator(
 
 def only_pytorch_understands(tensors: Sequence[Tensor]) -> bool:
     """Whether PyTorch must compute: under a torch.func transform, or for tensor subclasses that kernels cannot read."""
-    return is_transformed() or any(type(tensor) not in _KNOWN_CLASSES for tensor in tensors)
+    return is_transformed() or not _KNOWN_CLASSES.issuperset(map(type, tensors))
 
 
 def wants_gradient(arguments: Sequence[Any]) -> bool:

@@ -62,12 +62,15 @@ def autocasted(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
     A call whose first tensor is float8 or double keeps its dtypes.
     """
-    first = next((value for value in arguments if isinstance(value, Tensor)), None)
-    if first is None or first.dtype not in _AUTOCAST or first.device.type == "meta":
+    for first in arguments:  # every call of a matrix product comes here: no generator
+        if isinstance(first, Tensor):
+            break
+    else:
         return arguments
-    if not torch.is_autocast_enabled(first.device.type):
+    kind = first.device.type
+    if first.dtype not in _AUTOCAST or kind == "meta" or not torch.is_autocast_enabled(kind):
         return arguments
-    dtype = torch.get_autocast_dtype(first.device.type)
+    dtype = torch.get_autocast_dtype(kind)
     return tuple(
         value.to(dtype) if isinstance(value, Tensor) and value.dtype in _AUTOCAST else value for value in arguments
     )

@@ -20,7 +20,7 @@ from tilesmith.ops.matmul.internal.sum_of_products import sum_of_products
 from tilesmith.ops.runtime import dispatch
 from tilesmith.ops.runtime.kernels import is_transformed
 from tilesmith.ops.runtime.precision import autocasted
-from tilesmith.patch.gradients.plain_modules import PLAIN, linear_weight
+from tilesmith.patch.gradients.plain_modules import PLAIN, applying, linear_parameters
 
 
 def projections(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
@@ -28,7 +28,7 @@ def projections(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     operands = joined_operands(x, *layers) if x.requires_grad else None
     if operands is None:
         return tuple(layer(x) for layer in layers)
-    projected: tuple[Tensor, ...] = _Projections.apply(*operands)  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
+    projected: tuple[Tensor, ...] = _projected(*operands)
     return projected
 
 
@@ -37,16 +37,22 @@ def joined_operands(x: Tensor, *layers: Any) -> tuple[Tensor | None, ...] | None
 
     Return None where no gradient is wanted or the layers must be called as modules.
     """
-    if not torch.is_grad_enabled() or is_transformed():
+    if not torch.is_grad_enabled() or type(x) not in PLAIN or is_transformed():
         return None
     if torch.compiler.is_compiling() and not dispatch.kernels_can_run(x):
         return None
-    weights = [linear_weight(layer) for layer in layers]
-    if type(x) not in PLAIN or any(weight is None for weight in weights):
-        return None
-    biases = [layer.bias for layer in layers]
-    operands = autocasted((x, *(one for both in zip(weights, biases, strict=True) for one in both)))
-    return operands if len({one.dtype for one in operands if one is not None}) == 1 else None
+    given: list[Tensor | None] = [x]  # loops without generators: every layer comes here at every step
+    for layer in layers:
+        parameters = linear_parameters(layer)
+        if parameters is None:
+            return None
+        given += parameters
+    operands = autocasted(tuple(given))
+    dtype = operands[0].dtype
+    for one in operands:
+        if one is not None and one.dtype is not dtype:
+            return None
+    return operands
 
 
 class _Projections(Function):
@@ -64,6 +70,9 @@ class _Projections(Function):
         x, *weights = context.saved_tensors
         dx, dparameters = linear_gradients(x, weights, gradients, context.needs_input_grad)
         return dx, *dparameters
+
+
+_projected = applying(_Projections)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

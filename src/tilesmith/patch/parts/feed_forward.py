@@ -26,7 +26,7 @@ from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.swiglu import gated_products as gated
 from tilesmith.ops.swiglu.operator import backward_with_output as swiglu_backward
 from tilesmith.ops.swiglu.operator import swiglu
-from tilesmith.patch.gradients.plain_modules import kernels_can_take, linear_weight
+from tilesmith.patch.gradients.plain_modules import applying, has_hooks, kernels_can_take, linear_weight
 from tilesmith.patch.gradients.projections import joined_operands, linear, linear_gradients, projections
 from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
 from tilesmith.patch.parts.trials import ACTIVATIONS, Shape, activation_form, computes_the_same, reads_numbers
@@ -135,7 +135,7 @@ def gated_block(layers: tuple[str, str, str], activation: str, dropout: str | No
             gate, up = projections(x, first, second)
             result = last(_gated(gate, up, activation))
         else:
-            result = _Gated.apply(activation, *operands)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+            result = _gated_together(activation, *operands)
         return _dropped(self, dropout, result)
 
     return forward
@@ -167,7 +167,7 @@ def plain_block(layers: tuple[str, str], dropout: str | None, activation: str) -
         can_join = activation in APPROXIMATE and kernels_can_take(hidden_states)
         operands = joined_operands(hidden_states, up, down) if can_join else None
         if operands is not None:
-            result: Tensor = _Plain.apply(APPROXIMATE[activation], *operands)  # type: ignore[no-untyped-call]  # as above
+            result: Tensor = _plain_together(APPROXIMATE[activation], *operands)
         elif activation in APPROXIMATE:
             (wide,) = projections(hidden_states, up)
             result = down(gelu(wide, APPROXIMATE[activation]))
@@ -180,7 +180,7 @@ def plain_block(layers: tuple[str, str], dropout: str | None, activation: str) -
 
 def _dropped(block: Any, dropout: str | None, x: Tensor) -> Tensor:
     drop = None if dropout is None else getattr(block, dropout)
-    if drop is None:
+    if drop is None or (type(drop) is nn.Dropout and not (drop.p and drop.training) and not has_hooks(drop)):
         return x
     return F.dropout(x, drop, block.training) if isinstance(drop, float | int) else drop(x)
 
@@ -269,6 +269,9 @@ class _Gated(Function):
         return None, dx, *of_gate_and_up, *of_down
 
 
+_gated_together = applying(_Gated)
+
+
 def _plain_in_pytorch(approximate: str, x: Tensor, *parameters: Any) -> tuple[Tensor]:
     up_weight, up_bias, down_weight, down_bias = parameters
     return (F.linear(F.gelu(F.linear(x, up_weight, up_bias), approximate=approximate), down_weight, down_bias),)
@@ -298,3 +301,6 @@ class _Plain(Function):
         del hidden
         dx, of_up = linear_gradients(x, [up_weight], [dup], needed[:3])
         return None, dx, *of_up, *of_down
+
+
+_plain_together = applying(_Plain)

@@ -25,7 +25,7 @@ from tilesmith.ops.layer_norm.forward import forward as centred_norm
 from tilesmith.ops.layer_norm.operator import native as native_layer_norm
 from tilesmith.ops.rms_norm import rms_norm
 from tilesmith.ops.rms_norm.operator import native
-from tilesmith.patch.gradients.plain_modules import kernels_can_take
+from tilesmith.patch.gradients.plain_modules import applying, kernels_can_take
 from tilesmith.patch.gradients.second_order import differentiable_gradients, wants_graph
 from tilesmith.patch.parts.norms import CENTRED_SCALES, SCALES, is_centred, is_ours
 from tilesmith.patch.report import UnknownCodeError
@@ -111,14 +111,18 @@ def norm_and_input(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     centred = is_centred(norm)
     if not torch.is_grad_enabled() or not x.requires_grad or not (centred or is_ours(norm)):
         return norm(x), x
-    if not kernels_can_take(x, norm.weight) or torch.promote_types(x.dtype, norm.weight.dtype) != x.dtype:
+    weight = norm.weight
+    if not kernels_can_take(x, weight):
+        return norm(x), x
+    if x.dtype is not weight.dtype and torch.promote_types(x.dtype, weight.dtype) != x.dtype:
         return norm(x), x
     function = norm.forward.__func__
+    normal: Tensor
+    same: Tensor
     if centred:
-        both = _CentredNormAndInput.apply(x, *CENTRED_SCALES[function](norm))  # type: ignore[no-untyped-call]  # PyTorch leaves apply untyped
+        normal, same = _centred_norm_and_input(x, *CENTRED_SCALES[function](norm))
     else:
-        both = _NormAndInput.apply(x, *SCALES[function](norm))  # type: ignore[no-untyped-call]  # as above
-    normal, same = both
+        normal, same = _norm_and_input(x, *SCALES[function](norm))
     return normal, same
 
 
@@ -141,6 +145,9 @@ class _NormAndInput(Function):
             return differentiable_gradients(lambda x, *scale: (native(x, *scale), x), inputs, needed, (dnormal, dsame))
         dx, dweight = gradients_of_sum(dnormal, dsame, x, weight, context.eps, needed[1])
         return dx, dweight if needed[1] else None, None
+
+
+_norm_and_input = applying(_NormAndInput)
 
 
 class _CentredNormAndInput(Function):
@@ -166,3 +173,6 @@ class _CentredNormAndInput(Function):
         of_weight, of_bias = needed[1], bias is not None and needed[2]
         dx, dweight, dbias = centred_gradients(dnormal, x, weight, bias, statistics, of_weight, of_bias, dsame)
         return dx, dweight if of_weight else None, dbias if of_bias else None, None
+
+
+_centred_norm_and_input = applying(_CentredNormAndInput)
