@@ -44,8 +44,8 @@ def reduction() -> Exercise:
 def passes(tmp_path: Path) -> Path:
     """Return a program that ends like one whose results are right."""
     program = tmp_path / "passes"
-    counts = "cases=1 alive=0 launches=1 copies=0 threads=64"
-    program.write_text(f'#!/bin/sh\necho "run $TILESMITH_RUN {counts}"\necho "counts {counts} blocks=1"\n')
+    counts = "cases=1 alive=0 launches=1 copies=0"
+    program.write_text(f'#!/bin/sh\necho "run $TILESMITH_RUN {counts}"\necho "counts {counts} blocks=1 threads=64"\n')
     program.chmod(0o755)
     return program
 
