@@ -45,6 +45,24 @@ def test_rebuilt_kernel_computes_the_same(tmp_path: Path) -> None:
     assert torch.equal(y, x * 3 + 0.5)
 
 
+def total(x: Any) -> Any:
+    """Return the sum; a kernel below has a variable of this name."""
+    return x.sum()
+
+
+@triton.jit
+def total_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # a kernel has Triton's types
+    total = 0.0
+    total += tl.sum(tl.load(x_ptr + tl.arange(0, BLOCK)), axis=0)
+    tl.store(y_ptr, total)
+
+
+def test_local_name_of_a_kernel_hides_a_function_of_the_file(tmp_path: Path) -> None:
+    x, y = torch.ones(16), torch.zeros(1)
+    interpret(rebuilt(total_kernel, tmp_path), (1,), {"x_ptr": x, "y_ptr": y, "BLOCK": 16})
+    assert y.item() == 16
+
+
 def test_rebuilt_kernel_keeps_its_line_and_file_name(tmp_path: Path) -> None:
     made = rebuilt(scale_kernel, tmp_path)
     assert made.fn.__code__.co_firstlineno == scale_kernel.fn.__code__.co_firstlineno + 1  # without the decorator

@@ -45,7 +45,7 @@ def passes(tmp_path: Path) -> Path:
     """Return a program that ends like one whose results are right."""
     program = tmp_path / "passes"
     counts = "cases=1 alive=0 launches=1 copies=0"
-    program.write_text(f'#!/bin/sh\necho "run $TILESMITH_RUN {counts}"\necho "counts {counts} blocks=1"\n')
+    program.write_text(f'#!/bin/sh\necho "run $TILESMITH_RUN {counts}"\necho "counts {counts} blocks=1 threads=64"\n')
     program.chmod(0o755)
     return program
 
@@ -164,6 +164,19 @@ def test_sum_into_unwritten_memory_names_cudamemset(
     found = verdict(reduction, tmp_path, ("    cudaMemset(total, 0, sizeof(float));\n", ""))
     assert found.stage == "right"
     assert "atomicAdd added to memory that nobody had written" in found.message
+
+
+def test_one_thread_for_all_elements_fails_at_goals(tmp_path: Path, only: Callable[[str], None]) -> None:
+    only("counting")
+    silu = load_exercise(BUILT_IN / "cuda-silu")
+    found = verdict(
+        silu, tmp_path,
+        ("int element = blockIdx.x * blockDim.x + threadIdx.x;", ""),
+        ("if (element < elements) {", "for (int element = 0; element < elements; ++element) {"),
+        ("<<<blocks, threads>>>", "<<<1, 1>>>"),
+    )  # fmt: skip
+    assert (found.passed, found.stage) == (False, "goals")
+    assert "one thread does all the work" in found.message
 
 
 def test_access_out_of_bounds_is_reported_with_its_line(reduction: Exercise, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +223,50 @@ def test_compile_error_names_the_case(tmp_path: Path) -> None:
 def test_forbidden_copy_is_named(tmp_path: Path) -> None:
     source = (BUILT_IN / "strides" / "wrong" / "copies_first.py").read_text()
     assert "`contiguous`" in verdict_on(source, tmp_path, "strides").message
+
+
+ONE_PROGRAM = (
+    ("    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)\n",
+     "    for start in range(0, n, BLOCK_SIZE):\n        offsets = start + tl.arange(0, BLOCK_SIZE)\n    "),
+    ("out_ptr, BLOCK_SIZE:", "out_ptr, n, BLOCK_SIZE:"),
+    ("    y = tl.load", "        y = tl.load"),
+    ("    tl.store", "        tl.store"),
+    ("[(programs,)](x, y, out,", "[(1,)](x, y, out, x.numel(),"),
+)  # fmt: skip
+LAUNCH_PER_ROW = (
+    ("softmax_kernel[(rows,)](x, out, columns, x.stride(0), out.stride(0),",
+     "[softmax_kernel[(1,)](x[row], out[row], columns, 0, 0,"),
+    ("next_power_of_2(columns))", "next_power_of_2(columns)) for row in range(rows)]"),
+)  # fmt: skip
+VIEW = (
+    ("torch.empty((columns, rows),", "torch.empty((rows, columns),"),
+    ("column[None, :] * rows + row[:, None]", "row[:, None] * columns + column[None, :]"),
+    ("return out", "return out.t()"),
+)
+OTHER_SIZES = (("    out = ", "    if columns > 4096:\n        return torch.softmax(x, dim=-1)\n    out = "),)
+
+
+@pytest.mark.parametrize(
+    ("exercise", "changes", "stage", "words"),
+    [
+        ("vector-add", ONE_PROGRAM, "goals", "one program does all the work"),
+        ("softmax", LAUNCH_PER_ROW, "goals", "launches 4 kernels, where 1 is enough"),
+        ("transpose-2", VIEW, "right", "the result is a view with the strides (1, 64)"),
+        ("softmax", OTHER_SIZES, "runs", "PyTorch does this part (`softmax`) at sizes that the check does not try"),
+    ],
+    ids=["one-program", "launch-per-row", "view", "other-sizes"],
+)
+def test_right_result_that_evades_the_work_fails(
+    exercise: str, changes: Sequence[tuple[str, str]], stage: str, words: str, tmp_path: Path
+) -> None:
+    source = (BUILT_IN / exercise / "solution.py").read_text()
+    for old, new in changes:
+        source = changed(old, new, source)
+    verdict = verdict_on(source, tmp_path, exercise)
+    assert (verdict.passed, verdict.stage) == (False, stage), verdict.message
+    assert words in verdict.message
+
+
+def test_torch_in_a_test_of_the_learner_is_allowed(tmp_path: Path) -> None:
+    source = f"{SOLUTION}\n\ndef test():\n    assert torch.equal(vector_add(x, x), torch.add(x, x))\n"
+    assert verdict_on(source, tmp_path).passed

@@ -90,7 +90,7 @@ def _globals_of(function: Any, used: Sequence[str]) -> list[tuple[str, Any]]:
     for name in used:
         if name in enclosing:
             found.append((name, enclosing[name].cell_contents))
-        elif name in function.__globals__:
+        elif name in function.__globals__ and name not in function.__code__.co_varnames:
             found.append((name, _constant_if_annotated(function, name)))
     return found
 

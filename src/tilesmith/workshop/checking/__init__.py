@@ -9,6 +9,7 @@ Files, in reading order:
 - `failure_messages.py`: the messages for learners whose file fails a stage.
 - `nan_origin.py`: the line on which a stored NaN was computed.
 - `program_order.py`: a call with the programs in reverse order.
+- `evaded_work.py`: right results that evade the work: views, one program, a launch per row, PyTorch for other sizes.
 - `staged_check.py`: the part that all kinds of check share.
 - `loading.py`: importing a file that is no part of a package.
 - `triton_check.py`: all stages for a Triton file.

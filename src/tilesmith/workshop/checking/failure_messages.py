@@ -85,6 +85,14 @@ def _reasons(call: TracedCall, file: Path) -> Iterator[str]:
     yield from _unwritten(call)
 
 
+def torch_call_for_other_sizes(file: Path, line: int, name: str) -> str:
+    """Return the message for arithmetic by PyTorch on a line that the tried sizes do not reach."""
+    return (
+        f"{_line(file, line)}PyTorch does this part (`{name}`) at sizes that the check does not try. In this exercise "
+        "the kernel must compute every size. Move this part into the kernel."
+    )
+
+
 def _unwritten(call: TracedCall) -> Iterator[str]:
     for output in call.outputs:
         missing = call.stored.unwritten(output)

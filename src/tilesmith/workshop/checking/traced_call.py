@@ -28,7 +28,7 @@ from tilesmith.toolchain.interpreter import Access, Observer, OutOfBounds, inter
 SECONDS_TO_TRACE = 60.0  # enough for all programs: the sizes of exercises are small
 
 # PyTorch calls that a launch needs: allocation, shapes and strides, views and copies.
-_NO_ARITHMETIC = frozenset(
+NO_ARITHMETIC = frozenset(
     {
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros"),
         *("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "zero_", "fill_", "arange", "tensor"),
@@ -57,7 +57,7 @@ class _TorchCalls(TorchFunctionMode):
     def __init__(self, file: Path, allow: Sequence[str], forbid: Sequence[str]) -> None:
         super().__init__()
         self._file = str(file)
-        self._allowed = (_NO_ARITHMETIC | set(allow)) - set(forbid)
+        self._allowed = (NO_ARITHMETIC | set(allow)) - set(forbid)
         self.found: list[TorchCall] = []
 
     def __torch_function__(

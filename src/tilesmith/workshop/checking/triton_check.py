@@ -17,7 +17,7 @@ from tilesmith.lab.expected import Expected
 from tilesmith.spec import CONTIGUOUS, LAYOUTS, Case, Inputs, Spec, called
 from tilesmith.toolchain.compiler import DEFAULT_TARGETS, Target
 from tilesmith.toolchain.interpreter import interpreting
-from tilesmith.workshop.checking import failure_messages
+from tilesmith.workshop.checking import evaded_work, failure_messages
 from tilesmith.workshop.checking.constant_sweep import sweep_table
 from tilesmith.workshop.checking.goals import Measured, measure
 from tilesmith.workshop.checking.loading import load_module
@@ -52,6 +52,7 @@ class TritonCheck(StagedCheck):
             self._require_right(trial)
         self._require_right_again(trials)
         self._entering("goals")
+        self._require_own_work(trials)
         if self.exercise.sweep is not None:
             self._table = sweep_table(self, self.exercise.sweep, next(iter(self.exercise.timed), None))
         self._require_goals(self._worst_over_candidates, lambda goal: _sizes(self.exercise.size(goal.size).sizes))
@@ -170,6 +171,24 @@ class TritonCheck(StagedCheck):
             if _all_right(expected, in_order):
                 raise StageFailure("right", self._with_sizes(trial, failure_messages.order_matters()))
             raise StageFailure("right", failure_messages.cached(shared=False))
+
+    def _require_own_work(self, trials: Sequence[Trial]) -> None:
+        """Require that the kernels do the work of the exercise, and that many programs share it."""
+        exercise, calls = self.exercise, [self._call(one) for one in trials]
+        inputs = [seeded_inputs(one, seed=0) for one in trials]
+        for trial, call, given in zip(trials, calls, inputs, strict=True):
+            view = evaded_work.view_in_place_of_matrix(call.outputs, _tensors(called(trial.spec.reference, given)))
+            if view is not None:
+                raise StageFailure("right", self._with_sizes(trial, view))
+        model = model_spec(exercise).op
+        reason = evaded_work.too_little_parallel(calls, model, inputs, {goal.metric for goal in exercise.goals})
+        if reason is not None:
+            raise StageFailure("goals", reason)
+        allow = {*exercise.allow} - {*exercise.forbid}
+        source = self.file.read_text(encoding="utf-8", errors="replace")
+        found = evaded_work.torch_for_other_sizes(source, exercise.function, allow)
+        if found is not None:
+            raise StageFailure("runs", failure_messages.torch_call_for_other_sizes(self.file, *found))
 
     def _worst_over_candidates(self, goal: Goal) -> Measured:
         """Return the value of a goal; with an autotuner, that of the first configuration that misses the goal."""

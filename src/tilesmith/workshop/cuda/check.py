@@ -27,10 +27,11 @@ from tilesmith.workshop.cuda import access_counts
 from tilesmith.workshop.cuda.access_counts import ProgramCounts
 
 INCLUDES = Path(__file__).parent
-SECONDS_TO_RUN = 20.0
-SECONDS_TO_COMPILE = 60.0  # of CPU time, so that a busy machine refuses no file
-PATIENCE = 5  # how many times longer a compiler on a busy machine may take
-SECONDS_IN_ALL = 5 * PATIENCE * SECONDS_TO_COMPILE + 4 * SECONDS_TO_RUN  # two sanitizers, two parts that count, nvcc
+SECONDS_TO_RUN = 20.0  # of CPU time, as the next one, so that a busy machine refuses no file
+SECONDS_TO_COMPILE = 60.0
+PATIENCE = 5  # how many times longer a compiler or a program on a busy machine may take
+# Two sanitizers, two parts that count, nvcc; four runs.
+SECONDS_IN_ALL = PATIENCE * (5 * SECONDS_TO_COMPILE + 4 * SECONDS_TO_RUN)
 MOST_MEGABYTES = 2048
 MOST_MEGABYTES_OF_COMPILER = {"compiles": 4096, "nvcc": 16384}
 _USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and does not change the path
@@ -50,6 +51,10 @@ _OUTSIDE = "A thread reads or writes outside of what was allocated. Which thread
 _BLOCKS_MEET = (
     "access the same address, and at least one of them writes. Blocks run in any order and at the same time, and "
     "__syncthreads() waits for one block only. Let each block write its own elements, or add with atomicAdd."
+)
+_ONE_THREAD = (
+    "The result is right, but one thread does all the work, and a GPU has tens of thousands. Let each thread compute "
+    "its own element: its number is blockIdx.x * blockDim.x + threadIdx.x."
 )
 _LESSONS = {
     "buffer-overflow": _OUTSIDE,
@@ -92,6 +97,9 @@ class CudaCheck(StagedCheck):
         self._require_right(*runs)
         for one in runs:
             self._require_finished(one)
+        counts = self.counts().counts
+        if counts["launches"] and counts["threads"] == counts["launches"]:
+            raise StageFailure("goals", _ONE_THREAD)
         if self.exercise.goals:
             self._entering("goals")
             self._require_goals(self.counts().measure, lambda goal: "")
@@ -156,7 +164,7 @@ class CudaCheck(StagedCheck):
             return program
         options += access_counts.COMPILE_OPTIONS
         accesses, counted = self.file.with_name("accesses.o"), self.file.with_name("counted.o")
-        self._compile([compiler, "-c", *options, str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
+        self._compile([compiler, "-c", *options, "-O2", str(INCLUDES / "accesses.cpp"), "-o", str(accesses)])
         options.append(access_counts.INSTRUMENTATION)
         self._compile([compiler, "-c", "-x", "c++", *options, *self._harness(rewritten), "-o", str(counted)])
         self._compile([compiler, "-pthread", "-no-pie", str(counted), str(accesses), "-o", str(program)])
@@ -232,14 +240,18 @@ class CudaCheck(StagedCheck):
             "ASAN_OPTIONS": f"detect_leaks=0:{limit}", "TSAN_OPTIONS": f"halt_on_error=1:{limit}",
             "TILESMITH_RUN": number,
         }  # fmt: skip
+        late = StageFailure(
+            "runs", f"The program was still running after {SECONDS_TO_RUN:g} s. Is there a loop that never ends?"
+        )
         try:
             made = subprocess.run(
-                [program, *sizes], capture_output=True, text=True, timeout=SECONDS_TO_RUN, env={**os.environ, **quiet}
-            )
+                [program, *sizes], capture_output=True, text=True, env={**os.environ, **quiet},
+                timeout=PATIENCE * SECONDS_TO_RUN, preexec_fn=partial(_limit, None, SECONDS_TO_RUN),
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise StageFailure(
-                "runs", f"The program was still running after {SECONDS_TO_RUN:g} s. Is there a loop that never ends?"
-            ) from None
+            raise late from None
+        if made.returncode == -signal.SIGXCPU:
+            raise late
         if "FATAL: ThreadSanitizer" in made.stderr:  # a problem of this machine, not of the learner's file
             raise ExerciseError(f"the thread sanitizer does not work on this machine: {made.stderr.strip()[:200]}")
         if "rss limit exhausted" in made.stderr:
@@ -263,9 +275,10 @@ class CudaCheck(StagedCheck):
         return f"{self.file.name}:{place[1]}\n    {line}\n" if place else ""
 
 
-def _limit(megabytes: int, seconds: float) -> None:
-    """Limit the address space and the CPU time of this process, which is about to become a compiler."""
-    resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+def _limit(megabytes: int | None, seconds: float) -> None:
+    """Limit the address space and the CPU time of this process, which is about to become a compiler or a program."""
+    if megabytes is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
     whole = max(math.ceil(seconds), 1)
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 5))
 

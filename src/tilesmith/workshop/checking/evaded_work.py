@@ -1,0 +1,123 @@
+"""Right results that evade the exercise's work.
+
+Examples: a view in place of a new matrix, one program that does everything, a launch per row, PyTorch for other sizes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tilesmith.spec import Inputs, called
+from tilesmith.toolchain.interpreter import Observer, interpreting
+from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall
+
+_FEW_PROGRAMS = 4  # of the model: with fewer, one program is no shame
+
+
+class _Launches(Observer):
+    """Counts launches and their programs."""
+
+    def __init__(self) -> None:
+        self.launches = self.programs = 0
+
+    def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
+        self.launches += 1
+        self.programs += prod(grid)
+
+
+def view_in_place_of_matrix(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> str | None:
+    """Return the message for an output that only looks like the reference's: its memory has another order."""
+    for made, reference in zip(outputs, wanted, strict=True):
+        if reference.is_contiguous() and not made.is_contiguous():
+            return (
+                f"The numbers are right, but the result is a view with the strides {made.stride()}: in memory, the "
+                f"elements are in another order. Return a new tensor with the strides {reference.stride()}."
+            )
+    return None
+
+
+def too_little_parallel(
+    calls: Sequence[TracedCall], model: Callable[..., Any], inputs: Sequence[Inputs], goals: Collection[str]
+) -> str | None:
+    """Return the message for a launch per row, or for one program that does everything.
+
+    The model's launches on the same inputs are the measure. `goals` are the metrics that the exercise judges itself.
+    """
+    launches = [sum(kernel.launches for kernel in call.kernels) for call in calls]
+    programs = [sum(kernel.programs for kernel in call.kernels) for call in calls]
+    most = max(range(len(calls)), key=lambda number: launches[number])
+    if "launches" not in goals and launches[most] > 2:
+        enough = _counted(model, inputs[most]).launches
+        if launches[most] > 2 * enough:
+            return (
+                f"The result is right, but your function launches {launches[most]} kernels, where {enough} "
+                f"{'is' if enough == 1 else 'are'} enough. A launch costs microseconds, and one after another leaves "
+                "most of a GPU idle. Put the loop into the grid: a program for each turn."
+            )
+    if "programs" not in goals and launches == programs:  # every launch has one program, on all inputs
+        largest = max(range(len(calls)), key=lambda number: _elements(inputs[number]))
+        usual = _counted(model, inputs[largest]).programs
+        if usual >= _FEW_PROGRAMS and usual > launches[largest]:
+            return (
+                "The result is right, but one program does all the work, at every size. A GPU has a hundred "
+                f"multiprocessors and more, and each takes other programs. The model solution uses {usual} here. "
+                "Divide the work by tl.program_id."
+            )
+    return None
+
+
+def torch_for_other_sizes(source: str, function: str, allow: Collection[str]) -> tuple[int, str] | None:
+    """Return line and name of arithmetic by PyTorch in what the function can call; None where there is none."""
+    for definition in _reachable(ast.parse(source), function):
+        for node in ast.walk(definition):
+            name = _torch_name(node.func) if isinstance(node, ast.Call) else None
+            if name is not None and name not in NO_ARITHMETIC and name not in allow and _computes(name):
+                return node.lineno, name  # type: ignore[attr-defined]  # a Call has a line
+    return None
+
+
+def _counted(model: Callable[..., Any], inputs: Inputs) -> _Launches:
+    counted = _Launches()
+    with interpreting(counted):
+        called(model, inputs)
+    return counted
+
+
+def _elements(inputs: Inputs) -> int:
+    return sum(one.numel() for one in inputs.values() if isinstance(one, Tensor))
+
+
+def _reachable(tree: ast.Module, function: str) -> Iterator[ast.stmt]:
+    """Yield the function and all functions and classes of the file that it names, directly or not; no kernels."""
+    defined = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    waiting, seen = [function], {function}
+    while waiting:
+        found = defined.get(waiting.pop())
+        if found is None or any("jit" in ast.unparse(one) for one in found.decorator_list):
+            continue
+        yield found
+        names = {node.id for node in ast.walk(found) if isinstance(node, ast.Name)} - seen
+        seen |= names
+        waiting += sorted(names)
+
+
+def _torch_name(called_as: ast.expr) -> str | None:
+    """Return the last part of torch.…, torch.nn.functional.… or F.…; None for other names."""
+    parts = ast.unparse(called_as).split(".")
+    if (parts[0] == "F" and len(parts) == 2) or (parts[0] == "torch" and parts[1:-1] in ([], ["nn", "functional"])):
+        return parts[-1]
+    return None
+
+
+def _computes(name: str) -> bool:
+    """Whether PyTorch's function of this name computes something from tensors."""
+    found = getattr(torch, name, None) or getattr(F, name, None)
+    return found is not None and not inspect.isclass(found) and (hasattr(Tensor, name) or hasattr(F, name))
