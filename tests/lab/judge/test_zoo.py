@@ -25,6 +25,7 @@ FAST = {
     "rms_norm/strided_gradient", "transpose/cast_moves", "softmax/tutorial", "softmax/triton_op",
     "softmax/table_in_each_call", "softmax/assembler_options", "softmax_with_torch/zero_times_kernel",
     "transpose/contiguous_of_halves", "add/skips_zeros", "row_sum/relaxed_flag", "softmax/counter_on_the_device",
+    "add/autotuned_without_reset", "row_sum/reduce_keeps_the_first", "softmax/size_by_arithmetic",
 }  # fmt: skip
 
 
