@@ -28,11 +28,10 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def model_tables(model: str, stored: Mapping[str, Result]) -> str | None:
     """Return the table of a model's newest result; None where there is none. `stored` is by file name."""
-    named, _, dtype = model.partition(".")
     found = {
         name: result
         for name, result in stored.items()
-        if result.get("model") == named and dtype in ("", _dtype_of(result))
+        if model in (result.get("model"), f"{result.get('model')}.{_dtype_of(result)}")
     }
     if not found:
         return None
