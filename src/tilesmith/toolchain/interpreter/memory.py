@@ -142,7 +142,7 @@ class Observer:
         """Called after each operation of a program that this observer follows."""
 
     def step(self, step: Step) -> bool | None:
-        """Called after each statement of the `stepped` programs. False: later steps need no variables, which is fast."""
+        """Called after each statement of the `stepped` programs. False: later steps need no variables."""
 
     def undefined(self, undefined: Undefined, lanes: NDArray[np.bool_], program: Program) -> None:
         """Called before a program stores undefined values in these lanes."""
