@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -166,7 +167,12 @@ def test_number_of_steps_is_bounded_and_told() -> None:
 def test_variables_are_not_described_after_the_last_kept_step(monkeypatch: pytest.MonkeyPatch) -> None:
     described: list[str] = []
     tile = variables._tile
-    monkeypatch.setattr(variables, "_tile", lambda name, *rest: described.append(name) or tile(name, *rest))
+
+    def noted(name: str, handle: Any, memory: Any) -> Variable:
+        described.append(name)
+        return tile(name, handle, memory)
+
+    monkeypatch.setattr(variables, "_tile", noted)
     inspected(lambda: long_walk[(1,)](torch.zeros(4, device="cuda"), 500, BLOCK=4))
     assert 0 < described.count("total") <= MOST_STEPS
 
