@@ -82,6 +82,11 @@ def test_output_in_other_encodings_has_no_traceback(encoding: str, tmp_path: Pat
         (["bench", "silu", "--device", "h200", "--against", "nosuch"], "--against: nosuch is not one of"),
         (["inspect", __file__, "--config", "zzz"], "--config 'zzz': expected a number, FIELD=VALUE,… or all"),
         (["learn", "--exercises", "nosuchdir", "list"], "--exercises must come after the command"),
+        (["learn", "verify", "vector-add", "--every", "3"], "--every needs --mutants"),
+        (["learn", "--html", __file__], f"--html: {__file__} is not a folder"),
+        (["learn", "list", "--folder", __file__], f"--folder: {__file__} is not a folder"),
+        (["mcp", "--folder", "nosuchdir"], "--folder: nosuchdir is not a folder"),
+        (["mcp", "--folder", __file__], f"--folder: {__file__} is not a folder"),
         (["train", "llama", "--batch-size", "99999999999999999999"], "out of memory; try smaller sizes"),
     ],
 )

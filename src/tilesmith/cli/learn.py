@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.cli import learn_text
-from tilesmith.cli.terminal import (
-    CHECK_FAILED,
-    WRONG_USAGE,
-    console,
-    refuse,
-    write_json,
-    write_result,
-)
+from tilesmith.cli.terminal import CHECK_FAILED, WRONG_USAGE, console, refuse, write_json, write_result
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,6 +50,8 @@ def opened(folder: Path, sets: list[Path] | None) -> Iterator[Workshop]:
     from tilesmith.workshop.learner.workshop_folder import Workshop, nearest_workshop
 
     folder = nearest_workshop(HERE) if folder == HERE else folder
+    if folder.exists() and not folder.is_dir():
+        refuse(f"--folder: {folder} is not a folder")
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *rest, **options: _show(f"note: {message}")
         try:
@@ -83,6 +78,8 @@ def workshop(
         if early:
             refuse(f"{early[0]} must come after the command: tilesmith learn {context.invoked_subcommand} {early[0]} …")
         return
+    if html is not None and html.exists() and not html.is_dir():
+        refuse(f"--html: {html} is not a folder")
     if html is None:
         console.print(context.get_help(), markup=False, soft_wrap=True)
         raise typer.Exit(WRONG_USAGE)
@@ -356,6 +353,8 @@ def verify(
     """For authors: verify that starters and wrong variants fail, solutions pass, and answers are sound."""
     from tilesmith.workshop.publishing.verify import verify as verified
 
+    if every != 1 and not mutants:
+        refuse("--every needs --mutants")
     problems = programs = 0
     rows = []
     with opened(HERE, exercises) as workshop:

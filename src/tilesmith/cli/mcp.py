@@ -25,6 +25,8 @@ def mcp(
 
     Needs the official SDK: pip install '.[mcp]' in a clone.
     """
+    if not folder.is_dir():
+        refuse(f"--folder: {folder} is not a folder")
     made = server(folder)
     nursery_process.start_ahead()  # its imports take seconds, which the first judgement then need not wait for
     made.run("stdio")

@@ -29,6 +29,7 @@ def faults(problem: Problem) -> Iterator[Fault]:
     """Yield the faults that this problem can have, and that its dtype can show."""
     reference = problem.spec.reference
     sums = _sums(problem)
+    is_floating = any(one.is_floating_point() for one in problem.expected.exact.outputs)
     if problem.dtype == torch.float32:
         if "eps" in inspect.signature(reference).parameters:
             yield Fault("eps left out", _with(reference, eps=0.0))
@@ -39,8 +40,9 @@ def faults(problem: Problem) -> Iterator[Fault]:
             yield Fault("bf16 in products", reference, Summing(pairwise, lambda one: one.bfloat16().float()))
         if _is_inexact(problem):
             yield Fault("each step rounded to float16", reference, _Rounding(torch.float16))
-        yield Fault("scaled by 1.001", _changed(reference, lambda y: y * 1.001))
-        yield Fault("one element off by 0.1 %", _changed(reference, _one_off))
+        if is_floating:
+            yield Fault("scaled by 1.001", _changed(reference, lambda y: y * 1.001))
+            yield Fault("one element off by 0.1 %", _changed(reference, _one_off))
         if sums.longest > 1:
             yield Fault("accumulator of half precision", reference, Summing(in_half))
         for name, mode in (("variance over n − 1", _Unbiased()), ("mask off by one", _MaskOffByOne())):
@@ -50,7 +52,10 @@ def faults(problem: Problem) -> Iterator[Fault]:
     elif sums.longest >= 64 and _sums_dominate(problem):
         yield Fault("accumulator of half precision", reference, Summing(in_half))
     yield Fault("last column left out", _changed(reference, _without_last_column))
-    yield Fault("scaled by 1.05", _changed(reference, lambda y: y * 1.05))
+    if is_floating:
+        yield Fault("scaled by 1.05", _changed(reference, lambda y: y * 1.05))
+    else:
+        yield Fault("one integer off by one", _changed(reference, _one_more))
 
 
 def _sums(problem: Problem) -> Summing:
@@ -90,9 +95,10 @@ def _with(reference: Callable[..., Any], **changed: Any) -> Callable[..., Any]:
 def _changed(reference: Callable[..., Any], change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def wrong(**inputs: Any) -> Any:
         made = called(reference, inputs)
-        if isinstance(made, Tensor):
-            return change(made) if made.is_floating_point() else made
-        return [change(one) if one.is_floating_point() else one for one in made]
+        several = [made] if isinstance(made, Tensor) else list(made)
+        has_floating = any(one.is_floating_point() for one in several)
+        several = [change(one) if one.is_floating_point() or not has_floating else one for one in several]
+        return several[0] if isinstance(made, Tensor) else several
 
     return wrong
 
@@ -108,6 +114,12 @@ def _one_off(y: Tensor) -> Tensor:
     if y.numel():
         scale[torch.unravel_index(y.detach().abs().argmax(), y.shape)] = 1.001
     return y * scale
+
+
+def _one_more(y: Tensor) -> Tensor:
+    more = torch.zeros_like(y)
+    more.view(-1)[-1:] = 1
+    return y + more
 
 
 def _without_last_column(y: Tensor) -> Tensor:
