@@ -379,17 +379,17 @@ class TestInChunks:
     def test_memory_does_not_grow_with_the_number_of_sequences(self, batch: int, length: int, fields: Any) -> None:
         with ts.ops.configured(**fields):
             plan = self.planned(length, batch=batch)
-        names = [launch.kernel.__name__ for launch in plan.launches]
-        assert names[:4] == [
+        launches = [launch for launch in plan.launches if launch.kernel.__name__ != "aligned_bias_kernel"]
+        assert [launch.kernel.__name__ for launch in launches[:4]] == [
             "attention_delta_kernel", "attention_dkdv_kernel", "attention_dq_of_chunk_kernel",
             "attention_dbias_of_chunk_kernel",
         ]  # fmt: skip
-        dscores, sums = (cast(Operand, plan.launches[3].arguments[name]) for name in ("dscores_ptr", "sums_ptr"))
+        dscores, sums = (cast(Operand, launches[3].arguments[name]) for name in ("dscores_ptr", "sums_ptr"))
         assert dscores.shape[1:3] == (4, length)
         assert math.prod(dscores.shape) * dscores.element_bytes <= MOST_BYTES
         assert sums.shape[1] == batch * 4 * length**2
         assert sums.shape[0] == 1 or math.prod(sums.shape) * sums.element_bytes <= MOST_BYTES_OF_SUMS
-        keys = [launch.grid[0] * cast(int, launch.arguments["BLOCK_KEYS"]) for launch in plan.launches[1:-1:3]]
+        keys = [launch.grid[0] * cast(int, launch.arguments["BLOCK_KEYS"]) for launch in launches[1:-1:3]]
         assert sum(keys) >= batch * 4 * length**2
 
     @pytest.mark.parametrize(
