@@ -219,15 +219,15 @@ class Task:
         dtypes = (self.dtypes or self.spec.dtypes)[:MOST_RESIZED_DTYPES]
         given = list(self.given) or self._small_cases()
         likes = {name: like for like in reversed(given) for name in like.sizes if self._is_free(name)}
-        found = []
+        cases = []
         for size in sizes:
             for name, like in likes.items():
                 free = [one for one in like.sizes if one != name and self._is_free(one)]
                 others = {one: chance.randint(2, 5) if other is None else other for one in free}
                 case = Case(f"hidden, {name}", **{**like.sizes, **others, name: size})
                 if self._accepts(case) and self._size(case) <= LARGEST_CASE_BYTES and self._works(case):
-                    found += [Trial(case, one, self.layouts[0], hidden=True) for one in dtypes]
-        return found
+                    cases.append(case)
+        return [Trial(case, dtype, self.layouts[0], hidden=True) for dtype in dtypes for case in cases]
 
     def shrunk(self, trial: Trial, factor: float) -> Trial | None:
         """Return a stretched trial with its large size times a factor; None where the task does not take that size."""

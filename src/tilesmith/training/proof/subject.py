@@ -64,7 +64,7 @@ class Subject:
         else:
             config = self._read(transformers.AutoConfig)
         for name in self.changes:
-            if not hasattr(config, name):
+            if name not in SMALL and not hasattr(config, name):
                 raise SubjectError(f"the configuration of {self.name} has no {name}")
         try:
             if self.name in SMALL_FAMILIES:

@@ -1,5 +1,5 @@
 # a counter in kept memory makes later calls wrong
-# judge: state
+# judge: state|wrong-value
 import torch
 import triton
 import triton.language as tl
