@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hostile_pages import hostile, require_harmless
 from tilesmith.lab.judge import Candidate, CandidateError, Judge, Options, Task
+from tilesmith.lab.judge.candidate import parsed
 from tilesmith.lab.judge.output.content import comparison, headline, sections, series_table
 from tilesmith.lab.judge.output.page import page
 from tilesmith.lab.judge.series import candidates_in, judge_series
@@ -130,3 +134,20 @@ def test_no_text_of_a_verdict_runs_in_a_browser(verdicts: list[dict[str, object]
         pages[f"judge{number}"], keys = hostile(page, verdicts[-number:])
         assert {"candidate", "task"} <= keys
     require_harmless(pages, tmp_path)
+
+
+def test_threads_parse_one_file_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 raises SystemError where trees of two threads are made at once."""
+    inside, together, parse = [0], [0], ast.parse
+
+    def slow(text: str) -> ast.Module:
+        inside[0] += 1
+        together[0] = max(together[0], inside[0])
+        time.sleep(0.01)
+        inside[0] -= 1
+        return parse(text)
+
+    monkeypatch.setattr(ast, "parse", slow)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(parsed, ["x = 1"] * 8))) == 8
+    assert together[0] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ _SUFFIXES = (".py", ".cu", ".cuh", ".cpp", ".h", ".json", ".txt", ".toml", ".yml
 _CUDA_BUILDERS = frozenset(
     {"cpp_extension", "_compile_kernel", "RawKernel", "RawModule", "nvrtc", "SourceModule", "cupy", "pycuda"}
 )
+_PARSER = threading.Lock()
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises
 
 
@@ -98,7 +100,7 @@ class Candidate:
         for name, content in self.files.items():
             if name.endswith(".py"):
                 try:
-                    tree = ast.parse(content)
+                    tree = parsed(content)
                 except UNREADABLE:
                     continue
                 for node in ast.walk(tree):
@@ -109,6 +111,15 @@ class Candidate:
         return found
 
 
+def parsed(text: str | bytes) -> ast.Module:
+    """Return the syntax tree of a file. Raises one of UNREADABLE.
+
+    One thread at a time: Python before 3.12 counts the depth of the trees of all threads together.
+    """
+    with _PARSER:
+        return ast.parse(text)
+
+
 def readable(text: str) -> str:
     """Return a text without control characters, which a terminal obeys, and without broken Unicode."""
     return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
@@ -117,7 +128,7 @@ def readable(text: str) -> str:
 def _names_in(content: bytes) -> set[str]:
     """Return the parts of all dotted names in a file, imported or used."""
     try:
-        tree = ast.parse(content)
+        tree = parsed(content)
     except UNREADABLE:
         return set()
     found: set[str] = set()
@@ -135,7 +146,7 @@ def _names_in(content: bytes) -> set[str]:
 
 def _normal(text: str) -> str | None:
     try:
-        tree = ast.parse(text)
+        tree = parsed(text)
         return ast.dump(tree.body[0]) if len(tree.body) == 1 and isinstance(tree.body[0], ast.FunctionDef) else None
     except UNREADABLE:
         return None

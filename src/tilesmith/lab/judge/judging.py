@@ -18,7 +18,6 @@ write it in `tape_checks.py`; to add a stage, name it in `verdict.STAGES` and ra
 
 from __future__ import annotations
 
-import ast
 import secrets
 import shutil
 import subprocess
@@ -35,7 +34,7 @@ from typing import Any
 import torch
 import triton
 
-from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, readable
+from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed, readable
 from tilesmith.lab.judge.describing import SECONDS_FOR_FACTS, compiled_trials
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
@@ -164,7 +163,7 @@ class _Judgement:
         if self._candidate.problem is not None:
             raise Failure(Reason("unreadable", "loads", self._candidate.problem))
         try:
-            ast.parse(self._candidate.files[main])
+            parsed(self._candidate.files[main])
         except UNREADABLE as error:
             line = getattr(error, "lineno", None)
             raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None

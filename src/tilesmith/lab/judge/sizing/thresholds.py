@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tilesmith.lab.judge.candidate import UNREADABLE, Candidate
+from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed
 from tilesmith.lab.judge.sizing.conditions import changes
 
 SMALLEST, LARGEST = 2, 8192
@@ -51,7 +51,7 @@ def _trees(candidate: Candidate) -> Iterator[ast.Module]:
     for name, content in candidate.files.items():
         if name.endswith(".py"):
             with suppress(*UNREADABLE):
-                yield ast.parse(content)
+                yield parsed(content)
 
 
 def _integers(tree: ast.Module, parts: Callable[[ast.AST], list[Any]]) -> Iterator[int]:
