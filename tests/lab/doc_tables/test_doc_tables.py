@@ -203,7 +203,7 @@ def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
     assert not (project / "docs/images").exists(), "nothing is stored yet"
     store(project, "h200.json")
     row = {"version": "transformers", "milliseconds": 200.0, "peak_bytes": 2**35, "losses": [12.0]}
-    ours = {"version": "tilesmith-with-its-adamw", "milliseconds": 100.0, "peak_bytes": 2**34, "losses": [12.0]}
+    ours = {"version": "tilesmith", "milliseconds": 100.0, "peak_bytes": 2**34, "losses": [12.0]}
     store_model(project, "new.json", model="llama-1b", commit="0" * 40, rows=[row, ours])
     liger = {**row, "version": "liger", "milliseconds": 150.0}
     stale = {**ours, "milliseconds": 123.0}
