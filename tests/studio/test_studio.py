@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tilesmith.cli import app
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from running_studio import RunningStudio, running_studio, until  # needs both
+from running_studio import PATIENCE, RunningStudio, running_studio, until  # needs both
 
 from tilesmith.studio.app import number_in
 from tilesmith.studio.lessons import course
@@ -439,6 +440,9 @@ def test_two_tabs_see_each_other_and_a_conflict(studio: RunningStudio, browser: 
 @in_a_browser
 def test_killed_worker_is_replaced(studio: RunningStudio, browser: Browser) -> None:
     page = opened(browser, studio, "exercise/vector-add")
+    idle = threading.Event()
+    studio.studio.checks._waiting.put(idle.set)  # the worker may still check what another test saved
+    assert idle.wait(PATIENCE)
     process = until(lambda: studio.studio.checks.worker_process)
     checks = studio.workshop.progress().of("vector-add").checks
     os.kill(process, signal.SIGKILL)
