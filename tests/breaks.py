@@ -343,6 +343,13 @@ BREAKS = [
         "tests/ops/device/norms/test_any_width.py -k 'matches_float64 and layer_norm'",
     ),
     Break(
+        "layer_norm leaves the rounding of the mean",
+        "ops/layer_norm/forward.py",
+        "    mean += error\n",
+        "",
+        "tests/ops/test_layer_norm.py -k equal_elements",
+    ),
+    Break(
         "layer_norm keeps statistics that nobody needs",
         "ops/layer_norm/operator.py",
         "wants_gradient((x, weight, bias))",

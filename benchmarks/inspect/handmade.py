@@ -339,7 +339,11 @@ def inspected(case: str, text: str, source: Path, compiles: bool = False) -> tup
 
 
 def verdict(planted: Planted, clean: list[Any], found: list[Any]) -> tuple[str, str]:
-    """Return "found", "no effect" or "missed", and the finding or the reason."""
+    """Return "found", "no effect" or "missed", and the finding or the reason.
+
+    "found" is a finding of an expected kind, at a line where the clean kernel has none of that kind. Whether it is the
+    line of the fault is for a reader to see.
+    """
     before = {(kind, line) for kind, _, line, _ in clean}
     new = [one for one in found if one[0] in planted.expected and (one[0], one[2]) not in before]
     if new:

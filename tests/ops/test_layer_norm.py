@@ -308,10 +308,13 @@ def test_layer_norm_that_nobody_trains_keeps_no_statistics() -> None:
     assert launch.arguments["statistics_ptr"] is None
 
 
+@pytest.mark.parametrize("expanded", [False, True])
 @pytest.mark.parametrize("columns", [3, 100, 129, 1000, 5000, 20000])
-def test_rows_of_equal_elements_give_the_bias(columns: int) -> None:
-    """Forms for rows in registers, of any width and in blocks: no rounding of the mean is left."""
-    x = (torch.tensor([1.0, -0.1, 1e-20, 3.3e4, -7.7e8])[:, None]).expand(5, columns).requires_grad_()
+def test_rows_of_equal_elements_give_the_bias(columns: int, expanded: bool) -> None:
+    """No rounding of the mean is left in registers, in chunks, or in blocks, which expanded rows take."""
+    values = torch.cat([torch.tensor([1.0, -0.1, 1e-20, 3.3e4, -7.7e8]), torch.randn(27)])  # few have a rounded mean
+    x = values[:, None].expand(-1, columns)
+    x = (x if expanded else x.contiguous()).requires_grad_()
     weight, bias = torch.randn(columns).requires_grad_(), torch.randn(columns).requires_grad_()
     with ts.use("interpret"):
         y = ts.ops.layer_norm(x, weight, bias)

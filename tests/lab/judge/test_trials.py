@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -90,6 +91,14 @@ def test_resized_trials_have_the_size_in_one_dimension_and_small_others() -> Non
     assert [one["rows"] for one in found if one["rows"] in (1, 777)] == [1, 777]
     assert [one["cols"] for one in found if one["cols"] in (1, 777)] == [1, 777]
     assert all(min(one.values()) <= 5 for one in found)
+
+
+def test_every_size_is_tried_in_one_dtype_before_any_in_another() -> None:
+    """Programs are limited: `wrong_beyond_a_size` passed when 1500 rows in two dtypes left no room for 1501."""
+    dtypes = [trial.dtype for trial in softmax().resized([1500, 1501], 0)]
+    changes = sum(one != other for one, other in pairwise(dtypes))
+    assert len(set(dtypes)) == 2
+    assert changes == 1
 
 
 def test_spiked_inputs_hold_one_large_element_in_some_rows() -> None:
