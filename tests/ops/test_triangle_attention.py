@@ -145,10 +145,10 @@ def test_the_output_and_its_gradients_lie_as_their_tensors_do(batch: int, starti
     assert not inputs["q"].is_contiguous()
     tensors = [inputs[name] for name in ("q", "k", "v", "bias", "mask")]
     with ts.use("interpret"):
-        output, lse = forward(*tensors, starting, None, False)
-        gradients = backward(torch.ones_like(output), output, lse, True, *tensors, starting, None, False)
-    promised, _ = forward.fake(*tensors, starting, None, False)
-    promised_gradients = backward.fake(output, output, lse, True, *tensors, starting, None, False)
+        output, lse = forward(*tensors, starting, None, False, False)
+        gradients = backward(torch.ones_like(output), output, lse, True, *tensors, starting, None, False, False)
+    promised, _ = forward.fake(*tensors, starting, None, False, False)
+    promised_gradients = backward.fake(output, output, lse, True, *tensors, starting, None, False, False)
     for one in (output, promised, *gradients[:3], *promised_gradients[:3]):
         assert one.stride() == strides
 
@@ -178,6 +178,38 @@ def test_rows_all_masked_get_zeros(mode: Any, starting: bool) -> None:
     with ts.use(mode):
         found = forward_and_backward(lambda **named: triangle_attention(**named, starting=starting), inputs)
     assert all(not value.any() for value in found.values())
+
+
+@BOTH_WAYS
+@SIDES
+def test_rows_all_masked_get_the_mean_of_v_if_asked(mode: Any, starting: bool) -> None:
+    """As the softmax of equal scores; rows with a key are as ever."""
+    inputs = made(rows=34, columns=34, head=5)
+    rows = inputs["mask"] if starting else inputs["mask"].transpose(1, 2)
+    rows[0, 3] = rows[0, 33] = False
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor, gate: Tensor) -> Tensor:
+        q, k, v, mask = (one if starting else one.transpose(1, 2) for one in (q, k, v, mask))
+        third = bias if starting else bias.mT
+        scores = torch.einsum("brqhd,brkhd->brhqk", q, k) * q.shape[-1] ** -0.5 + third[:, None]
+        weights = scores.masked_fill(~mask[:, :, None, None], -1e9).softmax(-1)
+        found = torch.einsum("brhqk,brkhd->brqhd", weights, v)
+        return (found if starting else found.transpose(1, 2)) * gate.sigmoid()
+
+    with ts.use(mode):
+        found = forward_and_backward(partial(triangle_attention, starting=starting, mean_without_keys=True), inputs)
+    assert_same(found, forward_and_backward(plain, inputs))
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "cuda:100", "hip:gfx942"])
+def test_mean_of_rows_all_masked_compiles(target: str) -> None:
+    q = torch.empty(1, 301, 301, 4, 32, dtype=torch.bfloat16, device="meta")
+    mask = torch.empty(1, 301, 301, dtype=torch.bool, device="meta")
+    with recorded_plans("cuda:90") as plans:
+        triangle_attention(q, q, q, mask=mask, mean_without_keys=True)
+    launch = plans[0].launches[-1]
+    assert launch.kernel.__name__ == "blind_rows_kernel"
+    compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
 
 
 @BOTH_WAYS
@@ -229,6 +261,7 @@ def test_bad_input(mode: Any, name: str, arguments: Inputs, kind: type[Exception
     [
         ({"bias": torch.ones(1, 3, 3)}, ValueError, r"bias has shape \(1, 3, 3\), but must be \[batch, heads, length"),
         ({"starting": 1}, TypeError, "starting is a int, but must be True or False"),
+        ({"mean_without_keys": 1}, TypeError, "mean_without_keys is a int, but must be True or False"),
     ],
 )
 def test_bad_input_of_triangles(mode: Any, arguments: Inputs, kind: type[Exception], words: str) -> None:

@@ -61,9 +61,7 @@ def triangle_attention(
         raise ValueError(f"{NAME}: mask and kv_lengths are given, but only one of them may be")
     seen = _seen_keys(mask, kv_lengths, wanted)  # [B, N, K]
     with torch.autocast(q.device.type, enabled=False) if _is_autocast(q) else nullcontext():
-        output = _attended(q, k, v, bias, seen, scale)
-        if mask is not None and seen is not None and keys:
-            output = _mean_for_blind_rows(output, v, seen)
+        output = _attended(q, k, v, bias, seen, scale, mean_without_keys=mask is not None)
         if not return_aux:
             return output
         return output, *_statistics(q, k, bias, seen, scale, zero_blind=kv_lengths is not None)
@@ -87,24 +85,23 @@ def mask_to_kv_lengths(mask: Tensor) -> Tensor:
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor | None, scale: float | None
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, seen: Tensor | None, scale: float | None,
+    mean_without_keys: bool,
 ) -> Tensor:  # fmt: skip
-    """Return attention; rows without keys get zeros."""
+    """Return attention. Rows without keys get zeros, or the mean of v: equal scores have equal weights."""
     if q.shape == k.shape and (bias is None or bias.shape[1] == 1):
-        q, k, v = (one.transpose(2, 3) for one in (q, k, v))  # [B, N, Q, H, D]
-        return over_pairs(q, k, v, None if bias is None else bias[:, 0], seen, scale=scale).transpose(2, 3)
+        grids = (one.transpose(2, 3) for one in (q, k, v))  # [B, N, Q, H, D]
+        shared = None if bias is None else bias[:, 0]
+        return over_pairs(*grids, shared, seen, scale=scale, mean_without_keys=mean_without_keys).transpose(2, 3)
     biases, masks = ([None] * q.shape[0] if one is None else one.unbind() for one in (bias, seen))
     members = [
         attention(*heads, bias=its_bias, mask=its_mask, scale=scale)
         for *heads, its_bias, its_mask in zip(q, k, v, biases, masks, strict=True)
     ]
-    return torch.stack(members) if members else q * 1
-
-
-def _mean_for_blind_rows(output: Tensor, v: Tensor, seen: Tensor) -> Tensor:
-    """Return the output with the mean of v in rows without keys: equal scores have equal weights."""
-    is_blind = ~seen.any(-1)[:, :, None, None, None]
-    return torch.where(is_blind, v.mean(3, keepdim=True), output)
+    output = torch.stack(members) if members else q * 1
+    if seen is None or not mean_without_keys or not k.shape[3]:
+        return output
+    return torch.where(seen.any(-1)[:, :, None, None, None], output, v.mean(3, keepdim=True))
 
 
 @torch.no_grad()

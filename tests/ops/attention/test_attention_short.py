@@ -126,9 +126,10 @@ class TestAgreesWithTheReference:
     def test_of_a_bias_that_has_no_gradient(self) -> None:
         inputs = grid(16)
         tensors = [inputs[name] for name in ("q", "k", "v", "bias", "mask")]
-        output, lse = triangle_forward(*tensors, True, None, False)
-        *wanted, _ = triangle_backward(torch.ones_like(output), output, lse, True, *tensors, True, None, False)
-        *found, dbias = triangle_backward(torch.ones_like(output), output, lse, False, *tensors, True, None, False)
+        output, lse = triangle_forward(*tensors, True, None, False, False)
+        of_output = (torch.ones_like(output), output, lse)
+        *wanted, _ = triangle_backward(*of_output, True, *tensors, True, None, False, False)
+        *found, dbias = triangle_backward(*of_output, False, *tensors, True, None, False, False)
         torch.testing.assert_close(found, wanted)
         assert dbias.numel() == 0
 

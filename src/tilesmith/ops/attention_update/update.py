@@ -81,7 +81,7 @@ def compute_forward(*arguments: Any) -> Tensors:
                 bias, of_norm = made, x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32))
         projections = product(xn.flatten(0, 2), weights.t())
         q, k, v = _heads_of(projections, x, given.heads)
-        attended, lse = attention_forward(q, k, v, bias, given.mask, given.along_columns, None, given.tf32)
+        attended, lse = attention_forward(q, k, v, bias, given.mask, given.along_columns, None, given.tf32, False)
         attended = attended.reshape(projections.shape[0], given.gate_weight.shape[0])
         opened = gated(attended, projections, given.gate_bias.contiguous())
         added = x.flatten(0, 2) if given.residual else None
@@ -141,7 +141,7 @@ def compute_backward(*arguments: Any) -> Tensors:
         dq, dk, dv, dbias = attention_backward(
             gated(dgated, projections, gate_bias).view(q.shape), attended.view(q.shape), given.lse,
             has_edges or given.bias_gradient, q, k, v, given.made if has_edges else given.bias, given.mask,
-            given.along_columns, None, given.tf32,
+            given.along_columns, None, given.tf32, False,
         )  # fmt: skip
         dprojections, dgate_bias = projections_gradient(
             dgated, attended, projections, gate_bias, *(one.reshape(attended.shape) for one in (dq, dk, dv))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tilesmith.ops.attention.forms import plan_forward
 from tilesmith.ops.attention.kernels.aligned_bias import with_aligned_bias
+from tilesmith.ops.attention.kernels.blind_rows import plan_blind_rows
 from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
@@ -46,7 +47,7 @@ def as_grid(heads: Tensor, along_columns: bool) -> Tensor:
 
 def reference(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
-    gate: Tensor | None, scale: float | None,
+    gate: Tensor | None, scale: float | None, mean_without_keys: bool = False,
 ) -> Tensor:  # fmt: skip
     members = []
     for n in range(q.shape[0]):
@@ -54,6 +55,9 @@ def reference(
         third = None if bias is None else bias[n]
         allowed = None if mask is None else mask[n] if along_columns else mask[n].t()
         of_member = attention_reference(queries, keys, values, bias=third, mask=allowed, scale=scale)
+        if mean_without_keys and allowed is not None and allowed.shape[-1]:
+            has_keys = allowed.any(-1)[:, None, None, None]
+            of_member = torch.where(has_keys, of_member, values.mean(2, keepdim=True))
         members.append(as_grid(of_member, along_columns))
     attended = torch.stack(members) if members else _of_no_batch(q, k, v, bias)
     return attended if gate is None else gate_reference(attended, gate)
@@ -66,7 +70,7 @@ def _of_no_batch(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor
 
 def empty_output(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
-    scale: float | None, tf32: bool,
+    scale: float | None, tf32: bool, mean_without_keys: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the output, and log₂ Σ 2^score of each query as [batch, sequences, heads, queries]."""
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -74,7 +78,12 @@ def empty_output(
 
 
 def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
-    return plan_forward(grid_problem(plan, *arguments))
+    *of_problem, mean_without_keys = arguments
+    problem = grid_problem(plan, *of_problem)
+    output, lse = plan_forward(problem)
+    if mean_without_keys:
+        plan_blind_rows(problem, problem.v, output)
+    return output, lse
 
 
 def _order(along_columns: bool) -> tuple[int, ...]:
@@ -94,7 +103,7 @@ def grid_problem(
 def empty_gradients(
     doutput: Tensor, output: Tensor, lse: Tensor, bias_gradient: bool,
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
-    scale: float | None, tf32: bool,
+    scale: float | None, tf32: bool, mean_without_keys: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return dq, dk, dv and dbias; dbias is empty where it is not wanted."""
     like, shape = (bias, bias.shape) if bias is not None and bias_gradient else (q, (0,))
@@ -104,10 +113,14 @@ def empty_gradients(
 def plan_gradients(
     plan: Plan, doutput: Operand, output: Operand, lse: Operand, bias_gradient: bool, *arguments: Any
 ) -> tuple[Operand, ...]:  # fmt: skip
-    problem = grid_problem(plan, *arguments)
+    *of_problem, mean_without_keys = arguments
+    problem = grid_problem(plan, *of_problem)
     assert problem.q.order is not None, "grid_problem permutes q"
     doutput, output = (one.permuted(problem.q.order) for one in (doutput, output))
-    return gradients_of(problem, doutput, output, lse, bias_gradient)
+    gradients = gradients_of(problem, doutput, output, lse, bias_gradient)
+    if mean_without_keys:
+        plan_blind_rows(problem, doutput, gradients[2])
+    return gradients
 
 
 def grid_kernels(name: str) -> tuple[Kernels, Kernels]:
@@ -121,12 +134,12 @@ def grid_kernels(name: str) -> tuple[Kernels, Kernels]:
 
 def prepared(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, along_columns: bool,
-    scale: float | None,
+    scale: float | None, mean_without_keys: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the arguments as the kernels take them."""
     scale = None if scale is None else float(scale)
     tf32 = tf32_allowed() and q.dtype == torch.float32
-    return q, k, v, bias, mask_by_sequence(mask, along_columns), along_columns, scale, tf32
+    return q, k, v, bias, mask_by_sequence(mask, along_columns), along_columns, scale, tf32, mean_without_keys
 
 
 def mask_by_sequence(mask: Tensor | None, along_columns: bool) -> Tensor | None:
@@ -155,11 +168,11 @@ def gradient_by(backward: Kernels) -> Callable[..., tuple[Tensor | None, ...]]:
 
     def gradient(context: Any, doutput: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if doutput is None:  # the loss does not depend on the output
-            return (None,) * 8
+            return (None,) * 9
         output, lse, *tensors = context.saved_tensors
         wanted = tensors[3] is not None and bool(context.needs_input_grad[3])
         dq, dk, dv, dbias = backward(doutput, output, lse, wanted, *tensors, *context.numbers)
-        return dq, dk, dv, dbias if wanted else None, None, None, None, None
+        return dq, dk, dv, dbias if wanted else None, None, None, None, None, None
 
     return gradient
 

@@ -27,9 +27,9 @@ forward, backward = grid_kernels(NAME)
 
 def reference(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, mask: Tensor | None = None, starting: bool = True,
-    gate: Tensor | None = None, scale: float | None = None,
+    gate: Tensor | None = None, scale: float | None = None, mean_without_keys: bool = False,
 ) -> Tensor:  # fmt: skip
-    return grid.reference(q, k, v, _third_edge(bias, starting), mask, starting, gate, scale)
+    return grid.reference(q, k, v, _third_edge(bias, starting), mask, starting, gate, scale, mean_without_keys)
 
 
 def _third_edge(bias: Tensor | None, starting: bool) -> Tensor | None:
@@ -39,9 +39,9 @@ def _third_edge(bias: Tensor | None, starting: bool) -> Tensor | None:
 
 def prepare(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, starting: bool, gate: Tensor | None,
-    scale: float | None,
+    scale: float | None, mean_without_keys: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    return prepared(q, k, v, _third_edge(bias, starting), mask, starting, scale)
+    return prepared(q, k, v, _third_edge(bias, starting), mask, starting, scale, mean_without_keys)
 
 
 @operator(
@@ -58,6 +58,7 @@ def triangle_attention(
     starting: bool = True,
     gate: Tensor | None = None,
     scale: float | None = None,
+    mean_without_keys: bool = False,
 ) -> Tensor:
     """Return σ(gate) · softmax(scale · q·kᵀ + bias) · v over pairs of residues that share one of the two.
 
@@ -67,10 +68,12 @@ def triangle_attention(
     - `bias`: [batch, heads, n, n], the third edge of the triangle in the order of the pair representation: for the
       starting node the score of ij and ik gets bias[j, k], for the ending node that of ij and kj gets bias[k, i]. It
       has a gradient. Fastest where keys, which are k, are neighbours in memory.
-    - `mask`: boolean [batch, i, j], true for pairs that may be attended to. A pair that sees none gets zeros.
+    - `mask`: boolean [batch, i, j], true for pairs that may be attended to. A pair that sees none gets zeros; with
+      `mean_without_keys` it gets the mean of v, as in libraries that give a masked key a score of −10⁹.
     - `scale`: 1/√(head size) unless given.
     """
     require_flag(NAME, "starting", starting)
+    require_flag(NAME, "mean_without_keys", mean_without_keys)
     require_grid(NAME, q, k, v, bias, mask, starting, gate, scale, "i, j")
     return q
 
