@@ -16,7 +16,9 @@ from torch import Tensor
 import tilesmith as ts
 from tilesmith.lab.check import Trial, run
 from tilesmith.ops import SPECS
+from tilesmith.ops.runtime.kernels import recorded_plans
 from tilesmith.spec import CONTIGUOUS, Case, Inputs
+from tilesmith.toolchain.compiler import Target, compile_kernel
 
 SPEC = SPECS["cross_entropy"]
 cross_entropy = SPEC.op
@@ -252,12 +254,75 @@ class TestLayouts:
         torch.testing.assert_close(losses, torch.tensor([NAN, 0.0]), equal_nan=True)
 
 
-def test_sum_over_several_programs_matches_reference() -> None:
-    rows = 8192 + 700
+@pytest.mark.parametrize("pairs_of_program", [65536, 2048], ids=["one program", "several programs"])
+def test_sum_of_many_rows_matches_reference(pairs_of_program: int) -> None:
+    rows = 4096 + 700
     logits, target = torch.randn(rows, 2), torch.randint(2, (rows,))
     target[::3] = -100
-    compare(logits=logits, target=target)
-    compare(logits=logits, target=target, reduction="sum")
+    with ts.ops.configured(PAIRS=1024, PAIRS_OF_PROGRAM=pairs_of_program):
+        compare(logits=logits, target=target)
+        compare(logits=logits, target=target, reduction="sum")
+
+
+class TestWideRows:
+    """Rows of any width from any address on: whole vectors between two edges."""
+
+    @staticmethod
+    def rows(columns: int, stride: int, first: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Five rows of a larger memory. The first element and the stride decide where vectors begin."""
+        memory = torch.randn(first + 5 * stride, dtype=torch.float64).to(dtype)
+        return memory[first:].as_strided((5, columns), (stride, 1))
+
+    @pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
+    @pytest.mark.parametrize(
+        ("columns", "stride", "first"),
+        [(2051, 2051, 0), (2048, 2048, 0), (2051, 2056, 0), (2050, 2051, 0), (1100, 1101, 3), (8200, 8203, 0)],
+    )
+    def test_edges_are_part_of_the_row(self, columns: int, stride: int, first: int, label_smoothing: float) -> None:
+        logits = self.rows(columns, stride, first)
+        logits[1, -1], logits[4, 0], logits[3, 7] = 200.0, 200.0, INFINITY  # exp(200) is no float32
+        target = torch.tensor([0, columns - 1, -100, 3, columns // 2])
+        for reduction in ("mean", "none"):
+            compare(logits=logits, target=target, label_smoothing=label_smoothing, reduction=reduction)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+    def test_of_half_precision(self, dtype: torch.dtype) -> None:
+        logits = self.rows(2051, 2051, 0, dtype)
+        inputs: dict[str, Any] = {"target": torch.tensor([0, 2050, -100, 3, 1024])}
+        found = results_of(cross_entropy, {"logits": logits, **inputs})
+        exact = results_of(SPEC.reference, {"logits": logits.double(), **inputs})
+        for name, value in found.items():
+            torch.testing.assert_close(value.double(), exact[name], rtol=1e-2, atol=1e-6)
+
+    def test_ignored_rows_are_not_read_and_bad_targets_are_nan(self) -> None:
+        logits = self.rows(2051, 2051, 0)
+        logits[0] = NAN
+        good = torch.tensor([-100, 5, 3, 0, 2050])
+        right = compare(logits=logits, target=good, reduction="none")
+        found = results_of(
+            cross_entropy, {"logits": logits, "target": torch.tensor([-100, 5000, 3, -1, 2050]), "reduction": "none"}
+        )
+        for name, value in found.items():
+            assert value[[1, 3]].isnan().all()
+            torch.testing.assert_close(value[[0, 2, 4]], right[name][[0, 2, 4]], rtol=0.0, atol=0.0)
+
+    @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+    @pytest.mark.parametrize(("columns", "edges"), [(50257, True), (9056, False), (1676, True)])
+    def test_compiles_to_whole_vectors(self, columns: int, edges: bool, target: str) -> None:
+        logits = torch.empty(64, columns, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        with recorded_plans(target) as plans:
+            loss = cross_entropy(logits, torch.empty(64, dtype=torch.int64, device="meta"))
+            loss.backward(torch.empty_like(loss))
+        launches = [launch for plan in plans for launch in plan.launches if "EDGES" in launch.arguments]
+        assert launches[0].kernel.__name__ == "cross_entropy_row_forward_kernel"
+        if columns > 2048:
+            assert launches[1].kernel.__name__ == "cross_entropy_row_backward_kernel"
+        for launch in launches:
+            assert launch.arguments["EDGES"] == edges
+            binary = compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
+            assert not binary.spill_bytes
+            if target == "cuda:90":
+                assert "ld.global.v4.b32" in binary.assembly["ptx"]
 
 
 def test_forward_keeps_nothing_as_large_as_the_logits() -> None:

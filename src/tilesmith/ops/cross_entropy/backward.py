@@ -6,7 +6,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.cross_entropy.forward import exponential, load_targets, tile_across_rows
+from tilesmith.ops.cross_entropy.forward import (
+    can_be_cut,
+    edges_and_vector,
+    exponential,
+    has_edges,
+    load_targets,
+    tile_across_rows,
+)
+from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
@@ -48,6 +56,46 @@ def cross_entropy_backward_kernel(
     tl.store(dx_pointers, dx.to(dlogits_ptr.dtype.element_ty), mask=(rows < n_rows)[:, None] & in_row)
 
 
+@triton.jit(do_not_specialize=["n_rows", "ignore_index"])
+def cross_entropy_row_backward_kernel(
+    dloss_ptr, logits_ptr, target_ptr, kept_ptr, dlogits_ptr,
+    dloss_stride, logits_stride, target_stride, dlogits_stride, n_rows, n_classes, ignore_index, label_smoothing,
+    REDUCED: tl.constexpr, EDGES: tl.constexpr, VECTOR: tl.constexpr, COMPUTE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """As `cross_entropy_backward_kernel`, for a block of one wide row from any address on. EDGES: see `cut_rows`."""
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    blocks_per_row = tl.cdiv(n_classes, BLOCK_SIZE)
+    row = (program // blocks_per_row).to(tl.int64)
+    first_column = program % blocks_per_row * BLOCK_SIZE
+    target = tl.load(target_ptr + row * target_stride)
+    counts = target != ignore_index
+    shift = tl.load(kept_ptr + 2 * row, mask=counts, other=0.0)
+    inverse_sum = tl.load(kept_ptr + 2 * row + 1, mask=counts, other=0.0)
+    if REDUCED:
+        dloss = tl.load(dloss_ptr).to(COMPUTE) * tl.load(kept_ptr + 2 * n_rows.to(tl.int64))
+    else:
+        dloss = tl.load(dloss_ptr + row * dloss_stride).to(COMPUTE)
+    is_class = (target >= 0) & (target < n_classes)
+    scale, for_target, for_others = factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoothing)
+
+    x_ptr = logits_ptr + row * logits_stride
+    dx_ptr = dlogits_ptr + row * dlogits_stride
+    lead, length = cut_rows(x_ptr, n_classes, VECTOR, EDGES)
+    columns = first_column + tl.arange(0, BLOCK_SIZE)
+    in_middle = columns < length
+    x = tl.load(tile_pointers(x_ptr + lead, columns, 1, True), mask=in_middle & counts, other=0.0).to(COMPUTE)
+    target_in_block = (target - lead - first_column).to(tl.int32)
+    dx = gradient_of_block(x, shift, scale, target_in_block, for_target, for_others)  # [BLOCK_SIZE]
+    dx = dx.to(dlogits_ptr.dtype.element_ty)
+    tl.store(tile_pointers(dx_ptr + lead, columns, 1, True), dx, mask=in_middle)
+    if EDGES:  # noqa: SIM102  # decided at compile time, and the next one is not
+        if first_column == 0:
+            edge_columns, exists = edges_of(lead, length, n_classes, VECTOR)
+            edges = tl.load(x_ptr + edge_columns, mask=exists & counts, other=0.0).to(COMPUTE)  # [2 · VECTOR]
+            dedges = gradient_of(edges, edge_columns == target, shift, scale, for_target, for_others)
+            tl.store(dx_ptr + edge_columns, dedges.to(dlogits_ptr.dtype.element_ty), mask=exists)
+
+
 @triton.jit
 def factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoothing):
     """Return three factors of each row, [ROWS, 1]: of its exponentials, and what to subtract for the target and for all
@@ -62,8 +110,14 @@ def factors_of_rows(dloss, inverse_sum, counts, is_class, n_classes, label_smoot
 
 @triton.jit
 def gradient_of_block(x, shift, scale, target_in_block, for_target, for_others):
-    """Return the gradient of a block of logits, [ROWS, BLOCK_SIZE]."""
-    is_target = tl.arange(0, x.shape[1])[None, :] == target_in_block
+    """Return the gradient of a block of logits, [ROWS, BLOCK_SIZE], or [BLOCK_SIZE] of one row."""
+    is_target = tl.arange(0, x.shape[len(x.shape) - 1]) == target_in_block
+    return gradient_of(x, is_target, shift, scale, for_target, for_others)
+
+
+@triton.jit
+def gradient_of(x, is_target, shift, scale, for_target, for_others):
+    """Return the gradient of logits; `is_target` says which of them are their row's target."""
     return exponential(x - shift) * scale - tl.where(is_target, for_target, for_others)
 
 
@@ -74,8 +128,12 @@ def gradient_config(walk: Rows, element_bytes: int) -> TileConfig:
     if walk.columns <= 2048:
         return tile_config(walk, element_bytes)
     # 128 bytes a thread, so that many elements share the work done once a row: on an H200 in bf16 8192×32000 takes
-    # 259 µs (4.05 TB/s) and 4096×128256 takes 513 µs; with 64 bytes 276 and 539.
-    return TileConfig(num_warps=4, BLOCK_SIZE=16384 // element_bytes)
+    # 259 µs (4.05 TB/s) and 4096×128256 takes 513 µs; with 64 bytes 276 and 539. Where blocks would have idle lanes, or
+    # rows have edges, 32 bytes: 22499×9056 227 and 245, 18792×32575 597 and 631, 1191×200069 232 and 261.
+    per_vector, vectors = 128 * 16 // element_bytes, 2 if has_edges(walk) else 8
+    while vectors > 2 and triton.cdiv(walk.columns, vectors * per_vector) * vectors * per_vector > 1.15 * walk.columns:
+        vectors //= 2
+    return TileConfig(num_warps=4, BLOCK_SIZE=per_vector * vectors)
 
 
 @kernels("cross_entropy_backward")
@@ -110,10 +168,19 @@ def plan_gradient(
     dloss_strides = (0,) * len(logits.shape) if reduced else (*dloss.strides, 0)
     walk = as_rows(logits.shape, logits.strides, dlogits.strides, (*target.strides, 0), dloss_strides)
     config = plan.choose(gradient_config(walk, logits.element_bytes), walk.columns_bucket, logits.dtype)
-    plan.launch(
-        cross_entropy_backward_kernel, tile_grid(walk, config), config,
-        dloss_ptr=dloss, logits_ptr=logits, target_ptr=target, kept_ptr=kept, dlogits_ptr=dlogits,
-        **walk.arguments("logits", "dlogits", "target", "dloss"),
-        ignore_index=ignore_index, label_smoothing=float(label_smoothing),
-        REDUCED=reduced, COMPUTE=compute_dtype(logits.dtype),
-    )  # fmt: skip
+    arguments: dict[str, object] = {
+        "dloss_ptr": dloss, "logits_ptr": logits, "target_ptr": target, "kept_ptr": kept, "dlogits_ptr": dlogits,
+        "ignore_index": ignore_index, "label_smoothing": float(label_smoothing),
+        "REDUCED": reduced, "COMPUTE": compute_dtype(logits.dtype),
+    }  # fmt: skip
+    names = ("logits", "dlogits", "target", "dloss")
+    if config.ROWS == 1 and can_be_cut(walk, logits, dlogits):
+        strides = {f"{name}_stride": strides[0] for name, strides in zip(names, walk.strides, strict=True)}
+        plan.launch(
+            cross_entropy_row_backward_kernel, tile_grid(walk, config), config, **arguments, **strides,
+            **edges_and_vector(walk, logits), n_rows=walk.rows, n_classes=walk.columns,
+        )  # fmt: skip
+    else:
+        plan.launch(
+            cross_entropy_backward_kernel, tile_grid(walk, config), config, **arguments, **walk.arguments(*names)
+        )  # fmt: skip

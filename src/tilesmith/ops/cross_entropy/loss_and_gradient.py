@@ -15,16 +15,17 @@ from torch import Tensor
 from tilesmith.ops.cross_entropy.backward import factors_of_rows, gradient_of_block
 from tilesmith.ops.cross_entropy.forward import (
     exponential,
-    forward_config,
     load_target_logits,
     load_targets,
     loss_dtype,
     loss_of_rows,
+    one_block_config,
+    tile_across_rows,
     with_block,
     without_infinity,
 )
 from tilesmith.ops.device.elementwise import compute_dtype
-from tilesmith.ops.runtime.config import Config
+from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -150,14 +151,15 @@ def rows_config(walk: Rows, element_bytes: int) -> RowsConfig:
     in flight, and more blocks in registers were never faster. linear_cross_entropy of 8192×2048×128256 bf16 takes
     21.25 ms with either number of vectors, 21.41 with two kernels.
     """
-    narrow = forward_config(walk, element_bytes)
-    if narrow.GROUP > 1:
+    across = walk.column_strides[0] != 1
+    if not across and bucket(walk.columns) * element_bytes > 8192:
         is_long = walk.columns * element_bytes > 1 << 17 and element_bytes < 8  # float64 would spill with 16 warps
         warps = 16 if is_long else 8
         return RowsConfig(num_warps=warps, BLOCK_SIZE=2 * 32 * warps * 16 // element_bytes, GROUP=2)
+    narrow = tile_across_rows(walk) if across else one_block_config(walk, element_bytes)
     warps, rows = narrow.num_warps, narrow.ROWS
     row_bytes = narrow.BLOCK_SIZE * element_bytes
-    if walk.column_strides[0] == 1 and row_bytes <= 4096:
+    if not across and row_bytes <= 4096:
         warps, rows = min(warps, 2), min(rows, 4096 // row_bytes, 256)  # more addresses do not fit in registers
     return RowsConfig(num_warps=warps, ROWS=rows, BLOCK_SIZE=narrow.BLOCK_SIZE)
 

@@ -178,8 +178,9 @@ def forward_config(problem: Problem, described: bool, split: bool) -> ForwardCon
         return _split_config(problem)
     queries, keys, warps, stages = _TILES[min(problem.q.element_bytes, 4), described][max(problem.head_block, 64)]
     if problem.has_light_scores and described:
-        # 76 µs for a triangle of 256 residues on an H200, 84 with half the queries, 92 with twice the keys.
-        queries, keys, warps, stages = 128, 32, 4, 2
+        # 76 µs for a triangle of 256 residues on an H200, 84 with half the queries, 92 with twice the keys. With a mask
+        # 79.7 in three stages, 82.3 in two; 512 residues 515 and 531.
+        queries, keys, warps, stages = 128, 32, 4, 2 if problem.mask is None else 3
         if problem.gathers_bias:
             queries = 64  # the addresses of 128 queries fill the registers where rows are no multiple of 16 bytes
     elif not problem.is_plain:  # bias, mask, soft cap and dropout take registers
