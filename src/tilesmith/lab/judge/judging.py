@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ import torch
 import triton
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed, readable
+from tilesmith.lab.judge.cuda.builds import Builds
+from tilesmith.lab.judge.cuda.replayed import DeviceReplayer
+from tilesmith.lab.judge.cuda.toolkit import missing_tool, toolkit
 from tilesmith.lab.judge.describing import SECONDS_FOR_FACTS, compiled_trials
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
@@ -138,14 +141,19 @@ class _Judgement:
         self._facts_with_gradients = False
         self._protections: tuple[str, ...] = ()
         self._printed = ""
+        chosen = options.device
+        self._device = ("cuda" if torch.cuda.is_available() else "") if chosen is None else chosen
+        self._builds: Builds | None = None
+        self._missing: str | None = None  # to build CUDA sources
 
     def verdict(self, references: References) -> Verdict:
         try:
             self._parse()
             self._candidate.write_to(self._folder("record"))
+            self._prepare_builds()
             with (
                 self._child("record") as recording,
-                self._child("replay") as replaying,
+                self._child("replay" if self._builds is None else "time") as replaying,
                 self._child("replay", compiles=True) as describing,
                 ThreadPoolExecutor(2) as pool,
             ):
@@ -168,6 +176,17 @@ class _Judgement:
             line = getattr(error, "lineno", None)
             raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
 
+    def _prepare_builds(self) -> None:
+        """Let a candidate that builds extensions do so, where nvcc and a GPU are."""
+        if not self._candidate.builds_extensions:
+            return
+        self._missing = missing_tool(self._device)
+        if self._missing is not None:
+            return  # its kernels may be Triton's
+        self._candidate.write_to(self._folder("build"))
+        kit = toolkit(torch.cuda.get_device_capability())
+        self._builds = Builds(kit, lambda: self._child("build", compiles=True), self._folder("time"))
+
     def _folder(self, role: str) -> Path:
         """Return the folder that children of a role may write to: the candidate's process reaches no other."""
         folder = self._scratch / role
@@ -179,30 +198,47 @@ class _Judgement:
         """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
-        cache = cache_folder() if compiles or role == "time" else None
-        child = self._nursery.child(
-            role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, cache=cache
-        )
+        cache = cache_folder() if (compiles and role != "build") or role == "time" else None
+        on_gpu = role == "record" and self._builds is not None
+        if on_gpu:
+            child = self._child_on_gpu(limits)
+        else:
+            child = self._nursery.child(
+                role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, cache=cache
+            )
         try:
             yield child
         finally:
             child.end()
 
+    def _child_on_gpu(self, limits: Limits) -> Child:
+        """Start the candidate's process on a GPU: confined, or not where the protections keep it from the GPU."""
+        for confined in (True, False):
+            child = self._nursery.child(
+                "record-on-gpu", str(self._folder("record")), limits, confined=confined, on_gpu=True
+            )
+            with suppress(Ended):
+                child.ready()
+            if child.no_gpu is None or not confined:
+                return child
+            child.end()
+        raise AssertionError("unreachable")
+
     def _judge(self, recording: Child, replaying: Child, describing: Child, pool: ThreadPoolExecutor) -> None:
-        recorder = Recorder(self._task, recording, self._seed)
+        recorder = Recorder(self._task, recording, self._seed, self._builds.answer if self._builds else None)
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
         self._load(recorder)
         trying = self._trying = Trying(
-            self._task, self._trials, self._candidate.main, self._seed, recorder,
-            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, sizes_of(self._candidate),
+            self._task, self._trials, self._candidate.main, self._seed, recorder, self._replayer(replaying),
+            self._asked, self._check_tape, sizes_of(self._candidate),
             pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
         describer = Replayer(self._task, describing, self._seed)
 
         def describe(recorded: Recorded) -> None:
-            if self._options.facts:
+            if self._options.facts and self._builds is None:
                 self._facts_trial, self._facts_with_gradients = recorded.trial, recorded.gradients is not None
                 facts.append(pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS))
 
@@ -215,6 +251,11 @@ class _Judgement:
             for failure in compiled_trials(describer, trying, self._kernels, self._options.targets):
                 self._note(failure)
 
+    def _replayer(self, child: Child) -> Replayer:
+        if self._builds is None:
+            return Replayer(self._task, child, self._seed)
+        return DeviceReplayer(self._task, child, self._seed, self._device)
+
     def _load(self, recorder: Recorder) -> None:
         self._asked(lambda: recorder.load(self._candidate.main), "loads")
 
@@ -223,9 +264,10 @@ class _Judgement:
         try:
             return ask()
         except Failure as failure:
-            if failure.reason.kind not in ("import-error", "exception") or not self._candidate.uses_cuda_sources:
+            hidden = self._builds is None and self._candidate.uses_cuda_sources
+            if failure.reason.kind not in ("import-error", "exception") or not hidden:
                 raise
-            message = "the candidate builds CUDA sources, whose launches the judge cannot replay"
+            message = f"the candidate builds CUDA sources, {self._missing or 'whose launches the judge cannot replay'}"
             advice = f"Write the kernel in Triton or Gluon. Its process said: {failure.reason.message[:200]}"
             raise Failure(Reason("cuda-sources", failure.reason.stage, message, advice), open=True) from None
         except Ended as ended:
@@ -277,7 +319,7 @@ class _Judgement:
 
     def _on_gpu(self, references: References) -> None:
         """Let a GPU, if there is one, decide what stayed open, and take the times."""
-        device = ("cuda" if torch.cuda.is_available() else "") if self._options.device is None else self._options.device
+        device = self._device
         if not device or self._reasons or any(one.kind != NEEDS_GPU for one in self._open):
             return
         self._options.progress("timing")
@@ -290,7 +332,7 @@ class _Judgement:
             self._load(recorder)
 
         stage = GpuStage(
-            self._task, self._seed, device, self._child, load,
+            self._task, self._seed, device, self._child, load, self._builds.answer if self._builds else None,
             self._check_tape, references if device == "cuda" else None,
         )  # fmt: skip
         found = stage.run(waiting, seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,12 @@ from tilesmith.spec import Inputs
 COTANGENTS_AT = 384 << 20  # in every arena; inputs, outputs and constants lie before
 MOST_PLACES = 64
 MOST_CONSTANT_BYTES = 64 << 20
+MOST_BUILDS = 8  # extensions, in one call of a candidate
 COTANGENT_SEED = 7
 SEEN: dict[Draw, Draw] = {"wide": "wide-seen", "spiked": "spiked-seen", "sparse": "sparse-seen"}
+
+
+Build = Callable[[Any, Child], dict[str, Any]]
 
 
 class Failure(Exception):
@@ -55,10 +59,12 @@ class Recorded:
 class Recorder:
     """The candidate's process for one judgement."""
 
-    def __init__(self, task: Task, child: Child, seed: int) -> None:
+    def __init__(self, task: Task, child: Child, seed: int, build: Build | None = None) -> None:
+        """`build` compiles the extensions that a candidate's process on a GPU asks for."""
         self._task = task
         self._child = child
         self._seed = seed
+        self._build = build
         self._choices: dict[str, Any] = {}
         self._places = random.Random(f"{seed} places")
         self._wanted: Sequence[str] | None = None
@@ -71,7 +77,7 @@ class Recorder:
         parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
         given = {"init": list(self._task.init), "parameters": parameters}
         laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
-        answer = self._child.ask(
+        answer = self._ask(
             {
                 "do": "load",
                 "main": main,
@@ -185,9 +191,18 @@ class Recorder:
             "room": laid.room,
             "shift": laid.shift,
         }
-        answer = self._child.ask(request, self.seconds)
+        answer = self._ask(request, self.seconds)
         if "error" in answer:
             raise Failure(self._exception(answer, list(inputs)))
+        return answer
+
+    def _ask(self, request: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
+        """Ask the candidate's process, and build the extensions that it wants in the meantime."""
+        answer = self._child.ask(request, seconds)
+        for _ in range(MOST_BUILDS):
+            if "build" not in answer or self._build is None:
+                break
+            answer = self._child.ask(self._build(answer["build"], self._child), seconds)
         return answer
 
     def _backward(
@@ -203,7 +218,7 @@ class Recorder:
             cotangents, wanted = expected.cotangents, expected.exact_gradients
         given = {str(number): one for number, one in enumerate(cotangents)}
         laid = lay(given, self._child.arena, COTANGENTS_AT)
-        answer = self._child.ask({"do": "backward", "cotangents": list(laid.encoded.values())})
+        answer = self._ask({"do": "backward", "cotangents": list(laid.encoded.values())})
         if "error" in answer:
             raise Failure(self._exception(answer))
         found = answer.get("gradients")

@@ -20,8 +20,11 @@ class Limits:
     gigabytes: float = 4.0
 
 
-def apply(limits: Limits) -> list[str]:
-    """Limit this process. Return the limits that hold, in words."""
+def apply(limits: Limits, *, on_gpu: bool = False) -> list[str]:
+    """Limit this process. Return the limits that hold, in words.
+
+    A process on a GPU has no limit of memory: the driver reserves address space for the GPU's memory.
+    """
     memory = _virtual_bytes() + int(limits.gigabytes * GIGABYTE)
     wanted = {
         "memory": (resource.RLIMIT_AS, memory),
@@ -31,6 +34,8 @@ def apply(limits: Limits) -> list[str]:
         "core dumps": (resource.RLIMIT_CORE, 0),
     }
     held = []
+    if on_gpu:
+        del wanted["memory"]
     for name, (kind, value) in wanted.items():
         try:
             _, hardest = resource.getrlimit(kind)

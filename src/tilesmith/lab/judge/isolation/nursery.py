@@ -60,11 +60,16 @@ def serve(requests: socket.socket) -> NoReturn:
 def _roles() -> dict[str, Callable[[socket.socket, Arena, dict[str, Any]], None]]:
     """Import what children need, and return their main functions."""
     from tilesmith.lab.judge.conversing.host import converse
+    from tilesmith.lab.judge.cuda.building import build
+    from tilesmith.lab.judge.cuda.worker import record_on_gpu
     from tilesmith.lab.judge.recording.worker import record
     from tilesmith.lab.judge.replaying.worker import replay
     from tilesmith.lab.judge.timing.worker import time_tapes
 
-    return {"converse": converse, "record": record, "replay": replay, "time": time_tapes}
+    return {
+        "converse": converse, "record": record, "replay": replay, "time": time_tapes, "build": build,
+        "record-on-gpu": record_on_gpu,
+    }  # fmt: skip
 
 
 def _prepare_when_idle(requests: socket.socket) -> None:
@@ -113,9 +118,11 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
         os.chdir(request["scratch"])
         tempfile.tempdir = request["scratch"]
         writable = [request["scratch"], *cache]
-        if sandbox.restrict_files(sandbox.readable_paths(), writable, programs=programs):
+        on_gpu = bool(request["on_gpu"])
+        devices = sandbox.gpu_devices() if on_gpu else []
+        if sandbox.restrict_files(sandbox.readable_paths(), writable, programs=programs, devices=devices):
             protections.append(sandbox.LANDLOCK)
-        if len(process_limits.apply(Limits(**request["limits"]))) == 5:
+        if len(process_limits.apply(Limits(**request["limits"]), on_gpu=on_gpu)) == 5:
             protections.append(sandbox.RLIMITS)
         if sandbox.deny_calls(programs=programs):
             protections.append(sandbox.SECCOMP)

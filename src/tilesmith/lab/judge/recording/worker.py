@@ -22,7 +22,7 @@ from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.candidate_module import function_of, load
 from tilesmith.lab.judge.recording.plain_values import dtype_name, dtype_named
-from tilesmith.lab.judge.recording.tape import Tape
+from tilesmith.lab.judge.recording.tape import Tape, bytes_of
 from tilesmith.spec import called, described
 from tilesmith.toolchain.interpreter import handing_over
 
@@ -31,8 +31,12 @@ PRETENDED_DEVICE = "h200"
 
 def record(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
     """Answer requests until the judge closes the channel."""
+    serve(channel, Session(arena, Path(facts["scratch"])), facts)
+
+
+def serve(channel: socket.socket, session: Session, facts: dict[str, Any]) -> None:
+    """Answer requests by a session until the judge closes the channel."""
     messages.send(channel, {"ready": facts["protections"]})
-    session = _Session(arena, Path(facts["scratch"]))
     while True:
         try:
             request = messages.receive(channel)
@@ -41,7 +45,7 @@ def record(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
         messages.send(channel, session.answer(request))
 
 
-class _Session:
+class Session:
     """One candidate: its function, and the call whose gradients may be asked for."""
 
     def __init__(self, arena: Arena, folder: Path) -> None:
@@ -96,7 +100,7 @@ class _Session:
         self._bind(inputs.pop("parameters", {}))
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in request["leaves"]}
         choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
-        tape = Tape(str(self._folder), **choices)
+        tape = self._new_tape(**choices)
         self._tape = tape
         for at, tensor in given.items():
             tape.add_input(tensor, at)
@@ -116,7 +120,7 @@ class _Session:
         others = {name: one.detach() * 0.5 for name, one in self._leaves.items()}
         given = {**inputs, **{name: one.requires_grad_() for name, one in others.items()}}
         choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
-        with self._watching(Tape(str(self._folder), **choices), list(others.values())):
+        with self._watching(self._new_tape(**choices), list(others.values())):
             self._called(given, request)
 
     def _called(self, inputs: dict[str, Any], request: dict[str, Any]) -> Any:
@@ -147,6 +151,9 @@ class _Session:
         gradients = {name: self._written(one) for name, one in zip(self._leaves, found, strict=True) if one is not None}
         return {"gradients": gradients, "tape": self._written_tape()}
 
+    def _new_tape(self, **choices: Any) -> Tape:
+        return Tape(str(self._folder), **choices)
+
     def _watching(self, tape: Tape | None, on_gpu: list[torch.Tensor] | None = None) -> ExitStack:
         """Return a context in which there seems to be a GPU, and the tape sees launches and operators."""
         for tensor in on_gpu or []:
@@ -154,7 +161,7 @@ class _Session:
         stack = ExitStack()
         stack.enter_context(poisoned_memory())
         stack.enter_context(gpu_stand_in(named_device(PRETENDED_DEVICE)))
-        stack.enter_context(handing_over(tape or Tape(str(self._folder))))
+        stack.enter_context(handing_over(tape or self._new_tape()))
         stack.enter_context(self._tracker.watching())
         if tape is not None:
             stack.enter_context(tape)
@@ -179,7 +186,7 @@ class _Session:
             "has_gradient": _has_own_gradient(output),
         }
         content = output.detach().contiguous()
-        facts["at"] = self._put(torch.empty(0, dtype=torch.uint8).set_(content.clone().untyped_storage()))
+        facts["at"] = self._put(bytes_of(content.clone()))
         return facts
 
     def _written_tape(self) -> dict[str, Any] | None:
