@@ -18,6 +18,7 @@ from tilesmith.lab.judge.cuda import building, device_tape, sources
 from tilesmith.lab.judge.cuda.device_tape import DeviceTape
 from tilesmith.lab.judge.cuda.launch_recorder import COPY, FILL, LAUNCH, OTHER, WRAPPED, text
 from tilesmith.lab.judge.cuda.launching import CudaKernels
+from tilesmith.lab.judge.cuda.sanitizer import FOUND, first_report, kernel_in, sanitized
 from tilesmith.lab.judge.cuda.toolkit import BUILT, missing_tool
 from tilesmith.lab.judge.cuda.worker import GpuSession
 from tilesmith.lab.judge.isolation.arena import Arena
@@ -59,10 +60,10 @@ def scaled(session: GpuSession, images: _Images, x: torch.Tensor) -> torch.Tenso
     values = [
         ctypes.c_uint64(x.data_ptr()), ctypes.c_uint64(y.data_ptr()), ctypes.c_int32(x.numel()), ctypes.c_float(3.0)
     ]  # fmt: skip
-    pointers = (ctypes.c_void_p * 4)(*map(ctypes.addressof, values))
+    pointers = (ctypes.c_void_p * 4)(*(ctypes.addressof(one) for one in values))
     numbers = (ctypes.c_uint32 * 11)(1, 1, 1, 32, 1, 1, 1, 1, 1, 0, 0)
     session._heard(DIGEST, images)(LAUNCH, SYMBOL.encode(), numbers, 0, 0, 0, 0, pointers)  # type: ignore[arg-type]
-    given = [ctypes.string_at(pointers[number], size) for number, size in enumerate(_Scale.sizes)]
+    given = [ctypes.string_at(ctypes.addressof(one), size) for one, size in zip(values, _Scale.sizes, strict=True)]
     images.scale.launch((1, 1, 1), (32, 1, 1), 0, 0, given)
     return y
 
@@ -225,6 +226,35 @@ def test_tape_of_a_gpu_names_kernels_without_mangling(tmp_path: Path) -> None:
         tape._cuda_kernel(DIGEST, symbol)
         assert tape.kernels.descriptions[number]["symbol"] == symbol
     assert [one["name"] for one in tape.kernels.descriptions] == ["scale_kernel", "add_kernel", "plain"]
+
+
+REPORT = """========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at void softmax_kernel<float>(const T1 *, T1 *, int)+0x120
+=========     by thread (33,0,0) in block (6,0,0)
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def test_report_of_the_sanitizer_names_the_kernel() -> None:
+    assert first_report(REPORT) == (
+        "Invalid __global__ read of size 4 bytes at void softmax_kernel<float>(const T1 *, T1 *, int)+0x120"
+    )
+    assert kernel_in(REPORT) == "softmax_kernel"
+    assert first_report("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n") is None
+
+
+def test_tools_of_the_sanitizer_become_reasons_and_notes(tmp_path: Path) -> None:
+    """A stand-in for the program reports for one tool, finds nothing by another, and fails for the third."""
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(
+        f"#!/bin/sh\ncase $2 in memcheck) cat <<'END'\n{REPORT}END\nexit {FOUND};; racecheck) exit 0;; esac\n"
+        "echo unsupported >&2; exit 1\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    reasons, notes = sanitized(str(program), [], tmp_path, tmp_path / "trials")
+    assert [(one.kind, one.stage, one.kernel) for one in reasons] == [("out-of-bounds", "safe", "softmax_kernel")]
+    assert notes == ["compute-sanitizer racecheck: no report", "compute-sanitizer initcheck did not run (unsupported)"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU says")

@@ -17,4 +17,5 @@ Files, in reading order:
 - `replayed.py`: replays one trial on the GPU, and says what is wrong.
 - `sanitizer.py`: compute-sanitizer over the launches of one trial.
 - `sanitized_run.py`: the program that compute-sanitizer watches.
+- `stage.py`: one candidate's builds, processes, and what follows its trials.
 """

@@ -19,7 +19,7 @@ from tilesmith.toolchain.interpreter import Launched, launch_as_usual
 _LEGACY_STREAMS = (0, 1)
 
 
-class DeviceTape(Tape):
+class DeviceTape(Tape):  # type: ignore[no-untyped-call]  # PyTorch has no types here
     """Also knows storages by their addresses: a launch holds no tensors, only pointers."""
 
     def __init__(self, folder: str, device: str = "cuda", **choices: Any) -> None:
@@ -173,7 +173,7 @@ class _Raw:
 
 def _block_at(address: int) -> tuple[int, int] | None:
     """Return the start and length of the block of PyTorch's allocator that holds an address."""
-    for segment in torch.cuda.memory_snapshot():
+    for segment in torch.cuda.memory_snapshot():  # type: ignore[no-untyped-call]  # likewise
         start = segment["address"]
         if not start <= address < start + segment["total_size"]:
             continue

@@ -53,12 +53,15 @@ class CudaKernels:
         parameters = [_parameter(one, size, address) for one, size in zip(arguments, function.sizes, strict=True)]
         return CudaLaunch(function, _numbers(step["grid"]), parameters, step["options"])
 
+    def facts(self, kernel: Mapping[str, Any]) -> dict[str, int]:
+        """Return registers, and bytes of local and shared memory, of a kernel."""
+        return self._function(kernel).facts()
+
     def _function(self, kernel: Mapping[str, Any]) -> Function:
         digest, name = str(kernel["cuda"]), str(kernel["symbol"])
         if not re.fullmatch("[0-9a-f]{16}", digest) or not (self._folder / digest).is_dir():
             raise BadTape("a kernel that the judge did not build")
         if digest not in self._images:
-            torch.cuda.init()
             torch.zeros(1, device="cuda")  # makes the context that modules belong to
             self._images[digest] = Images(self._folder / digest)
         found = self._images[digest].function(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from tilesmith.lab.judge.isolation.children import Child
@@ -34,6 +36,24 @@ class DeviceReplayer(Replayer):
             if sum(one["bytes"] for one in recorded.tape["storages"]) <= MOST_BYTES:
                 self._refuse_work_of_pytorch(recorded)
         return decided
+
+    def input_bytes(self, recorded: Recorded) -> dict[str, Tensor] | None:
+        """Return the bytes of each input of a trial, as the replay gets them."""
+        drawn = self._device_judge.fresh_inputs(recorded)
+        return None if drawn is None else drawn.fresh.at(-2, 0)
+
+    def kernel_facts(self, recorded: Recorded, target: str) -> list[dict[str, Any]]:
+        """Return the facts of the CUDA kernels of a trial, in the form of those of Triton. Raises Ended."""
+        answer = self._child.ask({"do": "kernel_facts", "tape": recorded.tape})
+        found = []
+        for one in answer.get("kernels", ()):
+            facts = {
+                "device": target, "registers": one["registers"], "spill_bytes": one["local_bytes"],
+                "shared_bytes": one["shared_bytes"], "occupancy": None, "predicted_us": None, "limited_by": None,
+            }  # fmt: skip
+            plain = {name: one[name] for name in ("name", "line", "launches")}
+            found.append({**plain, "targets": {target: facts}, "errors": {}, "findings": []})
+        return found
 
     def _refuse_kept_outputs(self, recorded: Recorded) -> None:
         kinds = {recorded.tape["storages"][reference[0]]["kind"] for reference in recorded.references}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import inspect
 import socket
 import sys
 from collections.abc import Callable
@@ -54,15 +55,20 @@ class GpuSession(Session):
     def _take_over_builder(self) -> None:
         from torch.utils import cpp_extension
 
+        stock: dict[str, Any] = {name: getattr(cpp_extension, name) for name in ("load", "load_inline")}
+        forms = {name: inspect.signature(one) for name, one in stock.items()}
+
         def load_inline(*given: Any, **named: Any) -> Any:
-            return self._built(sources.of_inline(*given, **named), named.get("is_python_module", True))
+            chosen = forms["load_inline"].bind(*given, **named).arguments
+            return self._built(sources.of_inline(**chosen), chosen.get("is_python_module", True))
 
-        def load(name: str, files: Any = (), *given: Any, **named: Any) -> Any:
-            wanted = named.pop("sources", files)
-            python = named.get("is_python_module", True)
-            return self._built(sources.of_files(name, wanted, self._folder, **named), python)
+        def load(*given: Any, **named: Any) -> Any:
+            chosen = forms["load"].bind(*given, **named).arguments
+            files = {"sources": chosen.pop("sources"), "folder": self._folder}
+            return self._built(sources.of_files(**files, **chosen), chosen.get("is_python_module", True))
 
-        cpp_extension.load_inline, cpp_extension.load = load_inline, load
+        for name, function in {"load": load, "load_inline": load_inline}.items():
+            setattr(cpp_extension, name, function)
 
     def _built(self, request: dict[str, Any], as_python: bool) -> Any:
         """Let the judge build an extension, and load it with its launches recorded."""
@@ -76,7 +82,11 @@ class GpuSession(Session):
             file = folder / (f"{number}.cubin" if number else f"{name}.so")
             file.write_bytes(bytes(self._arena.bytes_at(at, length)))
         library = folder / f"{name}.so"
-        module = self._imported(name, library) if as_python else torch.ops.load_library(str(library))
+        module = None
+        if as_python:
+            module = self._imported(name, library)
+        else:  # it registers operators
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]  # PyTorch has no types here
         callback = _RECORDER(self._heard(built["digest"], Images(folder)))
         self._callbacks.append(callback)
         ctypes.CDLL(str(library)).tilesmith_record_launches(callback)

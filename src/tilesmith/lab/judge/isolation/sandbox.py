@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import struct
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -135,6 +137,14 @@ def close_other_files(kept: Sequence[int]) -> None:
         if int(number) > 2 and int(number) not in kept:
             with suppress(OSError):
                 os.close(int(number))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that a candidate may have filled, with folders nested more deeply than Python can follow."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)
 
 
 def _libc() -> ctypes.CDLL:

@@ -45,7 +45,15 @@ class _Place:
 class DeviceMemory:
     """Storages by number, on a device. Inputs are filled by the caller; constants keep their values."""
 
-    def __init__(self, storages: Sequence[Mapping[str, Any]], constants: Mapping[str, Tensor], device: str) -> None:
+    def __init__(
+        self,
+        storages: Sequence[Mapping[str, Any]],
+        constants: Mapping[str, Tensor],
+        device: str,
+        *,
+        exact: bool = False,
+    ) -> None:
+        """With `exact`, memory has no guards and nobody writes new memory: another tool watches accesses."""
         self.places: list[_Place] = []
         self.inputs: dict[str, int] = {}
         self._new: list[int] = []
@@ -56,8 +64,11 @@ class DeviceMemory:
             total += length if isinstance(length, int) else MOST_BYTES
             if not isinstance(length, int) or length < 0 or total > MOST_BYTES:
                 raise BadTape(f"storage {number} has {length!r} bytes")
-            buffer = torch.full((2 * GUARD + aligned(length),), POISON, dtype=torch.uint8, device=device)
-            self.places.append(_Place(buffer, GUARD, length, guarded=True))
+            if exact:
+                buffer = torch.empty(max(1, length), dtype=torch.uint8, device=device)
+            else:
+                buffer = torch.full((2 * GUARD + aligned(length),), POISON, dtype=torch.uint8, device=device)
+            self.places.append(_Place(buffer, 0 if exact else GUARD, length, guarded=not exact))
             if kind == "input":
                 self.inputs[str(storage.get("name"))] = number
             elif kind == "constant":
@@ -65,7 +76,7 @@ class DeviceMemory:
                     raise BadTape(f"storage {number} is a constant without a value")
                 self._constants[number] = constants[str(number)].to(device)
             elif kind == "new":
-                self._new.append(number)
+                self._new += [] if exact else [number]
             else:
                 raise BadTape(f"storage {number} is of kind {kind!r}")
 

@@ -85,6 +85,19 @@ class Session(TapeSession):
             "guards": guards,
         }
 
+    def _kernel_facts(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return what the driver says about the CUDA kernels of a tape."""
+        tape = request["tape"]
+        used = [step["kernel"] for step in tape["steps"] if "kernel" in step]
+        named = {number: tape["kernels"][number] for number in used}
+        return {
+            "kernels": [
+                {"name": str(one["name"]), "line": one["line"], "launches": used.count(number),
+                 **self._cuda_kernels.facts(one)}
+                for number, one in named.items() if "cuda" in one
+            ]
+        }  # fmt: skip
+
     def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run the prepared tape with what its launches store for other inputs."""
         assert self._sets is not None
