@@ -23,7 +23,7 @@ from tilesmith.lab.judge.cuda.toolkit import BUILT, missing_tool
 from tilesmith.lab.judge.cuda.worker import GpuSession
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.laying import lay, read_output
-from tilesmith.lab.judge.timing.device_sets import DeviceSets, interpreted
+from tilesmith.lab.judge.timing.device_sets import DeviceSets
 from tilesmith.lab.judge.timing.fresh import FreshInputs
 
 CUDA_ZOO = Path(__file__).parents[2] / "judge" / "zoo" / "cuda"
@@ -57,7 +57,7 @@ class _Images:
 def scaled(session: GpuSession, images: _Images, x: torch.Tensor) -> torch.Tensor:
     """Do what a candidate's host code does: allocate, launch by pointers, return."""
     y = torch.empty_like(x)
-    values = [
+    values: list[Any] = [
         ctypes.c_uint64(x.data_ptr()), ctypes.c_uint64(y.data_ptr()), ctypes.c_int32(x.numel()), ctypes.c_float(3.0)
     ]  # fmt: skip
     pointers = (ctypes.c_void_p * 4)(*(ctypes.addressof(one) for one in values))
@@ -106,7 +106,7 @@ def test_launch_by_pointers_is_replayed_on_other_inputs(
     drawn = {"0": other.view(torch.uint8)}
     sets = DeviceSets(
         answer["tape"], {}, [answer["outputs"][0]["reference"]], FreshInputs((drawn, drawn), {"0": None}, 0),
-        tmp_path, device="cpu", perform=interpreted, allow_any=False, sets=1, cuda=kernels,
+        tmp_path, device="cpu", allow_any=False, sets=1, cuda=kernels,
     )  # fmt: skip
     assert torch.equal(sets.once(0)[0], 3 * other)
     assert sets.memories[0].guards_hold()
@@ -125,7 +125,7 @@ def test_outputs_with_exchanged_results_show_who_computes(
     inputs = FreshInputs(draws, {"0": "float32"}, 0)  # type: ignore[arg-type]
     sets = DeviceSets(
         moved["tape"], {}, [one["reference"] for one in moved["outputs"]], inputs, tmp_path, device="cpu",
-        perform=interpreted, allow_any=False, sets=1, cuda=kernels,
+        allow_any=False, sets=1, cuda=kernels,
     )  # fmt: skip
     (other,), (right,), (stale,) = sets.with_other_results(0, 5)
     assert torch.equal(stale[:4], other[:4])  # stored by the kernel

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tilesmith.lab.bench.measuring.timing import CACHES_FILLED, Rotation, Stopwatch
 from tilesmith.lab.judge.cuda.launching import CudaKernels
-from tilesmith.lab.judge.replaying.device import DeviceMemory, DeviceReplay, Exchange, Perform
+from tilesmith.lab.judge.replaying.device import DeviceMemory, DeviceReplay, Exchange
 from tilesmith.lab.judge.replaying.memory import POISON
 from tilesmith.lab.judge.timing.clock import REPLAYS, Times, clocked, sampled
 from tilesmith.lab.judge.timing.fresh import FreshInputs
@@ -44,7 +44,6 @@ class DeviceSets:
         folder: Path,
         *,
         device: str,
-        perform: Perform,
         allow_any: bool,
         sets: int,
         cuda: CudaKernels | None = None,
@@ -53,6 +52,7 @@ class DeviceSets:
         self._inputs = inputs
         self._outputs = outputs
         self.memories = [DeviceMemory(tape["storages"], constants, device) for _ in range(sets)]
+        perform = on_gpu if device == "cuda" else interpreted
         self._replays = [
             DeviceReplay(tape, memory, kernels, perform, allow_any=allow_any, cuda=cuda) for memory in self.memories
         ]

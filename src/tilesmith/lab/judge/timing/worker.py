@@ -13,7 +13,7 @@ from tilesmith.lab.judge.cuda.launching import CudaKernels
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.replaying.sessions import TapeSession, serve
 from tilesmith.lab.judge.timing.clock import Dishonest
-from tilesmith.lab.judge.timing.device_sets import DeviceSets, interpreted, on_gpu, rotation_of
+from tilesmith.lab.judge.timing.device_sets import DeviceSets, rotation_of
 from tilesmith.lab.judge.timing.fresh import FreshInputs
 
 OTHER_INPUTS = 1 << 20  # a replay that no clock has
@@ -55,7 +55,7 @@ class Session(TapeSession):
         self._sets = None  # frees the memory of the last tape
         self._sets = DeviceSets(
             tape, constants, request["outputs"], inputs, self._next_folder(), device=device,
-            perform=on_gpu if device == "cuda" else interpreted, allow_any=request["allow_any"],
+            allow_any=request["allow_any"],
             sets=self._rotated.sets if request["timed"] else 1, cuda=self._cuda_kernels,
         )  # fmt: skip
         given = inputs.at(-2, 0)
