@@ -14,6 +14,7 @@ from tilesmith.lab.judge.expected import Expected
 from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.laying import BadOutput, lay, read_output, unchanged
+from tilesmith.lab.judge.recording.circumstances import inputs_in
 from tilesmith.lab.judge.tape_checks import is_well_formed
 from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.verdict import Reason
@@ -53,6 +54,7 @@ class Recorded:
     forward_steps: int = 0
     own_parameters: bool = True
     performed: bool = True
+    circumstance: str = ""
     variants: dict[Draw, Recorded] = field(default_factory=dict)  # where the candidate does something else
 
 
@@ -68,6 +70,7 @@ class Recorder:
         self._choices: dict[str, Any] = {}
         self._places = random.Random(f"{seed} places")
         self._wanted: Sequence[str] | None = None
+        self._circumstance = ""
         self._place = 0  # of the next call's inputs, in steps of the alignment
         self.own_parameters = True
         self.seconds: float | None = None  # for one call, where the limits allow more
@@ -116,11 +119,18 @@ class Recorder:
                 recorded.variants[draw] = found
         return recorded
 
-    def glance(self, trial: Trial) -> Recorded:
-        """Write down the launches of one call without gradients, and compute nothing. Raises Failure, or Ended."""
-        self._wanted, self._choices = (), {"perform": False, "configuration": 0}
+    def glance(self, trial: Trial, circumstance: str = "", *, perform: bool = False) -> Recorded:
+        """Write down the launches of one call without gradients. Raises Failure, or Ended.
+
+        Without `perform` nothing is computed. `circumstance` is one of `circumstances.py`.
+        """
+        self._wanted, self._choices = (), {"perform": perform, "configuration": 0}
         self._place = self._places.randrange(MOST_PLACES)
-        return self._recorded(trial, "seen", False)
+        self._circumstance = circumstance
+        try:
+            return self._recorded(trial, "seen", perform)
+        finally:
+            self._circumstance = ""
 
     def _recorded_variant(self, recorded: Recorded, draw: Draw) -> Recorded | None:
         """Return the record of a call on other inputs; None if it has the same steps, as most candidates' have."""
@@ -138,7 +148,8 @@ class Recorder:
         return None if _steps(found.tape) == _steps(recorded.tape) else found
 
     def _inputs(self, trial: Trial, seed: int, draw: Draw) -> Inputs:
-        return self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
+        inputs = self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
+        return inputs_in(self._circumstance, inputs)
 
     def _leaves_of(self, inputs: Inputs) -> list[str]:
         leaves = self._task.spec.leaves(inputs) if self._task.rules.gradients != "none" else []
@@ -174,8 +185,9 @@ class Recorder:
         self._refuse_changes(inputs)
         constants = self._constants(tape)
         return Recorded(
-            trial, inputs, tape, references, outputs, gradients, constants, forward_steps, self.own_parameters, perform
-        )
+            trial, inputs, tape, references, outputs, gradients, constants, forward_steps, self.own_parameters, perform,
+            self._circumstance,
+        )  # fmt: skip
 
     def _call(self, inputs: Inputs, leaves: list[str], *, record: bool, again: bool = False) -> dict[str, Any]:
         laid = self._laid = lay(inputs, self._child.arena, shift=ALIGNMENT * self._place)
@@ -186,6 +198,7 @@ class Recorder:
             "style": self._task.style,
             "record": record,
             "again": again,
+            "circumstance": self._circumstance,
             **self._choices,
             "tf32": self._task.rules.tf32,
             "room": laid.room,

@@ -83,7 +83,8 @@ def _write(folder: Path, recorded: Recorded, inputs: Mapping[str, Tensor]) -> No
 
 def _run(program: str, tool: str, built: Path, folder: Path) -> tuple[int, str]:
     command: list[Any] = [
-        program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "3", sys.executable, "-m",
+        program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "3",
+        "--report-api-errors", "no", sys.executable, "-m",
         "tilesmith.lab.judge.cuda.sanitized_run", str(built), str(folder),
     ]  # fmt: skip
     # Every tensor is an allocation of its own, so that the tool knows where it ends.

@@ -13,6 +13,7 @@ from tilesmith.lab.judge.cuda.builds import Builds
 from tilesmith.lab.judge.cuda.replayed import DeviceReplayer
 from tilesmith.lab.judge.cuda.sanitizer import sanitized, sanitizer
 from tilesmith.lab.judge.cuda.toolkit import toolkit
+from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
 from tilesmith.lab.judge.recorded import Failure, Recorded
@@ -52,12 +53,25 @@ class CudaStage:
             return []
 
 
+_FEWER = (
+    (), (sandbox.NAMESPACES,), (sandbox.LANDLOCK,), (sandbox.RLIMITS,), (sandbox.SECCOMP,),
+    (sandbox.NAMESPACES, sandbox.LANDLOCK), sandbox.ALL,
+)  # fmt: skip
+_tried: list[tuple[str, ...]] = []  # what a child must do without on this machine
+
+
 def started_on_gpu(nursery: Nursery, folder: Path, limits: Limits) -> Child:
-    """Start the candidate's process on a GPU: confined, or not where the protections keep it from the GPU."""
-    child = nursery.child("record-on-gpu", str(folder), limits, confined=True, on_gpu=True)
-    with suppress(Ended):
-        child.ready()
-    if child.no_gpu is None:
-        return child
-    child.end()
-    return nursery.child("record-on-gpu", str(folder), limits, confined=False, on_gpu=True)
+    """Start the candidate's process on a GPU, with as many protections as leave it the GPU."""
+    for without in _tried[:1] or _FEWER:
+        child = nursery.child("record-on-gpu", str(folder), limits, confined=True, on_gpu=True, without=without)
+        with suppress(Ended):
+            child.ready()
+            if child.no_gpu is None:
+                _tried[:] = [without]
+                return child
+        why = child.no_gpu or child.printed()
+        child.end()
+    message = f"the candidate's process cannot use the GPU: {' '.join(why.split())[:200]}"
+    raise Failure(
+        Reason("cuda-sources", "loads", message, "Is the GPU free, and its driver that of PyTorch?"), open=True
+    )

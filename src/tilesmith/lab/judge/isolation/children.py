@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -64,12 +65,12 @@ class Nursery:
 
     def child(
         self, role: str, scratch: str, limits: Limits, *, confined: bool, programs: bool = False,
-        cache: str | None = None, on_gpu: bool = False,
+        cache: str | None = None, on_gpu: bool = False, without: Sequence[str] = (),
     ) -> Child:  # fmt: skip
         """Start a child with this role. A confined child may run a candidate's code.
 
         With `programs` it may start programs. `cache` is a folder for compiled kernels, which it may write to.
-        A child `on_gpu` may use the files of GPUs.
+        A child `on_gpu` may use the files of GPUs. `without` names protections that it does without.
         """
         ours, theirs = socket.socketpair()
         status, their_status = os.pipe()
@@ -83,6 +84,7 @@ class Nursery:
             "programs": programs,
             "cache": cache,
             "on_gpu": on_gpu,
+            "without": list(without),
             "arena_bytes": arena.size,
         }
         with self._lock:

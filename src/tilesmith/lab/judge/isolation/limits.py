@@ -20,8 +20,8 @@ class Limits:
     gigabytes: float = 4.0
 
 
-def apply(limits: Limits, *, on_gpu: bool = False) -> list[str]:
-    """Limit this process. Return the limits that hold, in words.
+def apply(limits: Limits, *, on_gpu: bool = False) -> bool:
+    """Limit this process. Return whether all limits hold.
 
     A process on a GPU has no limit of memory: the driver reserves address space for the GPU's memory.
     """
@@ -33,18 +33,18 @@ def apply(limits: Limits, *, on_gpu: bool = False) -> list[str]:
         "open files": (resource.RLIMIT_NOFILE, MOST_FILES_OPEN),
         "core dumps": (resource.RLIMIT_CORE, 0),
     }
-    held = []
+    held = 0
     if on_gpu:
         del wanted["memory"]
-    for name, (kind, value) in wanted.items():
+    for kind, value in wanted.values():
         try:
             _, hardest = resource.getrlimit(kind)
             value = value if hardest == resource.RLIM_INFINITY else min(value, hardest)
             resource.setrlimit(kind, (value, value))
         except (OSError, ValueError):
             continue
-        held.append(name)
-    return held
+        held += 1
+    return held == len(wanted)
 
 
 def _virtual_bytes() -> int:

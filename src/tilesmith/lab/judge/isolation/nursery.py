@@ -84,7 +84,8 @@ def _prepare_when_idle(requests: socket.socket) -> None:
 def _start(request: dict[str, Any], descriptors: list[int], roles: dict[str, Any]) -> None:
     channel, status, arena, output = descriptors
     os.setsid()
-    separate = bool(request["confined"]) and sandbox.enter_namespaces()
+    wanted = sandbox.NAMESPACES not in request["without"]
+    separate = bool(request["confined"]) and wanted and sandbox.enter_namespaces()
     supervisor = os.fork()
     if supervisor:
         os.write(status, f"pid {supervisor} {os.getpid()}\n".encode())
@@ -120,12 +121,13 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
         writable = [request["scratch"], *cache]
         on_gpu = bool(request["on_gpu"])
         devices = sandbox.gpu_devices() if on_gpu else []
-        if sandbox.restrict_files(sandbox.readable_paths(), writable, programs=programs, devices=devices):
-            protections.append(sandbox.LANDLOCK)
-        if len(process_limits.apply(Limits(**request["limits"]), on_gpu=on_gpu)) == 5:
-            protections.append(sandbox.RLIMITS)
-        if sandbox.deny_calls(programs=programs):
-            protections.append(sandbox.SECCOMP)
+        readable = sandbox.readable_paths()
+        steps = {
+            sandbox.LANDLOCK: lambda: sandbox.restrict_files(readable, writable, programs=programs, devices=devices),
+            sandbox.RLIMITS: lambda: process_limits.apply(Limits(**request["limits"]), on_gpu=on_gpu),
+            sandbox.SECCOMP: lambda: sandbox.deny_calls(programs=programs),
+        }
+        protections += [name for name, step in steps.items() if name not in request["without"] and step()]
     roles[request["role"]](channel, memory, {"protections": protections, "scratch": request["scratch"]})
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a candidate may have closed or replaced the stream

@@ -6,6 +6,9 @@ The process sees one call's inputs at a time. It knows neither the task nor what
 from __future__ import annotations
 
 import socket
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,12 +24,16 @@ from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.candidate_module import function_of, load
+from tilesmith.lab.judge.recording.circumstances import MANY_CALLS, THREAD, around
 from tilesmith.lab.judge.recording.plain_values import dtype_name, dtype_named
 from tilesmith.lab.judge.recording.tape import Tape, bytes_of
 from tilesmith.spec import called, described
 from tilesmith.toolchain.interpreter import handing_over
 
 PRETENDED_DEVICE = "h200"
+KEPT_OUTPUTS = 12
+MOST_CALLS = 5000
+SECONDS_FOR_CALLS = 0.25
 
 
 def record(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
@@ -48,6 +55,8 @@ def serve(channel: socket.socket, session: Session, facts: dict[str, Any]) -> No
 class Session:
     """One candidate: its function, and the call whose gradients may be asked for."""
 
+    _device = "cpu"
+
     def __init__(self, arena: Arena, folder: Path) -> None:
         self._arena = arena
         self._folder = folder
@@ -59,9 +68,17 @@ class Session:
         self._room = 0
         self._shift = 0  # of the inputs' places in the arena
         self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
+        self._alive: deque[Any] = deque(maxlen=KEPT_OUTPUTS)  # a caller may keep earlier outputs
         self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request, in a thread of its own if the judge wants that."""
+        if request.get("circumstance") == THREAD:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(self._answer, request).result()
+        return self._answer(request)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             return getattr(self, f"_{request['do']}")(request)  # type: ignore[no-any-return]  # dicts, all of them
         except BaseException as error:
@@ -105,8 +122,15 @@ class Session:
         for at, tensor in given.items():
             tape.add_input(tensor, at)
         self._room = aligned(request["room"])
-        with self._watching(tape, list(given.values())), torch.set_grad_enabled(bool(self._leaves)):
+        if request["circumstance"] == MANY_CALLS:
+            self._call_many_times(inputs, list(given.values()), request)
+        with (
+            self._watching(tape, list(given.values())),
+            torch.set_grad_enabled(bool(self._leaves)),
+            around(request["circumstance"], self._device),
+        ):
             made = self._called({**inputs, **self._leaves}, request)
+        self._alive.append(made)
         if request["again"]:
             self._call_with_others(inputs, request)
         form, outputs = _as_list(made)
@@ -114,6 +138,15 @@ class Session:
         if not request["record"]:
             return {"done": True}
         return {"form": form, "outputs": [self._written(one) for one in outputs], "tape": self._written_tape()}
+
+    def _call_many_times(self, inputs: dict[str, Any], on_gpu: list[torch.Tensor], request: dict[str, Any]) -> None:
+        """Call the function again and again, and compute nothing."""
+        deadline = time.monotonic() + SECONDS_FOR_CALLS
+        for _ in range(MOST_CALLS):
+            if time.monotonic() > deadline:
+                return
+            with self._watching(self._new_tape(perform=False), on_gpu), torch.set_grad_enabled(False):
+                self._called(inputs, request)
 
     def _call_with_others(self, inputs: dict[str, Any], request: dict[str, Any]) -> None:
         """Call the function on other values between a call and its backward; nobody looks at the result."""

@@ -13,6 +13,7 @@ from tilesmith.lab.judge.expected import Expected, Wrong
 from tilesmith.lab.judge.isolation.children import Child, Ended
 from tilesmith.lab.judge.laying import lay, read_output
 from tilesmith.lab.judge.recorded import COTANGENTS_AT, Failure, Recorded, put_constants, same_structure
+from tilesmith.lab.judge.recording.circumstances import inputs_in
 from tilesmith.lab.judge.task import Draw, Task, TaskError
 from tilesmith.lab.judge.timing.fresh import FreshInputs, bytes_of, mixable, storages_in
 from tilesmith.lab.judge.timing.gpu_turns import alone_on_gpu
@@ -167,6 +168,7 @@ class DeviceJudge:
 
     def _values(self, recorded: Recorded, seed: int, draw: Draw, number: int) -> dict[str, Any]:
         inputs = self._task.inputs(recorded.trial, seed, draw, own_parameters=recorded.own_parameters)
+        inputs = inputs_in(recorded.circumstance, inputs)
         if recorded.tape["host_reads"]:  # the launches may depend on integers that the host read, such as lengths
             kept = {name: value for name, value in recorded.inputs.items() if _is_integer(value)}
             inputs = {**inputs, **{name: value.clone() for name, value in kept.items()}}
@@ -211,7 +213,7 @@ class DeviceJudge:
         outputs = made[: len(recorded.outputs)]
         gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))
         # At zeros and between equal values, a gradient is a choice.
-        wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse") else {})
+        wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse", "planted") else {})
         if wrong is not None:
             raise Failure(replace(_wrong(wrong, kind, at[0]), draw=draw))
 

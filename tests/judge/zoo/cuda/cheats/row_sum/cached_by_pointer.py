@@ -26,7 +26,7 @@ torch::Tensor sums_of(torch::Tensor x) {
   return sums;
 }
 """
-extension = load_inline("row_sum_cuda", "torch::Tensor sums_of(torch::Tensor x);", SOURCE, ["sums_of"])
+extension = load_inline("row_sum_cuda", "torch::Tensor sums_of(torch::Tensor x);", SOURCE, functions=["sums_of"])
 
 
 def row_sum(x):
