@@ -82,6 +82,7 @@ def recorded(session: GpuSession, function: Any, x: torch.Tensor) -> dict[str, A
     request = {
         "do": "call", "inputs": laid.encoded, "leaves": [], "style": "positional", "record": True, "again": False,
         "perform": True, "configuration": 0, "tf32": False, "room": laid.room, "shift": 0,
+        "circumstance": "",
     }  # fmt: skip
     answer = session.answer(request)
     assert "error" not in answer, answer["error"]

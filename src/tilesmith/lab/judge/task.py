@@ -77,6 +77,7 @@ class Trial:
     layout: Layout
     hidden: bool = False
     planted: tuple[float, ...] = ()  # values that some elements get
+    scale: float = 1.0
 
     @property
     def dtype_name(self) -> str:
@@ -153,6 +154,8 @@ class Task:
         if draw in _ODD:
             for number, name in enumerate(self._scalable(inputs, draw)):
                 _ODD[draw](inputs[name], torch.Generator().manual_seed(mixed + number))
+        for name in self._scalable(inputs, draw) if trial.scale != 1.0 else ():
+            torch.empty(0, dtype=inputs[name].dtype).set_(inputs[name].untyped_storage()).mul_(trial.scale)
         for name in self._scalable(inputs, draw) if trial.planted else ():
             plant(inputs[name], trial.planted, torch.Generator().manual_seed(mixed))  # at the same places in each
         if self.parameters is not None:

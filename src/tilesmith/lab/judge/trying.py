@@ -12,7 +12,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, finfo
 
 from tilesmith.lab.judge.constructor_work import refuse_derived_weights
 from tilesmith.lab.judge.isolation.children import Ended
@@ -21,7 +21,7 @@ from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.recording.circumstances import CIRCUMSTANCES
 from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.sizing import Sizes, launch_form
-from tilesmith.lab.judge.task import Draw, Task, Trial
+from tilesmith.lab.judge.task import SMALL, Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
 from tilesmith.lab.judge.verdict import Reason
 
@@ -217,9 +217,12 @@ class Trying:
         shapes = [one.shape for one in first.inputs.values() if isinstance(one, Tensor) and one.dim()]
         rows = max((prod(one[:-1]) if len(one) > 1 else one[0] for one in shapes), default=1)
         values = self.sizes.values
-        for start in range(0, len(values), max(rows, 1))[:MOST_PLANTED]:
-            planted = tuple(values[start : start + max(rows, 1)])
-            recorded = self._record(replace(first.trial, planted=planted), leaves=())
+        starts = range(0, len(values), max(rows, 1))[:MOST_PLANTED]
+        trials = [replace(first.trial, planted=tuple(values[start : start + max(rows, 1)])) for start in starts]
+        tiny = sorted({one for one in values if finfo(first.trial.dtype).tiny / SMALL < one < SMALL})
+        trials += [replace(first.trial, scale=one) for one in tiny[:: max(1, len(tiny) - 1)]]
+        for trial in trials:
+            recorded = self._record(trial, leaves=())
             if recorded is not None:
                 self._submit(recorded, ("planted",))
 
