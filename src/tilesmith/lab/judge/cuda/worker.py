@@ -19,8 +19,7 @@ from tilesmith.lab.check_context import poisoned_memory
 from tilesmith.lab.judge.cuda import sources
 from tilesmith.lab.judge.cuda.device_tape import DeviceTape, dimensions
 from tilesmith.lab.judge.cuda.driver import Images
-from tilesmith.lab.judge.isolation.arena import Arena, view_of
-from tilesmith.lab.judge.recording.plain_values import dtype_named
+from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.recording.worker import Session, serve
 from tilesmith.toolchain.interpreter import handing_over
 
@@ -48,7 +47,6 @@ class GpuSession(Session):
         self._channel = channel
         self._device = device
         self._callbacks: list[Any] = []  # C code holds them
-        self._storages: dict[int, torch.Tensor] = {}
         torch.autograd.set_multithreading_enabled(False)  # launches of a backward come in this thread
         self._take_over_builder()
 
@@ -135,15 +133,9 @@ class GpuSession(Session):
         if self._device == "cuda":
             torch.cuda.synchronize()  # an error of a kernel belongs to this call
 
-    def _input_tensor(self, reference: Any) -> torch.Tensor:
-        """Return an input on the GPU, at an address that differs between calls."""
-        at, length, dtype, offset, size, stride = reference
-        name = str(at - self._shift)
-        if name in self._given:  # two inputs may share memory
-            content = self._storages[at]
-        else:
-            pad = torch.empty(self._shift + 1, dtype=torch.uint8, device=self._device)
-            content = self._storages[at] = self._arena.storage_at(at, length).clone().to(self._device)
-            del pad
-        self._given[name] = tensor = view_of(content, dtype_named(dtype), offset, size, stride)
-        return tensor
+    def _content(self, at: int, length: int) -> torch.Tensor:
+        """Return the bytes of one storage on the GPU, at an address that differs between calls."""
+        pad = torch.empty(self._shift + 1, dtype=torch.uint8, device=self._device)
+        content = self._arena.storage_at(at, length).clone().to(self._device)
+        del pad
+        return content

@@ -67,6 +67,7 @@ class Session:
         self._tape: Tape | None = None
         self._room = 0
         self._shift = 0  # of the inputs' places in the arena
+        self._contents: dict[str, torch.Tensor] = {}  # storages of this call, likewise
         self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
         self._alive: deque[Any] = deque(maxlen=KEPT_OUTPUTS)  # a caller may keep earlier outputs
         self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
@@ -203,10 +204,15 @@ class Session:
     def _input_tensor(self, reference: Any) -> torch.Tensor:
         """Return an input in the arena. The judge knows its storage by the place in the arena."""
         at, length, dtype, offset, size, stride = reference
-        self._given[str(at - self._shift)] = tensor = view_of(
-            self._arena.storage_at(at, length), dtype_named(dtype), offset, size, stride
-        )
+        name = str(at - self._shift)
+        if name not in self._given:  # two inputs may share memory
+            self._contents[name] = self._content(at, length)
+        self._given[name] = tensor = view_of(self._contents[name], dtype_named(dtype), offset, size, stride)
         return tensor
+
+    def _content(self, at: int, length: int) -> torch.Tensor:
+        """Return the bytes of one storage, in the memory that the candidate gets."""
+        return self._arena.storage_at(at, length)
 
     def _written(self, output: torch.Tensor) -> dict[str, Any]:
         """Copy an output into the arena, and say where it is."""
