@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import socket
 import stat
 from pathlib import Path
@@ -278,7 +277,7 @@ def zoo_task(name: str) -> Task:
     "path", [pytest.param(one, id=f"{one.parent.name}/{one.stem}") for one in sorted(CUDA_ZOO.glob("*/*/*.py"))]
 )
 def test_cuda_candidate_is_judged_on_a_gpu(path: Path, warm_judge: Judge) -> None:
-    if missing_tool("cuda") is not None or shutil.which("g++") is None:
+    if missing_tool("cuda") is not None:
         pytest.skip("no nvcc")
     verdict = warm_judge.judge(zoo_task(path.parent.name), Candidate.of(path), Options(seed=5))
     expected = path.read_text().splitlines()[1].removeprefix("# judge: ").split("|")
@@ -289,3 +288,15 @@ def test_cuda_candidate_is_judged_on_a_gpu(path: Path, warm_judge: Judge) -> Non
         assert verdict.outcome != "pass"
         assert verdict.reason is not None
         assert verdict.reason.kind in expected, str(verdict)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "expected"), [("linear_relu_cuda", None), ("linear_relu_cuda_decoy", "decoy-kernel")])
+def test_kernelbench_model_with_cuda_sources_is_judged_on_a_gpu(
+    name: str, expected: str | None, warm_judge: Judge
+) -> None:
+    if missing_tool("cuda") is not None:
+        pytest.skip("no nvcc")
+    folder = CUDA_ZOO.parents[1] / "bridges" / "kernelbench"
+    verdict = warm_judge.judge(task_at(folder / "linear_relu.py"), Candidate.of(folder / f"{name}.py"), Options(seed=5))
+    assert (verdict.reason.kind if verdict.reason else None) == expected, str(verdict)

@@ -72,4 +72,4 @@ def _inside(path: Path, folder: Path) -> str:
 def _listed(value: Any) -> list[str]:
     if value is None:
         return []
-    return [value] if isinstance(value, str) else [str(one) for one in value]
+    return [one for one in ([value] if isinstance(value, str) else map(str, value)) if one]
