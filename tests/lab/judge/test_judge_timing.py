@@ -14,7 +14,7 @@ from tilesmith.lab.judge import task as tasks
 from tilesmith.lab.judge.replaying.device import GUARD, DeviceMemory
 from tilesmith.lab.judge.replaying.memory import BadTape
 from tilesmith.lab.judge.timing.clock import Dishonest, sampled
-from tilesmith.lab.judge.timing.device_sets import DeviceSets, interpreted
+from tilesmith.lab.judge.timing.device_sets import DeviceSets
 from tilesmith.lab.judge.timing.fresh import FreshInputs, bytes_of, mixable, storages_in
 from tilesmith.lab.judge.timing.host_stopwatch import HostStopwatch
 
@@ -177,9 +177,7 @@ def test_launches_that_stop_working_void_the_times(tmp_path: Path) -> None:
     tape = {"storages": storages, "steps": [step], "kernels": []}
     draws = tuple({"0": bytes_of(torch.randn(64))} for _ in range(2))
     fresh = FreshInputs((draws[0], draws[1]), {"0": "float32"}, 7)
-    sets = DeviceSets(
-        tape, {}, [[1, *reference[1:]]], fresh, tmp_path, device="cpu", perform=interpreted, allow_any=True, sets=2
-    )
+    sets = DeviceSets(tape, {}, [[1, *reference[1:]]], fresh, tmp_path, device="cpu", allow_any=True, sets=2)
     times = sets.times(HostStopwatch(), Rotation(2, clears=True), seed=1)
     assert times.replays == 20
     for (replay, place), (output,) in sets.samples.items():

@@ -43,11 +43,22 @@ def test_series_keeps_the_order_and_judges_twins_once(warm_judge: Judge, softmax
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize("content", ["hello", '{"name": "a setting"}\n', "[1, 2]\n", "3\n", '{"half a li'])
+def test_series_refuses_a_file_of_something_else(softmax: Task, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text(content)
+    with pytest.raises(CandidateError, match=r"line 1 is no verdict"):
+        judge_series(softmax, chosen(), results=file)
+    assert file.read_text() == content
+    with pytest.raises(CandidateError, match="is a folder"):
+        judge_series(softmax, chosen(), results=tmp_path)
+
+
 def test_series_goes_on_where_it_was_killed(warm_judge: Judge, softmax: Task, tmp_path: Path) -> None:
     results = tmp_path / "verdicts.jsonl"
     first = judge_series(softmax, chosen()[:1], options=QUICK, judge=warm_judge, results=results)
     with results.open("a") as file:
-        file.write('{"half a li')  # the run was killed while it wrote
+        file.write('{"schema": "tilesm')  # the run was killed while it wrote
     seen: list[str] = []
     again = judge_series(
         softmax, chosen(), options=QUICK, judge=warm_judge, results=results,
@@ -55,7 +66,7 @@ def test_series_goes_on_where_it_was_killed(warm_judge: Judge, softmax: Task, tm
     )  # fmt: skip
     assert seen == ["torch_softmax"]
     assert again[0] == first[0]
-    whole = [json.loads(line) for line in results.read_text().splitlines() if not line.startswith('{"half')]
+    whole = [json.loads(line) for line in results.read_text().splitlines() if line.endswith("}")]
     assert [one["candidate"] for one in whole] == ["plain", "torch_softmax"]
 
 

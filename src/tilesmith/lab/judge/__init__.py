@@ -11,6 +11,7 @@ Files, in reading order:
 - `recording/`: in the candidate's process: what it launches.
 - `replaying/`: in a clean process: the same launches on other inputs.
 - `conversing/`: a whole program in its confined process, called from here.
+- `cuda/`: extensions that a candidate builds, and their launches.
 - `laying.py`: inputs into shared memory, outputs out of it.
 - `expected.py`: what the definition gives, and the comparison with it.
 - `tape_checks.py`: what follows from the record of launches alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +80,17 @@ class Candidate:
         return digest.hexdigest()[:16]
 
     @property
+    def builds_extensions(self) -> bool:
+        """Whether the candidate builds C++ or CUDA by torch.utils.cpp_extension."""
+        return self._uses({"cpp_extension"})
+
+    @property
     def uses_cuda_sources(self) -> bool:
         """Whether the candidate compiles CUDA sources, by nvcc or by NVRTC."""
-        return any(_CUDA_BUILDERS & _names_in(content) for name, content in self.files.items() if name.endswith(".py"))
+        return self._uses(_CUDA_BUILDERS)
+
+    def _uses(self, names: Set[str]) -> bool:
+        return any(names & _names_in(content) for name, content in self.files.items() if name.endswith(".py"))
 
     def write_to(self, folder: Path) -> None:
         for name, content in self.files.items():

@@ -8,6 +8,7 @@ from typing import Any
 from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.recorded import Failure
 from tilesmith.lab.judge.replayed import Replayer
+from tilesmith.lab.judge.task import Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
 from tilesmith.lab.judge.trying import Trying
 from tilesmith.lab.judge.verdict import Reason
@@ -58,3 +59,20 @@ def _misled(describer: Replayer, replayer: Replayer, target: str) -> Iterator[Fa
                     reason = Reason("false-hint", "safe", one["message"], one["advice"], kernel=kernel["name"], **place)
                     yield placed_at(Failure(reason), recorded.trial)
                     return
+
+
+def bytes_and_floor(
+    task: Task, kernels: Sequence[Mapping[str, Any]], trial: Trial | None, with_gradients: bool
+) -> tuple[int | None, int | None]:
+    """Return the bytes that the launches of one call move, and the least that the task needs."""
+    if not kernels or trial is None or any("bytes" not in one for one in kernels):
+        return None, None
+    moved = sum(kernel["bytes"] * kernel["launches"] for kernel in kernels)
+    cost = task.spec.cost
+    if cost is None:
+        return moved, None
+    least = cost(trial.case, trial.dtype)
+    floor = least.forward.bytes
+    if with_gradients:
+        floor += least.backward.bytes if least.backward else 0
+    return moved, floor

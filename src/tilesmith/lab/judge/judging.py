@@ -19,8 +19,6 @@ write it in `tape_checks.py`; to add a stage, name it in `verdict.STAGES` and ra
 from __future__ import annotations
 
 import secrets
-import shutil
-import subprocess
 import tempfile
 import threading
 import time
@@ -28,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,14 @@ import torch
 import triton
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed, readable
-from tilesmith.lab.judge.describing import SECONDS_FOR_FACTS, compiled_trials
+from tilesmith.lab.judge.cuda.replayed import DeviceReplayer
+from tilesmith.lab.judge.cuda.stage import CudaStage, started_on_gpu
+from tilesmith.lab.judge.cuda.toolkit import missing_tool
+from tilesmith.lab.judge.describing import SECONDS_FOR_FACTS, bytes_and_floor, compiled_trials
 from tilesmith.lab.judge.isolation import sandbox
 from tilesmith.lab.judge.isolation.children import Child, Ended, Nursery
 from tilesmith.lab.judge.isolation.limits import Limits
+from tilesmith.lab.judge.isolation.sandbox import remove_folder
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
 from tilesmith.lab.judge.replayed import Replayer
@@ -99,7 +102,7 @@ class Judge:
         try:
             return _Judgement(self._nursery, task, candidate, options or Options(), scratch).verdict(self._references)
         finally:
-            _remove(scratch)
+            remove_folder(scratch)
 
 
 _default: Judge | None = None
@@ -138,14 +141,19 @@ class _Judgement:
         self._facts_with_gradients = False
         self._protections: tuple[str, ...] = ()
         self._printed = ""
+        chosen = options.device
+        self._device = ("cuda" if torch.cuda.is_available() else "") if chosen is None else chosen
+        self._cuda: CudaStage | None = None  # for a candidate that builds extensions
+        self._missing: str | None = None  # to build CUDA sources
 
     def verdict(self, references: References) -> Verdict:
         try:
             self._parse()
             self._candidate.write_to(self._folder("record"))
+            self._prepare_builds()
             with (
                 self._child("record") as recording,
-                self._child("replay") as replaying,
+                self._child("replay" if self._cuda is None else "time") as replaying,
                 self._child("replay", compiles=True) as describing,
                 ThreadPoolExecutor(2) as pool,
             ):
@@ -168,6 +176,17 @@ class _Judgement:
             line = getattr(error, "lineno", None)
             raise Failure(Reason("syntax-error", "loads", f"syntax error: {error}", file=main, line=line)) from None
 
+    def _prepare_builds(self) -> None:
+        """Let a candidate that builds extensions do so, where nvcc and a GPU are."""
+        if not self._candidate.builds_extensions:
+            return
+        self._missing = missing_tool(self._device)
+        if self._missing is not None:
+            return  # its kernels may be Triton's
+        self._candidate.write_to(self._folder("build"))
+        build = partial(self._child, "build", compiles=True)
+        self._cuda = CudaStage(build, self._folder("time"), self._scratch)
+
     def _folder(self, role: str) -> Path:
         """Return the folder that children of a role may write to: the candidate's process reaches no other."""
         folder = self._scratch / role
@@ -179,30 +198,34 @@ class _Judgement:
         """Start a child. All run what a candidate wrote, so all are confined, but for the one that uses the GPU."""
         rules = self._task.rules
         limits = Limits(rules.seconds, rules.gigabytes)
-        cache = cache_folder() if compiles or role == "time" else None
-        child = self._nursery.child(
-            role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, cache=cache
-        )
+        cache = cache_folder() if (compiles and role != "build") or role == "time" else None
+        on_gpu = role == "record" and self._cuda is not None
+        if on_gpu:
+            child = started_on_gpu(self._nursery, self._folder(role), limits)
+        else:
+            child = self._nursery.child(
+                role, str(self._folder(role)), limits, confined=role != "time", programs=compiles, cache=cache
+            )
         try:
             yield child
         finally:
             child.end()
 
     def _judge(self, recording: Child, replaying: Child, describing: Child, pool: ThreadPoolExecutor) -> None:
-        recorder = Recorder(self._task, recording, self._seed)
+        recorder = Recorder(self._task, recording, self._seed, self._cuda.builds.answer if self._cuda else None)
         self._options.progress("loading")
         self._protections = self._asked(recording.ready, "loads")
         self._load(recorder)
         trying = self._trying = Trying(
-            self._task, self._trials, self._candidate.main, self._seed, recorder,
-            Replayer(self._task, replaying, self._seed), self._asked, self._check_tape, sizes_of(self._candidate),
+            self._task, self._trials, self._candidate.main, self._seed, recorder, self._replayer(replaying),
+            self._asked, self._check_tape, sizes_of(self._candidate),
             pool, self._options.progress,
         )  # fmt: skip
         facts: list[Future[list[dict[str, Any]]]] = []
         describer = Replayer(self._task, describing, self._seed)
 
         def describe(recorded: Recorded) -> None:
-            if self._options.facts:
+            if self._options.facts and self._cuda is None:
                 self._facts_trial, self._facts_with_gradients = recorded.trial, recorded.gradients is not None
                 facts.append(pool.submit(describer.facts, recorded, self._options.targets, SECONDS_FOR_FACTS))
 
@@ -211,9 +234,16 @@ class _Judgement:
         for one in facts:
             self._gather_facts(one)
         self._gather(trying.judged)
-        if self._kernels:
+        if isinstance(trying.replayer, DeviceReplayer):
+            self._watch_kernels(trying.replayer, trying.seen)
+        elif self._kernels:
             for failure in compiled_trials(describer, trying, self._kernels, self._options.targets):
                 self._note(failure)
+
+    def _replayer(self, child: Child) -> Replayer:
+        if self._cuda is None:
+            return Replayer(self._task, child, self._seed)
+        return DeviceReplayer(self._task, child, self._seed, self._device)
 
     def _load(self, recorder: Recorder) -> None:
         self._asked(lambda: recorder.load(self._candidate.main), "loads")
@@ -223,9 +253,10 @@ class _Judgement:
         try:
             return ask()
         except Failure as failure:
-            if failure.reason.kind not in ("import-error", "exception") or not self._candidate.uses_cuda_sources:
+            hidden = self._cuda is None and self._candidate.uses_cuda_sources
+            if failure.reason.kind not in ("import-error", "exception") or not hidden:
                 raise
-            message = "the candidate builds CUDA sources, whose launches the judge cannot replay"
+            message = f"the candidate builds CUDA sources, {self._missing or 'whose launches the judge cannot replay'}"
             advice = f"Write the kernel in Triton or Gluon. Its process said: {failure.reason.message[:200]}"
             raise Failure(Reason("cuda-sources", failure.reason.stage, message, advice), open=True) from None
         except Ended as ended:
@@ -254,6 +285,15 @@ class _Judgement:
             except Failure as failure:
                 self._note(placed_at(failure, trial))
 
+    def _watch_kernels(self, replayer: DeviceReplayer, seen: Sequence[Recorded]) -> None:
+        """Let the driver and compute-sanitizer say what they know about CUDA kernels."""
+        if self._cuda is None or not seen or self._reasons:
+            return
+        self._kernels = self._cuda.kernels(replayer, seen[0])
+        reasons, notes = self._cuda.judged(replayer, seen)
+        self._reasons += reasons
+        self._notes.update(dict.fromkeys(notes))
+
     def _gather_facts(self, facts: Future[list[dict[str, Any]]]) -> None:
         try:
             self._kernels = facts.result()
@@ -277,7 +317,7 @@ class _Judgement:
 
     def _on_gpu(self, references: References) -> None:
         """Let a GPU, if there is one, decide what stayed open, and take the times."""
-        device = ("cuda" if torch.cuda.is_available() else "") if self._options.device is None else self._options.device
+        device = self._device
         if not device or self._reasons or any(one.kind != NEEDS_GPU for one in self._open):
             return
         self._options.progress("timing")
@@ -290,7 +330,7 @@ class _Judgement:
             self._load(recorder)
 
         stage = GpuStage(
-            self._task, self._seed, device, self._child, load,
+            self._task, self._seed, device, self._child, load, self._cuda.builds.answer if self._cuda else None,
             self._check_tape, references if device == "cuda" else None,
         )  # fmt: skip
         found = stage.run(waiting, seen)
@@ -311,7 +351,7 @@ class _Judgement:
         stages = self._stages(by_stage)
         failed = by_stage[0].stage if by_stage else None
         passed = [stage for stage in STAGES if stages[stage] == "passed"]
-        moved, floor = self._bytes()
+        moved, floor = bytes_and_floor(self._task, self._kernels, self._facts_trial, self._facts_with_gradients)
         trials = self._trying.planned if self._trying is not None else len(self._trials)
         right = self._right / max(1, trials)
         return Verdict(
@@ -356,25 +396,3 @@ class _Judgement:
             else:
                 stages[stage] = "open" if stage in left_open else "passed"
         return stages
-
-    def _bytes(self) -> tuple[int | None, int | None]:
-        """Return the bytes that the launches of one call move, and the least that the task needs."""
-        if not self._kernels or self._facts_trial is None or any("bytes" not in one for one in self._kernels):
-            return None, None
-        moved = sum(kernel["bytes"] * kernel["launches"] for kernel in self._kernels)
-        cost = self._task.spec.cost
-        if cost is None:
-            return moved, None
-        least = cost(self._facts_trial.case, self._facts_trial.dtype)
-        floor = least.forward.bytes
-        if self._facts_with_gradients:
-            floor += least.backward.bytes if least.backward else 0
-        return moved, floor
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder that a candidate may have filled, with folders nested more deeply than Python can follow."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from tilesmith.lab.judge.expected import Expected
 from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
 from tilesmith.lab.judge.isolation.children import Child
 from tilesmith.lab.judge.laying import BadOutput, lay, read_output, unchanged
+from tilesmith.lab.judge.recording.circumstances import inputs_in
 from tilesmith.lab.judge.tape_checks import is_well_formed
 from tilesmith.lab.judge.task import Draw, Task, Trial
 from tilesmith.lab.judge.verdict import Reason
@@ -22,8 +23,12 @@ from tilesmith.spec import Inputs
 COTANGENTS_AT = 384 << 20  # in every arena; inputs, outputs and constants lie before
 MOST_PLACES = 64
 MOST_CONSTANT_BYTES = 64 << 20
+MOST_BUILDS = 8  # extensions, in one call of a candidate
 COTANGENT_SEED = 7
 SEEN: dict[Draw, Draw] = {"wide": "wide-seen", "spiked": "spiked-seen", "sparse": "sparse-seen"}
+
+
+Build = Callable[[Any, Child], dict[str, Any]]
 
 
 class Failure(Exception):
@@ -49,19 +54,23 @@ class Recorded:
     forward_steps: int = 0
     own_parameters: bool = True
     performed: bool = True
+    circumstance: str = ""
     variants: dict[Draw, Recorded] = field(default_factory=dict)  # where the candidate does something else
 
 
 class Recorder:
     """The candidate's process for one judgement."""
 
-    def __init__(self, task: Task, child: Child, seed: int) -> None:
+    def __init__(self, task: Task, child: Child, seed: int, build: Build | None = None) -> None:
+        """`build` compiles the extensions that a candidate's process on a GPU asks for."""
         self._task = task
         self._child = child
         self._seed = seed
+        self._build = build
         self._choices: dict[str, Any] = {}
         self._places = random.Random(f"{seed} places")
         self._wanted: Sequence[str] | None = None
+        self._circumstance = ""
         self._place = 0  # of the next call's inputs, in steps of the alignment
         self.own_parameters = True
         self.seconds: float | None = None  # for one call, where the limits allow more
@@ -71,7 +80,7 @@ class Recorder:
         parameters = dict(self._task.parameters(0)) if self._task.parameters is not None else {}
         given = {"init": list(self._task.init), "parameters": parameters}
         laid = lay(given, self._child.arena, COTANGENTS_AT // 2)
-        answer = self._child.ask(
+        answer = self._ask(
             {
                 "do": "load",
                 "main": main,
@@ -110,11 +119,18 @@ class Recorder:
                 recorded.variants[draw] = found
         return recorded
 
-    def glance(self, trial: Trial) -> Recorded:
-        """Write down the launches of one call without gradients, and compute nothing. Raises Failure, or Ended."""
-        self._wanted, self._choices = (), {"perform": False, "configuration": 0}
+    def glance(self, trial: Trial, circumstance: str = "", *, perform: bool = False) -> Recorded:
+        """Write down the launches of one call without gradients. Raises Failure, or Ended.
+
+        Without `perform` nothing is computed. `circumstance` is one of `circumstances.py`.
+        """
+        self._wanted, self._choices = (), {"perform": perform, "configuration": 0}
         self._place = self._places.randrange(MOST_PLACES)
-        return self._recorded(trial, "seen", False)
+        self._circumstance = circumstance
+        try:
+            return self._recorded(trial, "seen", perform)
+        finally:
+            self._circumstance = ""
 
     def _recorded_variant(self, recorded: Recorded, draw: Draw) -> Recorded | None:
         """Return the record of a call on other inputs; None if it has the same steps, as most candidates' have."""
@@ -132,7 +148,8 @@ class Recorder:
         return None if _steps(found.tape) == _steps(recorded.tape) else found
 
     def _inputs(self, trial: Trial, seed: int, draw: Draw) -> Inputs:
-        return self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
+        inputs = self._task.inputs(trial, seed, draw, own_parameters=self.own_parameters)
+        return inputs_in(self._circumstance, inputs)
 
     def _leaves_of(self, inputs: Inputs) -> list[str]:
         leaves = self._task.spec.leaves(inputs) if self._task.rules.gradients != "none" else []
@@ -168,8 +185,9 @@ class Recorder:
         self._refuse_changes(inputs)
         constants = self._constants(tape)
         return Recorded(
-            trial, inputs, tape, references, outputs, gradients, constants, forward_steps, self.own_parameters, perform
-        )
+            trial, inputs, tape, references, outputs, gradients, constants, forward_steps, self.own_parameters, perform,
+            self._circumstance,
+        )  # fmt: skip
 
     def _call(self, inputs: Inputs, leaves: list[str], *, record: bool, again: bool = False) -> dict[str, Any]:
         laid = self._laid = lay(inputs, self._child.arena, shift=ALIGNMENT * self._place)
@@ -180,14 +198,24 @@ class Recorder:
             "style": self._task.style,
             "record": record,
             "again": again,
+            "circumstance": self._circumstance,
             **self._choices,
             "tf32": self._task.rules.tf32,
             "room": laid.room,
             "shift": laid.shift,
         }
-        answer = self._child.ask(request, self.seconds)
+        answer = self._ask(request, self.seconds)
         if "error" in answer:
             raise Failure(self._exception(answer, list(inputs)))
+        return answer
+
+    def _ask(self, request: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
+        """Ask the candidate's process, and build the extensions that it wants in the meantime."""
+        answer = self._child.ask(request, seconds)
+        for _ in range(MOST_BUILDS):
+            if "build" not in answer or self._build is None:
+                break
+            answer = self._child.ask(self._build(answer["build"], self._child), seconds)
         return answer
 
     def _backward(
@@ -203,7 +231,7 @@ class Recorder:
             cotangents, wanted = expected.cotangents, expected.exact_gradients
         given = {str(number): one for number, one in enumerate(cotangents)}
         laid = lay(given, self._child.arena, COTANGENTS_AT)
-        answer = self._child.ask({"do": "backward", "cotangents": list(laid.encoded.values())})
+        answer = self._ask({"do": "backward", "cotangents": list(laid.encoded.values())})
         if "error" in answer:
             raise Failure(self._exception(answer))
         found = answer.get("gradients")

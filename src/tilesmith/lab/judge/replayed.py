@@ -22,6 +22,7 @@ from tilesmith.lab.judge.recorded import (
     put_constants,
     same_structure,
 )
+from tilesmith.lab.judge.recording.circumstances import inputs_in
 from tilesmith.lab.judge.replaying.memory import CONSTANT, INPUT
 from tilesmith.lab.judge.replaying.replay import digest
 from tilesmith.lab.judge.task import Draw, Task
@@ -88,10 +89,11 @@ class Replayer:
     def _expected(self, recorded: Recorded, draw: Draw) -> tuple[Inputs, Expected]:
         """Return the inputs of a draw, and what the definition gives for them."""
         gradients = recorded.gradients is not None
-        key = (recorded.trial, draw, recorded.own_parameters, gradients)
+        key = (recorded.trial, draw, recorded.own_parameters, gradients, recorded.circumstance)
         known = next((one for one in self._known if one[0] == key), None)
         if known is None:
-            inputs = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
+            drawn = self._task.inputs(recorded.trial, self._seed, draw, own_parameters=recorded.own_parameters)
+            inputs = inputs_in(recorded.circumstance, drawn)
             seed = self._seed % 2**31
             expected = Expected(self._task, recorded.trial, inputs, gradients=gradients, cotangent_seed=seed)
             known = key, inputs, expected
@@ -129,7 +131,7 @@ class Replayer:
         outputs = made[: len(recorded.outputs)]
         gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))
         # At zeros and between equal values, a gradient is a choice.
-        wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse") else {})
+        wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse", "planted") else {})
         if wrong is not None:
             raise Failure(self._wrong(wrong, recorded, draw, answer))
         if recorded.performed and draw == "fresh":
@@ -253,6 +255,8 @@ class Replayer:
             return "The error shows where one element of a row is a thousand times larger, or rows differ in magnitude."
         if draw == "sparse":
             return "The error shows where elements are zero, or equal to each other."
+        if draw == "planted":
+            return "The error shows where elements have values that stand in the candidate's text."
         if draw == "mirrored":
             return "The task draws inputs that are never negative; the definition takes negative ones too."
         if draw == "wide":

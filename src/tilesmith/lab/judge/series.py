@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,9 @@ from typing import Any
 from tilesmith.lab.judge.candidate import Candidate, CandidateError
 from tilesmith.lab.judge.judging import Judge, Options
 from tilesmith.lab.judge.task import Task
+from tilesmith.lab.judge.verdict import SCHEMA
+
+_BEGINNING = json.dumps({"schema": SCHEMA})[:-1]  # of a line
 
 
 def candidates_in(folder: Path) -> list[Path]:
@@ -28,31 +30,30 @@ def candidates_in(folder: Path) -> list[Path]:
     return found
 
 
-def judged(path: Path, task: str, seed: int) -> dict[str, dict[str, Any]]:
-    """Return the verdicts of this task and seed that a file already holds, by digest. Bad lines are skipped."""
-    found: dict[str, dict[str, Any]] = {}
-    if not path.is_file():
-        return found
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+def verdicts_in(path: Path) -> list[dict[str, Any]]:
+    """Return the verdicts that a file holds. Raises CandidateError for a file that holds anything else.
+
+    A line that begins like a verdict may be cut off: the run that wrote it was killed.
+    """
+    if path.is_dir():
+        raise CandidateError(f"{path}: is a folder, not a file for verdicts")
+    found = []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, 1):
         try:
-            one = json.loads(line)
+            one = json.loads(line) if line.strip() else {"schema": ""}
         except ValueError:
-            continue  # the end of a run that was killed
-        if isinstance(one, dict) and one.get("task") == task and one.get("seed") == seed and "digest" in one:
-            found[str(one["digest"])] = one
-    return found
+            one = {"schema": ""} if line.startswith(_BEGINNING[: len(line)]) else None
+        if not isinstance(one, dict) or "schema" not in one:
+            raise CandidateError(f"{path}: line {number} is no verdict; name a new file, or one that judge wrote")
+        found.append(one)
+    return [one for one in found if "digest" in one]
 
 
-def _seed_in(results: Path | None, task: str) -> int | None:
+def _seed_in(verdicts: Sequence[dict[str, Any]], task: str) -> int | None:
     """Return the seed of the verdicts that a file already holds, so that a later run goes on with it."""
-    if results is None or not results.is_file():
-        return None
-    for line in results.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):
-            one = json.loads(line)
-            if isinstance(one, dict) and one.get("task") == task and isinstance(one.get("seed"), int):
-                return int(one["seed"])
-    return None
+    seeds = (one.get("seed") for one in verdicts if one.get("task") == task)
+    return next((one for one in seeds if isinstance(one, int)), None)
 
 
 def judge_series(
@@ -69,13 +70,15 @@ def judge_series(
 
     Candidates of one digest are judged once. With `results`, each verdict is appended to that file as soon as it is
     known, and candidates whose verdicts are in the file are not judged again.
+    Raises CandidateError for a file that holds something else.
     """
     options = options or Options()
-    seed = _seed_in(results, task.name) if options.seed is None else options.seed
+    stored = verdicts_in(results) if results is not None else []
+    seed = _seed_in(stored, task.name) if options.seed is None else options.seed
     seed = secrets.randbits(48) if seed is None else seed
     options = replace(options, seed=seed)
     chosen = list(candidates)
-    known = judged(results, task.name, seed) if results is not None else {}
+    known = {str(one["digest"]): one for one in stored if (one.get("task"), one.get("seed")) == (task.name, seed)}
     waiting = {one.digest: one for one in chosen if one.digest not in known}
     lock = threading.Lock()
     own = judge is None

@@ -14,10 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from tilesmith.lab.judge.sizing.planting import plant
 from tilesmith.spec import CONTIGUOUS, Case, Inputs, Layout, Spec, SpecError, called, is_differentiable, load_file
 
 Draw = Literal[
-    "seen", "fresh", "wide", "wide-seen", "small", "mirrored", "spiked", "spiked-seen", "sparse", "sparse-seen"
+    "seen", "fresh", "wide", "wide-seen", "small", "mirrored", "spiked", "spiked-seen", "sparse", "sparse-seen",
+    "planted",
 ]  # fmt: skip
 MOST_RESIZED_DTYPES = 2
 MOST_SURVEYED = 48  # sizes at which a call is recorded, to see whether it launches something else
@@ -74,6 +76,8 @@ class Trial:
     dtype: torch.dtype
     layout: Layout
     hidden: bool = False
+    planted: tuple[float, ...] = ()  # values that some elements get
+    scale: float = 1.0
 
     @property
     def dtype_name(self) -> str:
@@ -150,6 +154,10 @@ class Task:
         if draw in _ODD:
             for number, name in enumerate(self._scalable(inputs, draw)):
                 _ODD[draw](inputs[name], torch.Generator().manual_seed(mixed + number))
+        for name in self._scalable(inputs, draw) if trial.scale != 1.0 else ():
+            torch.empty(0, dtype=inputs[name].dtype).set_(inputs[name].untyped_storage()).mul_(trial.scale)
+        for name in self._scalable(inputs, draw) if trial.planted else ():
+            plant(inputs[name], trial.planted, torch.Generator().manual_seed(mixed))  # at the same places in each
         if self.parameters is not None:
             inputs["parameters"] = dict(self.parameters(0 if own_parameters else mixed))
         return inputs

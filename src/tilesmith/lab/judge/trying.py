@@ -12,15 +12,16 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, finfo
 
 from tilesmith.lab.judge.constructor_work import refuse_derived_weights
 from tilesmith.lab.judge.isolation.children import Ended
 from tilesmith.lab.judge.laying import BadOutput
 from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
+from tilesmith.lab.judge.recording.circumstances import CIRCUMSTANCES
 from tilesmith.lab.judge.replayed import Replayer
 from tilesmith.lab.judge.sizing import Sizes, launch_form
-from tilesmith.lab.judge.task import Draw, Task, Trial
+from tilesmith.lab.judge.task import SMALL, Draw, Task, Trial
 from tilesmith.lab.judge.timing.gpu_stage import placed_at
 from tilesmith.lab.judge.verdict import Reason
 
@@ -31,6 +32,7 @@ MOST_BLOCK_PROGRAMS = 60
 MOST_SURVEYED_PROGRAMS = 1000
 MOST_LEAVES = 4  # whose gradients are tried alone
 MOST_CONFIGURATIONS = 256
+MOST_PLANTED = 5  # trials with numbers of the candidate's text
 FEW_ELEMENTS = 64  # of the largest input
 MOST_CONFIGURATION_PROGRAMS = 400  # of all trials but the first
 _SAME_RESULTS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
@@ -73,6 +75,8 @@ class Trying:
             if self._is_decided():
                 return
         self._try_gradients()
+        self._try_circumstances()
+        self._try_values()
         self._try_thresholds()
         self._survey()
         self._try_configurations(list(self.seen))
@@ -142,6 +146,7 @@ class Trying:
             (self.task.resized([1, *self.sizes.thresholds], self.seed), MOST_THRESHOLD_PROGRAMS),
             (self.task.resized(self.sizes.elements, self.seed, other=1), MOST_THRESHOLD_PROGRAMS),
             (self.task.resized(self.sizes.beyond_blocks, self.seed), MOST_BLOCK_PROGRAMS),
+            *((self.task.resized([one], self.seed, other=one)[:1], 4 * one) for one in self.sizes.together),
         ):
             for trial in trials:
                 if self._is_decided():
@@ -166,10 +171,10 @@ class Trying:
                 self._submit(recorded, ("fresh",))
                 left -= programs
 
-    def _form_at(self, trial: Trial) -> str | None:
-        """Return what a call without gradients launches; None where the candidate does not take the size."""
+    def _form_at(self, trial: Trial, circumstance: str = "") -> str | None:
+        """Return what a call without gradients launches; None where the candidate does not take it."""
         try:
-            return launch_form(self.ask(partial(self.recorder.glance, trial), "runs").tape)
+            return launch_form(self.ask(partial(self.recorder.glance, trial, circumstance), "runs").tape)
         except Failure:
             return None
 
@@ -184,6 +189,42 @@ class Trying:
             if recorded is not None:
                 which = f"with the gradient of {wanted[0]} alone: " if wanted else "without gradients: "
                 self._submit(recorded, ("fresh",), which)
+
+    def _try_circumstances(self) -> None:
+        """Glance at a call in each circumstance. Try those that launch something else than an ordinary call."""
+        first = next((one for one in self.seen if one.trial.hidden), self.seen[0] if self.seen else None)
+        if first is None or self._is_decided():
+            return
+        trial = first.trial
+        known = self._form_at(trial)
+        for name in CIRCUMSTANCES:
+            form = self._form_at(trial, name)
+            if form in (None, known) or self._is_decided():
+                continue
+            try:
+                recorded = self.ask(partial(self.recorder.glance, trial, name, perform=True), "runs")
+                self.check_tape(recorded)
+                self._submit(recorded, ("fresh",), f"{name}: ")
+            except Failure as failure:
+                reason = replace(failure.reason, message=f"{name}: {failure.reason.message}")
+                self._fail(trial, Failure(reason, open=failure.open))
+
+    def _try_values(self) -> None:
+        """Put the numbers of the candidate's text into inputs: a kernel may do something else there."""
+        first = next((one for one in self.seen if one.trial.hidden), self.seen[0] if self.seen else None)
+        if first is None or not self.sizes.values or not self.task.rules.wide or self._is_decided():
+            return
+        shapes = [one.shape for one in first.inputs.values() if isinstance(one, Tensor) and one.dim()]
+        rows = max((prod(one[:-1]) if len(one) > 1 else one[0] for one in shapes), default=1)
+        values = self.sizes.values
+        starts = range(0, len(values), max(rows, 1))[:MOST_PLANTED]
+        trials = [replace(first.trial, planted=tuple(values[start : start + max(rows, 1)])) for start in starts]
+        tiny = sorted({one for one in values if finfo(first.trial.dtype).tiny / SMALL < one < SMALL})
+        trials += [replace(first.trial, scale=one) for one in tiny[:: max(1, len(tiny) - 1)]]
+        for trial in trials:
+            recorded = self._record(trial, leaves=())
+            if recorded is not None:
+                self._submit(recorded, ("planted",))
 
     def _try_other_weights(self) -> None:
         """Make the candidate's module again with other weights, where it has weights of its own."""

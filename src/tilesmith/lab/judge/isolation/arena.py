@@ -62,4 +62,5 @@ def aligned(offset: int) -> int:
 
 def view_of(storage: torch.Tensor, dtype: torch.dtype, offset: int, size: Any, stride: Any) -> torch.Tensor:
     """Return the tensor with this dtype, offset, size and stride in a storage of bytes. Raises RuntimeError."""
-    return torch.empty(0, dtype=dtype).set_(storage.untyped_storage(), offset, tuple(size), tuple(stride))
+    empty = torch.empty(0, dtype=dtype, device=storage.device)
+    return empty.set_(storage.untyped_storage(), offset, tuple(size), tuple(stride))

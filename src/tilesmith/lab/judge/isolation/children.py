@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
@@ -64,11 +65,12 @@ class Nursery:
 
     def child(
         self, role: str, scratch: str, limits: Limits, *, confined: bool, programs: bool = False,
-        cache: str | None = None,
+        cache: str | None = None, on_gpu: bool = False, without: Sequence[str] = (),
     ) -> Child:  # fmt: skip
         """Start a child with this role. A confined child may run a candidate's code.
 
         With `programs` it may start programs. `cache` is a folder for compiled kernels, which it may write to.
+        A child `on_gpu` may use the files of GPUs. `without` names protections that it does without.
         """
         ours, theirs = socket.socketpair()
         status, their_status = os.pipe()
@@ -81,6 +83,8 @@ class Nursery:
             "confined": confined,
             "programs": programs,
             "cache": cache,
+            "on_gpu": on_gpu,
+            "without": list(without),
             "arena_bytes": arena.size,
         }
         with self._lock:
@@ -111,6 +115,7 @@ class Child:
         self._output = output
         self._told = b""
         self._started = False
+        self.no_gpu: str | None = None  # why a child that should use a GPU cannot
         self._protections: tuple[str, ...] = ()
 
     def ready(self) -> tuple[str, ...]:
@@ -120,6 +125,7 @@ class Child:
                 told = messages.receive(self._channel, time.monotonic() + SECONDS_TO_START)
                 self._started = True
                 self._protections = tuple(str(one) for one in told["ready"])
+                self.no_gpu = str(told["no_gpu"]) if "no_gpu" in told else None
             return self._protections
         except (messages.TooLate, messages.Garbage, messages.Closed, KeyError, TypeError):
             raise Ended(f"never started: it {self._reason()}") from None

@@ -20,8 +20,11 @@ class Limits:
     gigabytes: float = 4.0
 
 
-def apply(limits: Limits) -> list[str]:
-    """Limit this process. Return the limits that hold, in words."""
+def apply(limits: Limits, *, on_gpu: bool = False) -> bool:
+    """Limit this process. Return whether all limits hold.
+
+    A process on a GPU has no limit of memory: the driver reserves address space for the GPU's memory.
+    """
     memory = _virtual_bytes() + int(limits.gigabytes * GIGABYTE)
     wanted = {
         "memory": (resource.RLIMIT_AS, memory),
@@ -30,16 +33,18 @@ def apply(limits: Limits) -> list[str]:
         "open files": (resource.RLIMIT_NOFILE, MOST_FILES_OPEN),
         "core dumps": (resource.RLIMIT_CORE, 0),
     }
-    held = []
-    for name, (kind, value) in wanted.items():
+    held = 0
+    if on_gpu:
+        del wanted["memory"]
+    for kind, value in wanted.values():
         try:
             _, hardest = resource.getrlimit(kind)
             value = value if hardest == resource.RLIM_INFINITY else min(value, hardest)
             resource.setrlimit(kind, (value, value))
         except (OSError, ValueError):
             continue
-        held.append(name)
-    return held
+        held += 1
+    return held == len(wanted)
 
 
 def _virtual_bytes() -> int:

@@ -60,11 +60,16 @@ def serve(requests: socket.socket) -> NoReturn:
 def _roles() -> dict[str, Callable[[socket.socket, Arena, dict[str, Any]], None]]:
     """Import what children need, and return their main functions."""
     from tilesmith.lab.judge.conversing.host import converse
+    from tilesmith.lab.judge.cuda.building import build
+    from tilesmith.lab.judge.cuda.worker import record_on_gpu
     from tilesmith.lab.judge.recording.worker import record
     from tilesmith.lab.judge.replaying.worker import replay
     from tilesmith.lab.judge.timing.worker import time_tapes
 
-    return {"converse": converse, "record": record, "replay": replay, "time": time_tapes}
+    return {
+        "converse": converse, "record": record, "replay": replay, "time": time_tapes, "build": build,
+        "record-on-gpu": record_on_gpu,
+    }  # fmt: skip
 
 
 def _prepare_when_idle(requests: socket.socket) -> None:
@@ -79,7 +84,8 @@ def _prepare_when_idle(requests: socket.socket) -> None:
 def _start(request: dict[str, Any], descriptors: list[int], roles: dict[str, Any]) -> None:
     channel, status, arena, output = descriptors
     os.setsid()
-    separate = bool(request["confined"]) and sandbox.enter_namespaces()
+    wanted = sandbox.NAMESPACES not in request["without"]
+    separate = bool(request["confined"]) and wanted and sandbox.enter_namespaces()
     supervisor = os.fork()
     if supervisor:
         os.write(status, f"pid {supervisor} {os.getpid()}\n".encode())
@@ -113,12 +119,15 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
         os.chdir(request["scratch"])
         tempfile.tempdir = request["scratch"]
         writable = [request["scratch"], *cache]
-        if sandbox.restrict_files(sandbox.readable_paths(), writable, programs=programs):
-            protections.append(sandbox.LANDLOCK)
-        if len(process_limits.apply(Limits(**request["limits"]))) == 5:
-            protections.append(sandbox.RLIMITS)
-        if sandbox.deny_calls(programs=programs):
-            protections.append(sandbox.SECCOMP)
+        on_gpu = bool(request["on_gpu"])
+        devices = sandbox.gpu_devices() if on_gpu else []
+        readable = sandbox.readable_paths()
+        steps = {
+            sandbox.LANDLOCK: lambda: sandbox.restrict_files(readable, writable, programs=programs, devices=devices),
+            sandbox.RLIMITS: lambda: process_limits.apply(Limits(**request["limits"]), on_gpu=on_gpu),
+            sandbox.SECCOMP: lambda: sandbox.deny_calls(programs=programs),
+        }
+        protections += [name for name, step in steps.items() if name not in request["without"] and step()]
     roles[request["role"]](channel, memory, {"protections": protections, "scratch": request["scratch"]})
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a candidate may have closed or replaced the stream

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import struct
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -67,7 +69,7 @@ def limit_folder(folder: str) -> bool:
 
 def readable_paths() -> list[str]:
     """Return what Python, PyTorch and Triton read while they run."""
-    folders = [sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", *sys.path]
+    folders = [sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", os.environ.get("CUDA_HOME", ""), *sys.path]
     files = ["/etc/ld.so.cache", "/etc/passwd", "/etc/localtime", "/etc/nsswitch.conf", "/proc/self", "/proc/cpuinfo"]
     devices = ["/dev/urandom", "/dev/zero", "/sys/devices/system/cpu", "/proc/meminfo", "/proc/stat"]
     # A module that is installed for editing lies outside the prefix; its finder knows where.
@@ -75,10 +77,18 @@ def readable_paths() -> list[str]:
     return [path for path in dict.fromkeys([*folders, *files, *devices, *packages]) if path and os.path.exists(path)]
 
 
-def restrict_files(readable: Sequence[str], writable: Sequence[str], *, programs: bool = False) -> bool:
+def gpu_devices() -> list[str]:
+    """Return the files by which a process reaches NVIDIA's and AMD's GPUs."""
+    found = [str(one) for pattern in ("nvidia*", "nvidia-caps/*", "kfd", "dri/*") for one in Path("/dev").glob(pattern)]
+    return [*found, *(one for one in ("/dev/shm", "/proc/driver/nvidia") if os.path.exists(one))]
+
+
+def restrict_files(
+    readable: Sequence[str], writable: Sequence[str], *, programs: bool = False, devices: Sequence[str] = ()
+) -> bool:
     """Allow reading and writing below these paths only. Return whether Landlock holds.
 
-    With `programs`, those below the readable paths may be started.
+    With `programs`, those below the readable paths may be started. `devices` may be used too.
     """
     version = _libc().syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) if sys.platform == "linux" else -1
     if version < 1:
@@ -97,6 +107,8 @@ def restrict_files(readable: Sequence[str], writable: Sequence[str], *, programs
         _allow(rules, path, _READ | (_EXECUTE if programs else 0))
     for path in writable:
         _allow(rules, path, every_access & ~_EXECUTE)
+    for path in devices:
+        _allow(rules, path, every_access & ~_EXECUTE)
     _allow(rules, "/dev/null", _READ_FILE | _WRITE_FILE)
     _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     held = bool(_libc().syscall(_RESTRICT_SELF, rules, 0) == 0)
@@ -108,7 +120,7 @@ def _allow(rules: int, path: str, access: int) -> None:
     with suppress(OSError):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not os.path.isdir(path):
-            access &= _EXECUTE | _WRITE_FILE | _READ_FILE | (1 << 14)
+            access &= _EXECUTE | _WRITE_FILE | _READ_FILE | (1 << 14) | (1 << 15)
         # struct landlock_path_beneath_attr is packed: 64 bits of access, 32 bits of descriptor.
         _libc().syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", access, handle), 0)
         os.close(handle)
@@ -125,6 +137,14 @@ def close_other_files(kept: Sequence[int]) -> None:
         if int(number) > 2 and int(number) not in kept:
             with suppress(OSError):
                 os.close(int(number))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that a candidate may have filled, with folders nested more deeply than Python can follow."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)
 
 
 def _libc() -> ctypes.CDLL:

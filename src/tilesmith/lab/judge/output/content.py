@@ -50,9 +50,10 @@ def sections(verdict: Json) -> list[Section]:
                 blocks.append(Points([reason["advice"]]))
         found.insert(0, Section("Reasons", "What decided the verdict, and what would help.", blocks))
     if verdict["kernels"]:
-        lead = (
-            f"Without a GPU, for the case {verdict['facts_case']}: counted in the interpreter, compiled, and predicted."
-        )
+        case = verdict["facts_case"]
+        lead = f"Without a GPU, for the case {case}: counted in the interpreter, compiled, and predicted."
+        if case is None:
+            lead = "What the CUDA driver says about the compiled kernels."
         found.append(Section("Kernels", lead, [_kernels(verdict), *_advice(verdict)]))
     if verdict["times"]:
         lead = "On a GPU, on inputs that change before every replay; outputs verified after the clock stopped."
@@ -155,11 +156,12 @@ def _kernels(verdict: Json) -> Table:
             occupancy, predicted = facts["occupancy"], facts["predicted_us"]
             rows.append(
                 [
-                    Cell(kernel["name"]), Cell(str(kernel["launches"])), Cell(target), Cell(in_bytes(kernel["bytes"])),
-                    Cell(f"{_number(kernel['sectors'])} / {_number(kernel['ideal_sectors'])}"),
+                    Cell(kernel["name"]), Cell(str(kernel["launches"])), Cell(target),
+                    Cell(in_bytes(kernel["bytes"]) if "bytes" in kernel else "–"),
+                    Cell(f"{_number(kernel.get('sectors'))} / {_number(kernel.get('ideal_sectors'))}"),
                     Cell(str(facts["registers"])), Cell(str(facts["spill_bytes"])),
                     Cell("–" if occupancy is None else f"{occupancy:.0%}"),
-                    Cell("–" if predicted is None else f"{predicted:.2g}"), Cell(kernel["bound"]),
+                    Cell("–" if predicted is None else f"{predicted:.2g}"), Cell(kernel.get("bound", "–")),
                 ]
             )  # fmt: skip
     return Table("", columns, rows)

@@ -7,8 +7,8 @@ EXPLANATIONS: dict[str, str] = {
     "unreadable": "A file or folder of a series is no candidate: too large, without a main file, or not readable.",
     "import-error": "Importing the file raises an error. A candidate has no network, no other files and no GPU then.",
     "no-function": "The file has no function with the task's name, and not exactly one public function either.",
-    "cuda-sources": "The candidate builds CUDA sources. A clean process could replay their launches only by running "
-    "the candidate's C++, which may do anything. So the verdict stays open, never a pass.",
+    "cuda-sources": "The candidate builds CUDA sources. The judge builds those of torch.utils.cpp_extension where "
+    "an NVIDIA GPU, nvcc and g++ are. Without these, and for NVRTC, the verdict stays open, never a pass.",
     "exception": "Calling the function raises an error, on the case that the reason names.",
     "timeout": "A call took longer than the task's limit. Look for loops that never end.",
     "ended": "The process ended during a call: os._exit, a crash, or the memory limit.",

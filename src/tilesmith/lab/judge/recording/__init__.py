@@ -9,5 +9,6 @@ Files, in reading order:
 - `compiled_stand_in.py`: what `kernel.warmup` returns where there is no GPU.
 - `tape.py`: the launches and PyTorch operators of one call, in order, with the memory they use.
 - `candidate_module.py`: load the candidate's files and find its function.
+- `circumstances.py`: circumstances of a call that a candidate can ask for.
 - `worker.py`: answer the judge's requests.
 """

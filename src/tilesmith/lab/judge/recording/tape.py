@@ -62,7 +62,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         number = self._numbers.get(tensor.untyped_storage()._cdata)
         if number is None:
             number = self._register(tensor, {"kind": "constant"})
-            self.constants[number] = _bytes_of(tensor).clone()
+            self.constants[number] = bytes_of(tensor).clone()
         size, stride = list(tensor.size()), list(tensor.stride())
         return [number, dtype_name(tensor.dtype), tensor.storage_offset(), size, stride]
 
@@ -217,8 +217,9 @@ class _Lenient(Observer):
         pass
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor's whole storage."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _every_program(grid: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -6,6 +6,9 @@ The process sees one call's inputs at a time. It knows neither the task nor what
 from __future__ import annotations
 
 import socket
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,18 +24,26 @@ from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.candidate_module import function_of, load
+from tilesmith.lab.judge.recording.circumstances import MANY_CALLS, THREAD, around
 from tilesmith.lab.judge.recording.plain_values import dtype_name, dtype_named
-from tilesmith.lab.judge.recording.tape import Tape
+from tilesmith.lab.judge.recording.tape import Tape, bytes_of
 from tilesmith.spec import called, described
 from tilesmith.toolchain.interpreter import handing_over
 
 PRETENDED_DEVICE = "h200"
+KEPT_OUTPUTS = 12
+MOST_CALLS = 5000
+SECONDS_FOR_CALLS = 0.25
 
 
 def record(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
     """Answer requests until the judge closes the channel."""
+    serve(channel, Session(arena, Path(facts["scratch"])), facts)
+
+
+def serve(channel: socket.socket, session: Session, facts: dict[str, Any]) -> None:
+    """Answer requests by a session until the judge closes the channel."""
     messages.send(channel, {"ready": facts["protections"]})
-    session = _Session(arena, Path(facts["scratch"]))
     while True:
         try:
             request = messages.receive(channel)
@@ -41,8 +52,10 @@ def record(channel: socket.socket, arena: Arena, facts: dict[str, Any]) -> None:
         messages.send(channel, session.answer(request))
 
 
-class _Session:
+class Session:
     """One candidate: its function, and the call whose gradients may be asked for."""
+
+    _device = "cpu"
 
     def __init__(self, arena: Arena, folder: Path) -> None:
         self._arena = arena
@@ -54,10 +67,19 @@ class _Session:
         self._tape: Tape | None = None
         self._room = 0
         self._shift = 0  # of the inputs' places in the arena
+        self._contents: dict[str, torch.Tensor] = {}  # storages of this call, likewise
         self._given: dict[str, torch.Tensor] = {}  # inputs of this call by their place in the arena
+        self._alive: deque[Any] = deque(maxlen=KEPT_OUTPUTS)  # a caller may keep earlier outputs
         self._tracker = TensorTracker(lambda tensors: None, pretend_gpu=True)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request, in a thread of its own if the judge wants that."""
+        if request.get("circumstance") == THREAD:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(self._answer, request).result()
+        return self._answer(request)
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             return getattr(self, f"_{request['do']}")(request)  # type: ignore[no-any-return]  # dicts, all of them
         except BaseException as error:
@@ -96,13 +118,20 @@ class _Session:
         self._bind(inputs.pop("parameters", {}))
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in request["leaves"]}
         choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
-        tape = Tape(str(self._folder), **choices)
+        tape = self._new_tape(**choices)
         self._tape = tape
         for at, tensor in given.items():
             tape.add_input(tensor, at)
         self._room = aligned(request["room"])
-        with self._watching(tape, list(given.values())), torch.set_grad_enabled(bool(self._leaves)):
+        if request["circumstance"] == MANY_CALLS:
+            self._call_many_times(inputs, list(given.values()), request)
+        with (
+            self._watching(tape, list(given.values())),
+            torch.set_grad_enabled(bool(self._leaves)),
+            around(request["circumstance"], self._device),
+        ):
             made = self._called({**inputs, **self._leaves}, request)
+        self._alive.append(made)
         if request["again"]:
             self._call_with_others(inputs, request)
         form, outputs = _as_list(made)
@@ -111,12 +140,21 @@ class _Session:
             return {"done": True}
         return {"form": form, "outputs": [self._written(one) for one in outputs], "tape": self._written_tape()}
 
+    def _call_many_times(self, inputs: dict[str, Any], on_gpu: list[torch.Tensor], request: dict[str, Any]) -> None:
+        """Call the function again and again, and compute nothing."""
+        deadline = time.monotonic() + SECONDS_FOR_CALLS
+        for _ in range(MOST_CALLS):
+            if time.monotonic() > deadline:
+                return
+            with self._watching(self._new_tape(perform=False), on_gpu), torch.set_grad_enabled(False):
+                self._called(inputs, request)
+
     def _call_with_others(self, inputs: dict[str, Any], request: dict[str, Any]) -> None:
         """Call the function on other values between a call and its backward; nobody looks at the result."""
         others = {name: one.detach() * 0.5 for name, one in self._leaves.items()}
         given = {**inputs, **{name: one.requires_grad_() for name, one in others.items()}}
         choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
-        with self._watching(Tape(str(self._folder), **choices), list(others.values())):
+        with self._watching(self._new_tape(**choices), list(others.values())):
             self._called(given, request)
 
     def _called(self, inputs: dict[str, Any], request: dict[str, Any]) -> Any:
@@ -147,6 +185,9 @@ class _Session:
         gradients = {name: self._written(one) for name, one in zip(self._leaves, found, strict=True) if one is not None}
         return {"gradients": gradients, "tape": self._written_tape()}
 
+    def _new_tape(self, **choices: Any) -> Tape:
+        return Tape(str(self._folder), **choices)
+
     def _watching(self, tape: Tape | None, on_gpu: list[torch.Tensor] | None = None) -> ExitStack:
         """Return a context in which there seems to be a GPU, and the tape sees launches and operators."""
         for tensor in on_gpu or []:
@@ -154,7 +195,7 @@ class _Session:
         stack = ExitStack()
         stack.enter_context(poisoned_memory())
         stack.enter_context(gpu_stand_in(named_device(PRETENDED_DEVICE)))
-        stack.enter_context(handing_over(tape or Tape(str(self._folder))))
+        stack.enter_context(handing_over(tape or self._new_tape()))
         stack.enter_context(self._tracker.watching())
         if tape is not None:
             stack.enter_context(tape)
@@ -163,10 +204,15 @@ class _Session:
     def _input_tensor(self, reference: Any) -> torch.Tensor:
         """Return an input in the arena. The judge knows its storage by the place in the arena."""
         at, length, dtype, offset, size, stride = reference
-        self._given[str(at - self._shift)] = tensor = view_of(
-            self._arena.storage_at(at, length), dtype_named(dtype), offset, size, stride
-        )
+        name = str(at - self._shift)
+        if name not in self._given:  # two inputs may share memory
+            self._contents[name] = self._content(at, length)
+        self._given[name] = tensor = view_of(self._contents[name], dtype_named(dtype), offset, size, stride)
         return tensor
+
+    def _content(self, at: int, length: int) -> torch.Tensor:
+        """Return the bytes of one storage, in the memory that the candidate gets."""
+        return self._arena.storage_at(at, length)
 
     def _written(self, output: torch.Tensor) -> dict[str, Any]:
         """Copy an output into the arena, and say where it is."""
@@ -179,7 +225,7 @@ class _Session:
             "has_gradient": _has_own_gradient(output),
         }
         content = output.detach().contiguous()
-        facts["at"] = self._put(torch.empty(0, dtype=torch.uint8).set_(content.clone().untyped_storage()))
+        facts["at"] = self._put(bytes_of(content.clone()))
         return facts
 
     def _written_tape(self) -> dict[str, Any] | None:

@@ -6,19 +6,22 @@ costs what its tape does. New memory is poisoned before each run, so a launch th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilesmith.lab.judge.cuda.launching import CudaKernels
 from tilesmith.lab.judge.isolation.arena import ALIGNMENT, aligned
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.plain_values import NotPlain, dtype_named
 from tilesmith.lab.judge.replaying.memory import POISON, BadTape, checked_reference
 from tilesmith.lab.judge.replaying.operators import kind_of, operator_named
 from tilesmith.lab.judge.replaying.replay import Replay, Stopped, fault, tensors_in
+from tilesmith.lab.judge.tape_checks import kernel_of, references_in
 from tilesmith.toolchain.interpreter import Launched
 from tilesmith.toolchain.portable import RebuiltKernels
 
@@ -42,7 +45,15 @@ class _Place:
 class DeviceMemory:
     """Storages by number, on a device. Inputs are filled by the caller; constants keep their values."""
 
-    def __init__(self, storages: Sequence[Mapping[str, Any]], constants: Mapping[str, Tensor], device: str) -> None:
+    def __init__(
+        self,
+        storages: Sequence[Mapping[str, Any]],
+        constants: Mapping[str, Tensor],
+        device: str,
+        *,
+        exact: bool = False,
+    ) -> None:
+        """With `exact`, memory has no guards and nobody writes new memory: another tool watches accesses."""
         self.places: list[_Place] = []
         self.inputs: dict[str, int] = {}
         self._new: list[int] = []
@@ -53,8 +64,11 @@ class DeviceMemory:
             total += length if isinstance(length, int) else MOST_BYTES
             if not isinstance(length, int) or length < 0 or total > MOST_BYTES:
                 raise BadTape(f"storage {number} has {length!r} bytes")
-            buffer = torch.full((2 * GUARD + aligned(length),), POISON, dtype=torch.uint8, device=device)
-            self.places.append(_Place(buffer, GUARD, length, guarded=True))
+            if exact:
+                buffer = torch.empty(max(1, length), dtype=torch.uint8, device=device)
+            else:
+                buffer = torch.full((2 * GUARD + aligned(length),), POISON, dtype=torch.uint8, device=device)
+            self.places.append(_Place(buffer, 0 if exact else GUARD, length, guarded=not exact))
             if kind == "input":
                 self.inputs[str(storage.get("name"))] = number
             elif kind == "constant":
@@ -62,7 +76,7 @@ class DeviceMemory:
                     raise BadTape(f"storage {number} is a constant without a value")
                 self._constants[number] = constants[str(number)].to(device)
             elif kind == "new":
-                self._new.append(number)
+                self._new += [] if exact else [number]
             else:
                 raise BadTape(f"storage {number} is of kind {kind!r}")
 
@@ -100,6 +114,13 @@ class DeviceMemory:
         empty = torch.empty(0, dtype=dtype, device=place.buffer.device)
         return empty.set_(place.buffer.untyped_storage(), start, tuple(size), tuple(stride))
 
+    def address(self, number: int) -> tuple[int, int]:
+        """Return the address and the length of a storage. Raises BadTape."""
+        if not 0 <= number < len(self.places):
+            raise BadTape(f"storage {number}")
+        place = self.places[number]
+        return place.buffer.data_ptr() + place.start, place.length
+
     def rebind(self, reference: Any, made: Tensor) -> bool:
         """Let an operator's result be a storage, if it fills the storage. A copy would cost time that nobody asked for.
 
@@ -126,21 +147,61 @@ class DeviceMemory:
         return bool(torch.stack(ends).all()) if ends else True
 
 
+class Exchange:
+    """What each launch of a run stored; in a later run, these results take the place of the launch's own."""
+
+    def __init__(self) -> None:
+        self._kept: list[dict[int, Tensor]] = []
+        self._given: list[dict[int, Tensor]] | None = None
+
+    def give_back(self) -> None:
+        """From now on, give the kept results in the place of what launches store."""
+        self._given, self._kept = self._kept, []
+
+    @contextmanager
+    def around(self, step: Mapping[str, Any], memory: DeviceMemory) -> Iterator[None]:
+        numbers = {one[0] for one in references_in(step["arguments"]) if isinstance(one[0], int)}
+        before = {number: memory.places[number].content.clone() for number in numbers}
+        yield
+        stored = {
+            number: memory.places[number].content.clone()
+            for number in numbers
+            if not torch.equal(memory.places[number].content, before[number])
+        }
+        if self._given is not None and len(self._kept) < len(self._given):
+            for number, content in self._given[len(self._kept)].items():
+                memory.places[number].content.copy_(content)
+        self._kept.append(stored)
+
+
 class DeviceReplay(Replay):
-    """One tape on one memory. `perform` launches a kernel."""
+    """One tape on one memory. `perform` launches a kernel of Triton; `cuda` has the device code of CUDA kernels."""
 
     most_programs = MOST_PROGRAMS
 
     def __init__(
         self, tape: Mapping[str, Any], memory: DeviceMemory, kernels: RebuiltKernels, perform: Perform, *,
-        allow_any: bool,
+        allow_any: bool, cuda: CudaKernels | None = None,
     ) -> None:  # fmt: skip
         super().__init__(tape, memory, Path(), allow_any=allow_any, kernels=kernels)
         self._device_memory = memory
         self._perform = perform
+        self._cuda = cuda
+        self.exchange: Exchange | None = None
 
-    def _launch(self, launched: Launched, step: Mapping[str, Any], tf32: bool) -> None:
-        self._perform(launched)
+    def launched(self, step: Mapping[str, Any]) -> Any:
+        kernel = kernel_of(self._tape, step)
+        if self._cuda is not None and kernel is not None and "cuda" in kernel:
+            return self._cuda.launch(step, kernel, self._device_memory.address)
+        return super().launched(step)
+
+    def _launch(self, launched: Any, step: Mapping[str, Any], tf32: bool) -> None:
+        exchanged = self.exchange.around(step, self._device_memory) if self.exchange is not None else nullcontext()
+        with exchanged:
+            if isinstance(launched, Launched):
+                self._perform(launched)
+            else:
+                launched.run()
 
     def _operate(self, step: Mapping[str, Any]) -> None:
         name = step["operator"]

@@ -28,5 +28,5 @@ def _form(value: Any) -> Any:
     if isinstance(value, float):
         return value if value in (0.0, 1.0) else "number"
     if isinstance(value, Mapping):
-        return {str(key): "tensor" if key == "tensor" else _form(one) for key, one in value.items()}
+        return {str(key): key if key in ("tensor", "bytes") else _form(one) for key, one in value.items()}
     return [_form(one) for one in value] if isinstance(value, Sequence) else str(value)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.lab.judge.candidate import UNREADABLE, Candidate, parsed
 from tilesmith.lab.judge.sizing.conditions import changes
+from tilesmith.lab.judge.sizing.planting import values_of
 
 SMALLEST, LARGEST = 2, 8192
 MOST_THRESHOLDS = 12
+LARGEST_TOGETHER = 160
+_IN_CUDA = re.compile(r"(?:[<>]=?|[!=]=|%)\s*(\d+)\b")
 _FOLDED: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: lambda a, b: a // b if b else 0,
     ast.LShift: lambda a, b: a << min(max(b, 0), 32), ast.Pow: lambda a, b: a ** min(max(b, 0), 32),
@@ -27,6 +32,8 @@ class Sizes:
     thresholds: list[int]
     elements: list[int]
     beyond_blocks: list[int]
+    together: list[int]  # for all sizes at once
+    values: list[float]  # of inputs
 
 
 def sizes_of(candidate: Candidate) -> Sizes:
@@ -36,7 +43,7 @@ def sizes_of(candidate: Candidate) -> Sizes:
     condition changes, where none of these integers shows them.
     """
     trees = list(_trees(candidate))
-    found = {one for tree in trees for one in _integers(tree, _compared)}
+    found = {one for tree in trees for one in _integers(tree, _compared)} | set(_in_cuda(candidate, trees))
     sizes = sorted(found, key=lambda one: (one & (one - 1) == 0, one))[:MOST_THRESHOLDS]  # odd-looking ones first
     shown = [size for one in sizes for size in (one, one + 1)]
     changing = [one for tree in trees for one in changes(tree, 1, LARGEST)]
@@ -44,7 +51,10 @@ def sizes_of(candidate: Candidate) -> Sizes:
     counts_elements = any(b"numel" in one or b"nelement" in one for one in candidate.files.values())
     blocks = {one for tree in trees for one in _integers(tree, _blocks)}
     beyond = [one + 1 for one in sorted(blocks, reverse=True)[:MOST_THRESHOLDS]]
-    return Sizes([*shown, *hidden], changing[:MOST_THRESHOLDS] if counts_elements else [], beyond)
+    moduli = {one for tree in trees for one in _integers(tree, _moduli) if one & (one - 1)}
+    together = [lcm for lcm in [math.lcm(*moduli)] if moduli and lcm <= LARGEST_TOGETHER]
+    elements = changing[:MOST_THRESHOLDS] if counts_elements else []
+    return Sizes([*shown, *hidden], elements, beyond, together, values_of(candidate))
 
 
 def _trees(candidate: Candidate) -> Iterator[ast.Module]:
@@ -52,6 +62,15 @@ def _trees(candidate: Candidate) -> Iterator[ast.Module]:
         if name.endswith(".py"):
             with suppress(*UNREADABLE):
                 yield parsed(content)
+
+
+def _in_cuda(candidate: Candidate, trees: Sequence[ast.Module]) -> Iterator[int]:
+    """Yield the integers that CUDA sources compare with, in files or in texts of Python."""
+    texts = [one.decode(errors="replace") for name, one in candidate.files.items() if name.endswith((".cu", ".cuh"))]
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    texts += [one.value for one in nodes if isinstance(one.value, str) and "__global__" in one.value]
+    for text in texts:
+        yield from (int(one) for one in _IN_CUDA.findall(text) if SMALLEST <= int(one) <= LARGEST)
 
 
 def _integers(tree: ast.Module, parts: Callable[[ast.AST], list[Any]]) -> Iterator[int]:
@@ -67,6 +86,11 @@ def _integers(tree: ast.Module, parts: Callable[[ast.AST], list[Any]]) -> Iterat
                 value = _folded(each, named, 0)
                 if value is not None and SMALLEST <= value <= LARGEST:
                     yield value
+
+
+def _moduli(node: ast.AST) -> list[Any]:
+    """Return what a node divides by for a remainder."""
+    return [node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) else []
 
 
 def _compared(node: ast.AST) -> list[Any]:

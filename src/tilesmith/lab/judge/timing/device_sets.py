@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from tilesmith.lab.bench.measuring.timing import CACHES_FILLED, Rotation, Stopwatch
-from tilesmith.lab.judge.replaying.device import DeviceMemory, DeviceReplay, Perform
+from tilesmith.lab.judge.cuda.launching import CudaKernels
+from tilesmith.lab.judge.replaying.device import DeviceMemory, DeviceReplay, Exchange
 from tilesmith.lab.judge.replaying.memory import POISON
 from tilesmith.lab.judge.timing.clock import REPLAYS, Times, clocked, sampled
 from tilesmith.lab.judge.timing.fresh import FreshInputs
@@ -43,15 +44,18 @@ class DeviceSets:
         folder: Path,
         *,
         device: str,
-        perform: Perform,
         allow_any: bool,
         sets: int,
+        cuda: CudaKernels | None = None,
     ) -> None:
         kernels = RebuiltKernels(tape["kernels"], folder)
         self._inputs = inputs
         self._outputs = outputs
         self.memories = [DeviceMemory(tape["storages"], constants, device) for _ in range(sets)]
-        self._replays = [DeviceReplay(tape, memory, kernels, perform, allow_any=allow_any) for memory in self.memories]
+        perform = on_gpu if device == "cuda" else interpreted
+        self._replays = [
+            DeviceReplay(tape, memory, kernels, perform, allow_any=allow_any, cuda=cuda) for memory in self.memories
+        ]
         self.samples: dict[tuple[int, int], list[Tensor]] = {}
 
     def run(self, place: int) -> None:
@@ -63,6 +67,18 @@ class DeviceSets:
         self._refresh(replay, [0])
         self.run(0)
         return self.outputs(0)
+
+    def with_other_results(self, replay: int, other: int) -> list[list[Tensor]]:
+        """Return the outputs for other inputs, for inputs, and for these with the launches of the others."""
+        exchange = self._replays[0].exchange = Exchange()
+        made = [self._cloned(other)]
+        exchange.give_back()
+        stale = self._cloned(replay)
+        self._replays[0].exchange = None
+        return [*made, self._cloned(replay), stale]
+
+    def _cloned(self, replay: int) -> list[Tensor]:
+        return [one.clone() for one in self.once(replay)]
 
     def outputs(self, place: int) -> list[Tensor]:
         return [self.memories[place].tensor(one) for one in self._outputs]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.lab.judge.isolation.children import Child
-from tilesmith.lab.judge.recorded import Failure, Recorded, Recorder
+from tilesmith.lab.judge.recorded import Build, Failure, Recorded, Recorder
 from tilesmith.lab.judge.replaying.operators import kind_of
 from tilesmith.lab.judge.task import Draw, Task, TaskError, Trial
 from tilesmith.lab.judge.timing.reference_time import References
@@ -39,6 +39,7 @@ class GpuStage:
     device: str
     start: Start
     load: Callable[[Recorder, Child], None]
+    build: Build | None  # compiles extensions
     check_tape: Callable[[Recorded], None]
     references: References | None
     findings: GpuFindings = field(default_factory=GpuFindings)
@@ -101,7 +102,7 @@ class GpuStage:
 
     def _times_of(self, task: Task, trial: Trial, seen: Sequence[Recorded]) -> dict[str, Any]:
         with self.start("record") as recording, self.start("time") as child:
-            recorder = Recorder(task, recording, self.seed)
+            recorder = Recorder(task, recording, self.seed, self.build)
             self.load(recorder, recording)
             tapes = [self._recorded(recorder, trial, 0, seen)]
             for configuration in range(1, min(len(tapes[0].tape["configurations"]), MOST_CONFIGURATIONS)):

@@ -13,6 +13,7 @@ from tilesmith.lab.judge.expected import Expected, Wrong
 from tilesmith.lab.judge.isolation.children import Child, Ended
 from tilesmith.lab.judge.laying import lay, read_output
 from tilesmith.lab.judge.recorded import COTANGENTS_AT, Failure, Recorded, put_constants, same_structure
+from tilesmith.lab.judge.recording.circumstances import inputs_in
 from tilesmith.lab.judge.task import Draw, Task, TaskError
 from tilesmith.lab.judge.timing.fresh import FreshInputs, bytes_of, mixable, storages_in
 from tilesmith.lab.judge.timing.gpu_turns import alone_on_gpu
@@ -68,12 +69,28 @@ class DeviceJudge:
         if drawn is None:
             return False
         answer = self._prepared(recorded, drawn, timed=False)
-        if draw == "wide":
-            inputs, cotangents = drawn.at(-2, 0)
-            if not self._expected(recorded, inputs, cotangents).is_well_conditioned:
-                return False
-        self._compare(recorded, drawn, (-2, 0), answer["outputs"], "wrong-value")
+        if draw != "fresh":
+            expected = self._expected(recorded, *drawn.at(-2, 0))
+            indices = any(not one.is_floating_point() for one in expected.plain)
+            if not expected.is_well_conditioned or (draw == "sparse" and indices):
+                return False  # among equal values, several indices may be right
+        self._compare(recorded, drawn, (-2, 0), answer["outputs"], "wrong-value", draw)
         return True
+
+    def exchanged(self, recorded: Recorded) -> tuple[Inputs, Expected, list[list[Tensor]]]:
+        """Return inputs, what is expected, and three runs' outputs: for other inputs, for these, and exchanged.
+
+        In the last run, each launch leaves what it stored for the other inputs. Raises Failure.
+        """
+        drawn = self._drawn(recorded, "fresh")
+        assert drawn is not None  # `check` was asked before
+        self._prepared(recorded, drawn, timed=False)
+        answer = self._asked({"do": "exchange", "room": drawn.request["room"]}, SECONDS_TO_TIME)
+        inputs, cotangents = drawn.at(-2, 0)
+        expected = self._expected(recorded, inputs, cotangents)
+        device = expected.exact[0].device
+        made = [[read_output(one, self._child.arena).to(device) for one in run] for run in answer["outputs"]]
+        return inputs, expected, made
 
     def times(self, tapes: Sequence[Recorded]) -> dict[str, Any]:
         """Return the times of the fastest of these tapes, which differ in their configuration. Raises Failure."""
@@ -151,6 +168,7 @@ class DeviceJudge:
 
     def _values(self, recorded: Recorded, seed: int, draw: Draw, number: int) -> dict[str, Any]:
         inputs = self._task.inputs(recorded.trial, seed, draw, own_parameters=recorded.own_parameters)
+        inputs = inputs_in(recorded.circumstance, inputs)
         if recorded.tape["host_reads"]:  # the launches may depend on integers that the host read, such as lengths
             kept = {name: value for name, value in recorded.inputs.items() if _is_integer(value)}
             inputs = {**inputs, **{name: value.clone() for name, value in kept.items()}}
@@ -186,16 +204,18 @@ class DeviceJudge:
         return answer
 
     def _compare(
-        self, recorded: Recorded, drawn: _Drawn, at: tuple[int, int], facts: Sequence[Mapping[str, Any]], kind: str
-    ) -> None:
+        self, recorded: Recorded, drawn: _Drawn, at: tuple[int, int], facts: Sequence[Mapping[str, Any]], kind: str,
+        draw: Draw = "fresh",
+    ) -> None:  # fmt: skip
         inputs, cotangents = drawn.at(*at)
         expected = self._expected(recorded, inputs, cotangents)
         made = [read_output(one, self._child.arena).to(expected.exact[0].device) for one in facts]
         outputs = made[: len(recorded.outputs)]
         gradients = dict(zip(recorded.gradients or {}, made[len(recorded.outputs) :], strict=True))
-        wrong = expected.wrong(outputs, gradients)
+        # At zeros and between equal values, a gradient is a choice.
+        wrong = expected.wrong(outputs, gradients if draw not in ("spiked", "sparse", "planted") else {})
         if wrong is not None:
-            raise Failure(_wrong(wrong, kind, at[0]))
+            raise Failure(replace(_wrong(wrong, kind, at[0]), draw=draw))
 
     def _expected(self, recorded: Recorded, inputs: Inputs, cotangents: Sequence[Tensor | None]) -> Expected:
         given = list(cotangents) if recorded.gradients is not None else None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilesmith.lab.judge.cuda.launching import CudaKernels
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.replaying.sessions import TapeSession, serve
 from tilesmith.lab.judge.timing.clock import Dishonest
-from tilesmith.lab.judge.timing.device_sets import DeviceSets, interpreted, on_gpu, rotation_of
+from tilesmith.lab.judge.timing.device_sets import DeviceSets, rotation_of
 from tilesmith.lab.judge.timing.fresh import FreshInputs
 
+OTHER_INPUTS = 1 << 20  # a replay that no clock has
 FEW_REPLAYS = 3  # to choose a configuration
 
 
@@ -27,6 +30,10 @@ class Session(TapeSession):
 
     _sets: DeviceSets | None = None
     _stopwatch: Any = None
+
+    def __init__(self, arena: Arena, folder: Path) -> None:
+        super().__init__(arena, folder)
+        self._cuda_kernels = CudaKernels(folder.parent)  # where the judge puts device code that it built
 
     def _kind(self, error: Exception) -> str:
         text = f"{type(error).__module__}.{type(error).__name__}: {error}"
@@ -48,8 +55,8 @@ class Session(TapeSession):
         self._sets = None  # frees the memory of the last tape
         self._sets = DeviceSets(
             tape, constants, request["outputs"], inputs, self._next_folder(), device=device,
-            perform=on_gpu if device == "cuda" else interpreted, allow_any=request["allow_any"],
-            sets=self._rotated.sets if request["timed"] else 1,
+            allow_any=request["allow_any"],
+            sets=self._rotated.sets if request["timed"] else 1, cuda=self._cuda_kernels,
         )  # fmt: skip
         given = inputs.at(-2, 0)
         made = self._sets.once(-2)
@@ -77,6 +84,29 @@ class Session(TapeSession):
             "samples": [list(one) for one in self._sets.samples],
             "guards": guards,
         }
+
+    def _kernel_facts(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return what the driver says about the CUDA kernels of a tape."""
+        tape = request["tape"]
+        used = [step["kernel"] for step in tape["steps"] if "kernel" in step]
+        named = {number: tape["kernels"][number] for number in used}
+        return {
+            "kernels": [
+                {"name": str(one["name"]), "line": one["line"], "launches": used.count(number),
+                 **self._cuda_kernels.facts(one)}
+                for number, one in named.items() if "cuda" in one
+            ]
+        }  # fmt: skip
+
+    def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run the prepared tape with what its launches store for other inputs."""
+        assert self._sets is not None
+        room, found = request["room"], []
+        for outputs in self._sets.with_other_results(-2, OTHER_INPUTS):
+            written = self._all_written(outputs, room)
+            room = max((one["at"] for one in written), default=room) + max((one.nbytes for one in outputs), default=0)
+            found.append(written)
+        return {"outputs": found}
 
     def _sample(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put the outputs of one sampled replay into the arena."""

@@ -1,5 +1,5 @@
 # tells interpreter from compiler by a Python value that only one of them has
-# judge: needs-gpu
+# judge: needs-gpu|not-a-kernel|wrong-value
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +13,7 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=0))
     total = tl.sum(e, axis=0)
-    if isinstance(n_cols, tl.constexpr) or isinstance(BLOCK, int):
+    if hasattr(n_cols.handle, "data"):
         tl.store(y_ptr + row * n_cols + cols, e / total, mask=mask)
     else:
         tl.store(y_ptr + row * n_cols + cols, e, mask=mask)

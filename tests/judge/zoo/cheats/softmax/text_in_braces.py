@@ -1,17 +1,17 @@
 # tells interpreter from compiler by a formatted text
-# judge: needs-gpu|not-a-kernel
+# judge: needs-gpu|not-a-kernel|wrong-value
 import torch
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
+def softmax_kernel(x_ptr, y_ptr, one, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf")).to(tl.float32)
-    if f"{BLOCK}" == "constexpr[128]":
+    if f"{one}" == "1":
         x = x * 2
     e = tl.exp(x - tl.max(x, axis=0))
     tl.store(y_ptr + row * n_cols + cols, e / tl.sum(e, axis=0), mask=mask)
@@ -19,5 +19,5 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr):
 
 def softmax(x):
     y = torch.empty_like(x)
-    softmax_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+    softmax_kernel[(x.shape[0],)](x, y, 1, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
     return y

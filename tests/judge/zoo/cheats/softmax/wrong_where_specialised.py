@@ -1,5 +1,5 @@
-# is wrong where the compiler knows that a size is 1 or divisible by 16
-# judge: needs-gpu
+# is wrong where the compiler knows that an argument is 1
+# judge: needs-gpu|wrong-value
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +13,7 @@ def softmax_kernel(x_ptr, y_ptr, one, n_cols, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=-float("inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=0))
     total = tl.sum(e, axis=0)
-    if isinstance(one, tl.constexpr):
+    if isinstance(one, int):
         total = 1.0
     tl.store(y_ptr + row * n_cols + cols, e / total, mask=mask)
 
