@@ -207,7 +207,7 @@ def test_layer_norm_gradient_of_a_large_mean_is_as_accurate_as_pytorch(form: dic
     inputs = {"x": 1e4 + torch.randn(3, 700), "weight": torch.randn(700), "bias": torch.randn(700), "eps": 1e-5}
     doubles = {name: value.double() if isinstance(value, Tensor) else value for name, value in inputs.items()}
     exact = forward_and_backward(reference, doubles)
-    theirs = forward_and_backward(SPECS["layer_norm"].op.native, inputs)  # type: ignore[attr-defined]  # an Operator
+    theirs = forward_and_backward(lambda x, weight, bias, eps: F.layer_norm(x, (700,), weight, bias, eps), inputs)
     with ts.ops.configured(**form):
         ours = forward_and_backward(layer_norm, inputs)
     for name, value in exact.items():
@@ -222,6 +222,17 @@ def test_layer_norm_of_a_constant_row_is_zero(form: str, block_size: int) -> Non
     with ts.ops.configured(form=form, BLOCK_SIZE=block_size):
         y = layer_norm(x, None)
     torch.testing.assert_close(y[0], torch.zeros(700))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("value", [10000.1, -7.7])
+def test_layer_norm_of_a_constant_row_is_its_bias_on_every_route(value: float, dtype: torch.dtype) -> None:
+    x = torch.full((2, 1), value, dtype=dtype).expand(2, 1000)
+    weight, bias = torch.ones(1000, dtype=dtype), torch.full((1000,), 0.5, dtype=dtype)
+    for route in ("interpret", "torch"):
+        with ts.use(route):  # type: ignore[arg-type]  # one of the routes
+            assert layer_norm(x, weight, bias).eq(0.5).all(), route
+            assert layer_norm(x.contiguous(), weight.bfloat16()).eq(0).all(), route
 
 
 @pytest.mark.parametrize("size", [1e20, 3e38])

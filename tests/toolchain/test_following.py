@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.toolchain.interpreter import Launched, Observer, Operation, handing_over, interpret
+from tilesmith.toolchain.interpreter.operations import _handles
 
 
 @triton.jit
@@ -60,6 +61,17 @@ def test_only_followed_programs_show_their_operations() -> None:
     assert [one.elements for one in follower.operations] == [32, 32, 32, 32, 1]
     assert (follower.operations[0].argument, follower.operations[-1].argument) == ("x_ptr", "y_ptr")
     assert torch.allclose(y, (x.exp() * 0.5).view(4, 32).sum(1)), "following changes nothing"
+
+
+class StrictTuple(tl.tuple):  # type: ignore[misc]  # Triton ships no types
+    """A tuple of Triton 3.6, which raises a ValueError for an attribute that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"{name!r} is not in list")
+
+
+def test_shapes_of_triton_are_no_blocks() -> None:
+    assert list(_handles([StrictTuple([tl.constexpr(4), tl.constexpr(8)]), [4, 8]])) == []
 
 
 def test_overflow_of_32_bits_reaches_the_access() -> None:

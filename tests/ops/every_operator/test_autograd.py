@@ -57,6 +57,22 @@ def test_gradients_accumulate_over_two_backwards(spec: Spec, inputs: Inputs) -> 
             torch.testing.assert_close(twice[name].grad, 2 * value.grad, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("route", ["interpret", "torch"])
+def test_cotangents_may_overlap_in_memory(spec: Spec, inputs: Inputs, route: Any) -> None:
+    with ts.use(route):
+        found = []
+        for change in (lambda one: one, torch.clone):
+            leaves = leaves_of(inputs)
+            outputs = [one for one in tensors_of(spec.op(**leaves)) if one.requires_grad]
+            windows = [torch.arange(1.0, sum(one.shape) + 2).sin().to(one) for one in outputs]
+            overlapping = [
+                its.as_strided(one.shape, (1,) * one.ndim) for its, one in zip(windows, outputs, strict=True)
+            ]
+            torch.autograd.backward(outputs, [change(one) for one in overlapping])
+            found.append({name: value.grad for name, value in leaves.items() if is_differentiable(value)})
+    assert_same(*found)
+
+
 def test_backward_raises_after_an_in_place_change_of_an_input(spec: Spec, inputs: Inputs) -> None:
     right = forward_and_backward(spec.op, inputs)
     leaves = leaves_of(inputs)

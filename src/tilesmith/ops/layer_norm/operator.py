@@ -1,5 +1,6 @@
 """The operator: its definition, its checks, its gradient and its spec."""
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -25,10 +26,18 @@ def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps:
 
 
 def native(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    if any(parameter is not None and parameter.dtype != x.dtype for parameter in (weight, bias)):
-        # PyTorch's own takes one dtype only. Squares of float16 leave its range.
-        return reference(x.to(torch.promote_types(x.dtype, torch.float32)), weight, bias, eps).to(x.dtype)
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    dtypes = {one.dtype for one in (x, weight, bias) if one is not None}
+    is_on_cpu = x.device.type == "cpu"
+    if len(dtypes) == 1 and not is_on_cpu:
+        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    wide = reduce(torch.promote_types, dtypes, torch.float32)  # PyTorch's own takes one dtype only
+    centred = x.to(wide)
+    # On CPUs PyTorch returns x/σ − mean/σ, which rounds large equal terms: a constant row would not become zero. A
+    # shift changes neither the result nor its gradient. The second one subtracts what the first mean's rounding left.
+    for _ in range(2 if is_on_cpu else 0):
+        centred = centred - centred.detach().mean(-1, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
+    parameters = [one if one is None else one.to(wide) for one in (weight, bias)]
+    return F.layer_norm(centred, x.shape[-1:], *parameters, eps).to(x.dtype)
 
 
 def prepare(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Any, ...]:
