@@ -23,9 +23,8 @@ from typing import Any
 
 REPETITIONS = 10
 SAMPLED = 6  # programs that inspect traces of each grid
-PROCESSES = max(1, min(7, (os.cpu_count() or 2) // 2))
 MARK = "@prediction "
-MOST_CONFIGURATIONS = 6  # of an autotuner on the GPU, evenly spread: each takes a second to compile
+MOST_CONFIGURATIONS = 4  # of an autotuner on the GPU, evenly spread: each takes a second to compile
 FLUSHED_BYTES = 256 << 20  # written between repetitions, so that no call finds its input in the L2 cache
 
 
@@ -210,13 +209,13 @@ class Steps:
             print(f"{step} {name}: {error or len(rows)} {seconds} s", flush=True)
             self.out.write_text(json.dumps({**self.results, "table": table(self.results)}, indent=1) + "\n")
 
-    def run_all(self, names: list[str], with_gpu: bool) -> None:
-        """Predict and compile in parallel, then measure one case after another."""
+    def run_all(self, names: list[str], processes: int, with_gpu: bool) -> None:
+        """Predict and compile in so many processes each, then measure one case after another."""
         known = {row["case"] for row in self.results["predict"]}
         missing = [name for name in names if name not in known]
-        shares = [("predict", missing[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+        shares = [("predict", missing[one::processes], 0.6) for one in range(processes)]
         if with_gpu:
-            shares += [("warm", names[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+            shares += [("warm", names[one::processes], 0.6) for one in range(processes)]
         threads = [threading.Thread(target=self.run, args=share) for share in shares if share[1]]
         for thread in threads:
             thread.start()
@@ -279,6 +278,7 @@ def main() -> None:
     parser.add_argument("--case", default="", help="names, separated by commas; default: all")
     parser.add_argument("--seconds", type=float, default=140.0, help="the limit of the whole run")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
+    parser.add_argument("--processes", type=int, default=max(1, min(7, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--predicted", type=Path, help="the JSON file of an earlier run whose predictions are taken")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -291,7 +291,7 @@ def main() -> None:
     steps = Steps(options.sources, options.out, options.seconds)
     if options.predicted:
         steps.results["predict"] = json.loads(options.predicted.read_text())["predict"]
-    steps.run_all(names, with_gpu=bool(steps.results["device"]))
+    steps.run_all(names, options.processes, with_gpu=bool(steps.results["device"]))
     print(json.dumps({name: value for name, value in table(steps.results).items() if name != "rows"}))
 
 
