@@ -165,7 +165,8 @@ def _bessel_y(order: Array, x: Array) -> Array:
 
 
 def _words(high: Array, low: Array) -> Array:
-    return ((high.astype(np.uint32).astype(np.uint64) << np.uint64(32)) | low.astype(np.uint32)).view(np.float64)
+    words: Array = (high.astype(np.uint32).astype(np.uint64) << np.uint64(32)) | low.astype(np.uint32)
+    return words.view(np.float64)
 
 
 def _length(*values: Array) -> Array:
