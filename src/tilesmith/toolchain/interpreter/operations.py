@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 from tilesmith.toolchain.interpreter.memory import Observer, Program, kernel_position
@@ -162,7 +163,7 @@ def _handles(values: Sequence[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, TensorHandle):
             yield value
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | tl.tuple):
             yield from _handles(value)
         elif isinstance(getattr(value, "base", None), TensorHandle):
             yield value.base

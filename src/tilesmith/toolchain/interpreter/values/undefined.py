@@ -192,7 +192,7 @@ class UndefinedLanes:
         """Return the lanes of a result that come from each origin."""
         parts: list[tuple[Origin, Lanes]] = []
         for position, value in enumerate(arguments):
-            undefined = undefined_of(value)
+            undefined = undefined_of(value) if _is_block(value) else None
             for origin, part in undefined.by_origin() if undefined is not None else ():
                 if name in _MOVING:
                     part = self._moved(function, arguments, options, partial(_lanes_if, value, part))[0]
