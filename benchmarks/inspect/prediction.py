@@ -2,6 +2,8 @@
 
     python benchmarks/inspect/prediction.py --sources FOLDER --out benchmarks/inspect/prediction.json
 
+    python benchmarks/inspect/prediction.py --page docs/how-it-works/prediction.md   # the stored table, into the page
+
 FOLDER holds the packages of the libraries (liger_kernel, fla, attorch, …). Processes that see no GPU predict; without a
 GPU nothing else runs. A row is one kernel of one case of `prediction_cases.py`: all its launches in one call, forward
 and backward. The file is written after every case, so a case that fails, or the limit of time, loses no other case.
@@ -13,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -253,6 +256,31 @@ def table(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def in_words(found: dict[str, Any]) -> str:
+    """Return the table of a run as Markdown."""
+    rows = found["table"]["rows"]
+    ratios = [row["measured_us"] / row["predicted_us"] for row in rows]
+    within = ", ".join(f"{sum(one <= most for one in ratios)} within {most:g} times" for most in (1.25, 1.5, 2, 4))
+    lines = [
+        f"{found['device']}, Triton {found['triton']}, PyTorch {found['torch'].partition('+')[0]}: {len(rows)} kernels, "
+        f"rank correlation {rank_correlation(rows):.2f}. Measured over predicted: median {spread(ratios)[1]:.2f}; {within}; "
+        f"least {min(ratios):.2f}, most {max(ratios):.1f}.",
+        "",
+        "| call | kernel | bound | predicted, µs | measured, µs | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row, ratio in zip(rows, ratios, strict=True):
+        times = f"{row['predicted_us']:.1f} | {row['measured_us']:.1f} | {ratio:.2f}"
+        lines.append(f"| {row['case']} | `{row['kernel']}` | {row['bound']} | {times} |")
+    return "\n".join(lines)
+
+
+def write_page(page: Path, found: dict[str, Any]) -> None:
+    """Put the table of a run between the two marks of a page."""
+    text = f"<!-- prediction -->\n{in_words(found)}\n<!-- /prediction -->"
+    page.write_text(re.sub(r"<!-- prediction -->.*<!-- /prediction -->", lambda _: text, page.read_text(), flags=re.S))
+
+
 def spread(ratios: list[float]) -> list[float | None]:
     """Return the first, the middle and the last of sorted numbers."""
     return [ratios[0], ratios[len(ratios) // 2], ratios[-1]] if ratios else [None, None, None]
@@ -280,11 +308,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="the JSON file to write")
     parser.add_argument("--processes", type=int, default=max(1, min(7, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--predicted", type=Path, help="the JSON file of an earlier run whose predictions are taken")
+    parser.add_argument("--page", type=Path, help="a page of the docs that shows the stored table")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = [name for name in options.case.split(",") if name] or [*cases()]
     if options.child:
         run_cases(options.child, names)
+        return
+    if options.page:
+        write_page(options.page, json.loads((Path(__file__).parent / "prediction.json").read_text()))
         return
     if options.sources is None or options.out is None:
         parser.error("--sources and --out are required")
