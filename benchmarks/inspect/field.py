@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from planted import PACKAGES, roots_of
+from planted import FOLDERS, PACKAGES, roots_of
 
 from tilesmith.lab.inspect.model import Inspection
 from tilesmith.lab.inspect.options import InspectOptions
@@ -41,7 +41,10 @@ GLUON_TESTS = {  # of Triton's Gluon tutorials: which tests pytest selects with 
     "08-warp-specialization": "elementwise and 4-2-2-32-64-4000",
 }
 KNOWN_FAULTS: dict[str, tuple[str, ...]] = {  # by script: the kinds of errors that are true
-    "gems_pointwise": ("compile-error", "kernel-error"),  # its block pointers left Triton with 3.9
+    # Block pointers left Triton with 3.9.
+    **dict.fromkeys(("gems_pointwise", "protenix_tri_attention"), ("compile-error", "kernel-error")),
+    "applied_groupwise_quant": ("compile-error",),  # a global variable that is no tl.constexpr
+    "tutorial_06-fused-attention": ("out-of-bounds",),  # v of every head but the first, in fp8: faults.md
 }
 
 
@@ -108,8 +111,8 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, help="a table of an earlier run")
     options = parser.parse_args()
     given = versions_of(options.root)
-    roots = roots_of([one.partition("@")[0] for one in options.root])
-    for absent in sorted({*PACKAGES, "tutorials"} - {*roots}):
+    roots = roots_of(options.root)
+    for absent in sorted({*PACKAGES, *FOLDERS} - {*roots}):
         print(f"{absent} is not here: pass --root {absent}=FOLDER")
     rows, before = [], os.environ.get("PYTHONPATH", "")
     settings = replace(InspectOptions(), targets=(Target.parse("cuda:90"),))

@@ -38,9 +38,15 @@ HERE = Path(__file__).parent
 PACKAGES = {
     "liger": "liger_kernel", "fla": "fla", "attorch": "attorch", "gems": "flag_gems", "mamba": "mamba_ssm",
     "flash": "flash_attn", "bnb": "bitsandbytes", "xformers": "xformers", "lightllm": "lightllm", "torchao": "torchao",
-    "vllm": "vllm", "sglang": "sglang", "unsloth": "unsloth",
+    "vllm": "vllm", "sglang": "sglang", "unsloth": "unsloth", "sage": "sageattention", "cce": "cut_cross_entropy",
+    "megablocks": "megablocks", "colossal": "colossalai", "ring": "ring_flash_attn", "protenix": "protenix",
+    "openfold": "openfold3", "aiter": "aiter", "lmdeploy": "lmdeploy",
 }  # fmt: skip
-BARE = {"mamba", "flash", "bnb", "xformers", "lightllm", "torchao", "vllm", "sglang", "unsloth"}  # scripts/_bare.py
+FOLDERS = ("deepseek", "applied", "tutorials")  # of scripts, no packages: only --root names them
+BARE = {  # scripts/_bare.py
+    *("mamba", "flash", "bnb", "xformers", "lightllm", "torchao", "vllm", "sglang", "unsloth", "sage", "megablocks"),
+    *("colossal", "ring", "protenix", "openfold", "aiter", "lmdeploy"),
+}
 MODULES = {"liger_kernel": "liger_kernel.transformers.functional", "fla": "fla.ops.gla"}  # import what scripts use
 SECONDS = 120  # of CPU time, for one script
 
@@ -189,8 +195,9 @@ def planted_in(script: Path, root: Path, most: int, used: Counter[str]) -> list[
 
 
 def roots_of(given: list[str]) -> dict[str, Path]:
-    """Return the folder that holds each library: from --root, else where it is installed."""
-    roots = {name: Path(path).expanduser().resolve() for name, _, path in (one.partition("=") for one in given)}
+    """Return the folder that holds each library: from --root (LIBRARY=FOLDER@VERSION), else where it is installed."""
+    named = (one.partition("@")[0].partition("=") for one in given)
+    roots = {name: Path(path).expanduser().resolve() for name, _, path in named}
     for name, package in PACKAGES.items():
         spec = None if name in roots else importlib.util.find_spec(package)
         if spec is not None and spec.origin:
@@ -237,7 +244,7 @@ def main() -> None:
     import tilesmith.lab.inspect.session  # imported before the forks
 
     roots = roots_of(options.root)
-    for name in {*roots} - BARE:
+    for name in ({*roots} & {*PACKAGES}) - BARE:
         import_others(PACKAGES[name], roots[name])
     rows: list[dict[str, Any]] = []
     used: Counter[str] = Counter()

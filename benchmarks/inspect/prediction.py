@@ -2,6 +2,8 @@
 
     python benchmarks/inspect/prediction.py --sources FOLDER --out benchmarks/inspect/prediction.json
 
+    python benchmarks/inspect/prediction.py --page docs/how-it-works/prediction.md   # the stored table, into the page
+
 FOLDER holds the packages of the libraries (liger_kernel, fla, attorch, …). Processes that see no GPU predict; without a
 GPU nothing else runs. A row is one kernel of one case of `prediction_cases.py`: all its launches in one call, forward
 and backward. The file is written after every case, so a case that fails, or the limit of time, loses no other case.
@@ -13,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,9 +26,8 @@ from typing import Any
 
 REPETITIONS = 10
 SAMPLED = 6  # programs that inspect traces of each grid
-PROCESSES = max(1, min(7, (os.cpu_count() or 2) // 2))
 MARK = "@prediction "
-MOST_CONFIGURATIONS = 6  # of an autotuner on the GPU, evenly spread: each takes a second to compile
+MOST_CONFIGURATIONS = 4  # of an autotuner on the GPU, evenly spread: each takes a second to compile
 FLUSHED_BYTES = 256 << 20  # written between repetitions, so that no call finds its input in the L2 cache
 
 
@@ -210,13 +212,13 @@ class Steps:
             print(f"{step} {name}: {error or len(rows)} {seconds} s", flush=True)
             self.out.write_text(json.dumps({**self.results, "table": table(self.results)}, indent=1) + "\n")
 
-    def run_all(self, names: list[str], with_gpu: bool) -> None:
-        """Predict and compile in parallel, then measure one case after another."""
+    def run_all(self, names: list[str], processes: int, with_gpu: bool) -> None:
+        """Predict and compile in so many processes each, then measure one case after another."""
         known = {row["case"] for row in self.results["predict"]}
         missing = [name for name in names if name not in known]
-        shares = [("predict", missing[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+        shares = [("predict", missing[one::processes], 0.6) for one in range(processes)]
         if with_gpu:
-            shares += [("warm", names[one::PROCESSES], 0.6) for one in range(PROCESSES)]
+            shares += [("warm", names[one::processes], 0.6) for one in range(processes)]
         threads = [threading.Thread(target=self.run, args=share) for share in shares if share[1]]
         for thread in threads:
             thread.start()
@@ -254,6 +256,31 @@ def table(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def in_words(found: dict[str, Any]) -> str:
+    """Return the table of a run as Markdown."""
+    rows = found["table"]["rows"]
+    ratios = [row["measured_us"] / row["predicted_us"] for row in rows]
+    within = ", ".join(f"{sum(one <= most for one in ratios)} within {most:g} times" for most in (1.25, 1.5, 2, 4))
+    lines = [
+        f"{found['device']}, Triton {found['triton']}, PyTorch {found['torch'].partition('+')[0]}: {len(rows)} kernels, "
+        f"rank correlation {rank_correlation(rows):.2f}. Measured over predicted: median {spread(ratios)[1]:.2f}; {within}; "
+        f"least {min(ratios):.2f}, most {max(ratios):.1f}.",
+        "",
+        "| call | kernel | bound | predicted, µs | measured, µs | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row, ratio in zip(rows, ratios, strict=True):
+        times = f"{row['predicted_us']:.1f} | {row['measured_us']:.1f} | {ratio:.2f}"
+        lines.append(f"| {row['case']} | `{row['kernel']}` | {row['bound']} | {times} |")
+    return "\n".join(lines)
+
+
+def write_page(page: Path, found: dict[str, Any]) -> None:
+    """Put the table of a run between the two marks of a page."""
+    text = f"<!-- prediction -->\n{in_words(found)}\n<!-- /prediction -->"
+    page.write_text(re.sub(r"<!-- prediction -->.*<!-- /prediction -->", lambda _: text, page.read_text(), flags=re.S))
+
+
 def spread(ratios: list[float]) -> list[float | None]:
     """Return the first, the middle and the last of sorted numbers."""
     return [ratios[0], ratios[len(ratios) // 2], ratios[-1]] if ratios else [None, None, None]
@@ -279,19 +306,24 @@ def main() -> None:
     parser.add_argument("--case", default="", help="names, separated by commas; default: all")
     parser.add_argument("--seconds", type=float, default=140.0, help="the limit of the whole run")
     parser.add_argument("--out", type=Path, help="the JSON file to write")
+    parser.add_argument("--processes", type=int, default=max(1, min(7, (os.cpu_count() or 2) // 2)))
     parser.add_argument("--predicted", type=Path, help="the JSON file of an earlier run whose predictions are taken")
+    parser.add_argument("--page", type=Path, help="a page of the docs that shows the stored table")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = [name for name in options.case.split(",") if name] or [*cases()]
     if options.child:
         run_cases(options.child, names)
         return
+    if options.page:
+        write_page(options.page, json.loads((Path(__file__).parent / "prediction.json").read_text()))
+        return
     if options.sources is None or options.out is None:
         parser.error("--sources and --out are required")
     steps = Steps(options.sources, options.out, options.seconds)
     if options.predicted:
         steps.results["predict"] = json.loads(options.predicted.read_text())["predict"]
-    steps.run_all(names, with_gpu=bool(steps.results["device"]))
+    steps.run_all(names, options.processes, with_gpu=bool(steps.results["device"]))
     print(json.dumps({name: value for name, value in table(steps.results).items() if name != "rows"}))
 
 

@@ -101,7 +101,7 @@ def liger_relu_squared() -> Call:
 @case
 def liger_poly_norm() -> Call:
     apply = liger("poly_norm", "LigerPolyNormFunction").apply
-    x, weight, bias = normal(ROWS, COLUMNS, grad=True), normal(3, grad=True), normal(1, grad=True)
+    x, weight, bias = normal(ROWS, COLUMNS, grad=True), normal(3, grad=True), normal(grad=True)
     return both_ways(lambda: apply(x, weight, bias, 1e-6, False))
 
 
@@ -380,6 +380,9 @@ def _unsloth() -> None:
 @case
 def unsloth_rms_norm() -> Call:
     _unsloth()
+    bare("transformers", "transformers.models", "transformers.models.llama", "transformers.models.mllama")
+    bare("transformers.models.llama.modeling_llama", LlamaRMSNorm=object)
+    bare("transformers.models.mllama.modeling_mllama", MllamaTextRMSNorm=object)
     from unsloth.kernels.rms_layernorm import fast_rms_layernorm
 
     x = normal(4, ROWS // 4, COLUMNS, grad=True)

@@ -137,6 +137,19 @@ def test_a_benchmark_computes_no_results() -> None:
     assert launched[0] < 1 << 20
 
 
+def test_a_benchmark_computes_no_results_of_launches_that_are_not_shown() -> None:
+    def timed(blocks: int) -> int:
+        size = 64 * 64 * blocks
+        x, y = torch.ones(size, device="cuda"), torch.zeros(size, device="cuda")
+        triton.testing.do_bench(lambda: planted.copy[(64 * blocks,)](x, y, size, BLOCK=64))
+        return int(y.count_nonzero())
+
+    computed: list[int] = []
+    found = inspect(lambda: computed.extend(map(timed, range(1, 9))), targets=HOPPER, programs=1)
+    assert len(found.kernels) < 8
+    assert computed[-1] == 0
+
+
 def test_a_half_precision_sum_is_rounded_once() -> None:
     def program() -> None:
         x = torch.full((1, 1 << 15), 0.1, device="cuda", dtype=torch.float16)

@@ -260,3 +260,32 @@ def test_view_fits_a_phone_and_shows_hostile_names_as_text(found: Inspection, tm
         assert browser.ask("document.documentElement.scrollWidth") <= 390
         assert browser.ask("document.querySelectorAll('.play .program').length") == 1
         assert browser.complaints == []
+
+
+@triton.jit
+def copy_by_block_pointers(x_ptr, y_ptr, rows, SIZE: tl.constexpr):
+    x = tl.make_block_ptr(x_ptr, (rows, 16), (16, 1), (0, 0), (SIZE, 16), (1, 0))
+    y = tl.make_block_ptr(y_ptr, (rows, 16), (16, 1), (0, 0), (SIZE, 16), (1, 0))
+    tl.store(y, tl.load(x, boundary_check=(0, 1)), boundary_check=(0, 1))
+
+
+@pytest.mark.skipif(triton.__version__ >= "3.9", reason="Triton 3.9 has no block pointers")
+def test_block_pointers_are_shown_with_their_offsets() -> None:
+    x, y = torch.randn(12, 16), torch.zeros(12, 16)
+    (kernel,) = inspect(lambda: copy_by_block_pointers[(1,)](x, y, 12, SIZE=16), targets=["cuda:90"]).kernels
+    assert not [one for one in kernel.findings if one.kind == "kernel-error"]
+    assert torch.equal(x, y)
+
+
+@triton.jit
+def masked_square(x_ptr, y_ptr, size, SIZE: tl.constexpr):
+    row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, 16)[None, :]
+    inside = (row < size) & (column < size)
+    tl.store(y_ptr + row * 16 + column, tl.load(x_ptr + row * 16 + column, mask=inside, other=0.0), mask=inside)
+
+
+def test_blocks_of_two_dimensions_broadcast_with_scalars() -> None:
+    x, y = torch.randn(16, 16), torch.zeros(16, 16)
+    (kernel,) = inspect(lambda: masked_square[(1,)](x, y, 12, SIZE=16), targets=["cuda:90"]).kernels
+    assert not [one for one in kernel.findings if one.kind == "kernel-error"]
+    assert torch.equal(x[:12, :12], y[:12, :12])

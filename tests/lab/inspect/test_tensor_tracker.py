@@ -156,3 +156,43 @@ def test_before_use_receives_the_tensors_of_a_call() -> None:
         assert used == []
         x.sum()
     assert len(used) == 1
+
+
+def test_calls_that_read_only_a_shape_ask_for_no_results() -> None:
+    used: list[object] = []
+    x = torch.ones(4)
+    with TensorTracker(lambda tensors: used.append(tensors), pretend_gpu=False):
+        (
+            torch.randn_like(x),
+            torch.zeros_like(x),
+            torch.empty_like(x),
+            x.new_zeros(3),
+            x.new_full((2,), 1.0),
+            x[1:, None],
+        )
+    assert used == []
+
+
+@pytest.mark.parametrize(
+    "index", [torch.tensor([0, 2]), [0, 2], torch.tensor([True, False, True, False]), (slice(2), [1])]
+)
+def test_indexing_with_a_tensor_or_a_list_reads_the_results(index: object) -> None:
+    used: list[object] = []
+    x = torch.ones(4, 4)
+    with TensorTracker(lambda tensors: used.append(tensors), pretend_gpu=False):
+        x[index]  # type: ignore[index]
+    assert len(used) == 1
+
+
+def test_indexing_reports_only_selected_elements_that_nobody_wrote() -> None:
+    found: list[str] = []
+    with TensorTracker(lambda tensors: None, False, lambda tensor, elements, call: found.append(call)) as watch:
+        x = torch.empty(4)
+        written = watch.written_bytes(x)
+        assert written is not None
+        written[:8] = True
+        x[torch.tensor([0, 1])]
+        x.index_select(0, torch.tensor([1]))
+        assert found == []
+        x[torch.tensor([1, 2])]
+    assert found == ["__getitem__"]

@@ -39,6 +39,53 @@ def test_masked_lanes_that_a_where_discards_do_no_harm() -> None:
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def sum_in_steps(x_ptr, y_ptr, columns, STEP: tl.constexpr, HOW: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = tl.arange(0, STEP)
+    found = tl.zeros((STEP,), tl.float32) if HOW != "max" else tl.full((STEP,), -1e30, tl.float32)
+    for start in range(0, columns, STEP):
+        x = tl.load(x_ptr + tl.program_id(0) * columns + start + offsets, mask=start + offsets < columns)
+        if HOW == "sum":
+            found += x * x
+        elif HOW == "exp":
+            found += tl.exp(x)
+        else:
+            found = tl.maximum(found, x)
+    result = tl.max(found) if HOW == "max" else tl.sum(tl.reshape(found, (2, STEP // 2)))
+    tl.store(y_ptr + tl.program_id(0), result)
+
+
+@pytest.mark.parametrize(
+    ("how", "sign", "severity"),
+    [("sum", 1, "warning"), ("exp", 1, "error"), ("max", 1, "warning"), ("max", -1, "error")],
+)
+def test_an_accumulator_is_wrong_only_where_zeros_change_it(how: str, sign: int, severity: str) -> None:
+    x, y = sign * (torch.rand(4, 100) + 0.5), torch.zeros(4)
+    found = inspect(lambda: sum_in_steps[(4,)](x, y, 100, STEP=32, HOW=how), targets=HOPPER)
+    assert only(found, "undefined").severity == severity
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def softmax_of_products(q_ptr, k_ptr, y_ptr, rows, DISCARD: tl.constexpr):  # type: ignore[no-untyped-def]
+    lane = tl.arange(0, 32)
+    square = lane[:, None] * 32 + lane[None, :]
+    q = tl.load(q_ptr + square, mask=lane[:, None] < rows)
+    k = tl.load(k_ptr + square, mask=lane[None, :] < rows)
+    scores = tl.dot(q, k)
+    if DISCARD:
+        scores += tl.where(lane[None, :] < rows, 0, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, 1)[:, None])
+    tl.store(y_ptr + square, weights / tl.sum(weights, 1)[:, None], mask=lane[:, None] < rows)
+
+
+@pytest.mark.parametrize(("discard", "severity"), [(True, "warning"), (False, "error")])
+def test_lanes_that_an_infinity_discards_are_no_error(discard: bool, severity: str) -> None:
+    q, k = torch.randn(32, 32), torch.randn(32, 32)
+    found = inspect(lambda: softmax_of_products[(1,)](q, k, torch.zeros(32, 32), 20, DISCARD=discard), targets=HOPPER)
+    lines = {one.line: one.severity for one in found.findings if one.kind == "undefined"}
+    assert lines == {line_of(softmax_of_products, "k = tl.load"): severity}  # rows of q are masked off at the store
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
 def first_of_none(x_ptr, y_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     offsets = tl.arange(0, BLOCK)
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < 0, other=0.0))

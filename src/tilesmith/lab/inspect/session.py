@@ -274,7 +274,7 @@ class Session:
         if self.has_gpu:
             self.tensors.all_written(list(tensors_in(launched.arguments)))
             return launch_as_usual(launched)
-        self._defer(launched, every_program(launched.grid), effects or Effects())
+        self._defer(launched, every_program(launched.grid), effects or Effects.unknown(tensors_in(launched.arguments)))
         return self._compiled_stand_in(launched)
 
     def _defer(self, launched: Launched, programs: Iterator[Program], effects: Effects) -> None:

@@ -23,7 +23,7 @@ Files, in reading order:
 - `patches.py`: corrections of the stock interpreter.
 - `numerics.py`: bfloat16 and 8-bit floats, which numpy lacks.
 - `reductions.py`: reductions and scans.
-- `libdevice.py`: functions of libdevice.
+- `libdevice/`: functions of libdevice.
 - `ptx.py`: inline PTX.
 - `shapes.py`: shapes computed once.
 - `rewriting.py`: kernels rewritten before they run.

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from tilesmith.lab.inspect.running.cuda_graphs import noted
 from tilesmith.lab.inspect.running.half_precision import in_single, sums_in_half
-from tilesmith.lab.inspect.running.written_memory import COPIES, only_reads, unwritten_elements
+from tilesmith.lab.inspect.running.written_memory import COPIES, DISCARDING, only_reads, unwritten_elements
 from tilesmith.toolchain.benchmarks import is_benchmarking
 
 _weak: Callable[[Any], Any] = reductions.StorageWeakRef
@@ -39,7 +39,8 @@ _NO_CONTENTS = frozenset(
         *("is_pinned", "is_neg", "is_conj", "is_inference", "requires_grad_", "detach", "__hash__"),
         *("view", "view_as", "permute", "transpose", "t", "movedim", "swapaxes", "expand", "as_strided"),
         *("unsqueeze", "squeeze", "unflatten", "narrow", "select", "chunk", "split", "unbind"),
-        "__getitem__",
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
+        *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
     }
 )
 _EMPTY = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
@@ -101,13 +102,14 @@ class TensorTracker(TorchFunctionMode):
                     self._note(gradient, on_gpu=True)
             return result
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if name not in _NO_CONTENTS:
+        if name not in _NO_CONTENTS and not (name == "__getitem__" and _makes_view(args[1])):
             self._before_use(inputs)
-            if name not in COPIES:
-                if only_reads(func, kwargs):
-                    self._check_written(inputs, name)
-                else:
-                    self._now_written(inputs)
+            if name == "__getitem__":
+                self._check_written(inputs[:1], name, args[1])
+            elif not only_reads(func, kwargs):
+                self._now_written(inputs)
+            elif name not in COPIES and name not in DISCARDING:
+                self._check_written(inputs, name)
         if not self._pretend_gpu:
             result = func(*args, **kwargs)
             on_gpu = None
@@ -259,11 +261,14 @@ class TensorTracker(TorchFunctionMode):
         known.on_gpu = known.on_gpu or bool(on_gpu)
         self._any_on_gpu = self._any_on_gpu or known.on_gpu
 
-    def _check_written(self, tensors: Sequence[torch.Tensor], name: str) -> None:
+    def _check_written(self, tensors: Sequence[torch.Tensor], name: str, index: Any = ...) -> None:
         for tensor in tensors:
             elements = self._unwritten(tensor)
             if elements is not None and elements.any():
-                self._unwritten_read(tensor, elements, name)
+                with torch._C.DisableTorchFunction():
+                    selected = bool(torch.from_numpy(elements)[index].any())
+                if selected:
+                    self._unwritten_read(tensor, elements, name)
 
     def _unwritten(self, tensor: torch.Tensor) -> NDArray[np.bool_] | None:
         """Return which elements nobody wrote; None where all were written."""
@@ -319,6 +324,14 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
         value = getattr(leaf, "base", leaf) if not isinstance(leaf, torch.Tensor) else leaf
         if isinstance(value, torch.Tensor):
             yield value
+
+
+def _makes_view(index: Any) -> bool:
+    """Return whether indexing makes a view: tensors, lists and arrays select elements and copy them."""
+    return all(
+        one is None or one is ... or isinstance(one, int | slice)
+        for one in (index if isinstance(index, tuple) else (index,))
+    )
 
 
 def _is_gpu(value: Any) -> bool:

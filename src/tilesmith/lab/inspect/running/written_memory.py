@@ -20,13 +20,18 @@ COPIES = frozenset(
     }
 )
 # Calls that may discard elements that nobody wrote.
-_DISCARDING = frozenset({"where", "masked_fill", "masked_select", "nan_to_num", "__repr__", "__format__"})
+DISCARDING = frozenset(
+    {
+        *("where", "masked_fill", "masked_select", "nan_to_num", "__repr__", "__format__"),
+        *("index_select", "gather", "take", "take_along_dim"),
+    }
+)
 
 
 def only_reads(function: Any, options: dict[str, Any]) -> bool:
     """Return whether a torch call computes with every element of its inputs, and writes none of them."""
     name = function.__name__
-    if isinstance(function, OpOverload | OpOverloadPacket) or "out" in options or name in _DISCARDING:
+    if isinstance(function, OpOverload | OpOverloadPacket) or "out" in options:
         return False  # a script's own operator may write its inputs
     return not (name.endswith("_") and not name.endswith("__")) and not name.startswith(("__i", "__set"))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+
+import torch
 
 from tilesmith.lab.inspect.model import Program
 from tilesmith.lab.inspect.tracing.trace import Trace
@@ -26,6 +28,11 @@ class Effects:
         floats = all(tensors[name].is_floating_point() for name in written if name)
         parameters = frozenset(name.partition("[")[0] for name in written if name)  # a tuple is one parameter
         return cls(parameters, floats, trace.reaches_others)
+
+    @classmethod
+    def unknown(cls, tensors: Iterable[torch.Tensor]) -> Effects:
+        """Return the effects of a launch on these tensors of which no program was traced."""
+        return cls(only_floats=all(tensor.is_floating_point() for tensor in tensors))
 
 
 def every_program(grid: Program) -> Iterator[Program]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ Lanes = NDArray[np.bool_]
 _MOVING = ("reshape", "expand_dims", "broadcast", "splat", "unsplat", "trans", "join", "split", "cat")
 _STORING = ("store", "masked_store", "descriptor_store", "descriptor_scatter", "atomic_store")
 _ABSORBING = {"and": 0, "mul": 0, "or": True}
+_KEEPING = frozenset(  # a zero may leave the other operand as it is
+    {"fadd", "add", "fsub", "sub", "maxnumf", "maximumf", "minnumf", "minimumf", "maxsi", "maxui", "minsi", "minui"}
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,20 @@ class Origin:
 class Undefined:
     """The undefined lanes of a block.
 
-    `harmful`: a sum or an extreme already changed by them, even if the hardware fills such lanes with zeros.
+    - `harmful`: a sum or an extreme already changed by them, even if the hardware fills such lanes with zeros.
+    - `kept`: lanes that zeros leave right, such as a defined number plus an undefined zero.
+    - `parts`: the lanes of each origin, where there is more than one.
     """
 
     lanes: Lanes
     origin: Origin
     harmful: bool = False
+    kept: Lanes = field(default_factory=lambda: np.False_)  # type: ignore[arg-type, return-value]  # broadcasts
+    parts: tuple[tuple[Origin, Lanes], ...] = ()
+
+    def by_origin(self) -> tuple[tuple[Origin, Lanes], ...]:
+        """Return each origin with its lanes."""
+        return self.parts or ((self.origin, self.lanes),)
 
 
 def undefined_of(handle: Any) -> Undefined | None:
@@ -99,16 +111,28 @@ class UndefinedLanes:
         if not found:
             return
         lanes = np.logical_or.reduce([one.lanes for one in found])
+        zeros = np.logical_or.reduce([one.lanes & ~one.kept for one in found])
         nothing_else = np.asarray(lanes.all(axis=axis))
-        harmful = any(one.harmful for one in found) or _changes(inputs[0], results[0], lanes, axis)
+        mixed = zeros & ~lanes.all(axis=axis, keepdims=True)
+        harmful = any(one.harmful for one in found) or _changes(inputs[0], results[0], mixed, axis)
         some = np.asarray(lanes.any(axis=axis)) & ~nothing_else
+        ends = lanes & ~lanes.all(axis=axis, keepdims=True)
         if some.any() and not harmful:
-            self._show(found[0], some)
+            for origin, part in _parts(found):
+                if np.any(part & ends):
+                    self._show(Undefined(part, origin), some)
         reached = nothing_else | some if harmful else nothing_else
+        kept = np.asarray(~zeros.all(axis=axis)) & (not harmful)
         if reached.any():
             for handle in results:
-                fitted = np.broadcast_to(_fitted(reached, handle), handle.data.shape)
-                handle.undefined = Undefined(fitted, found[0].origin, harmful and bool(some.any()))
+                fitted, right = (np.broadcast_to(_fitted(one, handle), handle.data.shape) for one in (reached, kept))
+                whole = lanes & ~ends
+                parts = [
+                    (origin, np.broadcast_to(_fitted(np.asarray((part & where).any(axis=axis)), handle), fitted.shape))
+                    for where in (mixed, whole)
+                    for origin, part in _parts(found)
+                ]
+                handle.undefined = _made(fitted, parts, found, harmful and bool(some.any()), right)
 
     def scanned(self, inputs: Sequence[Any], results: Sequence[Any], axis: int, reverse: bool) -> None:
         """Pass undefined lanes through a scan: one makes all later results undefined."""
@@ -120,7 +144,7 @@ class UndefinedLanes:
         lanes = np.logical_or.accumulate(lanes, axis=axis)
         lanes = np.flip(lanes, axis) if reverse else lanes
         for handle in results:
-            handle.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+            handle.undefined = _made(lanes, _parts(found), found, any(one.harmful for one in found))
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if self._inside:
@@ -152,14 +176,39 @@ class UndefinedLanes:
         if name == "dot":
             self._show_inner_ends(arguments)
         if name in _MOVING:
-            moved = function(*(_mask_of(value) for value in arguments), **options)
-            masks = [one.data for one in (moved if isinstance(moved, tuple) else (moved,))]
+            masks, kept = (self._moved(function, arguments, options, of) for of in (_lanes_of, _kept_of))
         else:
             masks = [self._lanes(name, arguments, handles, one) for one in results]
-        for handle, mask in zip(results, masks, strict=True):
+            kept = [_kept(name, handles, one) for one in results]
+        parts = self._parts_of(name, function, arguments, options) if len(_parts(found)) > 1 else []
+        for handle, mask, right in zip(results, masks, kept, strict=True):
             if np.any(mask):
                 lanes = np.broadcast_to(mask, handle.data.shape).astype(bool)
-                handle.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+                handle.undefined = _made(lanes, parts, found, any(one.harmful for one in found), right)
+
+    def _parts_of(
+        self, name: str, function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]
+    ) -> list[tuple[Origin, Lanes]]:
+        """Return the lanes of a result that come from each origin."""
+        parts: list[tuple[Origin, Lanes]] = []
+        for position, value in enumerate(arguments):
+            undefined = undefined_of(value) if _is_block(value) else None
+            for origin, part in undefined.by_origin() if undefined is not None else ():
+                if name in _MOVING:
+                    part = self._moved(function, arguments, options, partial(_lanes_if, value, part))[0]
+                elif name == "dot" and position < 2:
+                    part = np.asarray(part.all(axis=-1 - position, keepdims=True))
+                parts.append((origin, part))
+        return parts
+
+    @staticmethod
+    def _moved(
+        function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any], of: Callable[[Any], Lanes]
+    ) -> list[Lanes]:
+        """Return the lanes that `of` gives for each block, moved like the block's values."""
+        blocks = (TensorHandle(of(value), tl.int1) if _is_block(value) else value for value in arguments)
+        moved = function(*blocks, **options)
+        return [one.data for one in (moved if isinstance(moved, tuple) else (moved,))]
 
     def _show_inner_ends(self, arguments: Sequence[Any]) -> None:
         """Show operands of a dot whose inner dimension ends with undefined lanes."""
@@ -208,8 +257,11 @@ class UndefinedLanes:
             self._show(undefined, undefined.lanes & mask)
 
     def _show(self, undefined: Undefined, lanes: Lanes) -> None:
-        for observer in self._builder.memory.observers:
-            observer.undefined(undefined, lanes, self._builder.grid_idx)
+        for origin, part in undefined.by_origin():
+            shown = part & lanes if part.shape == lanes.shape else lanes
+            if np.any(shown):
+                for observer in self._builder.memory.observers:
+                    observer.undefined(Undefined(part, origin, undefined.harmful), shown, self._builder.grid_idx)
 
 
 def pass_on(builder: Builder, inputs: Sequence[Any], result: Any) -> None:
@@ -218,7 +270,35 @@ def pass_on(builder: Builder, inputs: Sequence[Any], result: Any) -> None:
         found = [one for one in map(undefined_of, inputs) if one is not None]
         if found:
             lanes = np.logical_or.reduce(np.broadcast_arrays(*(_lanes_of(one) for one in inputs)))
-            result.undefined = Undefined(lanes, found[0].origin, any(one.harmful for one in found))
+            result.undefined = _made(lanes, _parts(found), found, any(one.harmful for one in found))
+
+
+def _parts(found: Sequence[Undefined]) -> list[tuple[Origin, Lanes]]:
+    """Return the lanes of each origin of several blocks."""
+    merged: dict[Origin, Lanes] = {}
+    for one in found:
+        for origin, part in one.by_origin():
+            known = merged.get(origin)
+            merged[origin] = part if known is None or known.shape != part.shape else known | part
+    return [*merged.items()]
+
+
+def _made(
+    lanes: Lanes,
+    parts: Sequence[tuple[Origin, Lanes]],
+    found: Sequence[Undefined],
+    harmful: bool,
+    kept: Lanes = np.False_,  # type: ignore[assignment]  # broadcasts
+) -> Undefined:
+    """Return the undefined lanes of a result; `parts` are lanes of origins, `found` those of the inputs."""
+    own: dict[Origin, Lanes] = {}
+    for origin, part in parts:
+        with suppress(ValueError):  # an operation that mixes lanes
+            fitted = np.broadcast_to(part, lanes.shape) & lanes
+            if fitted.any():
+                own[origin] = own[origin] | fitted if origin in own else fitted
+    origin = next(iter(own), found[0].origin)
+    return Undefined(lanes, origin, harmful, kept, tuple(own.items()) if len(own) > 1 else ())
 
 
 def _is_block(value: Any) -> bool:
@@ -230,9 +310,31 @@ def _lanes_of(handle: Any) -> Lanes:
     return np.zeros(handle.data.shape, dtype=bool) if undefined is None else undefined.lanes
 
 
-def _mask_of(value: Any) -> Any:
-    """Return a block's undefined lanes as a block; other arguments as they are."""
-    return TensorHandle(_lanes_of(value), tl.int1) if _is_block(value) else value
+def _lanes_if(own: Any, lanes: Lanes, handle: Any) -> Lanes:
+    """Return these lanes for one block, none for others."""
+    return lanes if handle is own else np.zeros(handle.data.shape, dtype=bool)
+
+
+def _kept_of(handle: Any) -> Lanes:
+    undefined = undefined_of(handle)
+    return np.broadcast_to(undefined.kept if undefined is not None else np.False_, handle.data.shape)
+
+
+def _kept(name: str, handles: list[Any], result: Any) -> Lanes:
+    """Return the lanes of a result that are right where the hardware fills undefined lanes with zeros."""
+    right = [~_lanes_of(handle) | _kept_of(handle) for handle in handles]
+    try:
+        if name == "select":
+            return np.asarray(right[0] & np.where(handles[0].data, right[1], right[2]))
+        if name.startswith("dot"):
+            return np.asarray(right[2] & right[0].any(axis=-1, keepdims=True) & right[1].any(axis=-2, keepdims=True))
+        if name in _KEEPING:
+            (left, left_right), (other, other_right) = ((one.data, ok) for one, ok in zip(handles, right, strict=True))
+            one_stays = (left_right & (result.data == left)) | (other_right & (result.data == other))
+            return np.asarray(one_stays | (left_right & other_right))
+        return np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*right)), result.data.shape)
+    except (ValueError, IndexError):  # an operation that mixes lanes, such as a histogram
+        return np.broadcast_to(np.False_, result.data.shape)
 
 
 def _fitted(lanes: Lanes, handle: Any) -> Lanes:
@@ -252,7 +354,7 @@ def _changes(before: Any, after: Any, lanes: Lanes, axis: int | None) -> bool:
     for extreme, least in ((np.max, -np.inf), (np.min, np.inf)):
         if values.dtype.kind == "f" and np.array_equal(_shaped(extreme(values, axis=axis), result), result):
             without = _shaped(extreme(np.where(lanes, least, values), axis=axis), result)
-            return not np.array_equal(without, result) and bool(np.isfinite(without).all())
+            return bool(np.any((without != result) & np.isfinite(without)))
     return False
 
 

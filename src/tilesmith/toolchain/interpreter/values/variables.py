@@ -166,8 +166,16 @@ class _Tracer:
 
 def _described(name: str, value: Any, memory: Memory) -> Iterator[tuple[Variable, bytes | None]]:
     """Yield the variables of a value, one for each element of a tuple; of shared memory also its content."""
+    if isinstance(value, tuple | tl.tuple):
+        for number, one in enumerate(value):
+            yield from _described(f"{name}[{number}]", one, memory)
+        return
     handle: Any = getattr(value, "handle", None)
-    if isinstance(value, tl.tensor):
+    if hasattr(handle, "block_shape") and hasattr(handle, "offsets"):  # a block pointer
+        offsets = tuple(_text(np.asarray(one.data).item()) for one in handle.offsets)
+        kind = f"{getattr(handle.base.dtype.scalar, 'argument', None) or 'pointer'} + block"
+        yield Variable(name, "registers", (len(offsets),), kind, _POINTER_BITS, (offsets,), ""), None
+    elif isinstance(value, tl.tensor):
         yield _tile(name, handle, memory), None
     elif hasattr(handle, "allocation"):  # of Gluon
         data, written = handle.data, handle.written
@@ -180,9 +188,6 @@ def _described(name: str, value: Any, memory: Memory) -> Iterator[tuple[Variable
             Variable(name, "shared", values.shape, kind, 8 * values.itemsize, excerpt, _summary(values, unknown)),
             (content),
         )
-    elif isinstance(value, tuple | tl.tuple):
-        for number, one in enumerate(value):
-            yield from _described(f"{name}[{number}]", one, memory)
     elif isinstance(value := getattr(value, "value", value), bool | int | float):
         yield Variable(name, "constant", (), type(value).__name__, 0, ((_text(value),),), ""), None
 

@@ -1,4 +1,4 @@
-"""The functions of `triton.language.extra` for the interpreter: libdevice, and `tl.extra.cuda`.
+"""Calls of functions of `triton.language.extra` on blocks: libdevice, and `tl.extra.cuda`.
 
 Programs run one after another, so waiting for an earlier grid takes no time, and a clock counts its own reads.
 """
@@ -6,70 +6,55 @@ Programs run one after another, so waiting for an earlier grid takes no time, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from inspect import isfunction, signature
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
-import torch
 import triton.language as tl
 from triton.language.extra import cuda, libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
+from triton.language.extra.hip import libdevice as hip_libdevice
 from triton.language.semantic import TritonSemantic
 from triton.runtime.interpreter import TensorHandle
 
+from tilesmith.toolchain.interpreter.libdevice.functions import FUNCTIONS
 from tilesmith.toolchain.interpreter.patches import handle_of, values_of
+from tilesmith.toolchain.interpreter.ptx import UnknownOperation
 from tilesmith.toolchain.interpreter.values.undefined import pass_on
 
 _NANOSECONDS = 1000  # between two reads of the clock
-_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
-    **{
-        name: getattr(torch, name)
-        for name in (
-            *("abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "copysign", "cos", "cosh"),
-            *("erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "fmax", "fmin", "fmod", "hypot", "lgamma"),
-            *(
-                "log",
-                "log10",
-                "log1p",
-                "log2",
-                "pow",
-                "rsqrt",
-                "signbit",
-                "sin",
-                "sinh",
-                "sqrt",
-                "tan",
-                "tanh",
-                "trunc",
-            ),
-        )
-    },
-    "fast_cosf": torch.cos,
-    "fast_dividef": torch.div,
-    "fast_expf": torch.exp,
-    "fast_log2f": torch.log2,
-    "fast_logf": torch.log,
-    "fast_powf": torch.pow,
-    "fast_sinf": torch.sin,
-    "fast_tanf": torch.tan,
-    "fast_tanhf": torch.tanh,
-    "finitef": torch.isfinite,
-    "isinf": torch.isinf,
-    "isnan": torch.isnan,
-    "nearbyint": torch.round,
-    "rint": torch.round,
-    "div_rn": torch.div,
-    "sqrt_rn": torch.sqrt,
-}
+_ORIGINALS = {name: member for name, member in vars(cuda_libdevice).items() if isfunction(member)}  # never replaced
 
 
 def functions(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     """Yield each module with such a function, the function's name, and the replacement."""
-    for module in (libdevice, cuda_libdevice):
-        for name, function in _FUNCTIONS.items():
-            if hasattr(module, name):
-                yield module, name, _on_tensors(function, semantic)
+    for module in (libdevice, cuda_libdevice, hip_libdevice):
+        for name, member in vars(module).items():
+            if isfunction(member) and not name.startswith("_"):
+                yield module, name, _on_tensors(name, semantic)
     yield from _of_cuda(semantic)
+
+
+@cache
+def _types(name: str) -> dict[tuple[str, ...], str]:
+    """Return the result's type for the types of the arguments, from Triton's own table of libdevice."""
+    function = _ORIGINALS.get(name)
+    found: dict[tuple[str, ...], str] = {}
+    converted: list[str] = []
+
+    def noted(library: str, path: str, arguments: Any, variants: dict[Any, tuple[str, Any]], **unused: Any) -> Any:
+        found.update({tuple(map(str, types)): str(symbol[1]) for types, symbol in variants.items()})
+        return SimpleNamespace(to=lambda dtype, **unused: converted.append(str(dtype)))
+
+    if function is not None:
+        arguments = [None for one in signature(function).parameters if one != "_semantic"]
+        with patch.object(tl.core, "extern_elementwise", noted):
+            function(*arguments, _semantic=object())
+    return {types: converted[-1] if converted else result for types, result in found.items()}
 
 
 def _of_cuda(semantic: TritonSemantic) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -90,16 +75,21 @@ def _scalar(value: int, scalar: Any, dtype: Any) -> Any:
     return tl.tensor(TensorHandle(np.array([value], dtype=dtype), scalar), scalar)
 
 
-def _on_tensors(function: Callable[..., torch.Tensor], semantic: TritonSemantic) -> Callable[..., Any]:
+def _on_tensors(name: str, semantic: TritonSemantic) -> Callable[..., Any]:
     def call(*arguments: Any, **unused: Any) -> Any:
+        if name not in FUNCTIONS:
+            raise UnknownOperation(f"libdevice.{name}")
+        function = FUNCTIONS[name]
         tensors = [semantic.to_tensor(argument) for argument in arguments]
         # Scalars take the dtype of the block, as when Triton chooses among libdevice's variants.
         widest = max(tensors, key=lambda tensor: len(tensor.shape))
 
         def computed(*handles: Any) -> Any:
-            values = function(*(torch.from_numpy(values_of(handle).copy()) for handle in handles)).numpy()
-            scalar = tl.int32 if values.dtype == bool else max(handles, key=lambda one: one.data.ndim).dtype.scalar
-            return handle_of(values, scalar)
+            with np.errstate(all="ignore"):
+                values = np.asarray(function(*(values_of(handle).copy() for handle in handles)))
+            own = max(handles, key=lambda one: one.data.ndim).dtype.scalar
+            known = _types(name).get(tuple(str(handle.dtype.scalar) for handle in handles))
+            return handle_of(values, tl.dtype(known) if known else tl.int32 if values.dtype == bool else own)
 
         def together(rows: Sequence[Any]) -> list[Any]:
             own = [TensorHandle(row, tensor.dtype.scalar) for row, tensor in zip(rows, tensors, strict=True)]
