@@ -398,6 +398,18 @@ def test_third_exercise_after_a_reload_in_the_middle(studio: RunningStudio, brow
 
 
 @in_a_browser
+def test_answer_of_an_unsolved_exercise_is_shown_only_when_asked_for(studio: RunningStudio, browser: Browser) -> None:
+    page = opened(browser, studio, "exercise/transpose-1")
+    assert "begins with the answer to transpose-0" in shown(page, ".asks p")
+    assert not studio.workshop.file_of(studio.workshop.catalogue["transpose-1"]).exists()
+    page.press("2", ALT)
+    page.press("s", CONTROL)
+    page.ask("document.querySelector('.asks button').click()")
+    shown(page, ".editor")
+    assert page.complaints == []
+
+
+@in_a_browser
 def test_change_outside_is_loaded_and_checked(studio: RunningStudio, browser: Browser) -> None:
     page = opened(browser, studio, "exercise/silu")
     shown(page, ".told", "saved")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tilesmith.lab.errors import CATALOGUE
 from tilesmith.spec import Spec
 from tilesmith.workshop.checking import gpu_timing
 from tilesmith.workshop.checking.staged_check import StageFailure
@@ -346,9 +347,10 @@ class TestWithNvcc:
             silu, tmp_path, ("    if (element < elements)", "    // __device_only\n    if (element < elements)")
         )
         assert (found.passed, found.stage) == (False, "nvcc")
+        (qualifier,) = [one.text for one in CATALOGUE if one.name == "cuda-qualifier"]
         assert found.message == (
-            "Your file compiles as C++, but not with nvcc: "
-            'cuda_silu.cu(5): error: identifier "__device_only" is undefined'
+            "Your file compiles as C++, but not with nvcc: cuda_silu.cu:5\n    // __device_only\n"
+            f'identifier "__device_only" is undefined. {qualifier}'
         )
 
     def test_with_a_gpu_the_program_is_timed_beside_its_twin(self, silu: Exercise, tmp_path: Path, gpu: None) -> None:
@@ -410,3 +412,34 @@ def test_missing_twin_is_refused(tmp_path: Path) -> None:
     shutil.copytree(BUILT_IN / "cuda-silu", tmp_path / "cuda-silu")
     with pytest.raises(ExerciseError, match="the twin is 'silu', but no exercise with this id lies beside it"):
         load_exercise(tmp_path / "cuda-silu")
+
+
+SHUFFLES = (
+    ("    partial[thread] = element < elements ? x[element] : 0.0f;", """
+    float value = element < elements ? x[element] : 0.0f;
+    for (int offset = 16; offset > 0; offset /= 2) value += __shfl_down_sync(0xffffffff, value, offset);
+    if (thread % 32 == 0) partial[thread / 32] = value;"""),
+    ("for (int half = THREADS / 2;", "for (int half = THREADS / 64;"),
+)  # fmt: skip
+
+
+def test_warp_shuffles_compute_and_find_a_lane_that_has_returned(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("address")
+    reduction = replace(reduction, goals=())
+    assert verdict(reduction, tmp_path, *SHUFFLES).message == ""
+    early = ("    float value =", "    if (element >= elements) return;\n    float value =")
+    found = verdict(reduction, tmp_path, *SHUFFLES, early)
+    assert found.stage == "runs"
+    assert "divergent shuffle. The mask of this shuffle names a lane that has returned" in found.message
+
+
+def test_template_kernel_with_launch_bounds_passes(
+    reduction: Exercise, tmp_path: Path, only: Callable[[str], None]
+) -> None:
+    only("address")
+    template = "template <typename T>\n__global__ void __launch_bounds__(64) sum_kernel("
+    changes = (("__global__ void sum_kernel(", template), ("sum_kernel<<<", "sum_kernel<float><<<"))
+    comment = ("// Computes", "// sum_kernel<<<blocks is a launch. Computes")
+    assert verdict(replace(reduction, goals=()), tmp_path, *changes, comment).message == ""

@@ -16,6 +16,7 @@ from forked import forking
 from tilesmith.workshop.checking.verdict import Verdict
 from tilesmith.workshop.course.catalogue import BUILT_IN
 from tilesmith.workshop.course.exercise_file import load_exercise
+from tilesmith.workshop.isolation import process_use
 from tilesmith.workshop.isolation.worker import Limits, Outcome, Worker, without_control_characters
 
 EXERCISE = load_exercise(BUILT_IN / "vector-add")
@@ -94,6 +95,22 @@ def test_time_limit_ends_the_file_and_names_the_line(tmp_path: Path) -> None:
     with Worker(Limits(seconds=2, gigabytes=2)) as worker:
         outcome = checked(worker, tmp_path, inside("while True: pass"))
     assert_survived(outcome, "was still running after 2 s, at vector_add.py:18")
+
+
+def test_sleeping_counts_and_waiting_for_a_processor_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 2.0, 3.0, 4.0])
+    states = iter([("R", 0.5), ("R", 0.5), ("S", 0.5), ("S", 0.75)])
+    monkeypatch.setattr(process_use.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(process_use, "_state_and_seconds", lambda process: next(states))
+    spent = process_use.OwnTime()
+    assert [spent.spent([1]) for _ in range(4)] == [0.5, 0.5, 1.5, 1.75]
+
+
+@pytest.mark.usefixtures("forked")
+def test_file_that_sleeps_is_ended_too(tmp_path: Path) -> None:
+    with Worker(Limits(seconds=1, gigabytes=2)) as worker:
+        outcome = checked(worker, tmp_path, inside("import time; time.sleep(100)"))
+    assert_survived(outcome, "was still running after 1 s")
 
 
 def test_time_of_a_cpp_compiler_does_not_count_as_the_files_own(tmp_path: Path) -> None:

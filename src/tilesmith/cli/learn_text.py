@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from tilesmith.cli.terminal import console
@@ -67,7 +67,7 @@ def _solved(workshop: Workshop) -> Text:
 
 def started(workshop: Workshop, exercise: Exercise, fresh: bool) -> RenderableType:
     file = workshop.file_of(exercise)
-    grid = Table(box=None, show_header=False, pad_edge=False)
+    grid = Table("what", Column("where", overflow="fold"), box=None, show_header=False, pad_edge=False)
     if exercise.effort:
         grid.add_row("  needs", Text(exercise.effort))
     grid.add_row("  read", Text(str(workshop.page_of(exercise))))

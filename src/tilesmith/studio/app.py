@@ -126,6 +126,9 @@ class Studio:
 
     async def _open(self, request: Request) -> Response:
         exercise = self._exercise(request)
+        answered = self.workshop.answered_by_starter(exercise)
+        if answered is not None and request.query_params.get("anyway") is None:
+            return JSONResponse({"answers": answered.id, "title": exercise.title})
         self.workshop.start(exercise)
         if not exercise.is_only_questions:
             self._watch.add(self.workshop.file_of(exercise))

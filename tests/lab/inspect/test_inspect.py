@@ -130,6 +130,13 @@ def test_unmasked_block_at_the_tensor_end_is_reported() -> None:
     assert "missing-mask" not in kinds(masked)
 
 
+def test_unmasked_block_beyond_the_tensor_end_is_reported_once() -> None:
+    x, y = torch.randn(1024), torch.empty(1000)
+    found = inspect(lambda: planted.unmasked_double[(4,)](x, y, 1000, BLOCK=256), targets=HOPPER)
+    (line,) = [one.line for one in found.findings if one.kind == "out-of-bounds"]
+    assert line not in [one.line for one in found.findings if one.kind == "missing-mask"]
+
+
 def test_a_positional_mask_is_a_mask() -> None:
     x, y = torch.randn(1024), torch.empty(1024)
     found = inspect(lambda: planted.positional_masks[(4,)](x, y, 1024, BLOCK=256), targets=HOPPER)

@@ -1,4 +1,4 @@
-"""What Triton's errors mean: one catalogue for the workshop, `inspect` and `check`.
+"""What the errors of Triton and of C++ compilers mean: one catalogue for the workshop, `inspect` and `check`.
 
 Files, in reading order:
 
@@ -7,6 +7,7 @@ Files, in reading order:
 - `language_errors.py`: errors about Python that a kernel cannot use, and about control flow.
 - `launch_errors.py`: errors about the launch, its grid and its arguments.
 - `autograd_errors.py`: errors of the Python around a kernel: autograd functions and modules.
+- `cuda_errors.py`: errors of C++ compilers about a CUDA file.
 - `catalogue.py`: the whole catalogue, and the lookup.
 """
 

@@ -6,15 +6,15 @@ import linecache
 import re
 
 from tilesmith.lab.errors.autograd_errors import AUTOGRAD_ERRORS
+from tilesmith.lab.errors.cuda_errors import CUDA_ERRORS
 from tilesmith.lab.errors.explanation import Explanation
 from tilesmith.lab.errors.language_errors import LANGUAGE_ERRORS
 from tilesmith.lab.errors.launch_errors import LAUNCH_ERRORS
 from tilesmith.lab.errors.value_errors import VALUE_ERRORS
 
 # An entry that also reads the source line is more specific, so it comes first.
-CATALOGUE: tuple[Explanation, ...] = tuple(
-    sorted((*LAUNCH_ERRORS, *AUTOGRAD_ERRORS, *VALUE_ERRORS, *LANGUAGE_ERRORS), key=lambda one: not one.code)
-)
+_ALL = (*LAUNCH_ERRORS, *AUTOGRAD_ERRORS, *VALUE_ERRORS, *LANGUAGE_ERRORS, *CUDA_ERRORS)
+CATALOGUE: tuple[Explanation, ...] = tuple(sorted(_ALL, key=lambda one: not one.code))
 _PLACE = re.compile(r"\(([^()]+\.py):(\d+)\)")
 
 

@@ -25,7 +25,7 @@ export class FreeView {
     const list = make("ul", { class: "files" }, ...files.map((file) => make("li", {}, make("a", { href: `#free/${encodeURIComponent(file)}`, "aria-current": file === this.name ? "page" : null }, file))));
     const name = make("input", { name: "name", placeholder: "my_kernel.py", "aria-label": "Name of a new file", autocomplete: "off" });
     const fresh = make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); this.#create(name.value.trim()); } }, name, make("button", {}, "New file"));
-    const side = make("section", { class: "pane lesson", "aria-label": "Files", tabindex: "-1" }, make("h1", {}, "Free mode"), make("p", { class: "quiet" }, "Any kernel file of your folder. `tilesmith studio FILE` opens others."), fresh, list);
+    const side = make("section", { class: "pane lesson", "aria-label": "Files", tabindex: "-1" }, make("h1", {}, "Free mode"), make("p", { class: "quiet" }, "Any kernel file of your folder. ", make("code", {}, "tilesmith studio FILE"), " opens others."), fresh, list);
     if (!this.name) return [make("div", { class: "workbench free" }, side, make("section", { class: "pane" }, make("p", { class: "quiet" }, "Choose a file.")))];
     const file = await get(`api/file?name=${encodeURIComponent(this.name)}`);
     if (file.error) return [make("div", { class: "workbench free" }, side, make("section", { class: "pane" }, make("p", { class: "bad" }, file.error)))];

@@ -20,9 +20,10 @@ export class LessonView {
     this.checked = null;
   }
 
-  async open() {
-    const lesson = await post(this.path);
+  async open(anyway = "") {
+    const lesson = await post(this.path + anyway);
     if (lesson.error) return [make("p", { class: "bad" }, lesson.error)];
+    if (lesson.answers) return this.#asksFirst(lesson);
     this.lesson = lesson;
     this.title = lesson.title;
     this.panes = {
@@ -38,6 +39,21 @@ export class LessonView {
     } else parts.push(this.panes.checks);
     this.#showChecked(lesson.checked);
     return [make("div", { class: `workbench${lesson.file ? "" : " questions"}` }, ...parts)];
+  }
+
+  // The starter is the answer to another exercise, which is not solved yet.
+  #asksFirst(lesson) {
+    this.title = lesson.title;
+    const start = async () => {
+      const content = await this.open("?anyway");
+      if (this.closed) return;
+      document.getElementById("view").replaceChildren(...content);
+      this.shown();
+    };
+    return [make("section", { class: "asks", "aria-label": "Before you start" },
+      make("h1", {}, lesson.title),
+      make("p", {}, "This exercise begins with the answer to ", make("a", { href: `#exercise/${lesson.answers}` }, lesson.answers), ", which you have not solved yet."),
+      make("button", { type: "button", onclick: start }, "Start anyway"))];
   }
 
   shown() {
@@ -67,6 +83,7 @@ export class LessonView {
 
   // Save and check. An unchanged file is checked again.
   async save() {
+    if (!this.lesson) return;
     if (!this.file) return post(`${this.path}/check`);
     const changed = this.file.isDirty;
     if (!(await this.file.save())) return;
@@ -105,7 +122,7 @@ export class LessonView {
   #focusPane(name) {
     this.#pane(name);
     if (name === "code") this.editor?.focus();
-    else this.panes[name]?.focus();
+    else this.panes?.[name]?.focus();
   }
 
   #text() {

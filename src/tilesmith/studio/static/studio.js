@@ -47,7 +47,7 @@ function heard(event) {
 }
 
 function connected(is) {
-  trouble(is ? "" : "The studio's server does not answer. Your text stays in this tab; start `tilesmith studio` again to save it.");
+  trouble(is ? "" : "The studio's server does not answer. Your text stays in this tab; start the studio again to save it.");
   if (is && state.wasConnected) state.view?.reconnected?.();
   state.wasConnected = is || state.wasConnected;
 }

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilesmith.lab.check_context import poisoned_memory
 from tilesmith.toolchain.interpreter import Observer, interpreting
 from tilesmith.workshop.checking import failure_messages
 from tilesmith.workshop.checking.goals import Measured
@@ -48,9 +49,12 @@ class _FirstUndefined(Observer):
 
 @contextmanager
 def kernels_run() -> Iterator[None]:
-    """Interpret the kernels of the learner's program. Raises Wrong if a kernel stores what nobody defined."""
+    """Interpret the kernels of the learner's program, in memory that is NaN until it is written.
+
+    Raises Wrong if a kernel stores what nobody defined.
+    """
     observer = _FirstUndefined()
-    with interpreting(observer):
+    with poisoned_memory(), interpreting(observer):
         yield
     if observer.found is not None:
         origin = observer.found.origin

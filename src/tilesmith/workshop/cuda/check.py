@@ -25,6 +25,8 @@ from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.course.exercise_file import load_exercise
 from tilesmith.workshop.cuda import access_counts
 from tilesmith.workshop.cuda.access_counts import ProgramCounts
+from tilesmith.workshop.cuda.compiler_messages import first_error
+from tilesmith.workshop.cuda.source_rules import first_mistake, host_signature, without_comments
 
 INCLUDES = Path(__file__).parent
 SECONDS_TO_RUN = 20.0  # of CPU time, as the next one, so that a busy machine refuses no file
@@ -36,13 +38,13 @@ MOST_MEGABYTES = 2048
 MOST_MEGABYTES_OF_COMPILER = {"compiles": 4096, "nvcc": 16384}
 _USUAL_FOLDERS = ("/usr/local/cuda/bin",)  # CUDA's installer puts nvcc here and does not change the path
 _WRONG = 3  # the exit status of harness.h for a wrong result
-_LAUNCH = re.compile(r"(\w+)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
-_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+(\w+)\s+(\w+)\s*\[\s*\]\s*;")
+_LAUNCH = re.compile(r"(\w+(?:::\w+)*(?:\s*<[^<>;]*>)?)\s*<<<(.*?)>>>\s*\(", re.DOTALL)
+_DYNAMIC_SHARED = re.compile(r"extern\s+__shared__\s+((?:\w+\s+)*\w+)\s+(\w+)\s*\[\s*\]\s*;")
 _POINTER_TO_SHARED = r"\1* const \2 = reinterpret_cast<\1*>(tilesmith::dynamic_shared);"
 _GAP = re.compile(r"//.*TODO|/\*.*?TODO")
 _WARNINGS = re.compile(
     r"(heap|global|stack)-(buffer-overflow|use-after-free)|use-after-poison|data race|SEGV|attempting double-free"
-    r"|divergent barrier"
+    r"|divergent (barrier|shuffle)"
 )
 _FINISHED = re.compile(r"^run (\w+) cases=(\d+) alive=(\d+) launches=(\d+) copies=(\d+)$", re.MULTILINE)
 _AT_THE_END = re.compile(r"^(?:run|counts) ", re.MULTILINE)
@@ -64,6 +66,10 @@ _LESSONS = {
     "divergent barrier": (
         "Only some threads of the block reach this __syncthreads() in a branch or after a return. On a GPU the "
         "block may wait forever. Move the barrier to a place that every thread reaches."
+    ),
+    "divergent shuffle": (
+        "The mask of this shuffle names a lane that has returned and cannot answer. Let every lane of the mask reach "
+        "the shuffle; a lane without an element brings 0."
     ),
     "data race": (
         "Two threads access the same address without a __syncthreads() between them, and at least one of them writes. "
@@ -89,6 +95,7 @@ class CudaCheck(StagedCheck):
     def _pass_stages(self) -> tuple[str, list[str]]:
         self._require_parses()
         self._entering("compiles")
+        self._require_accepted_by_nvcc()
         program = self._built("address")
         self._entering("runs")
         # A race may also make the result wrong, and a race explains more. So all builds run before a result counts.
@@ -120,6 +127,13 @@ class CudaCheck(StagedCheck):
             if _GAP.search(line):
                 raise StageFailure("parses", f"{self.file.name}:{number} is a gap to fill:\n    {line.strip()}")
 
+    def _require_accepted_by_nvcc(self) -> None:
+        """Require what nvcc would: a C++ compiler does not know which functions run on the GPU."""
+        mistake = first_mistake(self._source())
+        if mistake is not None:
+            code = self._source().splitlines()[mistake.line - 1].strip()
+            raise StageFailure("compiles", f"{self.file.name}:{mistake.line}\n    {code}\n{mistake.message}")
+
     def _require_no_race_between_blocks(self) -> None:
         """Require that no two blocks meet in memory. The blocks run in turn here, so the sanitizers see no race."""
         race = self.counts().race
@@ -148,14 +162,18 @@ class CudaCheck(StagedCheck):
     def _source(self) -> str:
         return self.file.read_text(encoding="utf-8", errors="replace")
 
+    def rewritten_source(self) -> str:
+        """Return the learner's file as C++: launches and dynamic shared memory are not."""
+        source = _DYNAMIC_SHARED.sub(_POINTER_TO_SHARED, without_comments(self._source()))
+        return f'#line 1 "{self.file.name}"\n' + _LAUNCH.sub(r"launch(\1, \2)(", source)
+
     def _built(self, how: str) -> Path:
         """Build the program with the "address" or the "thread" sanitizer, or "counting" its accesses."""
         compiler = shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
             raise ExerciseError("the CUDA track needs a C++20 compiler, but neither g++ nor clang++ is on the path")
         rewritten = self.file.with_name("rewritten.cpp")
-        source = _LAUNCH.sub(r"launch(\1, \2)(", _DYNAMIC_SHARED.sub(_POINTER_TO_SHARED, self._source()))
-        rewritten.write_text(f'#line 1 "{self.file.name}"\n{source}')
+        rewritten.write_text(self.rewritten_source())
         program = self.file.with_name(f"checked-{how}")
         options = ["-std=c++20", "-g1", "-pthread", f"-I{INCLUDES}"]
         if how != "counting":
@@ -218,7 +236,7 @@ class CudaCheck(StagedCheck):
         megabytes = MOST_MEGABYTES_OF_COMPILER[stage]
         try:
             made = subprocess.run(
-                command, capture_output=True, text=True, cwd=self.file.parent,
+                command, capture_output=True, text=True, cwd=self.file.parent, env={**os.environ, "LC_ALL": "C"},
                 timeout=PATIENCE * SECONDS_TO_COMPILE, preexec_fn=partial(_limit, megabytes, SECONDS_TO_COMPILE),
             )  # fmt: skip
             is_late = made.returncode == -signal.SIGXCPU or "CPU time limit exceeded" in made.stderr
@@ -229,9 +247,8 @@ class CudaCheck(StagedCheck):
         if made.returncode and re.search("out of memory|bad_alloc|Cannot allocate memory", made.stderr):
             raise StageFailure(stage, f"{what} with {megabytes / 1024:g} GB of memory. What does it include?")
         if made.returncode:
-            lines = made.stderr.splitlines() or [f"{command[0]} ended with status {made.returncode}"]
-            reason = next((line for line in lines if "error" in line), lines[0])
-            raise StageFailure(stage, f"{what}: {reason.replace(f'{self.file.parent}/', '')}")
+            signature = host_signature(self.exercise.starter.read_text(encoding="utf-8"))
+            raise StageFailure(stage, f"{what}: {first_error(made.stderr, self.file, signature)}")
 
     def _run(self, program: Path, *sizes: str) -> _ProgramRun:
         limit = f"hard_rss_limit_mb={MOST_MEGABYTES}"

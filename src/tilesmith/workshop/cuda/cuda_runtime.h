@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "accesses.h"
+#include "warps.h"
 
 #ifdef ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
@@ -31,6 +32,11 @@
 #define __device__
 #define __host__
 #define __restrict__
+#define __forceinline__ inline
+#define __noinline__
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+#define __constant__ static
 // The address sanitizer puts no guard around variables of a named section, so its build has none.
 #ifdef ADDRESS_SANITIZER
 #define __shared__ static
@@ -51,9 +57,18 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(8) int2 {
+    int x, y;
+};
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+using uint = unsigned int;
 inline thread_local dim3 threadIdx, blockIdx;
 inline dim3 gridDim, blockDim;
 
@@ -224,14 +239,19 @@ template <typename... Parameters> class Launch {
         dynamic_shared = dynamic.data();
         ++counts.blocks;
         counts.threads += threads;
+        std::vector<Warp> warps((threads + 31) / 32);
+        for (unsigned thread = 0; thread < threads; ++thread) warps[thread / 32].lanes |= 1u << thread % 32;
         std::vector<std::thread> running;
         for (unsigned thread = 0; thread < threads; ++thread)
-            running.emplace_back([=, this, &mine] {
+            running.emplace_back([=, this, &mine, &warps] {
                 blockIdx = block;
                 threadIdx = dim3(thread % block_.x, thread / block_.x % block_.y, thread / (block_.x * block_.y));
+                warp = &warps[thread / 32];
+                lane = thread % 32;
                 thread_begins();
                 kernel_(arguments...);
                 thread_ends(thread);
+                warp->left.fetch_or(1u << lane, std::memory_order_relaxed);
                 mine.leave();
             });
         for (auto& thread : running) thread.join();
@@ -262,133 +282,4 @@ inline void wait_for_block(const char* file, int line) {
 
 #include "device_functions.h"
 
-enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInvalidConfiguration = 9
-};
-using cudaStream_t = tilesmith::Stream*;
-enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
-
-// For the harness: a GPU with little memory left.
-#define LIMIT_MEMORY(bytes) tilesmith::memory_left = (bytes)
-namespace tilesmith {
-inline size_t memory_left = SIZE_MAX;
-inline long failed_allocations = 0;
-inline cudaError_t failed(cudaError_t error) { return last_error = error, error; }
-}  // namespace tilesmith
-
-template <typename Element> cudaError_t cudaMalloc(Element** pointer, size_t bytes) {
-    if (bytes > tilesmith::memory_left) return ++tilesmith::failed_allocations, tilesmith::failed(cudaErrorMemoryAllocation);
-    if (tilesmith::memory_left != SIZE_MAX) tilesmith::memory_left -= bytes;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 256, bytes)) return cudaErrorMemoryAllocation;  // CUDA's own alignment
-    std::memset(memory, 0x7e, bytes);  // nobody has written it: large numbers, which a result shows
-    tilesmith::allocated(memory, bytes);
-    tilesmith::device_memory[memory] = bytes;
-    tilesmith::let_host_touch(false);
-    *pointer = static_cast<Element*>(memory);
-    return cudaSuccess;
-}
-inline cudaError_t cudaFree(void* pointer) {
-    for (const auto* stream : tilesmith::streams) tilesmith::counts.implicit_waits += !stream->work.empty();
-    tilesmith::finish_streams();
-    if (!pointer) return cudaSuccess;
-    tilesmith::freed(pointer);
-    tilesmith::let_host_touch(true);
-    tilesmith::device_memory.erase(pointer);
-    std::free(pointer);
-    tilesmith::let_host_touch(false);
-    return cudaSuccess;
-}
-inline cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-    tilesmith::finish_streams();
-    const tilesmith::Touching touching;
-    return std::memset(to, value, bytes), cudaSuccess;
-}
-inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-    tilesmith::finish_streams();
-    const tilesmith::Touching touching;
-    tilesmith::counts.copy(bytes);
-    return std::memcpy(to, from, bytes), cudaSuccess;
-}
-inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                                size_t height, cudaMemcpyKind) {
-    const tilesmith::Touching touching;
-    tilesmith::counts.copy(width * height);
-    tilesmith::counts.strided_copies += from_pitch != to_pitch;
-    for (size_t row = 0; row < height; ++row)
-        std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
-    return cudaSuccess;
-}
-
-// Pinned host memory, which a GPU can copy while the host goes on.
-namespace tilesmith {
-inline std::map<const void*, size_t> pinned_memory;
-inline bool is_pinned(const void* place) {
-    const auto after = pinned_memory.upper_bound(place);
-    if (after == pinned_memory.begin()) return false;
-    const auto& [start, bytes] = *std::prev(after);
-    return static_cast<const char*>(place) < static_cast<const char*>(start) + bytes;
-}
-}  // namespace tilesmith
-template <typename Element> cudaError_t cudaMallocHost(Element** pointer, size_t bytes) {
-    *pointer = static_cast<Element*>(std::malloc(bytes));
-    return tilesmith::pinned_memory[*pointer] = bytes, cudaSuccess;
-}
-inline cudaError_t cudaFreeHost(void* pointer) {
-    tilesmith::finish_streams();
-    tilesmith::pinned_memory.erase(pointer);
-    return std::free(pointer), cudaSuccess;
-}
-
-inline cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-    ++tilesmith::counts.streams;
-    return tilesmith::streams.push_back(*stream = new tilesmith::Stream), cudaSuccess;
-}
-inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-    return stream ? stream->finish() : tilesmith::finish_streams(), cudaSuccess;
-}
-inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    if (!stream) return tilesmith::failed(cudaErrorInvalidValue);
-    std::erase(tilesmith::streams, stream);
-    return delete stream, cudaSuccess;
-}
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                                   cudaStream_t stream = nullptr) {
-    tilesmith::counts.copy(bytes);
-    tilesmith::counts.async_copies += stream != nullptr;
-    if (kind != cudaMemcpyDeviceToDevice)
-        tilesmith::counts.pageable_copies += !tilesmith::is_pinned(kind == cudaMemcpyHostToDevice ? from : to);
-    tilesmith::in_order(stream, [=] {
-        const tilesmith::Touching touching;
-        std::memcpy(to, from, bytes);
-    });
-    return cudaSuccess;
-}
-
-// Launches and copies without a stream end before they return, so an event is a clock time.
-using cudaEvent_t = std::chrono::steady_clock::time_point;
-inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t& event) { return event = std::chrono::steady_clock::now(), cudaSuccess; }
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
-    *milliseconds = std::chrono::duration<float, std::milli>(stop - start).count();
-    return cudaSuccess;
-}
-
-inline cudaError_t cudaDeviceSynchronize() { return tilesmith::finish_streams(), cudaSuccess; }
-inline cudaError_t cudaPeekAtLastError() { return static_cast<cudaError_t>(tilesmith::last_error); }
-inline cudaError_t cudaGetLastError() {
-    const cudaError_t error = cudaPeekAtLastError();
-    return tilesmith::last_error = 0, error;
-}
-inline const char* cudaGetErrorString(cudaError_t error) {
-    switch (error) {
-        case cudaSuccess: return "no error";
-        case cudaErrorInvalidValue: return "invalid argument";
-        case cudaErrorMemoryAllocation: return "out of memory";
-        default: return "invalid configuration argument";
-    }
-}
+#include "host_functions.h"

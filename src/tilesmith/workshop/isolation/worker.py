@@ -29,12 +29,14 @@ from tilesmith.workshop.checking.verdict import QuestionAnswers, Verdict
 from tilesmith.workshop.course.exercise import Exercise, ExerciseError
 from tilesmith.workshop.cuda.check import SECONDS_IN_ALL
 from tilesmith.workshop.isolation import worker_process
+from tilesmith.workshop.isolation.process_use import OwnTime, resident_bytes
 
 GIGABYTE = 1 << 30
 SECONDS_TO_START = 600.0  # for importing torch and Triton from a slow disk
 SECONDS_FOR_QUESTIONS = 600.0
-SECONDS_TO_JUDGE = 300.0
-SECONDS_BETWEEN_LOOKS = 0.2  # at the memory
+SECONDS_TO_JUDGE = 900.0
+PATIENCE = 10  # how many times longer a file on a busy machine may take
+SECONDS_BETWEEN_LOOKS = 0.2  # at memory and time
 POLL_SECONDS = 0.05
 MOST_PRINTED = 1 << 16
 SECONDS_FOR_TRACEBACK = 1.0
@@ -43,7 +45,7 @@ SECONDS_TO_SAVE = 0.3
 
 @dataclass(frozen=True)
 class Limits:
-    """The time and memory that a learner's file may use."""
+    """The time and memory that a learner's file may use. `seconds` are its own: see `OwnTime`."""
 
     seconds: float = 60.0
     gigabytes: float = 4.0
@@ -217,6 +219,7 @@ class _Process:
         self._ready = False
         self._bytes_at_first = 0
         self._checking: int | None = None  # the process of the learner's file
+        self._time = OwnTime()
         self._output = bytearray()
         threading.Thread(target=self._collect_output, daemon=True).start()
 
@@ -242,12 +245,13 @@ class _Process:
         if not self._ready:
             self._message(time.monotonic() + SECONDS_TO_START, limits)
             self._ready = True
-            self._bytes_at_first = _resident_bytes(self._process.pid)  # PyTorch and Triton, not the file's own
+            self._bytes_at_first = resident_bytes(self._process.pid)  # PyTorch and Triton, not the file's own
         self._output.clear()
         # The process has its own limit, a little later, for the case that this one is gone.
         with suppress(BrokenPipeError):
-            messages.send(self._channel, {**request, "seconds": limits.seconds + SECONDS_FOR_TRACEBACK + 1})
-        deadline = time.monotonic() + limits.seconds
+            messages.send(self._channel, {**request, "seconds": PATIENCE * limits.seconds + SECONDS_FOR_TRACEBACK + 1})
+        deadline = time.monotonic() + PATIENCE * limits.seconds
+        self._time = OwnTime()
         while True:
             message = self._message(deadline, limits)
             if "pid" in message:
@@ -278,15 +282,18 @@ class _Process:
         looked = 0.0
         while not select.select([self._channel], [], [], POLL_SECONDS)[0]:
             now = time.monotonic()
-            if now > deadline:
+            is_late = now > deadline
+            if self._checking is not None and now > looked + SECONDS_BETWEEN_LOOKS:
+                looked = now
+                running = [self._checking, *worker_process.descendants(self._checking)]
+                is_late = is_late or self._time.spent(running) > limits.seconds
+                if self._bytes_taken(self._checking) > limits.gigabytes * GIGABYTE:
+                    raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
+            if is_late:
                 where = self._current_line()
                 raise _NoAnswer(
                     f"was still running after {limits.seconds:g} s{where}. Is there a loop that never ends?"
                 )
-            if self._checking is not None and now > looked + SECONDS_BETWEEN_LOOKS:
-                looked = now
-                if self._bytes_taken(self._checking) > limits.gigabytes * GIGABYTE:
-                    raise _NoAnswer(f"took more than {limits.gigabytes:g} GB of memory{self._current_line()}.")
         try:
             return messages.receive(self._channel, deadline + SECONDS_TO_START)
         except (messages.Closed, messages.Garbage, messages.TooLate, OSError):
@@ -294,8 +301,8 @@ class _Process:
 
     def _bytes_taken(self, process: int) -> int:
         """Return the memory of the learner's process beyond what it had at first, and of all that it started."""
-        others = sum(map(_resident_bytes, worker_process.descendants(process)))
-        return max(0, _resident_bytes(process) - self._bytes_at_first) + others
+        others = sum(map(resident_bytes, worker_process.descendants(process)))
+        return max(0, resident_bytes(process) - self._bytes_at_first) + others
 
     def _current_line(self) -> str:
         """Return the line of the learner's file that the child is executing."""
@@ -372,12 +379,3 @@ def _reason_for_exit(process: subprocess.Popen[bytes]) -> str:
     if status >= 0:
         return f"ended the whole process with status {status}, as os._exit does. Let the function return instead."
     return f"was ended by {signal.Signals(-status).name}."
-
-
-def _resident_bytes(process_id: int) -> int:
-    """Return the resident memory of a process; 0 where the system does not report it."""
-    try:
-        pages = Path(f"/proc/{process_id}/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -188,8 +188,12 @@ def missing_masks(evidence: Evidence) -> Iterator[Finding]:
         not parameter.is_constexpr and isinstance(evidence.launched.arguments[parameter.name], int)
         for parameter in evidence.launched.kernel.params
     )
+    found = evidence.trace.sanitizer.incidents()
+    outside = {(one.file, one.line) for one in found if one.kind == "out-of-bounds"}
     for place in evidence.metrics.places:
         site = evidence.trace.sites[place]
+        if (place.file, place.line) in outside:  # said already, with the elements
+            continue
         if takes_size and site.always_full and site.reaches_end and prod(place.shape) > 1 and not site.bounded:
             yield evidence.finding(
                 "missing-mask", "info",

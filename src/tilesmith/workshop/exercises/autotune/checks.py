@@ -1,5 +1,6 @@
 """Tunes as Triton does, with the interpreter in place of a GPU, and counts the tunings and the candidates."""
 
+import math
 from unittest import mock
 
 import torch
@@ -76,7 +77,10 @@ def check_result(program):
     if wrong is not None:
         columns, call, found, wanted = wrong
         lesson = (
-            "This call tuned, and every candidate added its sums to the same output. Let the tuner clear "
+            "The kernel adds to memory that nobody cleared. reset_to_zero clears it while the tuner tries candidates, "
+            "and not in later calls: allocate the output with torch.zeros."
+            if any(map(math.isnan, found))
+            else "This call tuned, and every candidate added its sums to the same output. Let the tuner clear "
             "it: reset_to_zero."
             if call == "first"
             else "Only a later call is wrong: which argument of the kernel depends on the width, and is not passed?"

@@ -19,7 +19,7 @@ def make_inputs(case, dtype, device):
     q = torch.randint(low, high, (case.rows, case.columns), dtype=torch.int8, device=device)
     zero = torch.randint(low, high, (case.rows, groups), dtype=torch.int8, device=device)
     q[0, 0], zero[0, 0] = case.largest, low  # the widest difference
-    scale = 0.01 + 0.01 * torch.rand(case.rows, groups, dtype=dtype, device=device)
+    scale = (0.01 + 0.01 * torch.rand(case.rows, groups, dtype=dtype, device=device)) / case.divisor
     return {"q": q, "scale": scale, "zero": zero}
 
 
