@@ -176,6 +176,9 @@ def test_containers_end_in_the_tour() -> None:
     assert container["postAttachCommand"] == "make tour"
     assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
     assert "ARG TORCH_BUILD" in read("Dockerfile")
+    # The workspace has its own environment: the image's would run the image's copy of the sources.
+    assert f" AS {container['build']['target']}\n" in read("Dockerfile")
+    assert container["remoteEnv"]["PATH"].startswith("${containerWorkspaceFolder}/.venv/bin:")
 
 
 def test_pre_commit_runs_tools_of_this_project() -> None:
