@@ -18,6 +18,10 @@ from tilesmith.cli import app
 from tilesmith.ops import SPECS
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "lab" / "inspect"))
+
+from browser import CHROMIUM, Browser  # noqa: E402  # a module of the tests
+
 SITEMAKER = ROOT / "docs" / "sitemaker"
 
 
@@ -51,6 +55,12 @@ def test_operator_page_has_every_part(name: str, pages: dict[str, str]) -> None:
     assert headings == ["Measured", "Shapes", "Dtypes, layouts and gradient", "Errors", "Cost", "Source"]
     assert f"Error: {name}: " in text, "a real message of a wrong call"
     assert SPECS[name].cases[-1].name in text
+
+
+def test_every_operator_has_a_page_on_its_speed(pages: dict[str, str]) -> None:
+    speed = {path.removeprefix("performance/").removesuffix(".md") for path in pages if path.startswith("performance/")}
+    assert speed == set(SPECS)
+    assert all(f"](performance/{name}.md)" in pages["performance.md"] for name in SPECS)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -115,3 +125,24 @@ def test_site_asks_for_nothing_from_elsewhere(sitemaker: Any, pages: dict[str, s
     assert all("//" not in script for script in settings["extra"]["polyfills"])
     for asset in (SITEMAKER / "assets").iterdir():
         assert not re.search(r"https?://", asset.read_text()), asset.name
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_search_worker_answers_a_page_opened_as_a_file(tmp_path: Path) -> None:
+    """Browsers refuse a Worker of a file:// page; the site's own script takes its place."""
+    script = (SITEMAKER / "assets" / "iframe-worker.js").read_text()
+    (tmp_path / "words.js").write_text("self.words = {unpatch: 'questions.html'};")
+    (tmp_path / "worker.js").write_text(
+        "const ready = importScripts('words.js');"
+        "addEventListener('message', async ({data}) => { await ready; postMessage(words[data]); });"
+    )
+    (tmp_path / "page.html").write_text(
+        f"<!doctype html><body><script>{script}</script><script>"
+        "const worker = new Worker('worker.js');"
+        "window.answer = new Promise((done) => worker.addEventListener('message', ({data}) => done(data)));"
+        "worker.postMessage('unpatch');</script>"
+    )
+    with Browser(tmp_path) as browser:
+        browser.open(tmp_path / "page.html")
+        assert browser.ask("window.answer") == "questions.html"
+        assert browser.complaints == []

@@ -98,8 +98,11 @@ def test_notebook_runs(path: Path, shell: Any, capsys: pytest.CaptureFixture[str
 
 def test_magics_are_registered(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     load_ipython_extension(shell)
-    shell.run_cell("%%inspect\nx = 1 + 1")
-    assert "the_cell launched no Triton kernel" in capsys.readouterr().out
+    shell.run_cell("%%inspect\nx = 1 + 1\nprint('said')\n'the value of the last line, such as a launch'")
+    printed = capsys.readouterr().out
+    assert "the_cell launched no Triton kernel" in printed
+    assert "said" in printed
+    assert "the value of the last line" not in printed, "the magic's own result is the cell's"
     assert shell.user_ns["x"] == 2, "the cell's names stay"
 
 

@@ -6,10 +6,12 @@ import ast
 import importlib
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,10 +39,59 @@ def make_targets() -> set[str]:
 
 
 def test_version_has_one_place() -> None:
-    assert project()["project"]["dynamic"] == ["version"]
+    assert "version" in project()["project"]["dynamic"]
     assert project()["tool"]["hatch"]["version"]["path"] == "src/tilesmith/__init__.py"
-    assert yaml.safe_load(read("CITATION.cff"))["version"] == tilesmith.__version__
-    assert re.search(rf"^## {re.escape(tilesmith.__version__)}$", read("CHANGELOG.md"), re.MULTILINE)
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["version"] == tilesmith.__version__
+    newest = re.findall(r"^## ([\d.]+), ([\d-]+)$", read("CHANGELOG.md"), re.MULTILINE)[0]
+    assert newest == (tilesmith.__version__, str(citation["date-released"]))
+
+
+@pytest.fixture
+def build_hook(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return hatch_build.py; hatchling itself is only in the environments that build wheels."""
+    monkeypatch.setitem(
+        sys.modules, "hatchling.metadata.plugin.interface", SimpleNamespace(MetadataHookInterface=object)
+    )
+    return runpy.run_path(str(ROOT / "hatch_build.py"))
+
+
+def metadata_of_wheel(build_hook: Any) -> dict[str, Any]:
+    hook = build_hook["Repository"]()
+    hook.root = str(ROOT)
+    found = {"version": "1.2.3"}
+    hook.update(found)
+    assert found.keys() - {"version"} == set(project()["project"]["dynamic"]) - {"version"}
+    return found
+
+
+def test_wheel_of_a_release_leads_into_its_repository(build_hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESMITH_REPOSITORY", "https://host.example/owner/name")
+    found = metadata_of_wheel(build_hook)
+    assert found["urls"]["Repository"] == "https://host.example/owner/name"
+    text = found["readme"]["text"]
+    targets = re.findall(r"\]\(([^)\s]+)|(?:src|srcset)=\"([^\"]+)", text)
+    tag = "https://host.example/owner/name/(raw|blob)/v1.2.3/"
+    files = [re.sub(tag, "", one).partition("#")[0] for pair in targets for one in pair if re.match(tag, one)]
+    assert len(files) > 20
+    assert all((ROOT / file).exists() for file in files)
+    assert all(one.startswith("https://") for pair in targets for one in pair if one)
+    pictures = re.findall(r"/(raw|blob)/v1.2.3/docs/images/", text)
+    assert len(pictures) >= 3
+    assert set(pictures) == {"raw"}
+
+
+def test_wheel_built_elsewhere_names_no_repository(build_hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILESMITH_REPOSITORY", raising=False)
+    found = metadata_of_wheel(build_hook)
+    assert found["urls"] == {}
+    assert found["readme"]["text"] == read("README.md")
+
+
+def test_release_tells_the_wheel_its_repository() -> None:
+    steps = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"]["wheel"]["steps"]
+    (build,) = [step for step in steps if step.get("run") == "python -m build"]
+    assert build["env"] == {"TILESMITH_REPOSITORY": "${{ github.server_url }}/${{ github.repository }}"}
 
 
 def commands(text: str) -> list[str]:
@@ -125,6 +176,9 @@ def test_containers_end_in_the_tour() -> None:
     assert container["postAttachCommand"] == "make tour"
     assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
     assert "ARG TORCH_BUILD" in read("Dockerfile")
+    # The workspace has its own environment: the image's would run the image's copy of the sources.
+    assert f" AS {container['build']['target']}\n" in read("Dockerfile")
+    assert container["remoteEnv"]["PATH"].startswith("${containerWorkspaceFolder}/.venv/bin:")
 
 
 def test_pre_commit_runs_tools_of_this_project() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -102,9 +103,35 @@ def test_number_of_operators_is_right() -> None:
     assert f"`ts.ops` has {len(SPECS)} operators" in README
 
 
+FIGURES = re.compile(r"<!-- figures: .*?<!-- end figures -->", re.DOTALL)
+AMOUNT = re.compile(r"(\d[\d.,]*\d) (ms|µs|GiB|MiB)\b")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/questions.md"])
+def test_figures_in_sentences_are_those_of_the_tables(page: str) -> None:
+    """`make figures` writes tables and lists; sentences that repeat a figure must follow."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    stored = {found for one in pages for table in FIGURES.findall(one.read_text()) for found in AMOUNT.findall(table)}
+    sentences = re.sub(r"^```.*?^```", "", FIGURES.sub("", (ROOT / page).read_text()), flags=re.MULTILINE | re.DOTALL)
+    said = set(AMOUNT.findall(" ".join(sentences.split())))
+    assert said
+    assert said <= stored
+
+
+def test_number_of_models_in_which_compile_is_ahead_is_right() -> None:
+    timed = [json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks/results/models").glob("*-h200.json"))]
+    steps = [{row["version"]: row["milliseconds"] for row in one["rows"]} for one in timed if "failed" in one]
+    behind = [one for one in steps if one["compile"] < min(ours for name, ours in one.items() if "tilesmith" in name)]
+    words = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+    said = f"torch.compile is ahead in {words[len(behind)]} of {words[len(steps)]}"
+    for page in ("README.md", "docs/questions.md"):
+        text = re.sub(r"[\[\]]", "", " ".join((ROOT / page).read_text().split()))
+        assert said in text, (page, said)
+
+
 def test_statements_agree_with_the_docs() -> None:
     """One statement about the same thing everywhere."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = {page.name: " ".join(page.read_text().split()) for page in pages}
     launches = {name: found for name, text in texts.items() if (found := re.findall(r"(\w+) launch\w* update", text))}
     assert {word.lower() for found in launches.values() for word in found} <= {"two"}, launches

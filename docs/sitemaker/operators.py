@@ -181,11 +181,13 @@ def _cost(spec: Spec) -> Iterator[str]:
 
 
 def _measured(name: str, root: Path, stored: list[Stored]) -> Iterator[str]:
-    contests = [contest for _, group in newest(name, stored) for contest in group]
+    found = list(newest(name, stored))
+    contests = [contest for _, group in found for contest in group]
     if not contests:
         yield "There is no stored measurement of this operator."
         return
-    yield "Each stored case beside its fastest rival; the vertical line is equal speed.\n"
+    devices = " and ".join(sorted({one.result["device"] for one, _ in found}))
+    yield f"Each stored case on an {devices} beside its fastest rival; the vertical line is equal speed.\n"
     yield f"{_curve(contests)}\n"
     if (root / "docs" / "performance" / f"{name}.md").is_file():
         yield f"[All figures, and what decides the speed](../../performance/{name}.md)."

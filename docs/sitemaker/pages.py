@@ -16,6 +16,9 @@ PROJECT = {
     "examples/README.md": "guides/examples.md",
     "docs/start.md": "index.md",
 }
+# The search shows answers and guides before tables that merely contain the words.
+FIRST_FOUND = ("questions.md", "guides/")
+BOOST = "---\nsearch:\n  boost: 4\n---\n\n"
 LINK = re.compile(r"(!?\[(?:[^\]]|\](?!\())*\])\(([^)\s]+)\)")
 PICTURE = re.compile(r'<picture>\n<source [^>]*dark[^>]* srcset="(.+?)">\n<img src="(.+?)" alt="(.+?)">\n</picture>')
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -28,7 +31,8 @@ def copied_pages(root: Path) -> dict[str, str]:
     images = {path.relative_to(root).as_posix() for path in (root / "docs" / "images").iterdir()}
     places |= {image: image.removeprefix("docs/") for image in images}
     return {
-        places[source]: relinked((root / source).read_text(encoding="utf-8"), source, places)
+        places[source]: (BOOST if places[source].startswith(FIRST_FOUND) else "")
+        + relinked((root / source).read_text(encoding="utf-8"), source, places)
         for source in sorted(sources)
         if (root / source).is_file()
     }

@@ -25,7 +25,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The module that finds our operators by name, for `ts.lab`, which imports none of them.
 OPERATOR_SOURCE = "tilesmith.cli.operator_source"

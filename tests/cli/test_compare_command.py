@@ -12,6 +12,7 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from tilesmith.cli import app
+from tilesmith.lab.schemas import schema
 from tilesmith.models.llama import VERSION_NAMES, parts
 from tilesmith.models.openfold import versions
 
@@ -35,6 +36,7 @@ def test_all_versions_match_and_have_the_same_losses(tmp_path: Path) -> None:
     result = compare(*TINY, "--json", files[0], "--html", files[1])
     assert result.exit_code == 0, result.output
     content: dict[str, Any] = json.loads(files[0].read_text())
+    pytest.importorskip("jsonschema").validate(content, schema("compare"))
     assert [one["variant"] for one in content["parity"]] == list(VERSION_NAMES)
     assert all(one["passed"] for one in content["parity"])
     assert {"logits_error", "worst_gradient", "worst_gradient_error"} <= content["parity"][0].keys()
@@ -54,6 +56,7 @@ def test_all_openfold_versions_match_and_have_the_same_losses(tmp_path: Path) ->
     result = compare(*TINY_FOLD, "--json", json_file, "--html", page, model="openfold")
     assert result.exit_code == 0, result.output
     content: dict[str, Any] = json.loads(json_file.read_text())
+    pytest.importorskip("jsonschema").validate(content, schema("compare"))
     assert [one["variant"] for one in content["parity"] if one["passed"]] == list(VERSION_NAMES)
     runs = content["variants"]
     assert [(run["model"], run["config"]["batch_size"]) for run in runs] == [("openfold", 4)] * 4

@@ -12,6 +12,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tilesmith.cli import app
+from tilesmith.lab.bench.survey.drawing import draw
+from tilesmith.lab.bench.survey.survey_result import Direction, Outcome, content
 from tilesmith.lab.schemas import NAMES, schema
 
 jsonschema: Any = pytest.importorskip("jsonschema")  # a machine with a GPU may not have it
@@ -72,6 +74,23 @@ def test_command_writes_what_its_schema_says(command: str, arguments: list[str],
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
 def test_stored_benchmark_follows_the_schema(path: Path) -> None:
     assert problems("bench", json.loads(path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "surveys").glob("*.json")), ids=lambda path: path.stem)
+def test_stored_survey_follows_the_schema(path: Path) -> None:
+    assert problems("bench", json.loads(path.read_text())) == []
+
+
+def test_survey_that_grows_follows_the_schema() -> None:
+    (case,) = draw("softmax", seed=3, count=1)
+    wrong = Outcome("softmax", 0, "a case", case, wrong="element [0] is 1, but must be 2")
+    right = Outcome("softmax", 1, "a case", case, directions={"fwd": Direction({"torch": 0.5}, bytes=8, auto="torch")})
+    survey = content([wrong, right], seed=3, drawn=2, about={}, partial=True)
+    assert problems("bench", survey) == []
+    for key in ("cases", "seed"):
+        assert problems("bench", {name: value for name, value in survey.items() if name != key})
+    survey["cases"][1]["directions"]["fwd"]["device_ms"] = "fast"
+    assert problems("bench", survey)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)

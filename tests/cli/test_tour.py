@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from forked import forking
 from tilesmith.cli.tour import tour
 from tilesmith.cli.tour_chapters import contents as chapters
+from tilesmith.cli.tour_chapters import hugging_face
 from tilesmith.cli.tour_chapters import inspection as inspected_chapter
 from tilesmith.cli.tour_chapters import training as trained_chapter
 from tilesmith.cli.tour_chapters.chapter import Chapter, Told
@@ -233,6 +234,39 @@ def test_step_time_stands_beside_pytorch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row[1].text for row in table.rows] == [duration(plain["step_ms"]), duration(ours["step_ms"])]
     assert headline.origin == table.origin == "measured"
     assert (headline.tone == "good") == (ours["step_ms"] < plain["step_ms"])
+
+
+def test_step_of_a_whole_llama_stands_beside_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "vocab_size": 64}  # fmt: skip
+    monkeypatch.setattr(hugging_face, "SIZES", {**hugging_face.SIZES, **small})
+    monkeypatch.setattr(hugging_face, "TOKENS", (2, 16))
+    monkeypatch.setattr(hugging_face, "STEPS", 2)
+    told = hugging_face.llama_beside_transformers(lambda doing: None, "cpu")
+    plain, ours = told.findings["steps"]
+    assert (plain["variant"], ours["variant"]) == ("transformers", "tilesmith")
+    assert plain["loss"] == pytest.approx(ours["loss"], abs=0.02), "the same model and data"
+    assert plain["parameters"] == ours["parameters"] > 1000
+    table, headline = told.blocks[0], told.headlines[0]
+    assert isinstance(table, Table)
+    assert [row[1].text for row in table.rows] == [duration(plain["step_ms"]), duration(ours["step_ms"])]
+    assert headline.origin == table.origin == "measured"
+    assert (headline.tone == "good") == (ours["step_ms"] < plain["step_ms"])
+
+
+@pytest.mark.parametrize("case", ["no transformers", "little memory", "memory of others"])
+def test_tiny_llama_is_timed_where_the_whole_one_cannot(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(report: object) -> Told:
+        raise torch.OutOfMemoryError
+
+    installed = None if case == "no transformers" else object()
+    free = hugging_face.LEAST_FREE - (case == "little memory")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: installed)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
+    monkeypatch.setattr(hugging_face, "llama_beside_transformers", full)
+    monkeypatch.setattr(trained_chapter, "beside_pytorch", lambda report: Told((), {"steps": case}))
+    assert trained_chapter._measured(lambda doing: None).findings == {"steps": case}
 
 
 def test_a_model_that_learns_nothing_fails_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:

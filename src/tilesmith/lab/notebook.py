@@ -70,7 +70,8 @@ def inspect_cell(shell: Any, line: str, cell: str) -> NotebookInspection:
 
 
 def _run(shell: Any, cell: str) -> None:
-    shell.run_cell(cell, store_history=False).raise_error()
+    """Run a cell without showing the value of its last line: the magic's own result is shown."""
+    shell.run_cell(cell, store_history=False, silent=True).raise_error()
 
 
 def _shown(shell: Any, magic: Callable[[Any, str, str], Any]) -> Callable[[str, str], Any]:

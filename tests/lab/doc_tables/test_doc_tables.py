@@ -219,7 +219,7 @@ def test_chart_draws_models_and_every_stored_case(project: Path) -> None:
     drawn = chart.count('class="win"') + chart.count('class="loss"')
     assert "2 calls of random sizes, auto beside PyTorch" in chart
     assert "more than 3 % faster in 1, more than 3 % slower in 1" in chart
-    assert f"{drawn - 2} listed cases, each beside its fastest rival" in chart
+    assert f"{drawn - 2} benchmark cases, each beside its fastest rival" in chart
     assert main(["--check", "--root", str(project)]) == 0
     (project / "docs/images/headline.svg").write_text(chart.replace("100 ms", "90 ms"))
     assert main(["--check", "--root", str(project)]) == 1

@@ -7,4 +7,5 @@ Files, in reading order:
 - `inspection.py`: the chapter on `tilesmith inspect`.
 - `lanes_picture.py`: the picture that opens the page.
 - `training.py`: the chapter on training a model.
+- `hugging_face.py`: on a GPU, the step of a whole Llama beside transformers.
 """

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
+from tilesmith.cli.tour_chapters import hugging_face
 from tilesmith.cli.tour_chapters.chapter import Chapter, Report, Told
 from tilesmith.lab.report.content import Cell, Column, Facts, Headline, Paragraph, Table, Tone
 from tilesmith.lab.report.number_format import duration, memory
@@ -55,9 +58,19 @@ def _trained(report: Report) -> Told:
     curve = loss_curves([result], f"Loss of {SETTINGS.num_steps} steps")
     more = Paragraph("tilesmith train llama trains for longer; tilesmith compare llama compares v1 to v4.")
     headline = Headline(f"{first:.1f} → {last:.1f}", "loss of a tiny LLaMA in training", "good" if learned else "bad")
-    timed = beside_pytorch(report) if run.place.device.type == "cuda" else Told(())
+    timed = _measured(report) if run.place.device.type == "cuda" else Told(())
     found = {"train": result, **timed.findings}
     return Told((facts, curve, *timed.blocks, more), found, (headline, *timed.headlines), passed=learned)
+
+
+def _measured(report: Report) -> Told:
+    """Return the step time of a whole Llama, or of Tiny LLaMA where transformers or memory is missing."""
+    if hugging_face.can_be_timed():
+        try:
+            return hugging_face.llama_beside_transformers(report)
+        except torch.OutOfMemoryError:  # other programs may use the GPU
+            pass
+    return beside_pytorch(report)
 
 
 def beside_pytorch(report: Report) -> Told:

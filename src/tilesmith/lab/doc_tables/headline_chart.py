@@ -1,4 +1,4 @@
-"""README's chart: training steps of whole models, drawn calls beside PyTorch, listed cases beside their best rival."""
+"""README's chart: training steps of whole models, drawn calls beside PyTorch, benchmark cases beside their best rival."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def headlines(models: Mapping[str, Result], drawn: Sequence[float], contests: Se
         groups,
         [
             Curve(f"{len(drawn)} calls of random sizes, auto beside PyTorch", drawn, "PyTorch's"),
-            Curve(f"{len(named)} listed cases, each beside its fastest rival", named, "the rival's"),
+            Curve(f"{len(named)} benchmark cases, each beside its fastest rival", named, "the rival's"),
         ],
     )
 
