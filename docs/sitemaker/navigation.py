@@ -20,8 +20,8 @@ TOPICS = (
 )  # fmt: skip
 HOW_IT_WORKS = (
     "how-it-works/dispatch.md", "how-it-works/exact-fp32.md", "how-it-works/hopper.md", "how-it-works/interpreter.md",
-    "how-it-works/prediction.md", "how-it-works/architecture.md", "how-it-works/contributing.md", "how-it-works/agents.md",
-    "how-it-works/security.md",
+    "how-it-works/prediction.md", "how-it-works/architecture.md", "how-it-works/contributing.md",
+    "how-it-works/agents.md", "how-it-works/security.md",
 )  # fmt: skip
 OTHERS = ("performance.md", "glossary.md", "changelog.md")
 

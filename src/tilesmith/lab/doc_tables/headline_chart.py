@@ -1,4 +1,4 @@
-"""README's chart: training steps of whole models, drawn calls beside PyTorch, benchmark cases beside their best rival."""
+"""README's chart: training steps of whole models, drawn calls beside PyTorch, named cases beside their best rival."""
 
 from __future__ import annotations
 
