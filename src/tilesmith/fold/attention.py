@@ -90,9 +90,9 @@ def _attended(
 ) -> Tensor:  # fmt: skip
     """Return attention. Rows without keys get zeros, or the mean of v: equal scores have equal weights."""
     if q.shape == k.shape and (bias is None or bias.shape[1] == 1):
-        grids = (one.transpose(2, 3) for one in (q, k, v))  # [B, N, Q, H, D]
+        q, k, v = (one.transpose(2, 3) for one in (q, k, v))  # [B, N, Q, H, D]
         shared = None if bias is None else bias[:, 0]
-        return over_pairs(*grids, shared, seen, scale=scale, mean_without_keys=mean_without_keys).transpose(2, 3)
+        return over_pairs(q, k, v, shared, seen, scale=scale, mean_without_keys=mean_without_keys).transpose(2, 3)
     biases, masks = ([None] * q.shape[0] if one is None else one.unbind() for one in (bias, seen))
     members = [
         attention(*heads, bias=its_bias, mask=its_mask, scale=scale)
