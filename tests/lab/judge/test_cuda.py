@@ -176,7 +176,7 @@ def test_forged_kernel_of_the_tape_is_refused(tmp_path: Path) -> None:
 
 def test_inline_sources_get_headers_and_bindings() -> None:
     request = sources.of_inline(
-        "adds", "int f();", "__global__ void k() {}", functions=["f"], extra_cuda_cflags=["-O3"]
+        "adds", "int f();", "__global__ void k() {}", functions=["f"], extra_cuda_cflags=["-O3", ""]
     )
     assert "torch::wrap_pybind_function(f)" in request["texts"]["main.cpp"]
     assert request["texts"]["cuda.cu"].startswith("#include <torch/types.h>")

@@ -29,6 +29,7 @@ _TOOLS = {
     "racecheck": ("race", "Put a __syncthreads() between a write to shared memory and another thread's access."),
     "initcheck": ("uninitialised", "Write memory before a kernel reads it."),
 }
+_OPTIONS = {"memcheck": ("--padding", "8192")}  # bytes after each allocation, so that no access reaches the next one
 Trials = Sequence[tuple[Recorded, Mapping[str, Tensor]]]  # with the bytes of each input
 
 
@@ -84,7 +85,7 @@ def _write(folder: Path, recorded: Recorded, inputs: Mapping[str, Tensor]) -> No
 def _run(program: str, tool: str, built: Path, folder: Path) -> tuple[int, str]:
     command: list[Any] = [
         program, "--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "3",
-        "--report-api-errors", "no", sys.executable, "-m",
+        "--report-api-errors", "no", *_OPTIONS.get(tool, ()), sys.executable, "-m",
         "tilesmith.lab.judge.cuda.sanitized_run", str(built), str(folder),
     ]  # fmt: skip
     # Every tensor is an allocation of its own, so that the tool knows where it ends.
