@@ -171,10 +171,10 @@ class Trying:
                 self._submit(recorded, ("fresh",))
                 left -= programs
 
-    def _form_at(self, trial: Trial, circumstance: str = "") -> str | None:
-        """Return what a call without gradients launches; None where the candidate does not take it."""
+    def _form_at(self, trial: Trial) -> str | None:
+        """Return what a call without gradients launches; None where the candidate does not take the size."""
         try:
-            return launch_form(self.ask(partial(self.recorder.glance, trial, circumstance), "runs").tape)
+            return launch_form(self.ask(partial(self.recorder.glance, trial), "runs").tape)
         except Failure:
             return None
 
@@ -198,11 +198,17 @@ class Trying:
         trial = first.trial
         known = self._form_at(trial)
         for name in CIRCUMSTANCES:
-            form = self._form_at(trial, name)
-            if form in (None, known) or self._is_decided():
-                continue
+            if self._is_decided():
+                return
             try:
-                recorded = self.ask(partial(self.recorder.glance, trial, name, perform=True), "runs")
+                recorded = self.ask(partial(self.recorder.glance, trial, name), "runs")
+            except Failure:
+                continue  # results that were not computed may have no meaning for the candidate
+            try:
+                if launch_form(recorded.tape) == known:
+                    continue
+                if recorded.tape["host_reads"]:
+                    recorded = self.ask(partial(self.recorder.glance, trial, name, perform=True), "runs")
                 self.check_tape(recorded)
                 self._submit(recorded, ("fresh",), f"{name}: ")
             except Failure as failure:

@@ -23,7 +23,8 @@ STREAM, THREAD, INFERENCE, ORDINARY_MEMORY = (
     "in ordinary memory",
 )
 OFFSET, SAME_INPUTS, MANY_CALLS = "inside of larger storages", "with one tensor for equal inputs", "after many calls"
-CIRCUMSTANCES = (STREAM, THREAD, INFERENCE, ORDINARY_MEMORY, OFFSET, SAME_INPUTS, MANY_CALLS)
+OTHER_GPU = "on another GPU"
+CIRCUMSTANCES = (STREAM, THREAD, INFERENCE, ORDINARY_MEMORY, OFFSET, SAME_INPUTS, OTHER_GPU, MANY_CALLS)
 OFFSET_ELEMENTS = 256  # keeps the alignment that allocations have
 
 

@@ -187,6 +187,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch has n
         return ""
 
 
+class Ignored:
+    """Takes launches, and neither notes nor performs them."""
+
+    def launch(self, launched: Launched) -> Any:
+        return CompiledStandIn(launched) if launched.warmup else None
+
+    def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Any) -> Any:
+        return candidates[0]
+
+
 def _function_of_custom_operator(func: Any) -> Any:
     """Return the function behind `torch.library.custom_op` or `triton_op`; None for other operators."""
     if func.namespace in ("aten", "prims"):

@@ -24,13 +24,14 @@ from tilesmith.lab.inspect.running.tensor_tracker import TensorTracker
 from tilesmith.lab.judge.isolation.arena import Arena, aligned, view_of
 from tilesmith.lab.judge.recording import plain_values
 from tilesmith.lab.judge.recording.candidate_module import function_of, load
-from tilesmith.lab.judge.recording.circumstances import MANY_CALLS, THREAD, around
+from tilesmith.lab.judge.recording.circumstances import MANY_CALLS, OTHER_GPU, THREAD, around
 from tilesmith.lab.judge.recording.plain_values import dtype_name, dtype_named
-from tilesmith.lab.judge.recording.tape import Tape, bytes_of
+from tilesmith.lab.judge.recording.tape import Ignored, Tape, bytes_of
 from tilesmith.spec import called, described
 from tilesmith.toolchain.interpreter import handing_over
 
 PRETENDED_DEVICE = "h200"
+OTHER_DEVICE = "a100"
 KEPT_OUTPUTS = 12
 MOST_CALLS = 5000
 SECONDS_FOR_CALLS = 0.25
@@ -56,6 +57,7 @@ class Session:
     """One candidate: its function, and the call whose gradients may be asked for."""
 
     _device = "cpu"
+    _pretended = PRETENDED_DEVICE
 
     def __init__(self, arena: Arena, folder: Path) -> None:
         self._arena = arena
@@ -117,20 +119,10 @@ class Session:
         given = dict(self._given)
         self._bind(inputs.pop("parameters", {}))
         self._leaves = {name: inputs[name].detach().requires_grad_() for name in request["leaves"]}
-        choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
-        tape = self._new_tape(**choices)
-        self._tape = tape
-        for at, tensor in given.items():
-            tape.add_input(tensor, at)
         self._room = aligned(request["room"])
         if request["circumstance"] == MANY_CALLS:
-            self._call_many_times(inputs, list(given.values()), request)
-        with (
-            self._watching(tape, list(given.values())),
-            torch.set_grad_enabled(bool(self._leaves)),
-            around(request["circumstance"], self._device),
-        ):
-            made = self._called({**inputs, **self._leaves}, request)
+            self._call_often(inputs, list(given.values()), request)
+        made = self._recorded(inputs, given, request)
         self._alive.append(made)
         if request["again"]:
             self._call_with_others(inputs, request)
@@ -140,13 +132,27 @@ class Session:
             return {"done": True}
         return {"form": form, "outputs": [self._written(one) for one in outputs], "tape": self._written_tape()}
 
-    def _call_many_times(self, inputs: dict[str, Any], on_gpu: list[torch.Tensor], request: dict[str, Any]) -> None:
-        """Call the function again and again, and compute nothing."""
+    def _recorded(self, inputs: dict[str, Any], given: dict[str, torch.Tensor], request: dict[str, Any]) -> Any:
+        """Call the function with a new tape, and return what it returns."""
+        choices = {name: request[name] for name in ("perform", "configuration", "tf32")}
+        tape = self._tape = self._new_tape(**choices)
+        for at, tensor in given.items():
+            tape.add_input(tensor, at)
+        self._pretended = OTHER_DEVICE if request["circumstance"] == OTHER_GPU else PRETENDED_DEVICE
+        with (
+            self._watching(tape, list(given.values())),
+            torch.set_grad_enabled(bool(self._leaves)),
+            around(request["circumstance"], self._device),
+        ):
+            return self._called({**inputs, **self._leaves}, request)
+
+    def _call_often(self, inputs: dict[str, Any], on_gpu: list[torch.Tensor], request: dict[str, Any]) -> None:
+        """Call the function again and again, and note nothing."""
         deadline = time.monotonic() + SECONDS_FOR_CALLS
-        for _ in range(MOST_CALLS):
-            if time.monotonic() > deadline:
-                return
-            with self._watching(self._new_tape(perform=False), on_gpu), torch.set_grad_enabled(False):
+        with self._watching(None, on_gpu), handing_over(Ignored()), torch.set_grad_enabled(False):
+            for _ in range(MOST_CALLS):
+                if time.monotonic() > deadline:
+                    return
                 self._called(inputs, request)
 
     def _call_with_others(self, inputs: dict[str, Any], request: dict[str, Any]) -> None:
@@ -194,7 +200,7 @@ class Session:
             self._tracker.on_gpu(tensor)
         stack = ExitStack()
         stack.enter_context(poisoned_memory())
-        stack.enter_context(gpu_stand_in(named_device(PRETENDED_DEVICE)))
+        stack.enter_context(gpu_stand_in(named_device(self._pretended)))
         stack.enter_context(handing_over(tape or self._new_tape()))
         stack.enter_context(self._tracker.watching())
         if tape is not None:
