@@ -64,6 +64,26 @@ def test_filter_denies_what_its_name_says() -> None:
     assert {"execve", "socket", "ptrace", "kill"} <= set(seccomp.denied_calls())
 
 
+SOCKETS = """
+import socket
+from tilesmith.lab.judge.isolation import seccomp
+
+held = seccomp.install(unix_sockets=True)
+socket.socket(socket.AF_UNIX).bind("\\0tilesmith-test")
+try:
+    socket.socket(socket.AF_INET)
+    print("network" if held else "no filter")
+except PermissionError:
+    print("refused")
+"""
+
+
+def test_process_on_a_gpu_has_sockets_inside_of_the_machine_only() -> None:
+    done = subprocess.run([sys.executable, "-c", SOCKETS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("refused", "no filter")
+
+
 def test_timeout_ends_the_child_in_time(warm_judge: Judge, softmax: Task) -> None:
     from dataclasses import replace
 

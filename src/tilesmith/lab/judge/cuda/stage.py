@@ -54,8 +54,8 @@ class CudaStage:
 
 
 _FEWER = (
-    (), (sandbox.NAMESPACES,), (sandbox.LANDLOCK,), (sandbox.RLIMITS,), (sandbox.SECCOMP,),
-    (sandbox.NAMESPACES, sandbox.LANDLOCK), sandbox.ALL,
+    (), (sandbox.NAMESPACES,), (sandbox.LANDLOCK,), (sandbox.NAMESPACES, sandbox.LANDLOCK), (sandbox.SECCOMP,),
+    (sandbox.NAMESPACES, sandbox.LANDLOCK, sandbox.SECCOMP), sandbox.ALL,
 )  # fmt: skip
 _tried: list[tuple[str, ...]] = []  # what a child must do without on this machine
 

@@ -85,7 +85,7 @@ def _start(request: dict[str, Any], descriptors: list[int], roles: dict[str, Any
     channel, status, arena, output = descriptors
     os.setsid()
     wanted = sandbox.NAMESPACES not in request["without"]
-    separate = bool(request["confined"]) and wanted and sandbox.enter_namespaces()
+    separate = bool(request["confined"]) and wanted and sandbox.enter_namespaces(on_gpu=bool(request["on_gpu"]))
     supervisor = os.fork()
     if supervisor:
         os.write(status, f"pid {supervisor} {os.getpid()}\n".encode())
@@ -121,13 +121,17 @@ def _run(request: dict[str, Any], channel: socket.socket, arena: int, roles: dic
         writable = [request["scratch"], *cache]
         on_gpu = bool(request["on_gpu"])
         devices = sandbox.gpu_devices() if on_gpu else []
+        without = request["without"]
         readable = sandbox.readable_paths()
-        steps = {
-            sandbox.LANDLOCK: lambda: sandbox.restrict_files(readable, writable, programs=programs, devices=devices),
-            sandbox.RLIMITS: lambda: process_limits.apply(Limits(**request["limits"]), on_gpu=on_gpu),
-            sandbox.SECCOMP: lambda: sandbox.deny_calls(programs=programs),
-        }
-        protections += [name for name, step in steps.items() if name not in request["without"] and step()]
+        if sandbox.LANDLOCK not in without and sandbox.restrict_files(
+            readable, writable, programs=programs, devices=devices
+        ):
+            protections.append(sandbox.LANDLOCK)
+        limits = Limits(**request["limits"])
+        if sandbox.RLIMITS not in without and process_limits.apply(limits, on_gpu=on_gpu):
+            protections.append(sandbox.RLIMITS)
+        if sandbox.SECCOMP not in without and sandbox.deny_calls(programs=programs, unix_sockets=on_gpu):
+            protections.append(sandbox.SECCOMP)
     roles[request["role"]](channel, memory, {"protections": protections, "scratch": request["scratch"]})
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # a candidate may have closed or replaced the stream

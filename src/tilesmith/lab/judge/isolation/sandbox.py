@@ -34,12 +34,16 @@ _READ = _READ_FILE | _READ_FOLDER
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-def enter_namespaces() -> bool:
-    """Give the children of this process their own users, network, process numbers and IPC. Return whether it works."""
+def enter_namespaces(*, on_gpu: bool = False) -> bool:
+    """Give the children of this process their own users, network, process numbers and IPC. Return whether it works.
+
+    A process on a GPU keeps the network's namespace, since the CUDA driver uses a socket of it. Then seccomp and
+    Landlock alone keep it from the network.
+    """
     if sys.platform != "linux":
         return False
     user, group = os.getuid(), os.getgid()
-    flags = _NEW_USER | _NEW_NETWORK | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS
+    flags = _NEW_USER | _NEW_PROCESSES | _NEW_IPC | _NEW_UTS | (0 if on_gpu else _NEW_NETWORK)
     if _libc().unshare(flags | _NEW_MOUNTS) and _libc().unshare(flags):
         return False
     with suppress(OSError):  # the process keeps its privileges on files either way
@@ -98,7 +102,7 @@ def restrict_files(
     every_access |= (1 << 14) if version >= 3 else 0  # truncating
     every_access |= (1 << 15) if version >= 5 else 0  # ioctl on devices
     network = 0b11 if version >= 4 else 0
-    scoped = 0b11 if version >= 6 else 0  # abstract sockets and signals
+    scoped = (0b10 if devices else 0b11) if version >= 6 else 0  # signals, and sockets that a driver does not use
     attributes = struct.pack("QQQ", every_access, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
     rules = _libc().syscall(_CREATE_RULESET, attributes, len(attributes), 0)
     if rules < 0:
@@ -126,9 +130,9 @@ def _allow(rules: int, path: str, access: int) -> None:
         os.close(handle)
 
 
-def deny_calls(*, programs: bool = False) -> bool:
-    """Deny system calls by seccomp, with `programs` all but those that start one. Return whether the filter holds."""
-    return seccomp.install(programs=programs)
+def deny_calls(*, programs: bool = False, unix_sockets: bool = False) -> bool:
+    """Deny system calls by seccomp, but those for `programs` and `unix_sockets`. Return whether the filter holds."""
+    return seccomp.install(programs=programs, unix_sockets=unix_sockets)
 
 
 def close_other_files(kept: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import struct
 import sys
 
@@ -19,6 +20,7 @@ _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
 _CLONE_THREAD = 0x00010000
 _X32_BIT = 0x40000000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER_MODE = 38, 22, 2
+_OF_SOCKETS = ("connect", "accept", "accept4", "bind", "listen")
 _TO_START_PROGRAMS = ("fork", "vfork", "execve", "prlimit64", "kill")
 
 # Numbers by architecture: its audit name, clone, clone3, tgkill, and the denied calls.
@@ -72,15 +74,16 @@ def denied_calls() -> tuple[str, ...]:
     return tuple(known[4]) if known else ()
 
 
-def install(*, programs: bool = False) -> bool:
+def install(*, programs: bool = False, unix_sockets: bool = False) -> bool:
     """Load the filter for this thread and its descendants. Return whether the kernel took it.
 
-    With `programs`, the process may start programs: a compiler runs an assembler.
+    With `programs`, the process may start programs: a compiler runs an assembler. With `unix_sockets` it may use
+    sockets inside of the machine, and none of the network: the CUDA driver needs one.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None or sys.platform != "linux":
         return False
-    code = _filter(*known, programs)
+    code = _filter(*known, programs, unix_sockets)
     instructions = ctypes.create_string_buffer(code)
     program = _Program(len(code) // 8, ctypes.addressof(instructions))
     library = ctypes.CDLL(None, use_errno=True)
@@ -90,8 +93,9 @@ def install(*, programs: bool = False) -> bool:
 
 
 def _filter(
-    architecture: int, clone: int, clone3: int, signal_thread: int, denied: dict[str, int], programs: bool
-) -> bytes:
+    architecture: int, clone: int, clone3: int, signal_thread: int, denied: dict[str, int], programs: bool,
+    unix_sockets: bool,
+) -> bytes:  # fmt: skip
     """Return the BPF program. `_step(code, value, skip if true, skip if false)` is one instruction."""
     refuse = _ERRNO | errno.EPERM
     lines = [
@@ -120,8 +124,17 @@ def _filter(
     ]
     if not programs:
         lines += [*threads_only, *own_threads_only]
+    if unix_sockets:
+        lines += [
+            _step(_EQUAL, denied["socket"], 0, 4),
+            _step(_LOAD, _FIRST_ARGUMENT_AT),
+            _step(_EQUAL, socket.AF_UNIX, 0, 1),
+            _step(_RETURN, _ALLOW),
+            _step(_RETURN, refuse),
+        ]
     for name, number in denied.items():
-        if not (programs and name in _TO_START_PROGRAMS):
+        allowed = (programs and name in _TO_START_PROGRAMS) or (unix_sockets and name in _OF_SOCKETS)
+        if not allowed:
             lines += [_step(_EQUAL, number, 0, 1), _step(_RETURN, refuse)]
     lines.append(_step(_RETURN, _ALLOW))
     return b"".join(lines)
