@@ -22,6 +22,7 @@ from tilesmith.lab.judge.cuda.toolkit import BUILT, missing_tool
 from tilesmith.lab.judge.cuda.worker import GpuSession
 from tilesmith.lab.judge.isolation.arena import Arena
 from tilesmith.lab.judge.laying import lay, read_output
+from tilesmith.lab.judge.tape_checks import findings
 from tilesmith.lab.judge.timing.device_sets import DeviceSets
 from tilesmith.lab.judge.timing.fresh import FreshInputs
 
@@ -172,6 +173,16 @@ def test_forged_kernel_of_the_tape_is_refused(tmp_path: Path) -> None:
         step = {"kernel": 0, "grid": [1, 1, 1], "arguments": {}, "options": {}}
         with pytest.raises(Exception, match="did not build"):
             kernels.launch(step, {"cuda": digest, "symbol": "f"}, lambda number: (0, 0))
+
+
+def test_kernel_of_triton_that_claims_to_be_cuda_is_refused() -> None:
+    """A CUDA kernel needs no text in the candidate's files, so only the judge's own builds may have one."""
+    step = {"kernel": 0, "grid": [1, 1, 1], "arguments": {}, "options": {}, "line": "f.py:1"}
+    tape = {"kernels": [{"name": "k", "cuda": DIGEST, "text": "def k(): pass"}], "steps": [step], "storages": []}
+    candidate = Candidate.of_text("def add(x, y): pass\n")
+    kinds = [one.reason.kind for one in findings([step], tape, Rules(), candidate, builds=False)]
+    assert kinds == ["forged"]
+    assert not list(findings([step], tape, Rules(), candidate, builds=True))
 
 
 def test_inline_sources_get_headers_and_bindings() -> None:

@@ -274,7 +274,7 @@ class _Judgement:
         if dropped:
             self._notes[f"{dropped} operators or launches of a call do not contribute to the outputs"] = None
         recorded.tape["steps"] = steps
-        for finding in findings(steps, recorded.tape, self._task.rules, self._candidate):
+        for finding in findings(steps, recorded.tape, self._task.rules, self._candidate, builds=self._cuda is not None):
             raise Failure(finding.reason, open=finding.open)
 
     def _gather(self, judged: Sequence[tuple[Trial, Future[None]]]) -> None:

@@ -78,9 +78,9 @@ def mark_steps(tape: Mapping[str, Any], forward_steps: int) -> None:
 
 
 def findings(
-    steps: Sequence[Mapping[str, Any]], tape: Mapping[str, Any], rules: Rules, candidate: Candidate
+    steps: Sequence[Mapping[str, Any]], tape: Mapping[str, Any], rules: Rules, candidate: Candidate, *, builds: bool
 ) -> Iterator[Finding]:
-    """Yield what the rules say about the live steps of a tape."""
+    """Yield what the rules say about the live steps of a tape. `builds`: the judge built CUDA kernels for it."""
     for step in steps:
         operator = step.get("operator")
         if isinstance(operator, str) and rules.torch == "movement" and kind_of(step) == "compute":
@@ -118,6 +118,8 @@ def findings(
             message = f"kernel {str(kernel.get('name'))[:60]} may start before the launch before it ends (launch_pdl)"
             advice = "Call tl.extra.cuda.gdc_wait() in the kernel before its first access."
             yield Finding(replace(_reason(step, "race", message, advice), stage="safe"))
+        elif "cuda" in kernel and not builds:
+            yield Finding(_reason(step, "forged", "a launch names a CUDA kernel that the judge did not build", ""))
         elif "cuda" in kernel:
             continue  # the replay knows only kernels that the judge built from the candidate's sources
         elif not rules.generated_kernels and not candidate.defines(str(kernel.get("text"))):
