@@ -54,7 +54,9 @@ torch::Tensor softmax_forward(torch::Tensor x) {
 }
 """
 
-extension = load_inline("softmax_cuda", "torch::Tensor softmax_forward(torch::Tensor x);", SOURCE, functions=["softmax_forward"])
+extension = load_inline(
+    "softmax_cuda", "torch::Tensor softmax_forward(torch::Tensor x);", SOURCE, functions=["softmax_forward"]
+)
 
 
 def softmax(x):
