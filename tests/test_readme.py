@@ -103,6 +103,13 @@ def test_number_of_operators_is_right() -> None:
     assert f"`ts.ops` has {len(SPECS)} operators" in README
 
 
+def test_number_of_exercises_is_right() -> None:
+    from tilesmith.workshop.course.catalogue import BUILT_IN
+
+    number = len(list(BUILT_IN.glob("*/exercise.toml")))
+    assert f"`tilesmith learn` has {number} exercises" in " ".join(README.split())
+
+
 FIGURES = re.compile(r"<!-- figures: .*?<!-- end figures -->", re.DOTALL)
 AMOUNT = re.compile(r"(\d[\d.,]*\d) (ms|µs|GiB|MiB)\b")
 

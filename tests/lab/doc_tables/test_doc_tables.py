@@ -52,6 +52,20 @@ def test_writes_measurements_with_provenance(project: Path) -> None:
     assert text.endswith("\n<!-- end figures -->\n\nMore words.\n")
 
 
+def test_host_times_are_medians_of_the_newest_runs(project: Path) -> None:
+    (project / "README.md").write_text(PAGE.replace("figures: rms_norm", "figures: host-times"))
+    assert "_Not measured yet._" in renewed(project)
+    rows = [{**row, "host_us": 1000.0 if row["provider"] == "torch" else 20.0 + 4 * row["sizes"]["cols"] / 4096}
+            for row in FIXTURE["rows"] if row["op"] == "rms_norm"]  # fmt: skip
+    store(project, "new.json", rows=rows)
+    store(project, "old.json", rows=[{**row, "host_us": 7.0} for row in rows], date="2025-01-01T00:00:00+00:00")
+    ours = sorted({row["host_us"] for row in rows if row["provider"] == "tilesmith" and row["mode"] == "fwd"})
+    assert len(ours) > 1
+    (line,) = [line for line in renewed(project).splitlines() if line.startswith("| rms_norm |")]
+    assert ours[0] <= float(line.split("|")[2]) <= ours[-1]
+    assert line.split("|")[3].strip() == "1000"
+
+
 def test_writing_twice_changes_nothing(project: Path) -> None:
     store(project, "h200.json")
     assert renewed(project) == renewed(project)

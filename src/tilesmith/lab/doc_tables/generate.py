@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tilesmith import storage
@@ -33,6 +34,7 @@ CHART = Path("docs/images/headline.svg")
 SURVEY_CHART = Path("docs/images/survey.svg")
 NOT_MEASURED = "_Not measured yet._"
 HEADLINES = "headlines"  # the marker of the chart's figures as a list
+HOST_TIMES = "host-times"
 _OPENING = re.compile(r"<!-- figures: (?P<op>[\w.-]+(?: [\w.-]+)*) -->")
 _CLOSING = "<!-- end figures -->"
 
@@ -75,7 +77,7 @@ def _outdated(root: Path) -> dict[Path, str]:
     met = [contest for op in _operators(stored) for _, group in newest(op, stored) for contest in group]
     drawn = surveyed(root)
     found = headlines(models, drawn.ratios() if drawn else [], met)
-    lists, charts = {HEADLINES: NOT_MEASURED, SURVEY: NOT_MEASURED}, {}
+    lists, charts = {HEADLINES: NOT_MEASURED, SURVEY: NOT_MEASURED, HOST_TIMES: host_times(stored)}, {}
     if found:
         lists[HEADLINES], charts[root / CHART] = headline_list(found), headline_chart(found, models)
     if drawn:
@@ -129,6 +131,19 @@ def tables(op: str, stored: Sequence[Stored]) -> str:
     for one, group in newest(op, stored):
         made.setdefault(str(one.result.get("device")), []).append(_table(one, group))
     return "\n\n".join(table for device in sorted(made) for table in made[device]) or NOT_MEASURED
+
+
+def host_times(stored: Sequence[Stored]) -> str:
+    """Return the CPU time of a call of each operator: medians over the cases of its newest runs."""
+    lines = ["| operator | forward | PyTorch's | with backward | PyTorch's |", "|---|---:|---:|---:|---:|"]
+    for op in _operators(stored):
+        rows = [row for _, group in newest(op, stored) for contest in group for row in contest.rows]
+        times = [[row["host_us"] for row in rows
+                  if (row["mode"], row["provider"]) == (mode, provider) and row.get("host_us") is not None]
+                 for mode in ("fwd", "bwd") for provider in (OURS, "torch")]  # fmt: skip
+        if times[0]:
+            lines.append(f"| {op} | {' | '.join(f'{median(one):.0f}' if one else '–' for one in times)} |")
+    return "\n".join(lines) if len(lines) > 2 else NOT_MEASURED
 
 
 def newest(op: str, stored: Sequence[Stored]) -> Iterator[tuple[Stored, list[Contest]]]:
