@@ -262,8 +262,10 @@ def _draw(check: TritonCheck | CudaCheck, verdict: Verdict, page: Path) -> None:
     from tilesmith.workshop.publishing.cuda_picture import picture_of_cuda_check
     from tilesmith.workshop.publishing.own_picture import picture_of_check
 
-    is_cuda = isinstance(check, CudaCheck)
-    picture = picture_of_cuda_check(check, verdict) if is_cuda else picture_of_check(check, verdict)
+    if isinstance(check, CudaCheck):
+        picture = picture_of_cuda_check(check, verdict)
+    else:
+        picture = picture_of_check(check, verdict)
     if picture:
         storage.write_atomically(page, picture)
 
