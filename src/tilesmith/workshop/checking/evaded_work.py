@@ -22,8 +22,8 @@ from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall, T
 
 _SAME_KEY = (
     "The autotuner's key {key} is the same for two sizes ({first}; {second}), but the pruning leaves other candidates "
-    "for each. A GPU tunes once per key, so one of them would run with the other's candidate. Name every size in the key "
-    "that decides which candidate is fastest."
+    "for each. A GPU tunes once per key, so one of them would run with the other's candidate. Name every size in the "
+    "key that decides which candidate is fastest."
 )
 _FEW_PROGRAMS = 4  # of the model: with fewer, one program is no shame
 
