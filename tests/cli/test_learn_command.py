@@ -273,6 +273,14 @@ def test_commands_inside_the_workshop_find_it_and_never_nest_one(file: Path, mon
     assert (file.parents[1] / "strides" / "strides.py").is_file()
 
 
+def test_long_path_of_a_started_exercise_is_not_cut(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = here / "a-folder-with-a-long-name" / "and-another-one-below-that-is-longer-still"
+    deep.mkdir(parents=True)
+    output = run("start", "vector-add", "--folder", deep / "tilesmith-workshop").output
+    assert "…" not in output
+    assert "vector_add.py" in "".join(output.split())
+
+
 def test_start_warns_of_unmet_needs(here: Path) -> None:
     result = run("start", "masks")
     assert result.exit_code == 0

@@ -209,6 +209,7 @@ def test_completion_knows_triton(studio: RunningStudio) -> None:
     assert "mask" in words["tl.load"]["signature"]
     assert "program" in words["tl.program_id"]["text"]
     assert words["triton.cdiv"]["signature"].startswith("triton.cdiv(")
+    assert ":code:" not in words["tl.atomic_add"]["text"]
 
 
 def test_class_shows_reports_and_refuses_other_files(studio: RunningStudio) -> None:
@@ -407,6 +408,22 @@ def test_answer_of_an_unsolved_exercise_is_shown_only_when_asked_for(studio: Run
     page.ask("document.querySelector('.asks button').click()")
     shown(page, ".editor")
     assert page.complaints == []
+
+
+@in_a_browser
+def test_marked_line_stays_marked_when_lines_are_added_above(studio: RunningStudio, browser: Browser) -> None:
+    page = opened(browser, studio, "exercise/vector-add")
+    marked = "[...document.querySelectorAll('.gutter .error')].map(one => one.textContent).join()"
+    edit = "document.execCommand('insertText', false, "
+    script = (
+        "const { Editor } = await import('./static/editor.js');"
+        "const one = new Editor({ label: 'x', saved() {}, changed() {} });"
+        "document.body.replaceChildren(one.element); one.text = 'a\\nb\\nc'; one.mark(new Map([[2, 'wrong']]));"
+        f"one.focus(); one.area.setSelectionRange(0, 0); {edit}'new\\n'); const added = {marked};"
+        f"one.area.setSelectionRange(4, 6); {edit}''); const removed = {marked};"
+        f"one.area.setSelectionRange(4, 6); {edit}''); return [added, removed, {marked}];"
+    )
+    assert page.ask(f"(async () => {{ {script} }})()") == ["3", "2", ""]
 
 
 @in_a_browser

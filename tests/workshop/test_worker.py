@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_time_limit_ends_the_file_and_names_the_line(tmp_path: Path) -> None:
 def test_sleeping_counts_and_waiting_for_a_processor_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 2.0, 3.0, 4.0])
     states = iter([("R", 0.5), ("R", 0.5), ("S", 0.5), ("S", 0.75)])
-    monkeypatch.setattr(process_use.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(process_use, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(process_use, "_state_and_seconds", lambda process: next(states))
     spent = process_use.OwnTime()
     assert [spent.spent([1]) for _ in range(4)] == [0.5, 0.5, 1.5, 1.75]

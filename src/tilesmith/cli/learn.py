@@ -171,9 +171,9 @@ def show(
 
     with opened(folder, exercises) as workshop, Worker() as worker:
         chosen, file = workshop.started(exercise)
-        if not chosen.has_kernels:
-            kind = "a CUDA program" if chosen.is_cuda else "a program" if chosen.is_program else "questions only"
-            refuse(f"{chosen.id} has {kind}, and a picture shows Triton kernels")
+        if not (chosen.has_kernels or chosen.is_cuda):
+            kind = "a program" if chosen.is_program else "questions only"
+            refuse(f"{chosen.id} has {kind}, and a picture shows kernels")
         page = html or file.with_name("picture.html")
         page.unlink(missing_ok=True)
         with console.status("running your file"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -84,4 +85,5 @@ def _documentation(member: Any) -> str:
     text = inspect.getdoc(getattr(member, "fn", member)) or ""
     if not callable(member) or text == inspect.getdoc(type(member)):
         return ""
-    return text.split("\n\n")[0].replace("\n", " ").strip()[:400]
+    paragraph = text.split("\n\n")[0].replace("\n", " ").strip()
+    return re.sub(r":\w+:`([^`]*)`|``([^`]*)``", r"\1\2", paragraph)[:400]  # reStructuredText's marks

@@ -57,7 +57,20 @@ export class Editor {
   // Show messages in the margin: a map from line numbers to texts.
   mark(marks) {
     this.marks = marks;
+    this.marked = this.text.split("\n");
     this.#draw();
+  }
+
+  // Keep the marks on their lines when an edit adds or removes lines above; the mark of a removed line goes with it.
+  #moveMarks() {
+    const [before, now] = [this.marked ?? [], this.text.split("\n")];
+    this.marked = now;
+    const more = now.length - before.length;
+    if (!more || !this.marks.size) return;
+    const differs = before.findIndex((line, index) => line !== now[index]);
+    const first = differs < 0 ? before.length : differs;
+    const kept = [...this.marks].filter(([line]) => line <= first || line > first - more);
+    this.marks = new Map(kept.map(([line, message]) => [line > first ? line + more : line, message]));
   }
 
   nextMark() {
@@ -100,6 +113,7 @@ export class Editor {
   }
 
   #input(event) {
+    this.#moveMarks();
     this.#draw();
     this.note.hidden = true;
     this.#reveal(this.#lineAt(this.area.selectionStart));

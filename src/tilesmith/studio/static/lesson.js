@@ -292,8 +292,7 @@ export class LessonView {
     if (!pane) return;
     const checked = this.checked;
     if (!checked?.picture) {
-      const why = this.lesson.language === "cuda" ? "CUDA programs have counts, and no picture." : "The picture of your own kernel appears here once a check has run it.";
-      pane.replaceChildren(make("h2", {}, "Picture"), make("p", { class: "quiet" }, why));
+      pane.replaceChildren(make("h2", {}, "Picture"), make("p", { class: "quiet" }, "The picture of your own kernel appears here once a check has run it."));
       return;
     }
     const address = `picture/${encodeURIComponent(this.id)}?version=${checked.version}`;

@@ -1,4 +1,4 @@
-"""Right results that evade the exercise's work.
+"""Right results that evade the exercise's work, or hold only for one size.
 
 Examples: a view in place of a new matrix, one program that does everything, a launch per row, PyTorch for other sizes.
 """
@@ -17,8 +17,14 @@ from torch import Tensor
 
 from tilesmith.spec import Inputs, called
 from tilesmith.toolchain.interpreter import Observer, interpreting
-from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall
+from tilesmith.toolchain.interpreter.running import Autotuner
+from tilesmith.workshop.checking.traced_call import NO_ARITHMETIC, TracedCall, Tuned
 
+_SAME_KEY = (
+    "The autotuner's key {key} is the same for two sizes ({first}; {second}), but the pruning leaves other candidates "
+    "for each. A GPU tunes once per key, so one of them would run with the other's candidate. Name every size in the "
+    "key that decides which candidate is fastest."
+)
 _FEW_PROGRAMS = 4  # of the model: with fewer, one program is no shame
 
 
@@ -31,6 +37,26 @@ class _Launches(Observer):
     def launch(self, kernel: Any, grid: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
         self.launches += 1
         self.programs += prod(grid)
+
+
+def key_too_coarse(function: Callable[..., Any], calls: Sequence[TracedCall]) -> str | None:
+    """Return the message for an autotuner whose key is the same for sizes with different candidates."""
+    tuners = [one for one in getattr(function, "__globals__", {}).values() if isinstance(one, Autotuner)]
+    for tuner in tuners:
+        seen: dict[Any, tuple[Tuned, list[str]]] = {}
+        for call in calls:
+            if call.tuned is None or call.tuned.kernel is not tuner.fn:
+                continue
+            key = (*(call.tuned.sizes.get(name) for name in tuner.keys), call.tuned.dtypes)
+            candidates = [str(one) for one in call.candidates]
+            first, others = seen.setdefault(key, (call.tuned, candidates))
+            if candidates != others:
+                return _SAME_KEY.format(key=list(tuner.keys), first=_sizes_of(first), second=_sizes_of(call.tuned))
+    return None
+
+
+def _sizes_of(tuned: Tuned) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in tuned.sizes.items())
 
 
 def view_in_place_of_matrix(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> str | None:

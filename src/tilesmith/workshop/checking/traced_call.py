@@ -127,14 +127,27 @@ def _addresses(tensor: Tensor, indices: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(tensor.data_ptr() + (indices * strides).sum(axis=0) * tensor.element_size(), dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """What an autotuner was called for: the kernel, its numbers by name, and the dtypes of its tensors."""
+
+    kernel: Any
+    sizes: Mapping[str, float]
+    dtypes: tuple[str, ...]
+
+
 @dataclass
 class _Session(Session):
-    """A session that also records an autotuner's configurations."""
+    """A session that also records an autotuner's configurations, and the arguments that they are for."""
 
     candidates: tuple[Any, ...] = ()
+    tuned: Tuned | None = None
 
     def configuration(self, candidates: Sequence[Any], kernel: Any, arguments: Mapping[str, Any]) -> Any:
         self.candidates = tuple(candidates)
+        dtypes = tuple(str(one.dtype) for one in arguments.values() if isinstance(one, Tensor))
+        sizes = {name: one for name, one in arguments.items() if isinstance(one, int | float)}
+        self.tuned = Tuned(kernel, sizes, dtypes)
         return super().configuration(candidates, kernel, arguments)
 
 
@@ -144,6 +157,7 @@ class TracedCall:
 
     inspection: Inspection | None = None
     candidates: tuple[Any, ...] = ()
+    tuned: Tuned | None = None
     outputs: list[Tensor] = field(default_factory=list)
     returned: Any = None
     error: BaseException | None = None
@@ -181,7 +195,7 @@ def trace_call(
     except BaseException as error:
         call.error = error
     call.inspection = inspection_of(session, script=file.name)
-    call.candidates = session.candidates
+    call.candidates, call.tuned = session.candidates, session.tuned
     call.torch_calls = tuple(calls.found)
     returned = call.returned if isinstance(call.returned, list | tuple) else [call.returned]
     call.outputs = [one for one in returned if isinstance(one, Tensor)]

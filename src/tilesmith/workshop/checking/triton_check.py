@@ -180,6 +180,9 @@ class TritonCheck(StagedCheck):
             view = evaded_work.view_in_place_of_matrix(call.outputs, _tensors(called(trial.spec.reference, given)))
             if view is not None:
                 raise StageFailure("right", self._with_sizes(trial, view))
+        coarse = evaded_work.key_too_coarse(self.spec.op, calls)
+        if coarse is not None:
+            raise StageFailure("goals", coarse)
         model = model_spec(exercise).op
         reason = evaded_work.too_little_parallel(calls, model, inputs, {goal.metric for goal in exercise.goals})
         if reason is not None:

@@ -121,6 +121,11 @@ class CudaCheck(StagedCheck):
             self._counts = access_counts.read_counts(self._run(program).output, program, self.file)
         return self._counts
 
+    @property
+    def counted(self) -> ProgramCounts | None:
+        """The counts, if the check came far enough to count."""
+        return self._counts
+
     def _require_parses(self) -> None:
         self._entering("parses")
         for number, line in enumerate(self._source().splitlines(), 1):

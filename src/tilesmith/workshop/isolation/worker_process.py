@@ -224,7 +224,7 @@ def _checked(request: dict[str, Any], channel: socket.socket) -> dict[str, Any]:
             kind = CudaCheck if exercise.is_cuda else ProgramCheck if exercise.is_program else TritonCheck
             check = kind(exercise, file, entering=lambda stage: messages.send(channel, {"stage": stage}))
         verdict = check.verdict() if check is not None and request["check"] else None
-        if isinstance(check, TritonCheck) and verdict is not None and "picture" in request:
+        if isinstance(check, TritonCheck | CudaCheck) and verdict is not None and "picture" in request:
             _draw(check, verdict, Path(request["picture"]))
         figures = _figures(check, verdict) if "picture" in request else {}
         asked = request["quiz"] and (verdict is None or verdict.passed)
@@ -256,11 +256,16 @@ def _figures(check: TritonCheck | CudaCheck | ProgramCheck | None, verdict: Verd
     return figures_of_check(check) if passed and isinstance(check, TritonCheck) else {}
 
 
-def _draw(check: TritonCheck, verdict: Verdict, page: Path) -> None:
+def _draw(check: TritonCheck | CudaCheck, verdict: Verdict, page: Path) -> None:
     from tilesmith import storage
+    from tilesmith.workshop.cuda.check import CudaCheck
+    from tilesmith.workshop.publishing.cuda_picture import picture_of_cuda_check
     from tilesmith.workshop.publishing.own_picture import picture_of_check
 
-    picture = picture_of_check(check, verdict)
+    if isinstance(check, CudaCheck):
+        picture = picture_of_cuda_check(check, verdict)
+    else:
+        picture = picture_of_check(check, verdict)
     if picture:
         storage.write_atomically(page, picture)
 

@@ -25,7 +25,7 @@ def picture_of_check(check: TritonCheck, verdict: Verdict) -> str:
     call = check.measured() if measures else check.latest
     if call is None or call.inspection is None or not call.kernels:
         return ""
-    return write_html(call.inspection, _preface(verdict, check.file.name))
+    return write_html(call.inspection, preface(verdict, check.file.name))
 
 
 def figures_of_check(check: TritonCheck) -> dict[str, float]:
@@ -37,7 +37,8 @@ def figures_of_check(check: TritonCheck) -> dict[str, float]:
     return figures
 
 
-def _preface(verdict: Verdict, file_name: str) -> Markup:
+def preface(verdict: Verdict, file_name: str) -> Markup:
+    """Return what a picture opens with: the verdict, the goals beside what was measured, and the marked lines."""
     if verdict.passed:
         said = Markup('<p class="good">Every stage passed.</p>')
     else:
