@@ -32,6 +32,11 @@ MAY_WRITE = {
     # What the confined program is given or writes, in a folder that goes away with the check.
     "lab/judge/conversing/host.py",
     "lab/judge/conversing/program.py",
+    # Sources, libraries and inputs of CUDA candidates, in folders that go away with the judge.
+    "lab/judge/cuda/building.py",
+    "lab/judge/cuda/builds.py",
+    "lab/judge/cuda/sanitizer.py",
+    "lab/judge/cuda/worker.py",
     # Settings of the process in /proc, which no file could replace.
     "lab/judge/isolation/sandbox.py",
 }

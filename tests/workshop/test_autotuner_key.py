@@ -11,8 +11,8 @@ from tilesmith.workshop.checking.traced_call import TracedCall, Tuned
 SMALL, LARGE = triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 64})
 
 
-@triton.autotune(configs=[SMALL, LARGE], key=["inner"])
-@triton.jit
+@triton.autotune(configs=[SMALL, LARGE], key=["inner"])  # type: ignore[untyped-decorator]  # Triton ships no types
+@triton.jit  # type: ignore[untyped-decorator]  # likewise
 def kernel(x_ptr, rows, inner, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # device code
     tl.store(x_ptr + tl.arange(0, BLOCK), rows + inner)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import triton.language as tl
-from triton.runtime.autotuner import Autotuner
+from triton.runtime.autotuner import Autotuner as Autotuner  # the checks of the workshop ask for it too
 from triton.runtime.interpreter import InterpretedFunction, TensorHandle
 from triton.runtime.jit import JITFunction, mangle_type
 
