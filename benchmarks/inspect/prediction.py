@@ -261,11 +261,11 @@ def in_words(found: dict[str, Any]) -> str:
     rows = found["table"]["rows"]
     ratios = [row["measured_us"] / row["predicted_us"] for row in rows]
     within = ", ".join(f"{sum(one <= most for one in ratios)} within {most:g} times" for most in (1.25, 1.5, 2, 4))
+    versions = f"Triton {found['triton']}, PyTorch {found['torch'].partition('+')[0]}"
+    middle = f"median {spread(sorted(ratios))[1]:.2f}; {within}; least {min(ratios):.2f}, most {max(ratios):.1f}"
     lines = [
-        f"{found['device']}, Triton {found['triton']}, PyTorch {found['torch'].partition('+')[0]}: "
-        f"{len(rows)} kernels, rank correlation {rank_correlation(rows):.2f}. "
-        f"Measured over predicted: median {spread(ratios)[1]:.2f}; {within}; "
-        f"least {min(ratios):.2f}, most {max(ratios):.1f}.",
+        f"{found['device']}, {versions}: {len(rows)} kernels, rank correlation {rank_correlation(rows):.2f}.",
+        f"Measured over predicted: {middle}.",
         "",
         "| call | kernel | bound | predicted, µs | measured, µs | ratio |",
         "|---|---|---|---|---|---|",

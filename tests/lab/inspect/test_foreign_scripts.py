@@ -11,6 +11,7 @@ import planted
 import pytest
 import torch
 import triton
+import triton.language as tl
 from reading import HOPPER, kinds, only
 from test_scripts import KERNEL, run
 from triton.experimental import gluon
@@ -185,6 +186,24 @@ def test_the_first_reason_of_the_compiler_is_named() -> None:
     assert "^" not in message
     assert "total" in message
     assert "compile-error" in kinds(found)
+
+
+def plain_helper(x: Any) -> Any:
+    return x * 2
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def calls_a_plain_function(x_ptr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = tl.arange(0, SIZE)
+    tl.store(x_ptr + offsets, plain_helper(tl.load(x_ptr + offsets)))
+
+
+def test_a_helper_without_jit_is_one_error_at_its_line() -> None:
+    found = inspect(lambda: calls_a_plain_function[(1,)](torch.zeros(16), SIZE=16), targets=HOPPER)
+    (error,) = (one for one in found.findings if one.severity == "error")
+    assert "plain_helper has no @triton.jit" in error.message
+    assert error.code == "tl.store(x_ptr + offsets, plain_helper(tl.load(x_ptr + offsets)))"
+    assert "Put @triton.jit above" in error.advice
 
 
 def test_a_report_computes_no_results_that_only_its_benchmark_reads() -> None:

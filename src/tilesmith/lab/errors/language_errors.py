@@ -29,6 +29,9 @@ LANGUAGE_ERRORS = (
       "The kernel uses a name that has no value here. A name that is first set inside an `if` or a loop ends with it.",
       "Check the spelling; set the variable before the `if` or the loop; pass values as arguments. Python's own "
       "functions (sum, abs, zip, …) do not exist in a kernel: use those of tl."),
+    E("helper-without-jit", r"has no @triton\.jit",
+      "A kernel calls functions of tl, and functions that are marked @triton.jit.",
+      "Put @triton.jit above the function that the message names."),
     E("global-variable", r"Cannot access global variable",
       "A kernel cannot read variables of the file, which might change after it is compiled.",
       "Pass the value as an argument, or declare it NAME = tl.constexpr(…)."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import prod
@@ -353,6 +354,8 @@ class Session:
 
     def _binary(self, launched: Launched, target: Target) -> Binary | str:
         key = (compile_signature(launched), target)
+        with suppress(RuntimeError):  # Triton raises once for a helper without @triton.jit; the compiler names its line
+            hash(key)
         if key not in self._binaries:
             name = launched.kernel.__name__
             if (name, str(target)) in self.options.not_compiled:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from tilesmith.hardware.devices import Device, devices, for_target
 from tilesmith.hardware.occupancy import occupancy
@@ -40,9 +43,17 @@ def compiled_or_error(launched: Launched, target: Target) -> Binary | str:
     try:
         return compiled(launched, target)
     except CompileError as error:
-        return str(error)
+        return _missing_jit(str(error), launched.kernel)
     except Exception as error:  # an internal compiler error counts as a compile error
         return f"{launched.kernel.__name__} does not compile for {target}: {type(error).__name__}: {error}"
+
+
+def _missing_jit(message: str, kernel: Any) -> str:
+    """Return a compiler's message; of a variable that is a plain function, say that its @triton.jit is missing."""
+    found = re.search(r"Cannot access global variable (\w+)", message)
+    if found is None or not inspect.isfunction(getattr(kernel, "fn", kernel).__globals__.get(found[1])):
+        return message
+    return message.replace(found[0], f"{found[1]} has no @triton.jit. {found[0]}")
 
 
 def device_of(target: str) -> Device | None:
