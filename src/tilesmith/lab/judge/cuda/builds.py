@@ -17,6 +17,7 @@ from tilesmith.lab.judge.cuda.toolkit import BUILT, Toolkit
 from tilesmith.lab.judge.isolation.children import Child, Ended
 from tilesmith.lab.judge.recorded import Failure
 from tilesmith.lab.judge.verdict import Reason
+from tilesmith.storage import write_atomically
 from tilesmith.toolchain.cache_folder import cache_folder
 
 SECONDS_TO_BUILD = 400.0  # nvcc takes half a minute for PyTorch's headers, and longer on a loaded machine
@@ -70,7 +71,7 @@ class Builds:
                 at, length = place
                 if length > LARGEST_FILE:
                     raise Failure(Reason("compiler", "compiles", f"the library has {length:,} bytes"))
-                (kept / name).write_bytes(bytes(child.arena.bytes_at(at, length)))
+                write_atomically(kept / name, bytes(child.arena.bytes_at(at, length)))
             (kept / "done").touch()
 
 
