@@ -26,8 +26,8 @@ def attended(
             scores = softcap * torch.tanh(scores / softcap)
         if bias is not None:
             scores = scores + bias[query][visible]
-        if bool((scores == -torch.inf).all()):  # sees nothing, or an infinite bias hides all that it sees
-            rows.append(v[:0].sum(0))
+        if bool((scores == -torch.inf).all()):  # sees nothing, or an infinite bias gives all that it sees no weight
+            rows.append((scores.exp()[:, None] * v[visible]).sum(0))
             continue
         rows.append((softmax(scores, 0)[:, None] * v[visible]).sum(0))
     return torch.stack(rows) if rows else q * 1

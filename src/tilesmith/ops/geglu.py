@@ -6,10 +6,10 @@ Moves what `swiglu` moves, by the same kernels with another activation. Memory-b
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tilesmith.ops.gelu import ACTIVATIONS, require_approximate
+from tilesmith.ops.gelu import native as native_gelu
 from tilesmith.ops.gelu import reference as gelu_reference
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.operator import operator
@@ -72,7 +72,7 @@ def plan_backward_with_output(
 def native(gate: Tensor, up: Tensor | None = None, approximate: str = "none") -> Tensor:
     if up is None:
         gate, up = gate.chunk(2, dim=-1)
-    return F.gelu(gate, approximate=approximate) * up
+    return native_gelu(gate, approximate) * up
 
 
 def save(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

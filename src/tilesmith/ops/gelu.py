@@ -95,9 +95,10 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor, None]:
 
 
 def native(x: Tensor, approximate: str = "none") -> Tensor:
-    y = F.gelu(x, approximate=approximate)
-    # On CPUs PyTorch's gradient rejects a cotangent whose elements overlap in memory. That of a product is dense.
-    return y * 1.0 if y.requires_grad and y.device.type == "cpu" else y
+    if x.device.type == "cpu":
+        # oneDNN's gelu of infinity is NaN on x86, and its gradient rejects cotangents that overlap in memory.
+        return reference(x.to(torch.promote_types(x.dtype, torch.float32)), approximate).to(x.dtype)
+    return F.gelu(x, approximate=approximate)
 
 
 @operator("gelu", reference=reference, native=native, forward=forward, save=save, gradient=gradient)
