@@ -3,8 +3,8 @@
 The model of rounding errors (`rounding_model.py`) computes the reference in the same dtype several times, with other
 roundings in each draw. In the norm over all elements, allowed is twice the largest error of the draws, plus twice the
 difference between the draws. A single element may have three times the largest error of any element. To the norm the
-rule adds the error of one rounding to nearest, half the dtype's epsilon, and to each element twice as much. A spec
-whose kernels round more often than its reference gives the number of roundings.
+rule adds the error of one rounding to nearest, half the dtype's epsilon, or up to twice that for few elements. To each
+element it adds one epsilon. A spec whose kernels round more often than its reference gives the number of roundings.
 
 So the allowed error is a property of the problem, and the same on every machine. It is rounded to three digits, because
 float64 results differ between machines in the sixteenth.
@@ -86,7 +86,8 @@ def compare(
     modelled_norm = TIMES_MODEL * max(norms) + TIMES_SPREAD * (max(norms) - min(norms))
     return Comparison(
         error=_ratio(error.norm(), whole),
-        allowed=three_digits(_ratio(modelled_norm, whole) + rounding),
+        # Roundings of many elements average out in the norm; those of a few may all be large.
+        allowed=three_digits(_ratio(modelled_norm, whole) + rounding * (1 + ours.numel() ** -0.5)),
         wrong_elements=int(wrong.sum()),
         worst=worst,
         worst_error=float(error[worst]),

@@ -51,6 +51,12 @@ def test_right_implementations_pass_in_every_order(name: str) -> None:
         assert refusals(problem)[1] == []
 
 
+def test_few_elements_may_round_alike_in_every_draw() -> None:
+    spec = subject("rms_norm_rope")
+    one = next(case for case in spec.cases if case.name == "one")
+    assert refusals(Problem(spec, one, torch.float16, 1000205))[1] == []
+
+
 class Approximated(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it so
     """Compute a function as a library may: off by three and a half roundings of its largest value."""
 
