@@ -230,7 +230,7 @@ def test_layer_norm_of_a_constant_row_is_its_bias_on_every_route(value: float, d
     x = torch.full((2, 1), value, dtype=dtype).expand(2, 1000)
     weight, bias = torch.ones(1000, dtype=dtype), torch.full((1000,), 0.5, dtype=dtype)
     for route in ("interpret", "torch"):
-        with ts.use(route):  # type: ignore[arg-type]  # one of the routes
+        with ts.use(route):
             assert layer_norm(x, weight, bias).eq(0.5).all(), route
             assert layer_norm(x.contiguous(), weight.bfloat16()).eq(0).all(), route
 

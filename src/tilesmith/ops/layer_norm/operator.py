@@ -36,8 +36,8 @@ def native(x: Tensor, weight: Tensor | None, bias: Tensor | None = None, eps: fl
     # shift changes neither the result nor its gradient. The second one subtracts what the first mean's rounding left.
     for _ in range(2 if is_on_cpu else 0):
         centred = centred - centred.detach().mean(-1, keepdim=True).nan_to_num(0.0, 0.0, 0.0)
-    parameters = [one if one is None else one.to(wide) for one in (weight, bias)]
-    return F.layer_norm(centred, x.shape[-1:], *parameters, eps).to(x.dtype)
+    weight, bias = (one if one is None else one.to(wide) for one in (weight, bias))
+    return F.layer_norm(centred, x.shape[-1:], weight, bias, eps).to(x.dtype)
 
 
 def prepare(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Any, ...]:
