@@ -96,7 +96,7 @@ def gradient(context: Any, dy: Tensor) -> tuple[Tensor, None]:
 
 def native(x: Tensor, approximate: str = "none") -> Tensor:
     if x.device.type == "cpu":
-        # oneDNN's gelu of infinity is NaN on x86, and its gradient rejects cotangents that overlap in memory.
+        # PyTorch's gelu of infinity was NaN on x86, and its gradient rejects cotangents that overlap in memory.
         return reference(x.to(torch.promote_types(x.dtype, torch.float32)), approximate).to(x.dtype)
     return F.gelu(x, approximate=approximate)
 
