@@ -8,7 +8,8 @@ import pytest
 
 from tilesmith.lab.judge import Candidate, Judge, Options, Rules, Task, task_at
 
-pytestmark = pytest.mark.gpu
+# Alone: the judge measures the GPU's limits, for which other tests may leave neither memory nor time.
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 ZOO = Path(__file__).parents[2] / "judge" / "zoo"
 
 

@@ -305,6 +305,7 @@ def host_microseconds(function: Callable[[], object]) -> float:
     return best / 300 * 1e6
 
 
+@pytest.mark.alone
 def test_a_call_costs_the_host_little_more_than_pytorchs_own() -> None:
     x = torch.randn(8, 512, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(512, device="cuda", dtype=torch.bfloat16)
