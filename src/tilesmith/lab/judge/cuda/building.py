@@ -54,7 +54,6 @@ def built(request: dict[str, Any], arena: Arena, scratch: Path) -> dict[str, Any
     """Build one extension. Return the places of the library and of each file of device code. Raises BuildError."""
     folder = scratch / str(request["digest"])
     folder.mkdir()
-    os.environ["TMPDIR"] = str(folder)  # where compilers put their own files
     library, images = _compiled(request, folder)
     room, places = 0, []
     for file in (library, *images):
@@ -136,7 +135,8 @@ def _runtime(home: str) -> list[str]:
 
 
 def _run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    own = {**os.environ, "TMPDIR": str(folder)}  # where compilers put their own files
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         said = (done.stderr + done.stdout).replace(str(folder) + "/", "").replace(str(folder.parent) + "/", "")
         raise BuildError(f"{Path(command[0]).name} refuses the sources: {_errors(said)}")
