@@ -338,7 +338,7 @@ BREAKS = [
     Break(
         "rows without keys get the mean of v, and its gradient is forgotten",
         "ops/triangle_attention/grid.py",
-        "plan_blind_rows(problem, doutput, gradients[2])",
+        "plan_fully_masked(problem, doutput, gradients[2])",
         "pass",
         "tests/ops/test_triangle_attention.py -k get_the_mean_of_v",
     ),

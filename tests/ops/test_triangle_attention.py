@@ -208,7 +208,7 @@ def test_mean_of_rows_all_masked_compiles(target: str) -> None:
     with recorded_plans("cuda:90") as plans:
         triangle_attention(q, q, q, mask=mask, mean_without_keys=True)
     launch = plans[0].launches[-1]
-    assert launch.kernel.__name__ == "blind_rows_kernel"
+    assert launch.kernel.__name__ == "fully_masked_kernel"
     compile_kernel(launch.kernel, Target.parse(target), launch.arguments, **launch.options())
 
 

@@ -64,7 +64,7 @@ def triangle_attention(
         output = _attended(q, k, v, bias, seen, scale, mean_without_keys=mask is not None)
         if not return_aux:
             return output
-        return output, *_statistics(q, k, bias, seen, scale, zero_blind=kv_lengths is not None)
+        return output, *_statistics(q, k, bias, seen, scale, zero_fully_masked=kv_lengths is not None)
 
 
 @checked("mask_to_kv_lengths")
@@ -106,7 +106,7 @@ def _attended(
 
 @torch.no_grad()
 def _statistics(
-    q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None, scale: float | None, zero_blind: bool
+    q: Tensor, k: Tensor, bias: Tensor | None, seen: Tensor | None, scale: float | None, zero_fully_masked: bool
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return log-sum-exp and maximum of the scores, some rows at a time."""
     batch, rows, heads, queries, head = q.shape
@@ -124,9 +124,9 @@ def _statistics(
             if seen is not None:
                 scores = scores.masked_fill(~seen[n, some, None, None], MASKED)
             total[n, some], largest[n, some] = scores.logsumexp(-1), scores.amax(-1)
-    if zero_blind and seen is not None:
-        is_blind = ~seen.any(-1)[:, :, None, None]
-        total, largest = total.masked_fill(is_blind, 0.0), largest.masked_fill(is_blind, 0.0)
+    if zero_fully_masked and seen is not None:
+        is_fully_masked = ~seen.any(-1)[:, :, None, None]
+        total, largest = total.masked_fill(is_fully_masked, 0.0), largest.masked_fill(is_fully_masked, 0.0)
     return total, largest
 
 

@@ -169,7 +169,7 @@ def declared_kernels() -> set[str]:
 # only norms of wide rows whose columns are apart in memory the others; other tests compile them.
 ELSEWHERE = {
     "gated_forward_hopper_kernel", "gated_backward_hopper_kernel", "norm_parameter_copies_kernel",
-    "aligned_bias_kernel", "blind_rows_kernel",
+    "aligned_bias_kernel", "fully_masked_kernel",
     "rms_norm_row_statistics_kernel", "rms_norm_backward_tiles_kernel",
     "layer_norm_row_statistics_kernel", "layer_norm_backward_tiles_kernel",
 }  # fmt: skip

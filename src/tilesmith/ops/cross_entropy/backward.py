@@ -6,16 +6,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tilesmith.ops.cross_entropy.forward import (
-    can_be_cut,
-    edges_and_vector,
-    exponential,
-    has_edges,
-    load_targets,
-    tile_across_rows,
-)
+from tilesmith.ops.cross_entropy.forward import exponential, load_targets, takes_rows, tile_across_rows
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype, tile_config, tile_grid
+from tilesmith.ops.device.row_chunks import VECTOR_BYTES, has_edges
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
 from tilesmith.ops.runtime.plan import Operand, Plan
@@ -129,8 +123,8 @@ def gradient_config(walk: Rows, element_bytes: int) -> TileConfig:
         return tile_config(walk, element_bytes)
     # 128 bytes a thread, so that many elements share the work done once a row: on an H200 in bf16 8192×32000 takes
     # 259 µs (4.05 TB/s) and 4096×128256 takes 513 µs; with 64 bytes 276 and 539. Where blocks would have idle lanes, or
-    # rows have edges, 32 bytes: 22499×9056 227 and 245, 18792×32575 597 and 631, 1191×200069 232 and 261.
-    per_vector, vectors = 128 * 16 // element_bytes, 2 if has_edges(walk) else 8
+    # rows have edges, 32 bytes: 22499×9056 227 and 245, 18792×32575 597 and 628, 1191×200069 232 and 243.
+    per_vector, vectors = 128 * 16 // element_bytes, 2 if has_edges(walk, 2) else 8
     while vectors > 2 and triton.cdiv(walk.columns, vectors * per_vector) * vectors * per_vector > 1.15 * walk.columns:
         vectors //= 2
     return TileConfig(num_warps=4, BLOCK_SIZE=per_vector * vectors)
@@ -174,11 +168,12 @@ def plan_gradient(
         "REDUCED": reduced, "COMPUTE": compute_dtype(logits.dtype),
     }  # fmt: skip
     names = ("logits", "dlogits", "target", "dloss")
-    if config.ROWS == 1 and can_be_cut(walk, logits, dlogits):
+    if takes_rows(walk, config.ROWS, logits, dlogits):
         strides = {f"{name}_stride": strides[0] for name, strides in zip(names, walk.strides, strict=True)}
         plan.launch(
             cross_entropy_row_backward_kernel, tile_grid(walk, config), config, **arguments, **strides,
-            **edges_and_vector(walk, logits), n_rows=walk.rows, n_classes=walk.columns,
+            EDGES=has_edges(walk, 2), VECTOR=VECTOR_BYTES // logits.element_bytes,
+            n_rows=walk.rows, n_classes=walk.columns,
         )  # fmt: skip
     else:
         plan.launch(

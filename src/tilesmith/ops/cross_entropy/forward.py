@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tilesmith.ops.device.aligned_rows import cut_rows, edges_of, tile_pointers
 from tilesmith.ops.device.elementwise import TileConfig, compute_dtype
-from tilesmith.ops.device.row_chunks import VECTOR_BYTES
+from tilesmith.ops.device.row_chunks import VECTOR_BYTES, can_be_cut, has_edges
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.kernels import kernels
 from tilesmith.ops.runtime.layout import Rows, as_rows, tile_offsets
@@ -230,8 +230,8 @@ def forward_config(walk: Rows, element_bytes: int, multiprocessors: int) -> Forw
 
     On an H200 in bf16, with 1, 2 and 4 warps: 17514×7439 70, 71 and 78 µs; 22499×9056 104, 115 and 124 (two vectors);
     8000×12000 54, 52 and 54 (four vectors). With four warps and eight, four or two vectors: 6342×21128 73, 76 and 80;
-    8192×32000 126, 128 and 137. Few long rows need more warps: 1191×200069 140 µs with eight, 176 with four; 345×262147
-    56 and 69.
+    8192×32000 126, 128 and 137. Few long rows need more warps: 1191×200069 140 µs with eight, 151 with four; 345×262147
+    56 and 65.
     """
     if walk.column_strides[0] != 1:  # adjacent rows are adjacent in memory: read them together
         tile = tile_across_rows(walk)
@@ -255,25 +255,10 @@ def one_block_config(walk: Rows, element_bytes: int) -> ForwardConfig:
     return ForwardConfig(num_warps=warps, ROWS=rows, BLOCK_SIZE=block_size)
 
 
-def can_be_cut(walk: Rows, *operands: Operand) -> bool:
-    """Whether the kernels of one row take these tensors: the place of a row takes one stride, and the rows of all
-    tensors are aligned alike."""
-    if walk.nested or any(stride != 1 for stride in walk.column_strides[: len(operands)]) or not walk.columns:
-        return False
-    vector = VECTOR_BYTES // operands[0].element_bytes
-    alike = len(operands) == 1 or all(one.aligned for one in operands)
-    strides = [strides[0] for strides in walk.strides[: len(operands)]]
-    return vector > 1 and alike and all((stride - strides[0]) % vector == 0 for stride in strides)
-
-
-def has_edges(walk: Rows) -> bool:
-    """Whether some row starts or ends inside a vector."""
-    return walk.columns % 16 != 0 or walk.strides[0][0] % 16 != 0
-
-
-def edges_and_vector(walk: Rows, logits: Operand) -> dict[str, object]:
-    """Return EDGES and VECTOR of these rows."""
-    return {"EDGES": has_edges(walk) or not logits.aligned, "VECTOR": VECTOR_BYTES // logits.element_bytes}
+def takes_rows(walk: Rows, rows_of_tile: int, *operands: Operand) -> bool:
+    """Whether the kernels of one row take these tensors, which are the first of the walk."""
+    is_row = rows_of_tile == 1 and walk.columns > 0 and operands[0].element_bytes <= 4
+    return is_row and can_be_cut(walk, operands, len(operands))
 
 
 @dataclass(frozen=True)
@@ -324,9 +309,10 @@ def plan_forward(
         "ignore_index": ignore_index, "label_smoothing": float(label_smoothing),
         "COUNTED": reduced, "SMOOTH": label_smoothing > 0, "COMPUTE": compute_dtype(logits.dtype),
     }  # fmt: skip
-    if config.ROWS == 1 and can_be_cut(walk, logits):
+    if takes_rows(walk, config.ROWS, logits):
         plan.launch(
-            cross_entropy_row_forward_kernel, (walk.rows,), config, **arguments, **edges_and_vector(walk, logits),
+            cross_entropy_row_forward_kernel, (walk.rows,), config, **arguments,
+            EDGES=has_edges(walk, 1), VECTOR=VECTOR_BYTES // logits.element_bytes,
             logits_stride=walk.strides[0][0], target_stride=walk.strides[1][0], n_classes=walk.columns,
         )  # fmt: skip
     else:

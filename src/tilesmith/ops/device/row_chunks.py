@@ -7,10 +7,13 @@ On an H200 in bf16, share of the copy limit before and with chunks: layer_norm 1
 0.68, 0.94; 29114×2305 forward 0.41, 0.87; softmax 3391×10240 forward 0.62, 0.88; 24851×2306 backward 0.87, 1.00.
 """
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
 
-from tilesmith.ops.runtime.plan import Plan
+from tilesmith.ops.runtime.layout import Rows
+from tilesmith.ops.runtime.plan import Operand, Plan
 from tilesmith.toolchain import interpreter
 
 VECTOR_BYTES = 16  # the widest access of a thread
@@ -41,6 +44,21 @@ def fewest_warps(columns: int, element_bytes: int, most_elements: int, most_warp
         if warps > most_warps:
             return None
     return warps
+
+
+def has_edges(walk: Rows, tensors: int | None = None) -> bool:
+    """Whether some row of the first so many tensors of the walk, or of all, starts or ends inside a vector."""
+    strides = [stride for strides in walk.strides[:tensors] for stride in strides]
+    return walk.columns % 16 != 0 or any(stride % 16 != 0 for stride in strides)
+
+
+def can_be_cut(walk: Rows, operands: Sequence[Operand], tensors: int | None = None) -> bool:
+    """Whether the place of a row takes a single stride, and the rows of these tensors of the walk are aligned alike."""
+    if walk.nested or any(stride != 1 for stride in walk.column_strides[:tensors]):
+        return False
+    vector = VECTOR_BYTES // operands[0].element_bytes
+    same = all(one.element_bytes == operands[0].element_bytes and one.aligned for one in operands)
+    return same and all((strides[0] - walk.strides[0][0]) % vector == 0 for strides in walk.strides[:tensors])
 
 
 def can_pack(plan: Plan, element_bytes: int) -> bool:

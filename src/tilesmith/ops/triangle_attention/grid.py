@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tilesmith.ops.attention.forms import plan_forward
 from tilesmith.ops.attention.kernels.aligned_bias import with_aligned_bias
-from tilesmith.ops.attention.kernels.blind_rows import plan_blind_rows
+from tilesmith.ops.attention.kernels.fully_masked import plan_fully_masked
 from tilesmith.ops.attention.operator import LARGEST_HEAD, gradients_of
 from tilesmith.ops.attention.problem import Problem, lse_shape
 from tilesmith.ops.attention.reference import default_scale
@@ -82,7 +82,7 @@ def plan_output(plan: Plan, *arguments: Any) -> tuple[Operand, ...]:
     problem = grid_problem(plan, *of_problem)
     output, lse = plan_forward(problem)
     if mean_without_keys:
-        plan_blind_rows(problem, problem.v, output)
+        plan_fully_masked(problem, problem.v, output)
     return output, lse
 
 
@@ -119,7 +119,7 @@ def plan_gradients(
     doutput, output = (one.permuted(problem.q.order) for one in (doutput, output))
     gradients = gradients_of(problem, doutput, output, lse, bias_gradient)
     if mean_without_keys:
-        plan_blind_rows(problem, doutput, gradients[2])
+        plan_fully_masked(problem, doutput, gradients[2])
     return gradients
 
 

@@ -8,7 +8,7 @@ Files, in reading order:
 - `backward_tiles.py`: the default tiles of the portable backward.
 - `bias_gradient.py`: the gradient of the bias.
 - `aligned_bias.py`: a copy of a shared bias that TMA can load.
-- `blind_rows.py`: the mean of v for sequences of a grid whose keys are all masked.
+- `fully_masked.py`: the mean of v for sequences of a grid whose keys are all masked.
 - `decode.py`: the forward for few queries and many keys.
 - `short.py`: forward and backward for up to 64 queries and keys.
 - `delta.py`: δ in a kernel of its own.

@@ -23,7 +23,17 @@ from tilesmith.ops.device.norms.any_width_kernels import (
 )
 from tilesmith.ops.device.norms.backward import BackwardConfig, GradientProblem, pointers_to
 from tilesmith.ops.device.norms.forward import ForwardConfig, ForwardProblem
-from tilesmith.ops.device.row_chunks import VECTOR_BYTES, WARP, can_pack, chunk_size, chunks_of, fewest_warps, middle_of
+from tilesmith.ops.device.row_chunks import (
+    VECTOR_BYTES,
+    WARP,
+    can_be_cut,
+    can_pack,
+    chunk_size,
+    chunks_of,
+    fewest_warps,
+    has_edges,
+    middle_of,
+)
 from tilesmith.ops.device.teams import can_share, lanes_for, plan_words
 from tilesmith.ops.runtime.config import Config, bucket
 from tilesmith.ops.runtime.layout import Rows
@@ -33,21 +43,6 @@ NARROWEST = 512  # columns: tiles of several rows suit narrower ones
 NARROWEST_ODD = 256
 COPIES_FROM = 16 << 20  # bytes of x: the launch that copies the parameters takes 2 µs
 COPIED_AT_ONCE = 1024
-
-
-def has_edges(walk: Rows) -> bool:
-    """Whether some row starts or ends inside a vector."""
-    strides = [stride for strides in walk.strides for stride in strides]
-    return walk.columns % 16 != 0 or any(stride % 16 != 0 for stride in strides)
-
-
-def _can_be_cut(walk: Rows, operands: list[Any]) -> bool:
-    """Whether the place of a row takes a single stride, and the rows of all tensors are aligned alike."""
-    if walk.nested or any(stride != 1 for stride in walk.column_strides):
-        return False
-    vector = VECTOR_BYTES // operands[0].element_bytes
-    same = all(one.element_bytes == operands[0].element_bytes and one.aligned for one in operands)
-    return same and all((strides[0] - walk.strides[0][0]) % vector == 0 for strides in walk.strides)
 
 
 def _gains(walk: Rows, widest_tile: int) -> bool:
@@ -118,7 +113,7 @@ class AnyWidthForward:
     def _can(self, problem: ForwardProblem) -> bool:
         tensors = [problem.arguments.get(f"{name}_ptr") for name in ("y", "x", "residual", "sum")]
         operands = [one for one in tensors if isinstance(one, Operand)]
-        return problem.dtype.itemsize <= 4 and problem.walk.columns > 0 and _can_be_cut(problem.walk, operands)
+        return problem.dtype.itemsize <= 4 and problem.walk.columns > 0 and can_be_cut(problem.walk, operands)
 
     def plan(self, problem: ForwardProblem) -> None:
         kernel, edges, itemsize = norm_any_width_forward_kernel, has_edges(problem.walk), problem.dtype.itemsize
@@ -172,13 +167,13 @@ class _Wide(NamedTuple):
 
 def can_hold_rows(problem: GradientProblem) -> bool:
     """Whether a backward of rows in chunks computes this problem: contiguous rows of one dtype, without Σ dsum."""
-    operands = [problem.arguments[f"{name}_ptr"] for name in ("dx", "x", "dy", "dsum")]
-    operands = [one for one in operands if one is not None]
+    pointers = [problem.arguments[f"{name}_ptr"] for name in ("dx", "x", "dy", "dsum")]
+    operands = [one for one in pointers if isinstance(one, Operand)]
     return (
         problem.x.element_bytes <= 4
         and problem.walk.columns > 0
         and "dsum" not in problem.sums
-        and _can_be_cut(problem.walk, operands)
+        and can_be_cut(problem.walk, operands)
     )
 
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from tilesmith.ops.device.aligned_rows import cut_rows
-from tilesmith.ops.device.norms.any_width import can_hold_rows, has_edges, parts_and_chunks
+from tilesmith.ops.device.norms.any_width import can_hold_rows, parts_and_chunks
 from tilesmith.ops.device.norms.any_width_kernels import (
     parameter_at,
     part_sums,
@@ -31,6 +31,7 @@ from tilesmith.ops.device.row_chunks import (
     chunk_size,
     chunks_of,
     edge_lanes,
+    has_edges,
     load_chunks,
     load_parameter,
     two_sums,

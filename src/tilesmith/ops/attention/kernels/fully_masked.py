@@ -18,7 +18,7 @@ ROWS_AT_ONCE = 32
 
 
 @triton.jit
-def blind_rows_kernel(
+def fully_masked_kernel(
     source_ptr, target_ptr, mask_ptr, source_strides, target_strides, mask_strides,
     per_member, n_heads, source_rows, target_rows, key_rows,
     HEAD: tl.constexpr, BLOCK_HEAD: tl.constexpr, COMPUTE: tl.constexpr,
@@ -51,12 +51,12 @@ def blind_rows_kernel(
         tl.store(target_ptr + rows * target_strides[3] + columns * target_strides[4], mean, mask=exists)
 
 
-def plan_blind_rows(problem: Problem, source: Operand, target: Operand) -> None:
+def plan_fully_masked(problem: Problem, source: Operand, target: Operand) -> None:
     """Plan the means: from v to the output, or from its gradient to dv; all [batch, sequences, heads, rows, head]."""
     if problem.mask is None or not problem.keys:
         return
     problem.plan.launch(
-        blind_rows_kernel, (problem.sequences * problem.heads,), Config(num_warps=4),
+        fully_masked_kernel, (problem.sequences * problem.heads,), Config(num_warps=4),
         source_ptr=source, target_ptr=target, mask_ptr=problem.mask,
         source_strides=source.strides, target_strides=target.strides, mask_strides=problem.mask.strides,
         per_member=problem.per_member, n_heads=problem.heads,
