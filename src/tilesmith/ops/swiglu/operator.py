@@ -43,6 +43,7 @@ def swiglu_forward_kernel(
     BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One tile of ACTIVATION(gate) · up; up starts up_start elements after up_ptr. Without up_ptr up is one."""
+    SHORT: tl.constexpr = y_ptr.dtype.element_ty.primitive_bitwidth <= 16
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     for MASKED in tl.static_range(2):
@@ -50,7 +51,7 @@ def swiglu_forward_kernel(
             exists = mask if MASKED else None
             gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
             gate = tl.load(gate_pointers, mask=exists).to(COMPUTE)
-            y, _slope = activation_and_slope(gate, ACTIVATION)
+            y, _slope = activation_and_slope(gate, ACTIVATION, SHORT)
             if up_ptr is not None:
                 up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
                 y = y * tl.load(up_pointers, mask=exists).to(COMPUTE)
@@ -66,6 +67,7 @@ def swiglu_backward_kernel(
     BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """One tile of both gradients and, with OUTPUT, of y. Without up_ptr up is one and has no gradient."""
+    SHORT: tl.constexpr = dy_ptr.dtype.element_ty.primitive_bitwidth <= 16  # then gate and up are too
     rows, columns, mask = tile_of_program(n_rows, sizes[0], ROWS, BLOCK_SIZE)  # mask is [ROWS, BLOCK_SIZE]
     is_whole = tile_is_whole(n_rows, sizes[0], ROWS, BLOCK_SIZE)
     for MASKED in tl.static_range(2):
@@ -75,7 +77,7 @@ def swiglu_backward_kernel(
             gate_pointers = gate_ptr + tile_offsets(rows, columns, sizes, gate_strides, NESTED)
             dy = tl.load(dy_pointers, mask=exists).to(COMPUTE)
             gate = tl.load(gate_pointers, mask=exists).to(COMPUTE)
-            y, slope = activation_and_slope(gate, ACTIVATION)
+            y, slope = activation_and_slope(gate, ACTIVATION, SHORT)
             if up_ptr is not None:
                 up_pointers = up_ptr + up_start + tile_offsets(rows, columns, sizes, up_strides, NESTED)
                 up = tl.load(up_pointers, mask=exists).to(COMPUTE)
