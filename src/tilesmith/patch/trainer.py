@@ -22,7 +22,7 @@ def trainer_callback(**switches: bool) -> Any:
         require("trainer_callback", name, value, FLAG)
     from transformers import TrainerCallback
 
-    class PatchCallback(TrainerCallback):
+    class PatchCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
         def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
             if isinstance(model, nn.Module):
                 patch(_inside(model), **{"loss": not type(args).__module__.startswith("trl."), **switches})

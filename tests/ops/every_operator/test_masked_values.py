@@ -230,7 +230,7 @@ def _packed(lengths: Tensor, how: str, route: str) -> Callable[[Inputs], dict[st
         cotangent = torch.arange(1, leaves[0].numel() + 1).mul(1.7).sin().view(leaves[0].shape)
         with ts.use(route):  # type: ignore[arg-type]  # parametrised
             if how == "func":
-                made, pull = torch.func.vjp(output, *leaves)  # type: ignore[misc]  # without auxiliary outputs
+                made, pull = torch.func.vjp(output, *leaves)
                 return {"output": made, **dict(zip(("q", "k", "v"), pull(cotangent), strict=True))}
             if how == "vmap":
                 (made,) = torch.func.vmap(output)(*(one[None] for one in leaves))
