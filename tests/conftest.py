@@ -27,6 +27,9 @@ os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Collection and the interpreter make many small objects, hardly any of them in circles.
+gc.set_threshold(50_000, 20, 50)
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell has what it runs in the background ignore Ctrl-C, and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -81,7 +84,6 @@ def pytest_collection_finish() -> None:
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger) and logger.name.startswith("torch"):
             logger.propagate = True
-    gc.set_threshold(50_000, 20, 50)  # the interpreter makes many small objects, hardly any of them in circles
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

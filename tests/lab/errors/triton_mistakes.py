@@ -129,7 +129,7 @@ BODIES = (
     ),
     (
         "block-does-not-fit",
-        "o = tl.arange(0, 256)\n@A\nb = tl.dot(a, a)\n@B",
+        "@O\nk = tl.arange(0, 4096)\na = tl.load(x_ptr + o[:, None] + k[None, :])\nb = tl.dot(a, tl.trans(a))\n@B",
     ),
     ("comparison-operator", "@L\nif n in (1, 2):\n    x += 1\n@S"),
     ("syntax-of-python", "global SCALE\n@L\n@S"),
