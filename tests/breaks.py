@@ -195,6 +195,20 @@ BREAKS = [
     ),
     # Signs.
     Break(
+        "silu's gradient subtracts the slope of its sigmoid",
+        "ops/silu.py",
+        "dx = dy * sigmoid * (1 + x * (1 - sigmoid))",
+        "dx = dy * sigmoid * (1 - x * (1 - sigmoid))",
+        "tests/ops/every_operator/test_gradcheck.py -k silu",
+    ),
+    Break(
+        "layer_norm's gradient keeps the mean of its cotangent",
+        "ops/layer_norm/backward_kernels.py",
+        "dx = inverse_deviation * (scaled - scaled_mean - normed",
+        "dx = inverse_deviation * (scaled - normed",
+        "tests/ops/every_operator/test_gradcheck.py -k layer_norm",
+    ),
+    Break(
         "rope rotates first elements backwards",
         "ops/rope/kernel.py",
         "first * cos[0] - second * sin[0]",
